@@ -1,0 +1,280 @@
+"""Global minimiser of the local problem: the part of a compiled kernel that does not depend on the model.
+
+This file is not imported.  Its text is appended to the generated local problem (``loss``, ``loss_derivatives``,
+``teacher_target``, ``LENGTH``, ``COLUMNS``, ``TEACHER_RANK``) and compiled with it as one module, so that the whole
+Newton iteration of a sample runs in machine code.
+
+With ``V_l = C_l C_l^T`` and ``h_l = omega_l + C_l u_l`` the energy is ``Psi(u) = |u|^2/2 + loss(omega + C u)``: well
+scaled for every V, also where V vanishes or is large.
+"""
+# ruff: noqa: F821
+# pyright: reportUndefinedVariable=false
+
+import numpy as np
+
+SIZE = LENGTH * COLUMNS
+MAX_NEWTON = 200
+GRADIENT_TOLERANCE = 1e-11
+DISTINCT = 1e-5
+
+
+@compiled
+def factorise(matrix, shift, lower):
+    """Cholesky factor of ``matrix + shift I``; False if it is not positive definite."""
+    for i in range(SIZE):
+        for j in range(i + 1):
+            total = matrix[i, j]
+            if i == j:
+                total += shift
+            for c in range(j):
+                total -= lower[i, c] * lower[j, c]
+            if i == j:
+                if not total > 1e-12:
+                    return False
+                lower[i, i] = sqrt(total)
+            else:
+                lower[i, j] = total / lower[j, j]
+    return True
+
+
+@compiled
+def solve_factorised(lower, right, solution):
+    for i in range(SIZE):
+        total = right[i]
+        for c in range(i):
+            total -= lower[i, c] * solution[c]
+        solution[i] = total / lower[i, i]
+    for i in range(SIZE - 1, -1, -1):
+        total = solution[i]
+        for c in range(i + 1, SIZE):
+            total -= lower[c, i] * solution[c]
+        solution[i] = total / lower[i, i]
+
+
+@compiled
+def place(u, center, factor, h):
+    """``h = center + C u``."""
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            total = center[a, i]
+            for j in range(i + 1):
+                total += factor[a, i, j] * u[a * COLUMNS + j]
+            h[a, i] = total
+
+
+@compiled
+def scale_derivatives(u, factor, gradient, hessian, slope, curvature):
+    """Gradient and Hessian of ``Psi`` in u from those of the loss in h; returns the squared norm of the gradient."""
+    for a in range(LENGTH):
+        for j in range(COLUMNS):
+            total = u[a * COLUMNS + j]
+            for i in range(j, COLUMNS):
+                total += factor[a, i, j] * gradient[a, i]
+            slope[a * COLUMNS + j] = total
+    for a in range(LENGTH):
+        for j in range(COLUMNS):
+            row = a * COLUMNS + j
+            for b in range(a + 1):
+                for l in range(COLUMNS):
+                    column = b * COLUMNS + l
+                    if column > row:
+                        continue
+                    total = 0.0
+                    for i in range(j, COLUMNS):
+                        for c in range(l, COLUMNS):
+                            total += factor[a, i, j] * hessian[a * COLUMNS + i, b * COLUMNS + c] * factor[b, c, l]
+                    if row == column:
+                        total += 1.0
+                    curvature[row, column] = total
+    norm = 0.0
+    for i in range(SIZE):
+        norm += slope[i] * slope[i]
+    return norm
+
+
+@compiled
+def descend(u, center, factor, target, variance, h, gradient, hessian, contracted, slope, curvature, lower, step, trial):
+    """Damped Newton descent from ``u`` (overwritten).  Returns energy, loss and the number of steps, negative if the
+    gradient did not reach its tolerance."""
+    shift = 0.0
+    place(u, center, factor, h)
+    value = loss_derivatives(h, target, variance, gradient, hessian, contracted)
+    norm_u = 0.0
+    for i in range(SIZE):
+        norm_u += u[i] * u[i]
+    energy = 0.5 * norm_u + value
+    for iteration in range(MAX_NEWTON):
+        norm = scale_derivatives(u, factor, gradient, hessian, slope, curvature)
+        if norm <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * (1.0 + norm_u):
+            return energy, value, iteration
+        accepted = False
+        for _ in range(60):
+            if not factorise(curvature, shift, lower):
+                shift = max(2.0 * shift, 0.1)
+                continue
+            solve_factorised(lower, slope, step)
+            decrease = 0.0
+            norm_trial = 0.0
+            for i in range(SIZE):
+                decrease += slope[i] * step[i]
+                trial[i] = u[i] - step[i]
+                norm_trial += trial[i] * trial[i]
+            place(trial, center, factor, h)
+            value_trial = loss(h, target, variance)
+            energy_trial = 0.5 * norm_trial + value_trial
+            # rounding decides below 1e-14 of the energy: accept, the gradient is the stopping rule
+            if energy_trial <= energy - 1e-4 * decrease + 4e-16 * (1.0 + abs(energy)):
+                accepted = True
+                break
+            shift = max(4.0 * shift, 0.1)
+        if not accepted:
+            place(u, center, factor, h)
+            return energy, value, -iteration - 1
+        for i in range(SIZE):
+            u[i] = trial[i]
+        norm_u = norm_trial
+        shift = 0.0 if shift < 0.05 else 0.25 * shift
+        value = loss_derivatives(h, target, variance, gradient, hessian, contracted)
+        energy = 0.5 * norm_u + value
+    return energy, value, -MAX_NEWTON
+
+
+@compiled
+def start_field(s, center, k, previous, second, warm, start):
+    """Field of the s-th start; False when there are no more.
+
+    Warm: the two lowest minima of the previous pass.  Cold: omega, then the teacher's field lifted to the student's
+    columns with both signs, zero, the reflected omega, and omega with one token reflected.
+    """
+    if warm:
+        if s > 1:
+            return False
+        for a in range(LENGTH):
+            for i in range(COLUMNS):
+                start[a, i] = previous[a, i] if s == 0 else second[a, i]
+        return True
+    if s >= 5 + LENGTH:
+        return False
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            lifted = k[a, i % TEACHER_RANK]
+            if s == 0:
+                start[a, i] = center[a, i]
+            elif s == 1:
+                start[a, i] = lifted
+            elif s == 2:
+                start[a, i] = -lifted
+            elif s == 3:
+                start[a, i] = 0.0
+            elif s == 4:
+                start[a, i] = -center[a, i]
+            else:
+                start[a, i] = -center[a, i] if a == s - 5 else center[a, i]
+    return True
+
+
+@compiled
+def to_scaled(start, center, factor, u):
+    """Solve ``C u = start - center`` token by token."""
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            total = start[a, i] - center[a, i]
+            for j in range(i):
+                total -= factor[a, i, j] * u[a * COLUMNS + j]
+            u[a * COLUMNS + i] = total / factor[a, i, i]
+
+
+@compiled
+def minimise(centers, teacher_fields, factor, mixing, omega, variance, warm, minima, energies, losses, residuals, flags):
+    """Lowest and second-lowest minimum of the local problem of every sample.
+
+    Parameters
+    ----------
+    centers : (N, L, r) array
+        ``omega`` of every sample.
+    teacher_fields : (N, L, t) array
+    factor : (L, r, r) array
+        Lower Cholesky factor of V.
+    mixing, omega, variance : (L, L) array, float, (L,) array
+        Parameters of the loss.
+    warm : bool
+        Start from ``minima`` instead of the cold starts.
+    minima : (N, 2, L, r) array, in and out
+    energies : (N, 2) array, out
+        Their values of ``Psi``; both the same if only one minimum was found.
+    losses : (N,) array, out
+        Loss at the lowest minimum.
+    residuals : (N, L, r) array, out
+        ``g = V^-1 (prox - omega)``, computed as minus the gradient of the loss, which needs no division.
+    flags : (N,) array, out
+        Newton steps, negative where the gradient did not reach its tolerance.
+    """
+    u = np.empty(SIZE)
+    h = np.empty((LENGTH, COLUMNS))
+    start = np.empty((LENGTH, COLUMNS))
+    target = np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))
+    gradient = np.empty((LENGTH, COLUMNS))
+    hessian = np.empty((SIZE, SIZE))
+    contracted = np.empty(SIZE)
+    slope = np.empty(SIZE)
+    curvature = np.empty((SIZE, SIZE))
+    lower = np.empty((SIZE, SIZE))
+    step = np.empty(SIZE)
+    trial = np.empty(SIZE)
+    best = np.empty(SIZE)
+    other = np.empty(SIZE)
+    for sample in range(centers.shape[0]):
+        center = centers[sample]
+        k = teacher_fields[sample]
+        teacher_target(k, mixing, omega, target)
+        best_energy = np.inf
+        other_energy = np.inf
+        best_loss = 0.0
+        best_flag = 0
+        s = 0
+        while start_field(s, center, k, minima[sample, 0], minima[sample, 1], warm, start):
+            if warm and s == 1 and energies[sample, 0] == energies[sample, 1]:
+                break
+            s += 1
+            to_scaled(start, center, factor, u)
+            energy, value, flag = descend(
+                u, center, factor, target, variance, h, gradient, hessian, contracted, slope, curvature, lower, step, trial
+            )
+            gap = 0.0
+            if best_energy < np.inf:
+                for i in range(SIZE):
+                    gap = max(gap, abs(u[i] - best[i]) / (1.0 + abs(best[i])))
+            if best_energy == np.inf or (energy < best_energy and gap > DISTINCT):
+                for i in range(SIZE):
+                    other[i] = best[i]
+                    best[i] = u[i]
+                other_energy = best_energy
+                best_energy = energy
+                best_loss = value
+                best_flag = flag
+                for a in range(LENGTH):
+                    for i in range(COLUMNS):
+                        residuals[sample, a, i] = -gradient[a, i]
+            elif gap > DISTINCT and energy < other_energy:
+                for i in range(SIZE):
+                    other[i] = u[i]
+                other_energy = energy
+        if other_energy == np.inf:
+            other_energy = best_energy
+            for i in range(SIZE):
+                other[i] = best[i]
+        place(best, center, factor, minima[sample, 0])
+        place(other, center, factor, minima[sample, 1])
+        energies[sample, 0] = best_energy
+        energies[sample, 1] = other_energy
+        losses[sample] = best_loss
+        flags[sample] = best_flag
+
+
+@compiled
+def losses_at(fields, teacher_fields, mixing, omega, variance, losses):
+    """Loss of every sample at given fields (N, L, r), without any minimisation."""
+    target = np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))
+    for sample in range(fields.shape[0]):
+        teacher_target(teacher_fields[sample], mixing, omega, target)
+        losses[sample] = loss(fields[sample], target, variance)

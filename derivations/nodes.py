@@ -1,0 +1,519 @@
+"""Opaque matrix nodes, each with its derivative rule, and matrix differentiation built on them.
+
+SymPy's own matrix derivatives return 0 without a word for functions they do not know (``log(Determinant(A))``), and
+cannot sum over an index that is also carried by a matrix.  Here differentiation goes through *differentials*:
+``d f = sum_l Tr(G_l^T dX_l)`` is computed by the product rule and the rules of the nodes, and the gradient ``G_l`` is
+read off after rotating ``dX_l`` to the end of every trace.  A node without a rule raises `TypeError`.
+
+Convention for symmetric ``X``: the gradient is the symmetric ``G`` with ``df = Tr(G dX)`` for symmetric ``dX``.  An
+off-diagonal entry varied alone (both mirror images at once) therefore has derivative ``2 G_ab``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sympy import Add, Expr, Integer, Mul, S, Symbol, expand_mul, sympify
+from sympy.core.symbol import Str
+from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose, ZeroMatrix
+
+__all__ = [
+    "CommonGaussianMoment",
+    "FieldHessian",
+    "FieldMean",
+    "LogPartitionMean",
+    "MatrixSqrt",
+    "MoreauEnvelope",
+    "QuadraticMinimum",
+    "ReplicatedMoment",
+    "SpectralMean",
+    "TokenMatrix",
+    "TokenSum",
+    "differential",
+    "gradient",
+    "solve_linear",
+    "symmetrized",
+    "transposed",
+]
+
+
+class TokenMatrix(MatrixExpr):
+    """A matrix symbol carried by a token (index) or by none (``index=None``).
+
+    Parameters
+    ----------
+    name : str
+        ASCII name, also the name in generated code.
+    rows, columns : int or Symbol
+        Shape.
+    index : Symbol, int or None
+        Token index.
+    symmetric : bool
+        Whether the transpose equals the matrix.
+    latex : str
+        Printed name without index.
+    """
+
+    def __new__(
+        cls, name: Any, rows: Any, columns: Any, index: Any, *flags: Any, symmetric: bool = False, latex: str | None = None
+    ) -> TokenMatrix:
+        if not flags:
+            flags = (S.true if symmetric else S.false, Str(latex if latex is not None else str(name)))
+        label = name if isinstance(name, Str) else Str(str(name))
+        index = Str("") if index is None else sympify(index)
+        return super().__new__(cls, label, sympify(rows), sympify(columns), index, *flags)
+
+    @property
+    def name(self) -> str:
+        return self.args[0].name
+
+    @property
+    def index(self) -> Any:
+        return None if isinstance(self.args[3], Str) else self.args[3]
+
+    @property
+    def symmetric(self) -> bool:
+        return bool(self.args[4])
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        return self.args[1], self.args[2]
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        suffix = "" if self.index is None else f"_{self.index}"
+        if self.symmetric and isinstance(i, (int, Integer)) and isinstance(j, (int, Integer)):
+            i, j = min(int(i), int(j)), max(int(i), int(j))
+        return Symbol(f"{self.name}{suffix}_{i}{j}", real=True)
+
+    def _eval_transpose(self) -> MatrixExpr | None:
+        return self if self.symmetric else None
+
+    def _sympystr(self, printer: Any) -> str:
+        return self.name if self.index is None else f"{self.name}[{printer._print(self.index)}]"
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        name = self.args[5].name
+        return name if self.index is None else f"{name}_{{{printer._print(self.index)}}}"
+
+
+class _Operator:
+    """A linear operation on an expression: a sum over tokens or a mean.  Subclasses print it."""
+
+    @property
+    def body(self) -> Any:
+        return self.args[0]  # type: ignore[attr-defined]
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        return self.body.shape
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        return self.apply(self.body[i, j])
+
+    def apply(self, body: Any) -> Any:
+        """The same operation on another body, scalar or matrix."""
+        return type(self).of(body, *self.args[1:])  # type: ignore[attr-defined]
+
+
+class TokenSum(_Operator):
+    """Sum over the tokens; ``TokenSum.of(body, index)`` gives the scalar or the matrix kind."""
+
+    @staticmethod
+    def of(body: Any, index: Any) -> Any:
+        return (MatrixTokenSum if _is_matrix(body) else ScalarTokenSum)(body, index)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\sum_{{{printer._print(self.args[1])}}} {_bracketed(self.body, printer)}"  # type: ignore[attr-defined]
+
+
+class ScalarTokenSum(TokenSum, Expr):
+    pass
+
+
+class MatrixTokenSum(TokenSum, MatrixExpr):
+    pass
+
+
+class SpectralMean(_Operator):
+    """Mean over the spectral measure ``nu(gamma, tau, pi)`` of equation (5)."""
+
+    @staticmethod
+    def of(body: Any) -> Any:
+        return (MatrixSpectralMean if _is_matrix(body) else ScalarSpectralMean)(body)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\int\!\mathrm{{d}}\nu\; {_bracketed(self.body, printer)}"
+
+
+class ScalarSpectralMean(SpectralMean, Expr):
+    pass
+
+
+class MatrixSpectralMean(SpectralMean, MatrixExpr):
+    pass
+
+
+class FieldMean(_Operator):
+    """Mean over the local fields of one sample.
+
+    ``omega_l ~ N(m_l, q_l)`` and ``k_l`` are jointly Gaussian with covariance blocks ``q_l, theta_l, rho_l``,
+    independent over tokens.  Its derivative rule is Price's theorem: with respect to a mean, the mean of the gradient;
+    with respect to a covariance block, the mean of the Hessian block (half of it for a diagonal block).
+    """
+
+    @staticmethod
+    def of(body: Any) -> Any:
+        return (MatrixFieldMean if _is_matrix(body) else ScalarFieldMean)(body)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\mathbb{{E}}\left[{printer._print(self.body)}\right]"
+
+
+class ScalarFieldMean(FieldMean, Expr):
+    pass
+
+
+class MatrixFieldMean(FieldMean, MatrixExpr):
+    pass
+
+
+class MatrixSqrt(MatrixExpr):
+    """Symmetric square root of a positive definite matrix; derivatives never reach it in this theory."""
+
+    def __new__(cls, matrix: MatrixExpr) -> MatrixSqrt:
+        return super().__new__(cls, matrix)
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        return self.args[0].shape
+
+    def _eval_transpose(self) -> MatrixExpr:
+        return self
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        return Symbol(f"sqrt_{self.args[0]}_{i}{j}", real=True)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"{printer._print(self.args[0])}^{{1/2}}"
+
+
+class MoreauEnvelope(Expr):
+    """``M(omega, k) = min_h  1/2 sum_l (h_l - omega_l)^T V_l^-1 (h_l - omega_l) + loss(h, k)``.
+
+    Envelope theorem: ``dM/d omega_l = -g_l`` and ``dM/dV_l = -1/2 g_l g_l^T`` with
+    ``g_l = V_l^-1 (prox_l - omega_l)``, wherever the minimiser is unique.
+    """
+
+    def __new__(cls, omega: TokenMatrix, k: TokenMatrix, variance: TokenMatrix, residual: TokenMatrix) -> MoreauEnvelope:
+        return Expr.__new__(cls, omega, k, variance, residual)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return r"\mathcal{M}(\omega, k)"
+
+
+class FieldHessian(MatrixExpr):
+    """``d residual / d field^T``, the Jacobian of ``g_l`` in a local field of the same token (never printed in results:
+    Stein's lemma removes it, see `derivations.saddle_point`)."""
+
+    def __new__(cls, residual: TokenMatrix, field: TokenMatrix) -> FieldHessian:
+        return super().__new__(cls, residual, field)
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        return self.args[0].shape[0], self.args[1].shape[0]
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        return Symbol(f"d{self.args[0]}_{i}_d{self.args[1]}_{j}", real=True)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\partial_{{{printer._print(self.args[1])}}} {printer._print(self.args[0])}"
+
+
+class ReplicatedMoment(Expr):
+    """``log E prod_a e^{-beta f(x^a)}`` over replicated Gaussian fields with covariance ``diagonal`` within a replica
+    and ``off_diagonal`` between two: the n-replica channel or prior term before any ansatz is used."""
+
+    def __new__(cls, kind: Any, diagonal: Any, off_diagonal: Any, n: Any) -> ReplicatedMoment:
+        return Expr.__new__(cls, kind if isinstance(kind, Str) else Str(kind), diagonal, off_diagonal, sympify(n))
+
+    @property
+    def kind(self) -> str:
+        return self.args[0].name
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        d, o, n = (printer._print(a) for a in self.args[1:])
+        name = {"channel": r"\Psi_y", "prior": r"\Psi_w"}[self.kind]
+        return rf"{name}^{{({n})}}\left[{d}\,;\,{o}\right]"
+
+
+class CommonGaussianMoment(Expr):
+    """``log E_common [ Z(common)^n ]``: the replicas factorised over the Gaussian they share."""
+
+    def __new__(cls, kind: Any, n: Any) -> CommonGaussianMoment:
+        return Expr.__new__(cls, kind if isinstance(kind, Str) else Str(kind), sympify(n))
+
+    @property
+    def kind(self) -> str:
+        return self.args[0].name
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        if self.kind == "channel":
+            return rf"\log \mathbb{{E}}_{{\omega, k}}\, Z_y(\omega, k)^{{{printer._print(self.args[1])}}}"
+        return rf"\int\!\mathrm{{d}}\nu\; \log \mathbb{{E}}_{{z}}\, Z_w(z)^{{{printer._print(self.args[1])}}}"
+
+
+class LogPartitionMean(Expr):
+    """``E_common log Z(common)`` at inverse temperature beta: what remains of the moment at linear order in n."""
+
+    def __new__(cls, kind: Any) -> LogPartitionMean:
+        return Expr.__new__(cls, kind if isinstance(kind, Str) else Str(kind))
+
+    @property
+    def kind(self) -> str:
+        return self.args[0].name
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        if self.kind == "channel":
+            return r"\mathbb{E}_{\omega, k} \log Z_y(\omega, k)"
+        return r"\int\!\mathrm{d}\nu\; \mathbb{E}_{z} \log Z_w(z)"
+
+
+class QuadraticMinimum(Expr):
+    """``E_z min_w 1/2 w^T A w - (b + S^{1/2} z)^T w`` for ``z ~ N(0, I)``; `doit` completes the square.
+
+    ``= -1/2 Tr[A^-1 (S + b b^T)]``.
+    """
+
+    def __new__(cls, curvature: MatrixExpr, source: MatrixExpr, noise: MatrixExpr) -> QuadraticMinimum:
+        return Expr.__new__(cls, curvature, source, noise)
+
+    def doit(self, **hints: Any) -> Expr:
+        curvature, source, noise = self.args
+        return -Trace(Inverse(curvature) * (noise + source * Transpose(source))) / 2
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return r"\mathbb{E}_z \min_w \left\{\tfrac12 w^\top A w - (b + S^{1/2} z)^\top w\right\}"
+
+
+def _is_matrix(expression: Any) -> bool:
+    return bool(getattr(expression, "is_Matrix", False))
+
+
+def _bracketed(body: Any, printer: Any) -> str:
+    text = printer._print(body)
+    return rf"\left({text}\right)" if isinstance(body, (Add, MatAdd)) else text
+
+
+# --- differentials ------------------------------------------------------------------------------------------------
+
+
+def _differential_symbol(symbol: TokenMatrix) -> TokenMatrix:
+    return TokenMatrix(f"d_{symbol.name}", *symbol.shape, symbol.index, symmetric=symbol.symmetric, latex=f"d{symbol.args[5].name}")
+
+
+def _in_family(symbol: Any, family: TokenMatrix) -> bool:
+    return isinstance(symbol, TokenMatrix) and symbol.name == family.name
+
+
+def differential(expression: Any, family: TokenMatrix) -> Any:
+    """First-order change of ``expression`` when every ``X_l`` of ``family`` changes by ``dX_l``; None if it is zero.
+
+    Raises
+    ------
+    TypeError
+        A node has no derivative rule: never a silent zero.
+    """
+    if not _depends_on(expression, family):
+        return None
+    if _in_family(expression, family):
+        return _differential_symbol(expression)
+    if isinstance(expression, (Add, MatAdd)):
+        return _total(d for a in expression.args if (d := differential(a, family)) is not None)
+    if isinstance(expression, (Mul, MatMul)):
+        terms = []
+        for i, factor in enumerate(expression.args):
+            change = differential(factor, family)
+            if change is not None:
+                terms.append(type(expression)(*expression.args[:i], change, *expression.args[i + 1 :]))
+        return _total(terms)
+    if isinstance(expression, Transpose):
+        return Transpose(differential(expression.arg, family))
+    if isinstance(expression, Trace):
+        return Trace(differential(expression.arg, family))
+    if isinstance(expression, Inverse):
+        return -1 * expression * differential(expression.arg, family) * expression
+    if isinstance(expression, FieldMean) and isinstance(expression.body, MoreauEnvelope):
+        return _price(expression.body, family)
+    if isinstance(expression, _Operator):
+        return expression.apply(differential(expression.body, family))
+    raise TypeError(f"no derivative rule for the node {type(expression).__name__}")
+
+
+def _price(envelope: MoreauEnvelope, family: TokenMatrix) -> Expr:
+    """Price's theorem and the envelope theorem: differential of ``E[M]`` in one of the laws' parameters."""
+    omega, k, variance, residual = envelope.args
+    index = omega.index
+    change = _differential_symbol(family).xreplace({family.index: index})
+    if family.name == variance.name:
+        rate = -residual * Transpose(residual) / 2
+    elif family.name == "m":
+        rate = -residual
+    elif family.name == "q":
+        rate = -FieldHessian(residual, omega) / 2
+    elif family.name == "theta":
+        rate = -FieldHessian(residual, k)
+    else:
+        raise TypeError(f"the mean over local fields has no derivative rule in {family.name}")
+    return TokenSum.of(Trace(Transpose(FieldMean.of(rate)) * change), index)
+
+
+def _depends_on(expression: Any, family: TokenMatrix) -> bool:
+    if isinstance(expression, FieldMean) and isinstance(expression.body, MoreauEnvelope):
+        return family.name in {"m", "q", "theta", expression.body.args[2].name}
+    if _in_family(expression, family):
+        return True
+    return any(_depends_on(a, family) for a in getattr(expression, "args", ()))
+
+
+def _total(terms: Iterable[Any]) -> Any:
+    terms = list(terms)
+    if not terms:
+        return None
+    return MatAdd(*terms).doit(deep=False) if _is_matrix(terms[0]) else Add(*terms)
+
+
+# --- from a differential to a gradient -----------------------------------------------------------------------------
+
+
+def gradient(expression: Any, family: TokenMatrix) -> MatrixExpr:
+    """``G_l`` with ``d expression = sum_l Tr(G_l^T dX_l)``, in the free index of ``family``; symmetrised if ``X`` is."""
+    change = differential(expression, family)
+    if change is None:
+        return ZeroMatrix(*family.shape)
+    terms = [term for term in _collect(change, family)]
+    total = _total(terms)
+    assert total is not None
+    return symmetrized(total) if family.symmetric else total
+
+
+def symmetrized(matrix: MatrixExpr) -> MatrixExpr:
+    """``(G + G^T)/2``, returned as it is when it is symmetric term by term."""
+    terms = matrix.args if isinstance(matrix, MatAdd) else (matrix,)
+    if all(transposed(t) == t for t in terms):
+        return matrix
+    return (matrix + transposed(matrix)) / 2
+
+
+def transposed(matrix: Any) -> Any:
+    """The transpose, carried through sums, products and means."""
+    if isinstance(matrix, _Operator):
+        return matrix.apply(transposed(matrix.body))
+    if isinstance(matrix, MatAdd):
+        return MatAdd(*(transposed(a) for a in matrix.args))
+    if isinstance(matrix, MatMul):
+        scalars = [a for a in matrix.args if not _is_matrix(a)]
+        matrices = [transposed(a) for a in reversed(matrix.args) if _is_matrix(a)]
+        return MatMul(*scalars, *matrices)
+    if isinstance(matrix, Inverse):
+        return Inverse(transposed(matrix.arg))
+    if isinstance(matrix, Transpose):
+        return matrix.arg
+    return Transpose(matrix).doit()
+
+
+def _collect(expression: Any, family: TokenMatrix) -> list[MatrixExpr]:
+    """Gradient terms of a scalar that is linear in the differentials of ``family``."""
+    if isinstance(expression, Add):
+        return [term for a in expression.args for term in _collect(a, family)]
+    if isinstance(expression, Mul):
+        inner = [a for a in expression.args if _depends_on(a, _differential_symbol(family))]
+        outer = Mul(*(a for a in expression.args if a not in inner))
+        if len(inner) != 1:
+            raise TypeError("a differential must enter every term exactly once")
+        return [outer * term for term in _collect(inner[0], family)]
+    if isinstance(expression, TokenSum):
+        renamed = expression.body.xreplace({expression.args[1]: family.index})
+        return _collect(renamed, family)
+    if isinstance(expression, _Operator):
+        return [expression.apply(term) for term in _collect(expression.body, family)]
+    if isinstance(expression, Trace):
+        return [term for a in _summands(expression.arg, family) for term in _rotate(a, family)]
+    raise TypeError(f"cannot read a gradient off {type(expression).__name__}")
+
+
+def _summands(matrix: Any, family: TokenMatrix) -> list[Any]:
+    """Expand products over sums, but only around the factor that holds the differential."""
+    if isinstance(matrix, MatAdd):
+        return [s for a in matrix.args for s in _summands(a, family)]
+    return [matrix]
+
+
+def _rotate(matrix: Any, family: TokenMatrix) -> list[MatrixExpr]:
+    """``Tr(A dX B) -> (B A)^T`` and ``Tr(A dX^T B) -> B A``, opening sums and operators around ``dX``."""
+    change = _differential_symbol(family)
+    factors = list(matrix.args) if isinstance(matrix, MatMul) else [matrix]
+    positions = [i for i, f in enumerate(factors) if _depends_on(f, change)]
+    if len(positions) != 1:
+        raise TypeError("a differential must enter every term exactly once")
+    (i,) = positions
+    factor, before, after = factors[i], factors[:i], factors[i + 1 :]
+    if isinstance(factor, (MatMul, MatAdd, TokenSum)) or (isinstance(factor, Transpose) and not _in_family(factor.arg, change)):
+        if isinstance(factor, TokenSum):
+            # the summation index becomes the free index of the gradient; other bound indices keep their names
+            inner = [factor.body.xreplace({factor.args[1]: family.index})]
+        elif isinstance(factor, Transpose):
+            inner = [transposed(factor.arg)]
+        else:
+            inner = list(factor.args) if isinstance(factor, MatAdd) else [factor]
+            if isinstance(factor, MatMul):
+                return _rotate(MatMul(*before, *factor.args, *after), family)
+            inner = [a for a in inner if _depends_on(a, change)]
+        return [term for a in inner for term in _rotate(MatMul(*before, a, *after), family)]
+    if isinstance(factor, _Operator):
+        raise TypeError("a mean must not stand inside the trace of a differential")
+    scalars = [a for a in (*after, *before) if not _is_matrix(a)]
+    rest = [a for a in (*after, *before) if _is_matrix(a)]
+    if isinstance(factor, Transpose):
+        result = MatMul(*scalars, *rest) if rest else Mul(*scalars) * Identity(factor.shape[0])
+        return [result]
+    result = MatMul(*scalars, *(transposed(a) for a in reversed(rest))) if rest else Mul(*scalars) * Identity(factor.shape[0])
+    return [result]
+
+
+def solve_linear(expression: MatrixExpr, unknown: TokenMatrix) -> MatrixExpr:
+    """Solve ``expression = 0`` for ``unknown``, which must stand alone with a numerical coefficient in one term."""
+    terms = list(expression.args) if isinstance(expression, MatAdd) else [expression]
+    coefficient, rest = S.Zero, []
+    for term in terms:
+        scalar, matrix = term.as_coeff_mmul() if isinstance(term, MatMul) else (S.One, term)
+        if matrix == unknown or matrix == MatMul(unknown):
+            coefficient += scalar
+        else:
+            rest.append(term)
+    if coefficient == 0 or not coefficient.is_number:
+        raise TypeError(f"{unknown} does not stand alone in the stationarity condition")
+    return _scaled(_total(rest), -1 / coefficient)
+
+
+def _scaled(matrix: Any, factor: Any) -> Any:
+    if matrix is None:
+        raise TypeError("the stationarity condition has no other term")
+    if isinstance(matrix, MatAdd):
+        return MatAdd(*(_scaled(a, factor) for a in matrix.args))
+    scalar, rest = _scalar_part(matrix)
+    scalar = expand_mul(scalar * factor)
+    if isinstance(rest, _Operator):
+        inner_scalar, inner = _scalar_part(rest.body)
+        number, symbols = inner_scalar.as_coeff_Mul()
+        rest = rest.apply(symbols * inner if symbols != 1 else inner)
+        scalar *= number
+    return rest if scalar == 1 else MatMul(scalar, rest)
+
+
+def _scalar_part(matrix: Any) -> tuple[Any, Any]:
+    if isinstance(matrix, MatMul):
+        scalars = [a for a in matrix.args if not _is_matrix(a)]
+        rest = [a for a in matrix.args if _is_matrix(a)]
+        return Mul(*scalars), rest[0] if len(rest) == 1 else MatMul(*rest)
+    return S.One, matrix

@@ -1,0 +1,78 @@
+"""Observables at a fixed point: training loss, norm, test error and linear baseline.
+
+All are expressions of the same nodes as the free entropy, so that they are printed and compiled by the same code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sympy import Expr, Rational, Symbol
+from sympy.matrices.expressions import Inverse, Trace, Transpose
+
+from derivations import symbols as sym
+from derivations.nodes import FieldMean, MoreauEnvelope, SpectralMean, TokenSum
+from derivations.replica import noise, precision, source
+
+__all__ = ["OBSERVABLES", "FieldLoss", "Observable", "weight_norm"]
+
+
+class FieldLoss(Expr):
+    """The loss of one sample at given local fields: at the proximal point or at ``omega`` itself."""
+
+    def __new__(cls, at: Symbol) -> FieldLoss:
+        return Expr.__new__(cls, at)
+
+    def _latex(self, printer: object, **kwargs: object) -> str:
+        field = {"prox": r"\mathrm{prox}", "omega": r"\omega"}[self.args[0].name]  # type: ignore[union-attr]
+        return rf"\ell({field}, k)"
+
+
+AT_PROX, AT_OMEGA = FieldLoss(Symbol("prox")), FieldLoss(Symbol("omega"))
+
+
+@dataclass(frozen=True)
+class Observable:
+    """A named scalar, its expression and the paper's equation number."""
+
+    name: str
+    title: str
+    latex: str
+    expression: Expr
+    number: str
+
+
+def weight_norm() -> Expr:
+    """``||W||^2/d = int dnu E_z w^T w`` for the ridge minimiser ``w = R (b + S^1/2 z)``."""
+    R = Inverse(precision())
+    b = source()
+    return SpectralMean.of(Trace(R * (noise() + b * Transpose(b)) * R))
+
+
+def training_loss_envelope() -> Expr:
+    """(14), (120): ``alpha E[M] - 1/2 sum_l Tr[q_hat_l V_l] + lambda/2 ||W||^2/d``."""
+    envelope = FieldMean.of(MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field))
+    coupling = TokenSum.of(Trace(sym.q_hat * sym.V), sym.ell)
+    return sym.alpha * envelope - Rational(1, 2) * coupling + sym.ridge / 2 * weight_norm()
+
+
+def training_loss_direct() -> Expr:
+    """(121): ``alpha E[loss(prox, k)] + lambda/2 ||W||^2/d``."""
+    return sym.alpha * FieldMean.of(AT_PROX) + sym.ridge / 2 * weight_norm()
+
+
+def test_error() -> Expr:
+    """(10)-(13): ``2/L E[loss(omega, k)]``.
+
+    The fields of a fresh sample, ``(g_l, h_star_l)``, have mean ``(m_l, 0)`` and covariance ``(q, theta; theta^T, rho)``:
+    the law of ``(omega_l, k_l)``, so (10) is a mean over the same fields.
+    """
+    return 2 / sym.L * FieldMean.of(AT_OMEGA)
+
+
+OBSERVABLES = (
+    Observable("training_loss", "training loss over d", r"\epsilon_t", training_loss_envelope(), "(14), (120)"),
+    Observable("training_loss_direct", "training loss from the proximal points", r"\epsilon_t", training_loss_direct(), "(121)"),
+    Observable("weight_norm", "squared norm of the weights over d", r"\lVert W\rVert^2/d", weight_norm(), "(120)"),
+    Observable("test_error", "test error", r"\epsilon_g", test_error(), "(10)-(13)"),
+)

@@ -1,0 +1,80 @@
+"""Order parameters, conjugates, local fields and dimensions, with the paper's symbols.
+
+One place for names: the ASCII name is the name in generated code and datasets, the LaTeX is what the rendered
+equations show.  Everything indexed by a token is a `TokenMatrix`; eigenvalues and projections of the spectral
+measure (5) are `Indexed` scalars.
+"""
+
+from __future__ import annotations
+
+from sympy import IndexedBase, Symbol
+
+from derivations.nodes import TokenMatrix
+
+# dimensions and control parameters
+L = Symbol("L", integer=True, positive=True)
+r = Symbol("r", integer=True, positive=True)
+t = Symbol("t", integer=True, positive=True)
+n = Symbol("n")  # number of replicas, continued to zero
+alpha = Symbol("alpha", positive=True)
+beta = Symbol("beta", positive=True)
+ridge = Symbol("lambda", positive=True)
+omega = Symbol("omega", nonnegative=True)
+
+# token indices: `ell` is free in an equation, `kappa` is always summed over
+ell = Symbol("ell", integer=True)
+kappa = Symbol("kappa", integer=True)
+
+# spectral measure nu(gamma, tau, pi), equation (5)
+gamma = IndexedBase("gamma", positive=True)
+tau = IndexedBase("tau", real=True)
+
+LATEX = {
+    "q": "q",
+    "V": "V",
+    "m": "m",
+    "theta": r"\theta",
+    "rho": r"\rho",
+    "q_hat": r"\hat q",
+    "V_hat": r"\hat V",
+    "m_hat": r"\hat m",
+    "theta_hat": r"\hat\theta",
+    "g": "g",
+    "prox": r"\mathrm{prox}",
+    "xi": r"\xi",
+    "omega": r"\omega",
+    "k": "k",
+    "h": "h",
+    "pi": r"\pi",
+    "z": "z",
+}
+
+
+def token_matrix(name: str, rows: object, columns: object, index: object = ell, *, symmetric: bool = False) -> TokenMatrix:
+    """A matrix carried by every token, e.g. ``q_ell``, with the project's LaTeX name."""
+    return TokenMatrix(name, rows, columns, index, symmetric=symmetric, latex=LATEX[name])
+
+
+# order parameters (6)
+q = token_matrix("q", r, r, symmetric=True)
+V = token_matrix("V", r, r, symmetric=True)
+m = token_matrix("m", r, 1)
+theta = token_matrix("theta", r, t)
+rho = token_matrix("rho", t, t, symmetric=True)
+
+# their conjugates
+q_hat = token_matrix("q_hat", r, r, symmetric=True)
+V_hat = token_matrix("V_hat", r, r, symmetric=True)
+m_hat = token_matrix("m_hat", r, 1)
+theta_hat = token_matrix("theta_hat", r, t)
+
+# local fields of one sample, and the projection of the teacher's weights on an eigendirection
+omega_field = token_matrix("omega", r, 1)
+k_field = token_matrix("k", t, 1)
+xi_field = token_matrix("xi", r, 1)
+g_field = token_matrix("g", r, 1)
+prox_field = token_matrix("prox", r, 1)
+pi = TokenMatrix("pi", t, 1, None, latex=LATEX["pi"])
+
+OVERLAPS = (q, V, m, theta)
+CONJUGATES = (q_hat, V_hat, m_hat, theta_hat)
