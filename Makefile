@@ -1,0 +1,39 @@
+# Everything a fresh machine needs: git, Python 3.11+, pip and make.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RESULTS := results
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help phase-diagram test lint benchmark clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit("attnphase needs Python 3.11 to 3.13, but $(PYTHON) is %d.%d: run make with PYTHON=/path/to/python3.x." % sys.version_info[:2])'
+	@echo "Installing attnphase and its dependencies into $(VENV) (a few minutes, once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
+	$(BIN)/attnphase phase-diagram --output $(RESULTS)
+
+test: $(STAMP) ## run the whole test suite, slow tests included
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP) ## check lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+benchmark: $(STAMP) ## time the solver against the published recipe
+	$(BIN)/python benchmarks/compare.py
+
+clean: ## remove the environment, the results and every cache
+	rm -rf $(VENV) $(RESULTS) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,72 @@
+"""Phase diagrams of solvable attention models, derived with SymPy and solved numerically.
+
+The names below are loaded when they are first used, so that importing the package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnphase.branches import thresholds
+    from attnphase.dataset import DatasetError, load_dataset, save_dataset, validate_dataset
+    from attnphase.derive import derive
+    from attnphase.problem import Problem, ProblemError, load_problem
+    from attnphase.solve import solve
+    from attnphase.sweep import sweep
+
+    __version__: str
+
+__all__ = [
+    "DatasetError",
+    "Problem",
+    "ProblemError",
+    "__version__",
+    "derive",
+    "load_dataset",
+    "load_problem",
+    "save_dataset",
+    "solve",
+    "sweep",
+    "thresholds",
+    "validate_dataset",
+]
+
+_HOME = {
+    "DatasetError": "dataset",
+    "Problem": "problem",
+    "ProblemError": "problem",
+    "derive": "derive",
+    "load_dataset": "dataset",
+    "load_problem": "problem",
+    "save_dataset": "dataset",
+    "solve": "solve",
+    "sweep": "sweep",
+    "thresholds": "branches",
+    "validate_dataset": "dataset",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value = _version()
+    elif name in _HOME:
+        value = getattr(importlib.import_module(f"attnphase.{_HOME[name]}"), name)
+    else:
+        raise AttributeError(f"module 'attnphase' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("attnphase")
+    except PackageNotFoundError:  # run from a source tree that is not installed
+        return "0+unknown"
