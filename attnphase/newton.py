@@ -11,11 +11,13 @@ scaled for every V, also where V vanishes or is large.
 # pyright: reportUndefinedVariable=false
 
 import numpy as np
+from numba import njit
 
 SIZE = LENGTH * COLUMNS
 MAX_NEWTON = 200
 GRADIENT_TOLERANCE = 1e-11
-DISTINCT = 1e-5
+DISTINCT = 1e-5  # two minima are one if no coordinate differs by more, relative to 1 + |u|
+COLD, WARM, FROM_ZERO, REFRESH = 0, 1, 2, 3  # as in proximal.Starts
 
 
 @compiled
@@ -140,19 +142,31 @@ def descend(u, center, factor, target, variance, h, gradient, hessian, contracte
 
 
 @compiled
-def start_field(s, center, k, previous, second, warm, start):
+def copy_start(source, start):
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            start[a, i] = source[a, i]
+    return True
+
+
+@compiled
+def start_field(s, center, k, previous, second, mode, start):
     """Field of the s-th start; False when there are no more.
 
-    Warm: the two lowest minima of the previous pass.  Cold: omega, then the teacher's field lifted to the student's
-    columns with both signs, zero, the reflected omega, and omega with one token reflected.
+    WARM: the two lowest minima of the previous pass.  FROM_ZERO: zero alone, as in the published recipe.  COLD: omega,
+    the teacher's field lifted to the student's columns with both signs, zero, the reflected omega, and omega with one
+    token reflected.  REFRESH: both, so that a pass can only find lower minima.
     """
-    if warm:
-        if s > 1:
+    if mode == FROM_ZERO:
+        start[:] = 0.0
+        return s == 0
+    if mode == WARM or mode == REFRESH:
+        if s > 1 and mode == WARM:
             return False
-        for a in range(LENGTH):
-            for i in range(COLUMNS):
-                start[a, i] = previous[a, i] if s == 0 else second[a, i]
-        return True
+        if s > 1:
+            s -= 2
+        else:
+            return copy_start(previous if s == 0 else second, start)
     if s >= 5 + LENGTH:
         return False
     for a in range(LENGTH):
@@ -184,8 +198,14 @@ def to_scaled(start, center, factor, u):
             u[a * COLUMNS + i] = total / factor[a, i, i]
 
 
-@compiled
-def minimise(centers, teacher_fields, factor, mixing, omega, variance, warm, minima, energies, losses, residuals, flags):
+@njit(
+    "void(float64[:,:,::1], float64[:,:,::1], float64[:,:,::1], float64[:,::1], float64, float64[::1], int64,"
+    "float64[:,:,:,::1], float64[:,::1], float64[::1], float64[:,:,::1], int64[::1])",
+    cache=True,
+    nogil=True,
+    error_model="numpy",
+)
+def minimise(centers, teacher_fields, factor, mixing, omega, variance, mode, minima, energies, losses, residuals, flags):
     """Lowest and second-lowest minimum of the local problem of every sample.
 
     Parameters
@@ -197,8 +217,8 @@ def minimise(centers, teacher_fields, factor, mixing, omega, variance, warm, min
         Lower Cholesky factor of V.
     mixing, omega, variance : (L, L) array, float, (L,) array
         Parameters of the loss.
-    warm : bool
-        Start from ``minima`` instead of the cold starts.
+    mode : int
+        COLD, WARM, FROM_ZERO or REFRESH: the starting points.
     minima : (N, 2, L, r) array, in and out
     energies : (N, 2) array, out
         Their values of ``Psi``; both the same if only one minimum was found.
@@ -232,9 +252,10 @@ def minimise(centers, teacher_fields, factor, mixing, omega, variance, warm, min
         best_loss = 0.0
         best_flag = 0
         s = 0
-        while start_field(s, center, k, minima[sample, 0], minima[sample, 1], warm, start):
-            if warm and s == 1 and energies[sample, 0] == energies[sample, 1]:
-                break
+        while start_field(s, center, k, minima[sample, 0], minima[sample, 1], mode, start):
+            if s == 1 and (mode == WARM or mode == REFRESH) and energies[sample, 0] == energies[sample, 1]:
+                s += 1
+                continue
             s += 1
             to_scaled(start, center, factor, u)
             energy, value, flag = descend(
@@ -271,7 +292,12 @@ def minimise(centers, teacher_fields, factor, mixing, omega, variance, warm, min
         flags[sample] = best_flag
 
 
-@compiled
+@njit(
+    "void(float64[:,:,::1], float64[:,:,::1], float64[:,::1], float64, float64[::1], float64[::1])",
+    cache=True,
+    nogil=True,
+    error_model="numpy",
+)
 def losses_at(fields, teacher_fields, mixing, omega, variance, losses):
     """Loss of every sample at given fields (N, L, r), without any minimisation."""
     target = np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))

@@ -1,0 +1,132 @@
+"""Rules for Gaussian expectations: nodes, weights, and a way to say how wrong they are.
+
+A rule integrates over standard normal vectors ``(xi, zeta)``, the student's and the teacher's part.  Sign-symmetric
+losses are integrated over the orbits of the four sign changes ``(+-xi, +-zeta)``: a rule then holds one representative
+of each orbit, and expectations that vanish by symmetry vanish exactly.
+
+Randomised rules consist of independent replicates, whose scatter is the standard error.  Deterministic rules are
+gauged against another rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm, qmc
+
+__all__ = ["SIGNS", "Rule", "gauss_hermite", "published_rule", "sobol"]
+
+SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+"""Sign changes of (xi, zeta); a rule without symmetry uses the first alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Nodes and weights for means over ``N(0, I)`` in ``D`` dimensions.
+
+    Attributes
+    ----------
+    name : str
+        "sobol", "gauss-hermite" or "published".
+    nodes : (S, n, D) array
+        Replicates of nodes; representatives of sign orbits if `symmetric`.
+    weights : (n,) array
+        Sum to one.
+    symmetric : bool
+        Whether each node stands for its four sign changes.
+    student_dimensions : int
+        The first so many coordinates are ``xi``, the others ``zeta``.
+    randomised : bool
+        Replicates are independent and identically distributed: their scatter gives a standard error.
+    """
+
+    name: str
+    nodes: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    symmetric: bool
+    student_dimensions: int
+    randomised: bool
+
+    @property
+    def replicates(self) -> int:
+        return self.nodes.shape[0]
+
+    @property
+    def size(self) -> int:
+        """Number of distinct nodes, sign changes not counted."""
+        return self.nodes.shape[0] * self.nodes.shape[1]
+
+    @property
+    def signs(self) -> tuple[tuple[int, int], ...]:
+        return SIGNS if self.symmetric else SIGNS[:1]
+
+
+@lru_cache(maxsize=16)
+def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int, replicates: int, seed: int) -> Rule:
+    """Independent scramblings of a Sobol sequence, mapped to the normal law.
+
+    Parameters
+    ----------
+    points : int
+        Points per replicate, a power of two.
+    replicates : int
+        Number of independent scramblings.
+    seed : int
+        Seed of the scramblings; the same seed gives the same nodes.
+    """
+    seeds = np.random.SeedSequence(seed).spawn(replicates)
+    uniform = np.stack([qmc.Sobol(dimensions, scramble=True, seed=np.random.default_rng(s)).random(points) for s in seeds])
+    # a scrambled point can round to 0, where the normal quantile is infinite
+    nodes = norm.ppf(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
+    return Rule("sobol", nodes, np.full(points, 1 / points), symmetric, student_dimensions, True)
+
+
+@lru_cache(maxsize=16)
+def gauss_hermite(dimensions: int, student_dimensions: int, symmetric: bool, order: int) -> Rule:
+    """Tensor product of ``order``-point Gauss-Hermite rules: exact for polynomials of degree ``2 order - 1``."""
+    points, weights = np.polynomial.hermite_e.hermegauss(order)
+    weights = weights / weights.sum()
+    grid = np.stack([axis.ravel() for axis in np.meshgrid(*[points] * dimensions, indexing="ij")], axis=-1)
+    mass = np.stack([axis.ravel() for axis in np.meshgrid(*[weights] * dimensions, indexing="ij")], axis=-1).prod(axis=-1)
+    return _deterministic("gauss-hermite", grid, mass, symmetric, student_dimensions)
+
+
+@lru_cache(maxsize=2)
+def published_rule(symmetric: bool = True) -> Rule:
+    """The rule of the published curves: the 12-point degree-7 formula of the plane, squared (144 nodes).
+
+    The plane formula for the weight ``exp(-|x|^2)`` is E_2^(r^2) 7-1 of Stroud's collection.
+    """
+    inner, outer = np.sqrt((9 - 3 * np.sqrt(5)) / 4), np.sqrt((9 + 3 * np.sqrt(5)) / 4)
+    corners = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)], dtype=float)
+    axes = np.sqrt(6) * np.array([(1, 0), (-1, 0), (0, 1), (0, -1)], dtype=float)
+    plane = np.concatenate([axes, inner * corners, outer * corners])
+    mass = np.repeat([1 / 36, (5 + 2 * np.sqrt(5)) / 45, (5 - 2 * np.sqrt(5)) / 45], 4)
+    nodes = np.concatenate([np.repeat(plane, 12, axis=0), np.tile(plane, (12, 1))], axis=1)
+    return _deterministic("published", nodes, np.outer(mass, mass).ravel(), symmetric, 2)
+
+
+def _deterministic(
+    name: str, nodes: NDArray[np.float64], weights: NDArray[np.float64], symmetric: bool, student_dimensions: int
+) -> Rule:
+    """One replicate; for a symmetric rule a representative per orbit carries the weight of the whole orbit."""
+    if symmetric:
+        halves = [nodes[:, :student_dimensions], nodes[:, student_dimensions:]]
+        multiplicity = np.ones(len(nodes))
+        keep = np.ones(len(nodes), dtype=bool)
+        for half in halves:
+            sign = _leading_sign(half)
+            keep &= sign >= 0
+            multiplicity *= np.where(sign == 0, 1.0, 2.0)
+        nodes, weights = nodes[keep], (weights * multiplicity)[keep]
+    return Rule(name, nodes[None], weights / weights.sum(), symmetric, student_dimensions, False)
+
+
+def _leading_sign(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sign of the first coordinate that is not zero; 0 for the zero vector."""
+    clean = np.where(np.abs(vectors) < 1e-9, 0.0, vectors)
+    first = (clean != 0).argmax(axis=1)
+    return np.sign(clean[np.arange(len(clean)), first])
