@@ -92,9 +92,14 @@ class TokenMatrix(MatrixExpr):
     def _sympystr(self, printer: Any) -> str:
         return self.name if self.index is None else f"{self.name}[{printer._print(self.index)}]"
 
+    @property
+    def latex_name(self) -> str:
+        """The printed name without the token index."""
+        return self.args[5].name
+
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        name = self.args[5].name
-        return name if self.index is None else f"{name}_{{{printer._print(self.index)}}}"
+        index = "" if self.index is None else f"_{{{printer._print(self.index)}}}"
+        return self.latex_name + index
 
 
 class _Operator:
@@ -242,9 +247,10 @@ class ReplicatedMoment(Expr):
         return self.args[0].name
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        d, o, n = (printer._print(a) for a in self.args[1:])
+        # a moment depends on the matrices of all tokens: they are printed without an index
+        d, o = (a.latex_name for a in self.args[1:3])
         name = {"channel": r"\Psi_y", "prior": r"\Psi_w"}[self.kind]
-        return rf"{name}^{{({n})}}\left[{d}\,;\,{o}\right]"
+        return rf"{name}^{{({printer._print(self.args[3])})}}\left[{d}, {o}\right]"
 
 
 class CommonGaussianMoment(Expr):
@@ -259,8 +265,8 @@ class CommonGaussianMoment(Expr):
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         if self.kind == "channel":
-            return rf"\log \mathbb{{E}}_{{\omega, k}}\, Z_y(\omega, k)^{{{printer._print(self.args[1])}}}"
-        return rf"\int\!\mathrm{{d}}\nu\; \log \mathbb{{E}}_{{z}}\, Z_w(z)^{{{printer._print(self.args[1])}}}"
+            return rf"\log \mathbb{{E}}\left[Z_y(\omega, k)^{{{printer._print(self.args[1])}}}\right]"
+        return rf"\int\!\mathrm{{d}}\nu\; \log \mathbb{{E}}_z\left[Z_w(z)^{{{printer._print(self.args[1])}}}\right]"
 
 
 class LogPartitionMean(Expr):
@@ -275,8 +281,8 @@ class LogPartitionMean(Expr):
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         if self.kind == "channel":
-            return r"\mathbb{E}_{\omega, k} \log Z_y(\omega, k)"
-        return r"\int\!\mathrm{d}\nu\; \mathbb{E}_{z} \log Z_w(z)"
+            return r"\mathbb{E}\left[\log Z_y(\omega, k)\right]"
+        return r"\int\!\mathrm{d}\nu\; \mathbb{E}_z\left[\log Z_w(z)\right]"
 
 
 class QuadraticMinimum(Expr):
@@ -292,8 +298,18 @@ class QuadraticMinimum(Expr):
         curvature, source, noise = self.args
         return -Trace(Inverse(curvature) * (noise + source * Transpose(source))) / 2
 
+    @property
+    def objective(self) -> MatrixExpr:
+        """What is minimised over ``w``, at given ``z``."""
+        curvature, source, noise = self.args
+        w, z = (TokenMatrix(name, source.shape[0], 1, None) for name in ("w", "z"))
+        return MatAdd(
+            MatMul(S.Half, Transpose(w), curvature, w),
+            MatMul(-1, Transpose(MatAdd(source, MatMul(MatrixSqrt(noise), z))), w),
+        )
+
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return r"\mathbb{E}_z \min_w \left\{\tfrac12 w^\top A w - (b + S^{1/2} z)^\top w\right\}"
+        return rf"\mathbb{{E}}_z \min_w \left\{{{printer._print(self.objective)}\right\}}"
 
 
 def _is_matrix(expression: Any) -> bool:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sympy import Add, Expr, Integer, Mul, Symbol, limit, oo
+from sympy import Add, Expr, Integer, Mul, Symbol, limit, oo, sympify
 from sympy.matrices.expressions import Identity, MatrixExpr, Trace
 
 from derivations import symbols as sym
@@ -40,12 +40,16 @@ __all__ = ["FreeEntropy", "Step", "derive_free_entropy"]
 
 @dataclass(frozen=True)
 class Step:
-    """One rewrite of the chain: what was done, under which equation of the paper, and the named terms after it."""
+    """One rewrite of the chain: what was done, under which equation of the paper, and the named terms after it.
+
+    ``latex`` is the printed name of what the sum of the terms is.
+    """
 
     name: str
     equation: str
     statement: str
     terms: Mapping[str, Expr]
+    latex: str
 
     @property
     def total(self) -> Expr:
@@ -102,7 +106,7 @@ class _ReplicaSum(Expr):
     """``sum_a f^aa`` (pairs=False) or ``sum_(a != b) f^ab`` (pairs=True) of a replica-indexed scalar."""
 
     def __new__(cls, body: Any, pairs: Any) -> _ReplicaSum:
-        return Expr.__new__(cls, body, pairs)
+        return Expr.__new__(cls, body, sympify(pairs))
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         operator = r"\sum_{a \neq b}" if self.args[1] else r"\sum_{a}"
@@ -137,7 +141,7 @@ def _step_replicated_moment() -> Step:
         "replicated moments",
         "App. B",
         r"The average of $Z^n$ over tokens and teacher depends on the weights only through the overlaps (6) of the "
-        r"replicas. Fixing them with Fourier multipliers gives $\frac1d \log \mathbb{E} Z^n$ as an extremum; "
+        r"replicas. Fixing them with Fourier multipliers gives $\frac1d \log \mathbb{E}[Z^n]$ as an extremum; "
         r"$\Psi_y^{(n)}$ is the log-moment of the local fields with covariance $Q^{aa}$ within and $Q^{ab}$ between "
         r"replicas, $\Psi_w^{(n)}$ that of one row of the weights.",
         {
@@ -147,6 +151,7 @@ def _step_replicated_moment() -> Step:
             "prior": ReplicatedMoment("prior", Q_HAT_AA, Q_HAT_AB, n),
             "energy": sym.alpha * ReplicatedMoment("channel", Q_AA, Q_AB, n),
         },
+        r"\frac1d \log \mathbb{E}\left[Z^n\right]",
     )
 
 
@@ -182,8 +187,12 @@ def _step_replica_symmetric(previous: Step) -> Step:
         r"$Q^{aa} = q + v$, $Q^{ab} = q$; $\hat Q^{aa} = \hat v - \hat q$, $\hat Q^{ab} = \hat q$; $m^a = m$, "
         r"$\theta^a = \theta$ and likewise for the conjugates. Gaussian fields with such a covariance are "
         r"$h^a = \omega + v^{1/2}\eta^a$ with $\omega \sim \mathcal{N}(m, q)$ common to the replicas and $\eta^a$ "
-        r"independent, so the moments factorise.",
+        r"independent, so the moments factorise, with "
+        r"$Z_y(\omega, k) = \mathbb{E}_\eta \exp[-\beta \ell(\omega + v^{1/2} \eta, k)]$ for one sample and "
+        r"$Z_w(z) = \int \mathrm{d}w \exp[-\frac12 w^\top (\beta \lambda I + \sum_\kappa \gamma_\kappa \hat v_\kappa) w "
+        r"+ (b + S^{1/2} z)^\top w]$, $z \sim \mathcal{N}(0, I_r)$, for one row of the weights.",
         {name: _replica_symmetric(term) for name, term in previous.terms.items()},
+        previous.latex,
     )
 
 
@@ -229,9 +238,9 @@ def _step_no_replicas(previous: Step) -> Step:
         "no replicas",
         "App. B",
         r"The coefficient of $n$ as $n \to 0$: pairs count $n(n-1) \to -n$ and "
-        r"$\log \mathbb{E} Z^n = n\,\mathbb{E}\log Z + O(n^2)$. The sum of the terms is now "
-        r"$\frac1d \mathbb{E} \log Z$.",
+        r"$\log \mathbb{E}[Z^n] = n \mathbb{E}[\log Z] + O(n^2)$.",
         terms,
+        r"\frac1d \mathbb{E}\left[\log Z\right]",
     )
 
 
@@ -293,8 +302,9 @@ def _step_zero_temperature(previous: Step) -> Step:
         r"$v = V/\beta$, $\hat v = \beta \hat V$, $\hat q \to \beta^2 \hat q$, $\hat m \to \beta \hat m$, "
         r"$\hat\theta \to \beta \hat\theta$ and $\beta \to \infty$. By Laplace's method $-\frac1\beta \log Z_y$ "
         r"becomes the Moreau envelope $\mathcal{M}$ of the loss and $-\frac1\beta \log Z_w$ the minimum of one "
-        r"eigendirection's problem. The sum of the terms is $-\Phi$.",
+        r"eigendirection's problem. Divided by $-\beta$, the terms add up to $-\Phi$.",
         ordered,
+        r"-\Phi",
     )
 
 
@@ -316,6 +326,7 @@ def derive_free_entropy() -> FreeEntropy:
         r"$R = (\lambda I + \sum_\kappa \gamma_\kappa \hat V_\kappa)^{-1}$ and "
         r"$b = \sum_\kappa (\tau_\kappa \hat m_\kappa + \gamma_\kappa \hat\theta_\kappa \pi)$.",
         terms,
+        fourth.latex,
     )
     return FreeEntropy(terms, (first, second, third, fourth, fifth))
 
