@@ -81,7 +81,7 @@ class Kernels:
         L, r, t.
     sign_symmetric : bool
         The loss is unchanged by ``h -> -h`` and by ``k -> -k``.
-    minimise, losses_at : callable
+    minimise, losses_at, targets_at : callable
         The local problem, in machine code.
     overlaps_from_conjugates, conjugates_from_overlaps, free_entropy_terms, observables : callable
         The derived equations, in NumPy.
@@ -95,6 +95,7 @@ class Kernels:
     sign_symmetric: bool
     minimise: Callable[..., None]
     losses_at: Callable[..., None]
+    targets_at: Callable[..., None]
     overlaps_from_conjugates: Callable[..., Any]
     conjugates_from_overlaps: Callable[..., Any]
     free_entropy_terms: Callable[..., Any]
@@ -226,6 +227,7 @@ def _load(folder: Path, name: str) -> Kernels:
         sign_symmetric=local.SIGN_SYMMETRIC,
         minimise=local.minimise,
         losses_at=local.losses_at,
+        targets_at=local.targets_at,
         overlaps_from_conjugates=maps.overlaps_from_conjugates,
         conjugates_from_overlaps=maps.conjugates_from_overlaps,
         free_entropy_terms=maps.free_entropy_terms,

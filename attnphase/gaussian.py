@@ -39,6 +39,8 @@ class Rule:
         Whether each node stands for its four sign changes.
     student_dimensions : int
         The first so many coordinates are ``xi``, the others ``zeta``.
+    order : int
+        What refines the rule: points per replicate, or nodes per dimension.
     randomised : bool
         Replicates are independent and identically distributed: their scatter gives a standard error.
     """
@@ -48,6 +50,7 @@ class Rule:
     weights: NDArray[np.float64]
     symmetric: bool
     student_dimensions: int
+    order: int
     randomised: bool
 
     @property
@@ -81,7 +84,7 @@ def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int
     uniform = np.stack([qmc.Sobol(dimensions, scramble=True, seed=np.random.default_rng(s)).random(points) for s in seeds])
     # a scrambled point can round to 0, where the normal quantile is infinite
     nodes = norm.ppf(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
-    return Rule("sobol", nodes, np.full(points, 1 / points), symmetric, student_dimensions, True)
+    return Rule("sobol", nodes, np.full(points, 1 / points), symmetric, student_dimensions, points, True)
 
 
 @lru_cache(maxsize=16)
@@ -91,7 +94,7 @@ def gauss_hermite(dimensions: int, student_dimensions: int, symmetric: bool, ord
     weights = weights / weights.sum()
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*[points] * dimensions, indexing="ij")], axis=-1)
     mass = np.stack([axis.ravel() for axis in np.meshgrid(*[weights] * dimensions, indexing="ij")], axis=-1).prod(axis=-1)
-    return _deterministic("gauss-hermite", grid, mass, symmetric, student_dimensions)
+    return _deterministic("gauss-hermite", grid, mass, symmetric, student_dimensions, order)
 
 
 @lru_cache(maxsize=2)
@@ -106,11 +109,16 @@ def published_rule(symmetric: bool = True) -> Rule:
     plane = np.concatenate([axes, inner * corners, outer * corners])
     mass = np.repeat([1 / 36, (5 + 2 * np.sqrt(5)) / 45, (5 - 2 * np.sqrt(5)) / 45], 4)
     nodes = np.concatenate([np.repeat(plane, 12, axis=0), np.tile(plane, (12, 1))], axis=1)
-    return _deterministic("published", nodes, np.outer(mass, mass).ravel(), symmetric, 2)
+    return _deterministic("published", nodes, np.outer(mass, mass).ravel(), symmetric, 2, 12)
 
 
 def _deterministic(
-    name: str, nodes: NDArray[np.float64], weights: NDArray[np.float64], symmetric: bool, student_dimensions: int
+    name: str,
+    nodes: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    symmetric: bool,
+    student_dimensions: int,
+    order: int,
 ) -> Rule:
     """One replicate; for a symmetric rule a representative per orbit carries the weight of the whole orbit."""
     if symmetric:
@@ -122,7 +130,7 @@ def _deterministic(
             keep &= sign >= 0
             multiplicity *= np.where(sign == 0, 1.0, 2.0)
         nodes, weights = nodes[keep], (weights * multiplicity)[keep]
-    return Rule(name, nodes[None], weights / weights.sum(), symmetric, student_dimensions, False)
+    return Rule(name, nodes[None], weights / weights.sum(), symmetric, student_dimensions, order, False)
 
 
 def _leading_sign(vectors: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -304,3 +304,15 @@ def losses_at(fields, teacher_fields, mixing, omega, variance, losses):
     for sample in range(fields.shape[0]):
         teacher_target(teacher_fields[sample], mixing, omega, target)
         losses[sample] = loss(fields[sample], target, variance)
+
+
+@njit(
+    "void(float64[:,:,::1], float64[:,::1], float64, float64[:,:,::1])",
+    cache=True,
+    nogil=True,
+    error_model="numpy",
+)
+def targets_at(teacher_fields, mixing, omega, targets):
+    """Teacher's target of every sample, (N, L, L) (or (N, L, t) for a scalar loss)."""
+    for sample in range(teacher_fields.shape[0]):
+        teacher_target(teacher_fields[sample], mixing, omega, targets[sample])

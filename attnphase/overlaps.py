@@ -69,6 +69,39 @@ class Overlaps:
         theta = rest[length * columns :].reshape(length, columns, teacher_rank)
         return cls(matrices[0], matrices[1], m.copy(), theta.copy())
 
+    def aligned(self, reference: Overlaps, rank: int) -> Overlaps:
+        """The same point in the gauge closest to a reference.
+
+        ``W -> W O`` with orthogonal O changes nothing physical, so for rank > 1 fixed points form continuous families,
+        along which a sampled map drifts. The gauge is fixed by rotating (theta, m) onto the reference's; columns
+        without signal are rotated to the eigenvectors of q. Untied weights rotate Q and K together.
+
+        Parameters
+        ----------
+        reference : Overlaps
+        rank : int
+            Columns of Q: r for tied weights, r/2 for untied ones.
+        """
+        if rank == 1:
+            return self
+        blocks = self.q.shape[-1] // rank
+
+        def signal(overlaps: Overlaps) -> Array:
+            """(rank, everything): theta and m of all tokens and blocks."""
+            both = np.concatenate([overlaps.theta, overlaps.m], axis=-1)
+            return both.reshape(len(both), blocks, rank, -1).transpose(2, 0, 1, 3).reshape(rank, -1)
+
+        left, sizes, right = np.linalg.svd(signal(self) @ signal(reference).T)
+        known = sizes > 1e-12 * max(sizes.max(), 1e-300)
+        rest = left[:, ~known]
+        if rest.shape[1]:
+            within = self.q.reshape(len(self.q), blocks, rank, blocks, rank)
+            covariance = np.einsum("lbibj->ij", within)
+            rest = rest @ np.linalg.eigh(rest.T @ covariance @ rest)[1][:, ::-1]
+        rotation = left[:, known] @ right[known] + rest @ right[~known]
+        O = np.kron(np.eye(blocks), rotation)
+        return Overlaps(O.T @ self.q @ O, O.T @ self.V @ O, O.T @ self.m, O.T @ self.theta)
+
     def scales(self, rho: Array) -> Array:
         """Size of every packed entry's block, for relative residuals.
 

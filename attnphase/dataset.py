@@ -1,0 +1,738 @@
+"""The schema of results: names, dimensions, attributes; build, check, save and load labelled data.
+
+One table, `POINT_VARIABLES`, says what a solved point consists of.  Everything else follows from it: the datasets that
+`attnphase.solve` and `attnphase.sweep` return, the validator, and ``docs/schema.md``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from attnphase.fixed_point import Status
+from attnphase.problem import Problem, ProblemError
+
+if TYPE_CHECKING:
+    from attnphase.solve import BranchPoint
+
+__all__ = [
+    "NOT_COMPUTED",
+    "POINT_VARIABLES",
+    "SCHEMAS",
+    "STATUS_MEANINGS",
+    "THRESHOLD_VARIABLES",
+    "DatasetError",
+    "Variable",
+    "check_output",
+    "coordinate_name",
+    "from_lines",
+    "from_points",
+    "from_thresholds",
+    "load_dataset",
+    "save_dataset",
+    "schema_markdown",
+    "to_json",
+    "validate_dataset",
+    "write_file",
+]
+
+NOT_COMPUTED = max(Status) + 1
+"""Value of ``status`` where a grid has no result; the others are those of `attnphase.fixed_point.Status`."""
+
+STATUS_MEANINGS = (*(status.name for status in Status), "not_computed")
+"""Names of the values 0, 1, … of ``status``."""
+
+
+class DatasetError(ValueError):
+    """A dataset that does not follow the schema, or a file that cannot be read or written."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of the schema.
+
+    Attributes
+    ----------
+    name : str
+        In the dataset; a standard error is stored beside it as ``<name>_stderr``.
+    dims : tuple of str
+        The dimensions behind the swept ones.
+    long_name, latex : str
+        Its attributes; ``units`` is always "1".
+    has_stderr : bool
+        Whether it has a standard error.
+    dtype : str
+        NumPy's name of the type it is stored as.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    long_name: str
+    latex: str
+    has_stderr: bool = False
+    dtype: str = "float64"
+
+    @property
+    def stderr(self) -> str:
+        """Name of the standard error."""
+        return f"{self.name}_stderr"
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the variable in a dataset."""
+        attributes: dict[str, Any] = {"long_name": self.long_name, "units": "1", "latex": self.latex}
+        if self.has_stderr:
+            attributes["ancillary_variables"] = self.stderr
+        if self.name == "status":
+            attributes["flag_values"] = np.arange(len(STATUS_MEANINGS), dtype=self.dtype)
+            attributes["flag_meanings"] = " ".join(STATUS_MEANINGS)
+        return attributes
+
+    def stderr_attributes(self) -> dict[str, Any]:
+        """The attributes of the standard error."""
+        return {"long_name": f"standard error of the {self.long_name}", "units": "1", "latex": rf"\delta {self.latex}"}
+
+
+_SQUARE = ("token", "row", "col")
+_COLUMN = ("token", "row")
+_CROSS = ("token", "row", "teacher")
+
+POINT_VARIABLES = (
+    Variable("q", _SQUARE, "overlap of the student's weights with themselves", r"q_\ell", True),
+    Variable("V", _SQUARE, "rescaled variance of the student's weights", r"V_\ell", True),
+    Variable("m", _COLUMN, "overlap of the student's weights with the positional encodings", r"m_\ell", True),
+    Variable("theta", _CROSS, "overlap of the student's weights with the teacher's", r"\theta_\ell", True),
+    Variable("q_hat", _SQUARE, "conjugate of q", r"\hat{q}_\ell", True),
+    Variable("V_hat", _SQUARE, "conjugate of V", r"\hat{V}_\ell", True),
+    Variable("m_hat", _COLUMN, "conjugate of m", r"\hat{m}_\ell", True),
+    Variable("theta_hat", _CROSS, "conjugate of theta", r"\hat{\theta}_\ell", True),
+    Variable("test_error", (), "test error per token and dimension", r"\epsilon_g", True),
+    Variable("training_loss", (), "minimum of the regularised risk, divided by d", r"\epsilon_t", True),
+    Variable("weight_norm", (), "squared norm of the student's weights, divided by d", r"\Vert W \Vert^2 / d", True),
+    Variable("linear_test_error", (), "test error of the best linear predictor", r"\epsilon_g^{\mathrm{lin}}", True),
+    Variable(
+        "second_minimum_share",
+        (),
+        "share of samples whose second-lowest local minimum lies within 1e-3 of the lowest",
+        r"P(\Psi_2 - \Psi_1 < 10^{-3})",
+        True,
+    ),
+    Variable(
+        "free_energy_gap",
+        (),
+        "difference of the two expressions of the training loss, which agree at a fixed point",
+        r"\Delta \epsilon_t",
+    ),
+    Variable("residual", (), "largest relative change under one undamped iteration", r"\Vert F(x) - x \Vert"),
+    Variable("iterations", (), "evaluations of the state-evolution map", r"n_{\mathrm{maps}}", dtype="int32"),
+    Variable("nodes", (), "integration nodes, all replicates together", r"n_{\mathrm{nodes}}", dtype="int64"),
+    Variable("unsolved_nodes", (), "nodes whose local minimisation did not converge", r"n_{\mathrm{unsolved}}", dtype="int64"),
+    Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8"),
+)
+"""What a solved point consists of."""
+
+THRESHOLD_VARIABLES = (
+    Variable(
+        "alpha_c", (), "sample complexity where the semantic branch's training loss falls below the positional one's",
+        r"\alpha_c", True,
+    ),
+    Variable(
+        "alpha_l", (), "sample complexity where the semantic branch's test error falls below the linear predictor's",
+        r"\alpha_l", True,
+    ),
+)  # fmt: skip
+"""What `attnphase.thresholds` returns along omega; NaN where there is no crossing."""
+
+SCHEMAS = {"points": POINT_VARIABLES, "thresholds": THRESHOLD_VARIABLES}
+"""Kinds of dataset; the global attribute ``schema`` says which."""
+
+_COORDINATES = {
+    "branch": ("branch of the fixed points", r"\mathrm{branch}"),
+    "alpha": ("sample complexity n/d", r"\alpha"),
+    "omega": ("weight of the teacher's positional part", r"\omega"),
+    "sigma": ("standard deviation of the tokens' entries", r"\sigma"),
+    "strength": ("strength of the regulariser", r"\lambda"),
+}
+
+_GLOBAL_ATTRIBUTES = {
+    "title": "what the data is",
+    "Conventions": "CF-1.11",
+    "schema": "kind of dataset: " + " or ".join(SCHEMAS),
+    "problem": "the problem as TOML; a swept field has its values in a coordinate instead",
+    "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
+    "seed": "seed of the integration nodes",
+    "rule": "integration rules used",
+    "attnphase_version": "version of attnphase",
+    "numpy_version": "version of NumPy",
+    "scipy_version": "version of SciPy",
+    "numba_version": "version of Numba",
+    "python_version": "version of Python",
+    "created": "when, in UTC, ISO 8601",
+    "history": "one line for each command",
+}
+
+
+# ---------------------------------------------------------------------------------------------------------- building
+
+
+def coordinate_name(field: str) -> str:
+    """Name of the dimension along which a field of the problem is swept.
+
+    Parameters
+    ----------
+    field : str
+        Such as ``teacher.omega``; ``branch`` and ``alpha`` stand for themselves.
+
+    Returns
+    -------
+    str
+        The field's key, ``omega``; with its section, ``student_rank``, where two sections have the key.
+    """
+    section, dot, key = field.partition(".")
+    if not dot:
+        return field
+    homes = [name for name, keys in Problem().to_dict().items() if key in keys]
+    return key if homes in ([], [section]) else f"{section}_{key}"
+
+
+def from_points(
+    points: Sequence[BranchPoint],
+    swept: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    problem: Problem | None = None,
+    title: str | None = None,
+) -> xr.Dataset:
+    """Label solved points.
+
+    Parameters
+    ----------
+    points : sequence of BranchPoint
+        In any order.  What the grid has and `points` has not gets the status ``not_computed``.
+    swept : mapping, optional
+        Values along each dimension, in the order of the dimensions: ``branch``, fields of the problem by their name in
+        the TOML (``teacher.omega``), ``alpha``.  ``branch`` and ``alpha`` become scalar coordinates if left out.
+    problem : Problem, optional
+        The problem before its fields were swept; the first point's by default.
+    title : str, optional
+        The dataset's title.
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    DatasetError
+        A point does not lie on the grid, two lie on the same place, or there is no point at all.
+    """
+    if not points:
+        raise DatasetError("there is no point to make a dataset of.")
+    swept = _in_order(swept or {})
+    problem = problem or points[0].problem
+    sizes = tuple(len(values) for values in swept.values())
+    places: dict[tuple[int, ...], BranchPoint] = {}
+    for point in points:
+        index = tuple(_place(name, values, point) for name, values in swept.items())
+        if index in places:
+            raise DatasetError(f"two points lie at the same place: {_described(point)}; sweep what tells them apart.")
+        places[index] = point
+    ordered = [places.get(index) for index in product(*(range(size) for size in sizes))]
+    columns = {
+        name: np.stack(rows).reshape(*sizes, *rows[0].shape)
+        for name, rows in _columns(ordered, points[0]).items()
+    }  # fmt: skip
+    scalars = {"branch": points[0].branch, "alpha": points[0].alpha}
+    rules = sorted({point.rule for point in points})
+    return _assemble("points", columns, swept, scalars, problem, rules, title or "Fixed points of the saddle-point equations")
+
+
+def from_lines(
+    lines: Sequence[xr.Dataset], swept: Mapping[str, Sequence[Any]], *, problem: Problem, title: str | None = None
+) -> xr.Dataset:
+    """Join branch lines, datasets over alpha, into a grid.
+
+    Parameters
+    ----------
+    lines : sequence of xarray.Dataset
+        For every combination of `swept` without alpha, in the order of `itertools.product`.
+    swept : mapping
+        As in `from_points`; alpha is the last dimension.
+    problem : Problem
+        The problem before its fields were swept.
+    title : str, optional
+        The dataset's title.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    swept = _in_order(swept)
+    sizes = tuple(len(values) for values in swept.values())[:-1]
+    columns = {
+        name: np.stack([line[name].to_numpy() for line in lines]).reshape(*sizes, *lines[0][name].shape)
+        for name in map(str, lines[0].data_vars)
+    }
+    rules = sorted({rule for line in lines for rule in line.attrs["rule"].split(", ")})
+    return _assemble("points", columns, swept, {}, problem, rules, title or "Fixed points of the saddle-point equations")
+
+
+def from_thresholds(
+    problem: Problem,
+    omega: Sequence[float],
+    values: Mapping[str, Sequence[float]],
+    errors: Mapping[str, Sequence[float]],
+    rule: str,
+) -> xr.Dataset:
+    """Label thresholds along omega.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem; its omega is replaced by the coordinate.
+    omega : sequence of float
+        Weights of the teacher's positional part.
+    values, errors : mapping
+        ``alpha_c`` and ``alpha_l``, each as long as `omega`; NaN where there is no crossing.
+    rule : str
+        The integration rule used.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    columns = {name: np.array(column, dtype=float) for name, column in values.items()}
+    columns |= {f"{name}_stderr": np.array(column, dtype=float) for name, column in errors.items()}
+    swept = _in_order({"teacher.omega": omega})
+    return _assemble("thresholds", columns, swept, {}, problem, [rule], "Thresholds of the positional-semantic transition")
+
+
+def _in_order(swept: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Branch first, alpha last, plain values, and the short name omega spelt out."""
+    spelt = {"teacher.omega" if name == "omega" else name: np.asarray(v).tolist() for name, v in swept.items()}
+    rank = {"branch": 0, "alpha": 2}
+    return {name: spelt[name] for name in sorted(spelt, key=lambda name: rank.get(name, 1))}
+
+
+def _place(name: str, values: Sequence[Any], point: BranchPoint) -> int:
+    if name in ("alpha", "branch"):
+        value = getattr(point, name)
+    else:
+        section, _, key = name.partition(".")
+        value = getattr(getattr(point.problem, section), key)
+    try:
+        return values.index(value)
+    except ValueError:
+        raise DatasetError(f"{name} is {value!r} for a point, which is not among the swept values.") from None
+
+
+def _described(point: BranchPoint) -> str:
+    return f"{point.branch}, alpha = {point.alpha:g}"
+
+
+def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict[str, list[NDArray[Any]]]:
+    """Values of every variable at every place; what is missing has the shape it has at `pattern`."""
+    columns: dict[str, list[NDArray[Any]]] = {}
+    for variable in POINT_VARIABLES:
+        shape = np.shape(_value(pattern, variable.name))
+        fill = np.full(shape, np.nan if variable.dtype == "float64" else 0)
+        if variable.name == "status":
+            fill = np.array(NOT_COMPUTED)
+        rows = [fill if point is None else np.asarray(_value(point, variable.name)) for point in points]
+        if any(row.shape != shape for row in rows):
+            raise DatasetError(f"{variable.name} has not one shape on the whole grid: sweep problems of one size.")
+        columns[variable.name] = [row.astype(variable.dtype) for row in rows]
+        if variable.has_stderr:
+            unknown = np.full(shape, np.nan)
+            columns[variable.stderr] = [
+                unknown if point is None else np.asarray(point.errors.get(variable.name, unknown), dtype=float)
+                for point in points
+            ]
+    return columns
+
+
+def _value(point: BranchPoint, name: str) -> Any:
+    return point.values[name] if name in point.values else getattr(point, name)
+
+
+def _assemble(
+    kind: str,
+    columns: Mapping[str, NDArray[Any]],
+    swept: Mapping[str, Sequence[Any]],
+    scalars: Mapping[str, Any],
+    problem: Problem,
+    rules: Sequence[str],
+    title: str,
+) -> xr.Dataset:
+    leading = tuple(coordinate_name(name) for name in swept)
+    variables = {}
+    for variable in SCHEMAS[kind]:
+        dims = (*leading, *variable.dims)
+        variables[variable.name] = (dims, columns[variable.name], variable.attributes())
+        if variable.has_stderr:
+            variables[variable.stderr] = (dims, columns[variable.stderr], variable.stderr_attributes())
+    coordinates: dict[str, Any] = {name: ((), np.asarray(v), _coordinate(name)) for name, v in scalars.items()}
+    for field, values in swept.items():
+        name = coordinate_name(field)
+        coordinates[name] = ((name,), np.asarray(values), _coordinate(name, field))
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    versions = {f"{name}_version": version(name) for name in ("numpy", "scipy", "numba")}
+    attributes = {
+        "title": title,
+        "Conventions": "CF-1.11",
+        "schema": kind,
+        "problem": problem.to_toml(),
+        "problem_hash": problem.hash,
+        "seed": problem.integration.seed,
+        "rule": ", ".join(rules),
+        "attnphase_version": _own_version(),
+        **versions,
+        "python_version": platform.python_version(),
+        "created": created,
+        "history": f"{created}: attnphase {_own_version()}: {title}",
+    }
+    return xr.Dataset(variables, coordinates, attributes)
+
+
+def _coordinate(name: str, field: str = "") -> dict[str, str]:
+    long_name, latex = _COORDINATES.get(name, (f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")))
+    attributes = {"long_name": long_name, "units": "1", "latex": latex}
+    if "." in field:
+        attributes["field"] = field
+    return attributes
+
+
+def _own_version() -> str:
+    import attnphase
+
+    return attnphase.__version__
+
+
+# ---------------------------------------------------------------------------------------------------------- checking
+
+
+def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
+    """Check that a dataset follows the schema.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        As `attnphase.solve`, `attnphase.sweep` or `attnphase.thresholds` return it, or a selection from it.
+
+    Returns
+    -------
+    xarray.Dataset
+        The same.
+
+    Raises
+    ------
+    DatasetError
+        One sentence that names the variable or the attribute.
+    """
+    problem = _check_attributes(ds)
+    kind = ds.attrs["schema"]
+    leading = _check_coordinates(ds, kind)
+    known = {name for variable in SCHEMAS[kind] for name in _names(variable)}
+    for name in map(str, ds.data_vars):
+        if name not in known:
+            raise DatasetError(f'variable "{name}" is not part of the schema: remove it before saving.')
+    sizes = {"token": problem.tokens.length, "row": problem.columns, "col": problem.columns, "teacher": problem.teacher.rank}
+    swept_fields = {ds[name].attrs.get("field", "") for name in leading}
+    if {"student.rank", "student.tied", "teacher.rank", "tokens.length"} & swept_fields:
+        sizes = {}  # then the common size is not the problem's
+    for variable in SCHEMAS[kind]:
+        for name in _names(variable):
+            _check_variable(ds, name, variable, leading, sizes)
+    if kind == "points":
+        _check_numbers(ds)
+    return ds
+
+
+def _names(variable: Variable) -> tuple[str, ...]:
+    return (variable.name, variable.stderr) if variable.has_stderr else (variable.name,)
+
+
+def _check_attributes(ds: xr.Dataset) -> Problem:
+    for name in _GLOBAL_ATTRIBUTES:
+        if name not in ds.attrs:
+            raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
+    if ds.attrs["schema"] not in SCHEMAS:
+        raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be one of {", ".join(SCHEMAS)}.')
+    try:
+        problem = Problem.from_toml(str(ds.attrs["problem"]))
+    except ProblemError as error:
+        raise DatasetError(f'global attribute "problem" is not a problem: {error}') from None
+    if problem.hash != ds.attrs["problem_hash"]:
+        raise DatasetError('global attribute "problem_hash" does not belong to "problem": one of them was changed.')
+    return problem
+
+
+def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
+    """The swept dimensions, in order."""
+    first = SCHEMAS[kind][-1].name
+    if first not in ds:
+        raise DatasetError(f'variable "{first}" is missing.')
+    leading = tuple(map(str, ds[first].dims))
+    for name in (*leading, *(("branch", "alpha") if kind == "points" else ("omega",))):
+        if name not in ds.coords:
+            raise DatasetError(f'coordinate "{name}" is missing.')
+        _check_described(ds, name)
+    if "branch" in leading[1:] or "alpha" in leading[:-1]:
+        raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is the first, alpha the last.")
+    if kind == "points":
+        if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
+            raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
+        strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(_BRANCHES))
+        if strange:
+            raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(_BRANCHES)}.')
+    return leading
+
+
+_BRANCHES = ("semantic", "positional", "uninformed")
+
+
+def _check_described(ds: xr.Dataset, name: str) -> None:
+    for attribute in ("long_name", "units", "latex"):
+        if attribute not in ds[name].attrs:
+            raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
+    if ds[name].attrs["units"] != "1":
+        raise DatasetError(f'variable "{name}" has units {ds[name].attrs["units"]!r}, but every quantity has units "1".')
+
+
+def _check_variable(
+    ds: xr.Dataset, name: str, variable: Variable, leading: tuple[str, ...], sizes: Mapping[str, int]
+) -> None:
+    if name not in ds.data_vars:
+        raise DatasetError(f'variable "{name}" is missing.')
+    array = ds[name]
+    expected = (*leading, *variable.dims)
+    if array.dims != expected:
+        raise DatasetError(f'variable "{name}" has the dimensions {array.dims}, but must have {expected}.')
+    for dim in variable.dims:
+        if array.sizes[dim] != sizes.get(dim, array.sizes[dim]):
+            raise DatasetError(f'variable "{name}" has {array.sizes[dim]} entries along {dim}, but the problem {sizes[dim]}.')
+    if array.dtype != variable.dtype:
+        raise DatasetError(f'variable "{name}" has type {array.dtype}, but must have {variable.dtype}.')
+    _check_described(ds, name)
+    if name == variable.stderr and bool((array < 0).any()):
+        raise DatasetError(f'variable "{name}" is negative somewhere.')
+
+
+def _check_numbers(ds: xr.Dataset) -> None:
+    """A point that was computed has numbers, whatever its status; only a standard error may be unknown."""
+    status = ds["status"]
+    if not bool(status.isin(range(len(STATUS_MEANINGS))).all()):
+        raise DatasetError(f'variable "status" must lie between 0 and {NOT_COMPUTED}.')
+    for variable in POINT_VARIABLES:
+        wrong = ds[variable.name].isnull() & (status != NOT_COMPUTED)
+        if bool(wrong.any()):
+            raise DatasetError(f'variable "{variable.name}" is NaN at a point whose status is not not_computed.')
+
+
+# ------------------------------------------------------------------------------------------------- saving and loading
+
+
+def check_output(path: str | os.PathLike[str], force: bool = False) -> Path:
+    """Refuse an output file that could not be written, before the work for it begins.
+
+    Parameters
+    ----------
+    path : path-like
+        The file to be written.
+    force : bool
+        Whether an existing file may be replaced.
+
+    Returns
+    -------
+    pathlib.Path
+        The path.
+
+    Raises
+    ------
+    DatasetError
+        The file exists, or its folder does not, or is not writable.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise DatasetError(f"{path}: this is a folder; name a file in it.")
+    if path.exists() and not force:
+        raise DatasetError(f"{path}: the file exists; use --force (force=True) to replace it, or choose another name.")
+    if not path.parent.is_dir():
+        raise DatasetError(f"{path}: there is no folder {path.parent}; create it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise DatasetError(f"{path}: the folder {path.parent} is not writable; choose another.")
+    return path
+
+
+def write_file(path: Path, content: bytes | memoryview) -> None:
+    """Write a file whole or not at all: aside, to the disk, then renamed.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        An existing file is replaced.
+    content : bytes
+        All of it.
+
+    Raises
+    ------
+    DatasetError
+        The disk is full, or the folder cannot be written to.
+    """
+    try:
+        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            mask = os.umask(0)
+            os.umask(mask)
+            Path(aside).chmod(0o666 & ~mask)  # mkstemp's files are the owner's alone
+            Path(aside).replace(path)
+        finally:
+            Path(aside).unlink(missing_ok=True)
+    except OSError as error:
+        raise DatasetError(f"{path}: the file cannot be written: {error.strerror or error}.") from None
+
+
+def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = False) -> None:
+    """Write a dataset as netCDF-4, without loss and whole or not at all.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        Following the schema.
+    path : path-like
+        The file.
+    force : bool
+        Whether an existing file is replaced.
+
+    Raises
+    ------
+    DatasetError
+        The dataset does not follow the schema, the file exists and `force` is false, or it cannot be written.
+    """
+    validate_dataset(ds)
+    path = check_output(path, force)
+    # no _FillValue, which xarray would add to every variable of type float
+    encoding = {name: {"_FillValue": None} for name in map(str, ds.variables) if ds[name].dtype.kind == "f"}
+    image = ds.drop_encoding().to_netcdf(engine="netcdf4", encoding=encoding)
+    write_file(path, bytes(image))
+
+
+def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
+    """Read a dataset that `save_dataset` wrote.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Returns
+    -------
+    xarray.Dataset
+        In memory; the file is closed.
+
+    Raises
+    ------
+    DatasetError
+        The file cannot be read, is truncated, is not netCDF, or does not follow the schema.
+    """
+    path = Path(path)
+    with _reading(path):
+        ds = xr.load_dataset(path, engine="netcdf4")
+        ds = ds.drop_encoding()
+    if ds.coords.get("branch") is not None and ds["branch"].dtype.kind in "OT":  # strings, depending on xarray's version
+        ds["branch"] = ds["branch"].astype(str)
+    try:
+        return validate_dataset(ds)
+    except DatasetError as error:
+        raise DatasetError(f"{path}: {error}") from None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        with path.open("rb"):
+            pass
+        yield
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: there is no such file; check its name.") from None
+    except IsADirectoryError:
+        raise DatasetError(f"{path}: this is a folder; name a netCDF file in it.") from None
+    except PermissionError:
+        raise DatasetError(f"{path}: the file may not be read; change its permissions.") from None
+    except (OSError, RuntimeError, ValueError) as error:  # what netCDF4 and xarray raise for a damaged file
+        raise DatasetError(f"{path}: this is not a netCDF file, or it is truncated or damaged ({error}).") from None
+
+
+def to_json(ds: xr.Dataset) -> str:
+    """Return a dataset's coordinates and variables as one JSON object.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        Any.
+
+    Returns
+    -------
+    str
+        Arrays are nested lists in the order of their dimensions, (token, row, col) last; what is not a finite number
+        is null.
+    """
+    names = [*ds.coords, *ds.data_vars]
+    return json.dumps({str(name): _json_value(ds[name].to_numpy().tolist()) for name in names}, allow_nan=False)
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_json_value(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ------------------------------------------------------------------------------------------------------ documentation
+
+
+def schema_markdown() -> str:
+    """The tables of ``docs/schema.md``: the variables of every kind of dataset and the global attributes."""
+    lines: list[str] = []
+    for kind, variables in SCHEMAS.items():
+        lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
+    lines += ["### Values of `status`", "", *_table(("value", "meaning"), enumerate(f"`{m}`" for m in STATUS_MEANINGS)), ""]
+    described = ((f"`{name}`", text) for name, text in _GLOBAL_ATTRIBUTES.items())
+    return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])
+
+
+def _variable_table(variables: Iterable[Variable]) -> list[str]:
+    rows = (
+        (
+            f"`{v.name}`",
+            ", ".join(v.dims) or "–",
+            # a bar would end the cell
+            f"${v.latex}$".replace("|", r"\vert "),
+            v.dtype,
+            f"`{v.stderr}`" if v.has_stderr else "–",
+            v.long_name,
+        )
+        for v in variables
+    )
+    return _table(("name", "dimensions", "symbol", "type", "standard error", "meaning"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]

@@ -1,0 +1,41 @@
+"""Published numbers, to compare with and to draw: see ``source.toml`` beside them for where they come from."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["read_reference"]
+
+
+def read_reference(name: str) -> NDArray[Any]:
+    """Read a table of published numbers.
+
+    Parameters
+    ----------
+    name : str
+        ``fig2_gradient_descent``, ``fig2_theory`` or ``fig7_scaling``.
+
+    Returns
+    -------
+    structured array
+        One field for each column, named as in the file.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such table.
+    """
+    with _folder().joinpath(f"{name}.csv").open(encoding="utf-8") as file:
+        return np.genfromtxt(file, delimiter=",", names=True, dtype=None, encoding="utf-8")
+
+
+def _folder() -> Traversable:
+    """Inside the package where it was installed from a wheel, in the repository where it was not."""
+    installed = files("attnphase").joinpath("data", "reference")
+    return installed if installed.is_dir() else Path(__file__).parent.parent / "data" / "reference"

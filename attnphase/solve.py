@@ -1,0 +1,681 @@
+"""One problem, one sample complexity, one branch: a fixed point with everything measured at it.
+
+A solve starts on few nodes, where maps are cheap, and ends on as many as the requested standard error needs:
+
+1. find the fixed point on a coarse rule (damped steps, then Anderson) and its Jacobian by differences;
+2. on each finer rule, Newton's method with that Jacobian, kept up to date by Broyden's formula;
+3. search every node's local problem again from all starts; go on if a lower minimum turned up;
+4. measure, and propagate the replicates' scatter through ``(I - J)^-1`` to every reported quantity.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.baseline import linear_test_error
+from attnphase.channel import Channel, ChannelPass
+from attnphase.compiled import Kernels, kernels_for
+from attnphase.fixed_point import METHODS, Anderson, Damped, FixedPoint, Newton, Status, finite_difference_jacobian, iterate
+from attnphase.gaussian import Rule, gauss_hermite, published_rule, sobol
+from attnphase.overlaps import Conjugates, Overlaps
+from attnphase.prior import Spectrum, overlaps_from_conjugates
+from attnphase.problem import Problem, ProblemError
+from attnphase.proximal import Minima, Starts
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["BRANCHES", "BranchPoint", "Restart", "SolverSettings", "initial_overlaps", "solve", "solve_point"]
+
+Array = NDArray[np.float64]
+
+BRANCHES = ("semantic", "positional", "uninformed")
+REPLICATES = 16
+COARSE_POINTS = 64
+GAUSS_HERMITE_ORDERS = (8, 12, 16, 20, 26, 36, 48)
+MAX_TENSOR_NODES = 2**22
+NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
+
+
+@dataclass(frozen=True)
+class SolverSettings:
+    """How a solve runs; none of it changes what is solved.
+
+    Attributes
+    ----------
+    method : {"newton", "anderson", "damped"}
+        Iteration on the finer rules. "newton" starts from a coarse solution; the other two run from the start.
+    tolerance : float
+        On the undamped relative residual.
+    max_maps : int
+        Evaluations of the state-evolution map, all rules together.
+    max_nodes : int
+        Largest number of Sobol points, all replicates together.
+    threads : int or None
+        Threads for the local problems; None for all cores.
+    """
+
+    method: str = "newton"
+    tolerance: float = 1e-7
+    max_maps: int = 400
+    max_nodes: int = 2**18
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ProblemError("method", f'method must be one of {", ".join(sorted(METHODS))}, not "{self.method}"')
+        if not (math.isfinite(self.tolerance) and 0 < self.tolerance < 1):
+            raise ProblemError("tolerance", f"tolerance must lie between 0 and 1, not {self.tolerance}")
+        for name, value in (("max_maps", self.max_maps), ("max_nodes", self.max_nodes)):
+            if value < 1:
+                raise ProblemError(name, f"{name} must be at least 1, not {value}")
+        if self.threads is not None and self.threads < 1:
+            raise ProblemError("threads", f"threads must be at least 1, not {self.threads}")
+
+
+@dataclass(frozen=True, eq=False)
+class Restart:
+    """What the next point of a line can start from."""
+
+    overlaps: Overlaps
+    jacobian: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class BranchPoint:
+    """A solved point of a branch.
+
+    Attributes
+    ----------
+    problem : Problem
+    alpha : float
+    branch : str
+    values, errors : dict of str to array or float
+        Every variable of the dataset schema and its standard error.
+    status : Status
+    residual : float
+        Undamped and relative.
+    iterations : int
+        Maps, all rules together.
+    rule : str
+    nodes : int
+        Distinct nodes of the last rule.
+    restart : Restart
+    """
+
+    problem: Problem
+    alpha: float
+    branch: str
+    values: dict[str, Any]
+    errors: dict[str, Any]
+    status: Status
+    residual: float
+    iterations: int
+    rule: str
+    nodes: int
+    restart: Restart = field(repr=False)
+
+
+# --- starting points ----------------------------------------------------------------------------------------------
+
+
+def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
+    """Overlaps of the branch's informed start.
+
+    Semantic: ``W`` is a multiple of the teacher's weights plus noise. Positional: along the principal directions of the
+    encodings, plus noise. Uninformed: noise. Untied weights start with Q = K up to noise.
+
+    Raises
+    ------
+    ProblemError
+        Unknown branch, or the positional one of a problem without encodings.
+    """
+    if branch not in BRANCHES:
+        raise ProblemError("branch", f'branch must be one of {", ".join(BRANCHES)}, not "{branch}"')
+    length, columns, rank = problem.tokens.length, problem.columns, problem.student.rank
+    variance = np.asarray(problem.token_variances, dtype=float)[:, None, None]
+    copies = columns // rank
+    identity = np.eye(columns)
+    m, theta = np.zeros((length, columns, 1)), np.zeros((length, columns, problem.teacher.rank))
+    if branch == "semantic":
+        lift = np.zeros((rank, problem.teacher.rank))
+        for column in range(min(rank, problem.teacher.rank)):
+            lift[column, column] = 1.0
+        signal = 0.8 * np.tile(lift, (copies, 1))
+        theta = variance * signal
+        q = variance * (signal @ signal.T + 0.3 * identity)
+    elif branch == "positional":
+        values, vectors = np.linalg.eigh(problem.positions_gram)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        known = int((values > 1e-9 * max(values[0], 1e-300)).sum()) if values[0] > 0 else 0
+        if known == 0:
+            raise ProblemError(
+                "positions.kind", 'the positional branch needs positional encodings: positions.kind is "none"'
+            )
+        signal = np.zeros((rank, length))
+        for column in range(min(rank, known)):
+            axis = vectors[:, column] * np.sign(vectors[np.abs(vectors[:, column]).argmax(), column])
+            signal[column] = 0.2 * np.sqrt(values[column]) * axis
+        m = np.tile(signal, (copies, 1)).T[:, :, None]
+        directions = 0.2 * np.tile(np.eye(rank)[:, : min(rank, known)], (copies, 1))
+        q = variance * (directions @ directions.T + 0.05 * identity)
+    else:
+        shared = np.tile(np.eye(rank), (copies, copies)) if copies > 1 else 0.0
+        q = variance * (0.2 * identity + 0.1 * shared)
+    V = 0.5 * variance / problem.regularizer.strength * identity
+    return Overlaps(np.broadcast_to(q, (length, columns, columns)).copy(), V, m, theta)
+
+
+# --- the state-evolution map --------------------------------------------------------------------------------------
+
+
+class _Map:
+    """``x -> F(x)`` under one rule; keeps the nodes' minima from one evaluation to the next."""
+
+    def __init__(self, channel: Channel, alpha: float, gauge: Overlaps, free: NDArray[np.bool_]) -> None:
+        self.channel, self.alpha, self.gauge, self.free = channel, alpha, gauge, free
+        self.problem, self.kernels = channel.problem, channel.kernels
+        self.minima: Minima | None = None
+        self.orbit: tuple[tuple[int, int], ...] | None = None
+        self.last: ChannelPass | None = None
+
+    def unpack(self, x: Array) -> Overlaps:
+        full = np.zeros(len(self.free))
+        full[self.free] = x
+        return Overlaps.unpack(full, self.kernels.length, self.kernels.columns, self.kernels.teacher_rank)
+
+    def pack(self, overlaps: Overlaps) -> Array:
+        return overlaps.pack()[self.free]
+
+    def scales(self, x: Array) -> Array:
+        return self.unpack(x).scales(self.channel.spectrum.rho)[self.free]
+
+    def __call__(self, x: Array, *, refresh: bool = False) -> Array | None:
+        overlaps = self.unpack(x)
+        if not overlaps.feasible(self.channel.spectrum.rho):
+            return None
+        orbit = self.channel.representatives(overlaps)
+        starts = Starts.COLD
+        if self.channel.rule.name == "published":
+            starts = Starts.FROM_ZERO
+        elif self.minima is not None and orbit == self.orbit:
+            starts = Starts.REFRESH if refresh else Starts.WARM
+        result = self.channel.evaluate(self.alpha, overlaps, starts, self.minima)
+        self.minima, self.orbit, self.last = result.minima, orbit, result
+        image = self._image(result.conjugates.mean())
+        return None if image is None else self.pack(image)
+
+    def _image(self, conjugates: Conjugates) -> Overlaps | None:
+        strength = self.problem.regularizer.strength
+        image = overlaps_from_conjugates(self.kernels, self.channel.spectrum, strength, conjugates)
+        return None if image is None else image.aligned(self.gauge, self.problem.student.rank)
+
+    def measure(self, x: Array) -> dict[str, Array] | None:
+        """Every quantity of the schema, per replicate (S, ...), at ``x``; the overlaps are those of the image."""
+        if self(x) is None:
+            return None
+        assert self.last is not None and self.minima is not None
+        overlaps, channel, result = self.unpack(x), self.channel, self.last
+        images = []
+        for s in range(channel.rule.replicates):
+            image = self._image(result.conjugates.replicate(s))
+            if image is None:
+                return None
+            images.append(image)
+        hats = result.conjugates
+        observables = self.kernels.observables(
+            alpha=self.alpha,
+            ridge=self.problem.regularizer.strength,
+            **channel.spectrum.arguments(),
+            field_mean=lambda values: values,
+            envelope=result.envelope[:, None, None],
+            loss_at_prox=result.loss_at_prox[:, None, None],
+            loss_at_omega=channel.loss_at_omega(overlaps)[:, None, None],
+            q=overlaps.q[:, None],
+            V=overlaps.V[:, None],
+            q_hat=hats.q_hat,
+            V_hat=hats.V_hat,
+            m_hat=hats.m_hat,
+            theta_hat=hats.theta_hat,
+        )
+        near = (self.minima.gap < NEAR_DEGENERATE).reshape(-1, *channel.rule.nodes.shape[:2])
+        return {
+            "q": np.stack([o.q for o in images]),
+            "V": np.stack([o.V for o in images]),
+            "m": np.stack([o.m[..., 0] for o in images]),
+            "theta": np.stack([o.theta for o in images]),
+            "q_hat": np.moveaxis(hats.q_hat, 1, 0),
+            "V_hat": np.moveaxis(hats.V_hat, 1, 0),
+            "m_hat": np.moveaxis(hats.m_hat[..., 0], 1, 0),
+            "theta_hat": np.moveaxis(hats.theta_hat, 1, 0),
+            **observables,
+            "second_minimum_share": (near @ channel.rule.weights).mean(axis=0),
+        }
+
+    def free_entropy(self, x: Array) -> float:
+        """``-Phi`` at ``x`` and its conjugates."""
+        assert self.last is not None
+        overlaps, hats = self.unpack(x), self.last.conjugates.mean()
+        terms = self.kernels.free_entropy_terms(
+            alpha=self.alpha,
+            ridge=self.problem.regularizer.strength,
+            **self.channel.spectrum.arguments(),
+            field_mean=lambda values: values,
+            envelope=self.last.envelope.mean().reshape(1, 1, 1),
+            q=overlaps.q[:, None],
+            V=overlaps.V[:, None],
+            m=overlaps.m[:, None],
+            theta=overlaps.theta[:, None],
+            q_hat=hats.q_hat,
+            V_hat=hats.V_hat,
+            m_hat=hats.m_hat,
+            theta_hat=hats.theta_hat,
+        )
+        return float(sum(np.sum(term) for term in terms.values()))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def _flatten(measured: dict[str, Array]) -> Array:
+    """(S, everything), in the order of the dictionary."""
+    return np.concatenate([v.reshape(len(v), -1) for v in measured.values()], axis=1)
+
+
+def _restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    position = 0
+    for name, values in like.items():
+        size = values[0].size
+        part = vector[position : position + size].reshape(values.shape[1:])
+        result[name] = float(part) if part.ndim == 0 else part
+        position += size
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class _Response:
+    """Derivatives at a fixed point: of the map (P, P) and of every measured quantity (E, P)."""
+
+    jacobian: Array
+    measured: Array
+
+
+def _response(map_: _Map, x: Array) -> _Response:
+    """Derivatives by finite differences, 2 P evaluations."""
+
+    def both(point: Array) -> Array | None:
+        measured = map_.measure(point)
+        if measured is None:
+            return None
+        return np.concatenate([_images(measured, map_).mean(axis=0), _flatten(measured).mean(axis=0)])
+
+    joint = finite_difference_jacobian(both, x, map_.scales(x))
+    return _Response(joint[: len(x)], joint[len(x) :])
+
+
+def _images(measured: dict[str, Array], map_: _Map) -> Array:
+    """Images per replicate as packed vectors, (S, P)."""
+    packed = [
+        map_.pack(Overlaps(q, V, m[..., None], theta))
+        for q, V, m, theta in zip(measured["q"], measured["V"], measured["m"], measured["theta"], strict=True)
+    ]
+    return np.stack(packed)
+
+
+def _propagate(image_change: Array, measured_change: Array, response: _Response) -> tuple[Array, Array]:
+    """Changes of the fixed point and of everything measured at it, when map and measurement change by so much.
+
+    ``dx = (I - J)^-1 dF`` and ``dE = dE|_x + (dE/dx) dx``; rows are replicates.
+    """
+    system = np.eye(len(response.jacobian)) - response.jacobian
+    dx = np.linalg.lstsq(system, image_change.T, rcond=1e-12)[0].T
+    return dx, measured_change + dx @ response.measured.T
+
+
+def _errors(map_: _Map, measured: dict[str, Array], response: _Response, gauge_rule: _Map | None, x: Array) -> dict[str, Any]:
+    """Standard errors: scatter of independent replicates, or the distance to a second rule for deterministic ones."""
+    values, images = _flatten(measured), _images(measured, map_)
+    if gauge_rule is None:
+        dx, change = _propagate(images - images.mean(axis=0), values - values.mean(axis=0), response)
+        count = len(values)
+        error_x = np.sqrt((dx**2).sum(axis=0) / (count * (count - 1)))
+        error = np.sqrt((change**2).sum(axis=0) / (count * (count - 1)))
+    else:
+        other = gauge_rule.measure(x)
+        if other is None:
+            raise ArithmeticError("the second rule leaves the domain at the fixed point of the first")
+        shift = _images(other, gauge_rule).mean(axis=0) - images.mean(axis=0)
+        dx, change = _propagate(shift[None], (_flatten(other).mean(axis=0) - values.mean(axis=0))[None], response)
+        error_x, error = np.abs(dx[0]), np.abs(change[0])
+    errors = _restore(error, measured)
+    point = map_.unpack(error_x)
+    errors |= {"q": point.q, "V": point.V, "m": point.m[..., 0], "theta": point.theta}
+    return errors
+
+
+# --- the solve ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    """State of one solve: maps used so far and where it stands."""
+
+    problem: Problem
+    alpha: float
+    settings: SolverSettings
+    kernels: Kernels
+    spectrum: Spectrum
+    gauge: Overlaps
+    free: NDArray[np.bool_]
+    maps: int = 0
+
+    @property
+    def threads(self) -> int:
+        return self.settings.threads or os.cpu_count() or 1
+
+    def map(self, rule: Rule) -> _Map:
+        channel = Channel(self.problem, self.kernels, self.spectrum, rule, self.threads)
+        return _Map(channel, self.alpha, self.gauge, self.free)
+
+    def iterate(self, map_: _Map, x: Array, method: Any, tolerance: float, limit: int | None = None) -> FixedPoint:
+        left = max(self.settings.max_maps - self.maps, 1)
+        budget = left if limit is None else min(limit, left)
+        found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget)
+        self.maps += found.maps
+        return found
+
+    def settle(self, map_: _Map, x: Array, method: Callable[[], Any], tolerance: float) -> FixedPoint:
+        """Iterate, search all local problems afresh, and go on as long as that changes the map."""
+        found = self.iterate(map_, x, method(), tolerance)
+        for _ in range(6):
+            if found.status is not Status.converged or map_.channel.rule.name == "published":
+                break
+            image = map_(found.point, refresh=True)
+            self.maps += 1
+            if image is None:
+                return replace(found, status=Status.left_domain)
+            residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
+            if residual <= tolerance:
+                return replace(found, image=image, residual=residual)
+            found = self.iterate(map_, found.point, method(), tolerance)
+        return found
+
+    def coarse(self, map_: _Map, x: Array) -> FixedPoint:
+        """Into the basin by damped steps, then Anderson; damped steps again where Anderson fails."""
+        tolerance = self.settings.tolerance
+        first = self.iterate(map_, x, Damped(0.8), tolerance, 25)
+        if first.status is Status.converged:
+            return first
+        found = self.settle(map_, first.point, Anderson, tolerance)
+        if found.status is Status.converged:
+            return found
+        return self.settle(map_, first.point, lambda: Damped(0.9), tolerance)
+
+
+# --- which rule next --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Rules:
+    """The sequence of integration rules of a solve, each finer than the one before."""
+
+    problem: Problem
+    kernels: Kernels
+    max_nodes: int
+
+    @property
+    def dimensions(self) -> tuple[int, int]:
+        """Of all local fields together, and of the student's."""
+        student = self.kernels.length * self.kernels.columns
+        return student + self.kernels.length * self.kernels.teacher_rank, student
+
+    def sobol(self, points: int) -> Rule:
+        seed = self.problem.integration.seed
+        return sobol(*self.dimensions, self.kernels.sign_symmetric, points, REPLICATES, seed)
+
+    def gauss_hermite(self, order: int) -> Rule:
+        total = self.dimensions[0]
+        if order**total > MAX_TENSOR_NODES:
+            raise ProblemError(
+                "integration.rule",
+                f"a Gauss-Hermite rule of order {order} in {total} dimensions has more than {MAX_TENSOR_NODES} nodes: "
+                'use integration.rule = "sobol" or fewer integration.nodes',
+            )
+        return gauss_hermite(*self.dimensions, self.kernels.sign_symmetric, order)
+
+    def first(self) -> Rule:
+        """Where a solve starts: few nodes."""
+        integration = self.problem.integration
+        if integration.rule == "published":
+            return published_rule(self.kernels.sign_symmetric)
+        if integration.rule == "gauss-hermite":
+            return self.gauss_hermite(integration.nodes or GAUSS_HERMITE_ORDERS[0])
+        return self.sobol(COARSE_POINTS)
+
+    def single(self) -> Rule:
+        """The only rule of a method that does not refine."""
+        integration = self.problem.integration
+        if integration.rule in ("published", "gauss-hermite"):
+            return self.first()
+        return self.sobol(integration.nodes or 1024)
+
+    def next(self, rule: Rule, error: float, smooth: bool) -> Rule | None:
+        """The next rule, or None if the last one is good enough or cannot be refined.
+
+        Parameters
+        ----------
+        error : float
+            Relative standard error of q under `rule`.
+        smooth : bool
+            No node has a second minimum.
+        """
+        integration = self.problem.integration
+        fixed, target = integration.nodes, integration.standard_error
+        if rule.name == "published":
+            return None
+        if fixed is not None:
+            done = rule.order == fixed
+            return None if done else self.sobol(fixed)
+        if error <= target:
+            return None
+        few = self.dimensions[0] <= 4
+        if rule.name == "gauss-hermite" or (integration.rule == "auto" and few and smooth):
+            finer = [o for o in GAUSS_HERMITE_ORDERS if rule.name != "gauss-hermite" or o > rule.order]
+            affordable = [o for o in finer if o ** self.dimensions[0] <= MAX_TENSOR_NODES]
+            return self.gauss_hermite(affordable[0]) if affordable else None
+        largest = 2 ** int(math.log2(max(self.max_nodes // REPLICATES, 2)))
+        # the error falls about like N^-0.85
+        factor = 2 ** math.ceil(math.log2(max((1.15 * error / target) ** (1 / 0.85), 2.0)))
+        points = min(rule.order * min(factor, 64), largest)
+        return self.sobol(points) if points > rule.order else None
+
+    def gauge(self, rule: Rule) -> Rule | None:
+        """The rule a deterministic one is compared with; None for a randomised one, whose replicates are."""
+        if rule.randomised:
+            return None
+        if rule.name == "published":
+            return self.sobol(1024)
+        return self.gauss_hermite(max(rule.order - 4, 2))
+
+
+def solve_point(
+    problem: Problem,
+    alpha: float,
+    branch: str = "semantic",
+    *,
+    start: Overlaps | BranchPoint | None = None,
+    settings: SolverSettings | None = None,
+) -> BranchPoint:
+    """Solve one branch at one sample complexity.
+
+    Parameters
+    ----------
+    problem : Problem
+    alpha : float
+        Sample complexity n/d, positive.
+    branch : {"semantic", "positional", "uninformed"}
+        Names the result and, without `start`, chooses the starting point.
+    start : Overlaps or BranchPoint, optional
+        Where to start from; a neighbouring point of the branch also lends its Jacobian.
+    settings : SolverSettings, optional
+
+    Returns
+    -------
+    BranchPoint
+        Also if the iteration did not converge: look at its status.
+
+    Raises
+    ------
+    ProblemError
+        A value is out of range; the message names it.
+    """
+    settings = settings or SolverSettings()
+    if isinstance(alpha, bool) or not (np.isreal(alpha) and np.isfinite(alpha) and alpha > 0):
+        raise ProblemError("alpha", f"alpha must be a positive number, not {alpha}")
+    informed = initial_overlaps(problem, branch)
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    previous = start.restart if isinstance(start, BranchPoint) else None
+    beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
+    run = _Run(problem, float(alpha), settings, kernels, spectrum, informed, _free_entries(beginning, kernels))
+    rules = _Rules(problem, kernels, settings.max_nodes)
+
+    direct = settings.method != "newton" or problem.integration.rule == "published"
+    map_ = run.map(rules.single() if direct else rules.first())
+    x = map_.pack(beginning)
+    if direct:
+        method = METHODS["anderson" if settings.method == "newton" else settings.method]
+        found = run.settle(map_, x, method, settings.tolerance)
+    elif previous is not None and previous.jacobian is not None and len(previous.jacobian) == len(x):
+        jacobian = previous.jacobian
+        found = run.settle(map_, x, lambda: Newton(jacobian.copy()), settings.tolerance)
+        if found.status is not Status.converged:
+            found = run.coarse(map_, x)
+    else:
+        found = run.coarse(map_, x)
+    result = _measured(run, rules, map_, found, None)
+
+    while not direct:
+        smooth = map_.minima is not None and bool(np.isinf(map_.minima.gap).all())
+        rule = rules.next(map_.channel.rule, result.relative_error, smooth)
+        if rule is None:
+            break
+        map_ = run.map(rule)
+        jacobian = result.response.jacobian
+        finer = run.settle(map_, found.point, lambda: Newton(jacobian.copy()), settings.tolerance)
+        if finer.status is not Status.converged:
+            retry = run.settle(map_, found.point, Anderson, settings.tolerance)
+            finer = retry if retry.residual < finer.residual else finer
+        found = finer
+        result = _measured(run, rules, map_, found, result.response)
+        if found.status is not Status.converged:
+            break
+    return _branch_point(run, branch, map_, found, result)
+
+
+def _free_entries(overlaps: Overlaps, kernels: Kernels) -> NDArray[np.bool_]:
+    """Packed entries that the map can make non-zero.
+
+    With a sign-symmetric loss m = 0 is preserved, and so is theta = 0: those blocks stay out of the iteration.
+    """
+    keep_m = not kernels.sign_symmetric or overlaps.m.any()
+    keep_theta = not kernels.sign_symmetric or overlaps.theta.any()
+    ones = np.ones_like
+    marked = Overlaps(ones(overlaps.q), ones(overlaps.V), overlaps.m * 0 + keep_m, overlaps.theta * 0 + keep_theta)
+    return marked.pack() > 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Everything measured at a fixed point under one rule, with its errors."""
+
+    values: dict[str, Any]
+    errors: dict[str, Any]
+    response: _Response
+    relative_error: float
+
+
+def _measured(run: _Run, rules: _Rules, map_: _Map, found: FixedPoint, response: _Response | None) -> _Measured:
+    """Measure at the point found, with the derivatives of a coarser rule or new ones.
+
+    Raises
+    ------
+    ArithmeticError
+        The point lies outside the domain: only possible for a start that was given.
+    """
+    measured = map_.measure(found.point)
+    if measured is None:
+        raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
+    if response is None:
+        response = _response(map_, found.point)
+        map_(found.point)
+    gauge = rules.gauge(map_.channel.rule)
+    errors = _errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
+    overlaps = map_.unpack(found.point)
+    values = _restore(_flatten(measured).mean(axis=0), measured)
+    values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
+    floor = 1e-6 * np.trace(run.spectrum.rho, axis1=-2, axis2=-1).mean()
+    relative = float(np.abs(errors["q"]).max() / max(np.abs(overlaps.q).max(), floor))
+    return _Measured(values, errors, response, relative)
+
+
+def _branch_point(run: _Run, branch: str, map_: _Map, found: FixedPoint, result: _Measured) -> BranchPoint:
+    values, errors = dict(result.values), dict(result.errors)
+    direct = values.pop("training_loss_direct")
+    errors.pop("training_loss_direct")
+    values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
+    values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.problem)
+    assert map_.minima is not None
+    values["unsolved_nodes"] = map_.minima.unsolved
+    rule = map_.channel.rule
+    return BranchPoint(
+        problem=run.problem,
+        alpha=run.alpha,
+        branch=branch,
+        values=values,
+        errors=errors,
+        status=found.status,
+        residual=found.residual,
+        iterations=run.maps,
+        rule=rule.name,
+        nodes=rule.size,
+        restart=Restart(map_.unpack(found.point), result.response.jacobian),
+    )
+
+
+def solve(
+    problem: Problem,
+    alpha: float,
+    branch: str = "semantic",
+    *,
+    start: Overlaps | BranchPoint | None = None,
+    method: str = "newton",
+    tolerance: float = 1e-7,
+    max_maps: int = 400,
+    max_nodes: int = 2**18,
+    threads: int | None = None,
+) -> xr.Dataset:
+    """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
+
+    ``branch="all"`` solves every branch the problem has.
+
+    Returns
+    -------
+    xarray.Dataset
+        As documented in ``docs/schema.md``.
+    """
+    from attnphase.dataset import from_points
+
+    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads)
+    if branch != "all":
+        return from_points([solve_point(problem, alpha, branch, start=start, settings=settings)], {})
+    names = [b for b in BRANCHES if b != "positional" or np.any(problem.positions_gram)]
+    points = [solve_point(problem, alpha, name, start=start, settings=settings) for name in names]
+    return from_points(points, {"branch": names})
