@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Conjugates", "Overlaps"]
+__all__ = ["Conjugates", "Overlaps", "Sector"]
 
 Array = NDArray[np.float64]
 
@@ -146,3 +147,95 @@ class Conjugates:
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
         return Conjugates(*(x[:, s : s + 1] for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)))
+
+
+@dataclass(frozen=True, eq=False)
+class Sector:
+    """The linear space of order parameters that share a starting point's exact symmetries.
+
+    The map commutes with the problem's symmetries, so it never leaves this space; working inside it keeps exact zeros
+    exact, averages equivalent entries of a sampled map, and shortens the Jacobian.
+
+    Attributes
+    ----------
+    basis : (P, D) array
+        Orbits of packed entries as columns, with entries -1, 0, 1.
+    length, columns, teacher_rank : int
+    """
+
+    basis: Array
+    length: int
+    columns: int
+    teacher_rank: int
+
+    @classmethod
+    def of(
+        cls, start: Overlaps, permutations: tuple[tuple[int, ...], ...], sign_symmetric: bool, teacher_rank: int
+    ) -> Sector:
+        """The sector of a starting point.
+
+        Parameters
+        ----------
+        start : Overlaps
+        permutations : tuple of permutations
+            Permutations of the tokens that leave the problem unchanged, the identity among them.
+        sign_symmetric : bool
+            The loss is unchanged by ``h -> -h`` and by ``k -> -k``, so that m = 0 and theta = 0 are preserved.
+        """
+        length, columns = start.q.shape[:2]
+        actions = [a for p in permutations for a in _actions(p, sign_symmetric) if _unchanged(start, a)]
+        keep_m, keep_theta = not sign_symmetric or start.m.any(), not sign_symmetric or start.theta.any()
+
+        def projected(overlaps: Overlaps) -> Overlaps:
+            images = [action(overlaps) for action in actions]
+            q, V, m, theta = (
+                np.mean([getattr(image, name) for image in images], axis=0) for name in ("q", "V", "m", "theta")
+            )
+            return Overlaps(q, V, m * keep_m, theta * keep_theta)
+
+        size = len(start.pack())
+        columns_of_projector = [
+            projected(Overlaps.unpack(unit, length, columns, teacher_rank)).pack() for unit in np.eye(size)
+        ]
+        basis, covered = [], np.zeros(size, dtype=bool)
+        for i, column in enumerate(columns_of_projector):
+            if not covered[i] and column[i] > 0:
+                orbit = np.sign(np.where(np.abs(column) > 1e-12, column, 0.0))
+                basis.append(orbit)
+                covered |= orbit != 0
+        return cls(np.stack(basis, axis=1), length, columns, teacher_rank)
+
+    def pack(self, overlaps: Overlaps) -> Array:
+        """Coordinates (D,) of the projection on the sector."""
+        return (self.basis.T @ overlaps.pack()) / np.abs(self.basis).sum(axis=0)
+
+    def unpack(self, vector: Array) -> Overlaps:
+        """Overlaps with the given coordinates."""
+        return Overlaps.unpack(self.basis @ vector, self.length, self.columns, self.teacher_rank)
+
+    def scales(self, vector: Array, rho: Array) -> Array:
+        """As `Overlaps.scales`, for the coordinates."""
+        first = np.abs(self.basis).argmax(axis=0)
+        return self.unpack(vector).scales(rho)[first]
+
+    def errors(self, vector: Array) -> Overlaps:
+        """Standard errors of the coordinates as those of the entries."""
+        return Overlaps.unpack(np.abs(self.basis) @ vector, self.length, self.columns, self.teacher_rank)
+
+
+def _actions(permutation: tuple[int, ...], sign_symmetric: bool) -> list[Callable[[Overlaps], Overlaps]]:
+    """The permutation, and where the loss allows it the permutation with ``W -> -W``."""
+    order = list(permutation)
+
+    def act(sign: float) -> Callable[[Overlaps], Overlaps]:
+        return lambda o: Overlaps(o.q[order], o.V[order], sign * o.m[order], sign * o.theta[order])
+
+    return [act(1.0), act(-1.0)] if sign_symmetric else [act(1.0)]
+
+
+def _unchanged(overlaps: Overlaps, action: Callable[[Overlaps], Overlaps]) -> bool:
+    image = action(overlaps)
+    return all(
+        np.allclose(getattr(image, name), getattr(overlaps, name), rtol=1e-9, atol=1e-12)
+        for name in ("q", "V", "m", "theta")
+    )

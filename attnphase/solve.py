@@ -10,6 +10,7 @@ A solve starts on few nodes, where maps are cheap, and ends on as many as the re
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from attnphase.channel import Channel, ChannelPass
 from attnphase.compiled import Kernels, kernels_for
 from attnphase.fixed_point import METHODS, Anderson, Damped, FixedPoint, Newton, Status, finite_difference_jacobian, iterate
 from attnphase.gaussian import Rule, gauss_hermite, published_rule, sobol
-from attnphase.overlaps import Conjugates, Overlaps
+from attnphase.overlaps import Conjugates, Overlaps, Sector
 from attnphase.prior import Spectrum, overlaps_from_conjugates
 from attnphase.problem import Problem, ProblemError
 from attnphase.proximal import Minima, Starts
@@ -39,6 +40,7 @@ Array = NDArray[np.float64]
 BRANCHES = ("semantic", "positional", "uninformed")
 REPLICATES = 16
 COARSE_POINTS = 64
+RESPONSE_POINTS = 512  # derivatives of the map: fewer would be ruled by the jumps of single nodes
 GAUSS_HERMITE_ORDERS = (8, 12, 16, 20, 26, 36, 48)
 MAX_TENSOR_NODES = 2**22
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
@@ -179,23 +181,21 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
 class _Map:
     """``x -> F(x)`` under one rule; keeps the nodes' minima from one evaluation to the next."""
 
-    def __init__(self, channel: Channel, alpha: float, gauge: Overlaps, free: NDArray[np.bool_]) -> None:
-        self.channel, self.alpha, self.gauge, self.free = channel, alpha, gauge, free
+    def __init__(self, channel: Channel, alpha: float, gauge: Overlaps, sector: Sector) -> None:
+        self.channel, self.alpha, self.gauge, self.sector = channel, alpha, gauge, sector
         self.problem, self.kernels = channel.problem, channel.kernels
         self.minima: Minima | None = None
         self.orbit: tuple[tuple[int, int], ...] | None = None
         self.last: ChannelPass | None = None
 
     def unpack(self, x: Array) -> Overlaps:
-        full = np.zeros(len(self.free))
-        full[self.free] = x
-        return Overlaps.unpack(full, self.kernels.length, self.kernels.columns, self.kernels.teacher_rank)
+        return self.sector.unpack(x)
 
     def pack(self, overlaps: Overlaps) -> Array:
-        return overlaps.pack()[self.free]
+        return self.sector.pack(overlaps)
 
     def scales(self, x: Array) -> Array:
-        return self.unpack(x).scales(self.channel.spectrum.rho)[self.free]
+        return self.sector.scales(x, self.channel.spectrum.rho)
 
     def __call__(self, x: Array, *, refresh: bool = False) -> Array | None:
         overlaps = self.unpack(x)
@@ -356,7 +356,7 @@ def _errors(map_: _Map, measured: dict[str, Array], response: _Response, gauge_r
         dx, change = _propagate(shift[None], (_flatten(other).mean(axis=0) - values.mean(axis=0))[None], response)
         error_x, error = np.abs(dx[0]), np.abs(change[0])
     errors = _restore(error, measured)
-    point = map_.unpack(error_x)
+    point = map_.sector.errors(error_x)
     errors |= {"q": point.q, "V": point.V, "m": point.m[..., 0], "theta": point.theta}
     return errors
 
@@ -374,7 +374,7 @@ class _Run:
     kernels: Kernels
     spectrum: Spectrum
     gauge: Overlaps
-    free: NDArray[np.bool_]
+    sector: Sector
     maps: int = 0
 
     @property
@@ -383,7 +383,7 @@ class _Run:
 
     def map(self, rule: Rule) -> _Map:
         channel = Channel(self.problem, self.kernels, self.spectrum, rule, self.threads)
-        return _Map(channel, self.alpha, self.gauge, self.free)
+        return _Map(channel, self.alpha, self.gauge, self.sector)
 
     def iterate(self, map_: _Map, x: Array, method: Any, tolerance: float, limit: int | None = None) -> FixedPoint:
         left = max(self.settings.max_maps - self.maps, 1)
@@ -544,7 +544,8 @@ def solve_point(
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     previous = start.restart if isinstance(start, BranchPoint) else None
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
-    run = _Run(problem, float(alpha), settings, kernels, spectrum, informed, _free_entries(beginning, kernels))
+    sector = Sector.of(beginning, token_permutations(problem), kernels.sign_symmetric, kernels.teacher_rank)
+    run = _Run(problem, float(alpha), settings, kernels, spectrum, informed, sector)
     rules = _Rules(problem, kernels, settings.max_nodes)
 
     direct = settings.method != "newton" or problem.integration.rule == "published"
@@ -562,6 +563,7 @@ def solve_point(
         found = run.coarse(map_, x)
     result = _measured(run, rules, map_, found, None)
 
+    refined = False
     while not direct:
         smooth = map_.minima is not None and bool(np.isinf(map_.minima.gap).all())
         rule = rules.next(map_.channel.rule, result.relative_error, smooth)
@@ -574,22 +576,31 @@ def solve_point(
             retry = run.settle(map_, found.point, Anderson, settings.tolerance)
             finer = retry if retry.residual < finer.residual else finer
         found = finer
-        result = _measured(run, rules, map_, found, result.response)
+        finer_response = rule.randomised and rule.order >= RESPONSE_POINTS and not refined
+        refined = refined or finer_response
+        result = _measured(run, rules, map_, found, None if finer_response else result.response)
         if found.status is not Status.converged:
             break
     return _branch_point(run, branch, map_, found, result)
 
 
-def _free_entries(overlaps: Overlaps, kernels: Kernels) -> NDArray[np.bool_]:
-    """Packed entries that the map can make non-zero.
-
-    With a sign-symmetric loss m = 0 is preserved, and so is theta = 0: those blocks stay out of the iteration.
-    """
-    keep_m = not kernels.sign_symmetric or overlaps.m.any()
-    keep_theta = not kernels.sign_symmetric or overlaps.theta.any()
-    ones = np.ones_like
-    marked = Overlaps(ones(overlaps.q), ones(overlaps.V), overlaps.m * 0 + keep_m, overlaps.theta * 0 + keep_theta)
-    return marked.pack() > 0
+def token_permutations(problem: Problem) -> tuple[tuple[int, ...], ...]:
+    """Permutations of the tokens that leave a problem unchanged; only the identity is tried beyond five tokens."""
+    length = problem.tokens.length
+    if length > 5:
+        return (tuple(range(length)),)
+    gram, mixing = problem.positions_gram, problem.mixing_matrix
+    variances = problem.spectrum_atoms()[1]
+    found = []
+    for permutation in itertools.permutations(range(length)):
+        p = list(permutation)
+        if (
+            np.allclose(gram[np.ix_(p, p)], gram, rtol=1e-12, atol=1e-14)
+            and np.allclose(mixing[np.ix_(p, p)], mixing, rtol=1e-12, atol=1e-14)
+            and np.allclose(variances[:, p], variances, rtol=1e-12)
+        ):
+            found.append(permutation)
+    return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -614,7 +625,8 @@ def _measured(run: _Run, rules: _Rules, map_: _Map, found: FixedPoint, response:
     if measured is None:
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
     if response is None:
-        response = _response(map_, found.point)
+        coarser = map_.channel.rule.randomised and map_.channel.rule.order > RESPONSE_POINTS
+        response = _response(run.map(rules.sobol(RESPONSE_POINTS)) if coarser else map_, found.point)
         map_(found.point)
     gauge = rules.gauge(map_.channel.rule)
     errors = _errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)

@@ -1,0 +1,328 @@
+"""The paper's figures, drawn from datasets: Fig. 2, curves along alpha, and Fig. 3, the phase diagram.
+
+Symbols come from the datasets' ``latex`` attributes.  Points that are not converged are drawn hollow or hatched.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from attnphase.dataset import DatasetError, write_file
+from attnphase.fixed_point import Status
+from attnphase.reference import read_reference
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["FIGURES", "crossings", "fig2", "fig3", "save_figure"]
+
+Array = NDArray[np.float64]
+
+_STYLE = {
+    "font.family": "serif",
+    "font.serif": ["STIXGeneral"],
+    "mathtext.fontset": "stix",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 10,
+    "legend.fontsize": 8,
+    "xtick.direction": "in",
+    "ytick.direction": "in",
+    "xtick.top": True,
+    "ytick.right": True,
+    "axes.linewidth": 0.7,
+    "hatch.linewidth": 0.5,
+    "hatch.color": "0.35",
+    "savefig.dpi": 300,
+    "pdf.fonttype": 42,
+}
+
+# Okabe and Ito's palette: told apart by every kind of colour vision, and in grey by marker and line
+_COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "uninformed": "#009E73"}
+_MARKERS = {"semantic": "o", "positional": "s", "uninformed": "^"}
+
+_DIVERGING, _SEQUENTIAL = "PuOr_r", "cividis"
+
+
+def fig2(theory: xr.Dataset, *, experiments: bool = True, omega: float = 0.3) -> Figure:
+    """Training loss, test error, m and theta along alpha, as in Figure 2 of arXiv:2402.03902.
+
+    Parameters
+    ----------
+    theory : xarray.Dataset
+        Branches over alpha; if it has a dimension omega, `omega` is selected.
+    experiments : bool
+        Whether the published gradient-descent points are drawn; they are for omega = 0.3.
+    omega : float
+        Weight of the teacher's positional part.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    DatasetError
+        The dataset has not the dimensions branch and alpha, or not this omega.
+    """
+    if "omega" in theory.dims:
+        at = np.flatnonzero(np.isclose(theory["omega"], omega, rtol=0, atol=1e-9))
+        if not at.size:
+            raise DatasetError(f"the dataset has no omega = {omega:g}: add it to the grid.")
+        theory = theory.isel(omega=int(at[0]))
+    _need(theory, "branch", "alpha")
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(6.9, 5.2), layout="constrained")
+        axes = figure.subplots(2, 2, sharex=True).ravel()
+        panels = {"training_loss": 1e3, "test_error": 1e3, "m": 1.0, "theta": 1.0}
+        for ax, (name, factor), letter in zip(axes, panels.items(), "abcd", strict=True):
+            _curves(ax, theory, name, factor)
+            if experiments:
+                _experiment(ax, name, factor, [str(b) for b in theory["branch"].to_numpy()])
+            _label(ax, theory, name, factor, letter)
+        baseline = theory["linear_test_error"].isel(branch=0)
+        axes[1].plot(theory["alpha"], 1e3 * baseline, color="0.3", ls="--", lw=1)
+        marks = _thresholds(theory)
+        for symbol, position in marks.items():
+            for ax in axes:
+                ax.axvline(position, color="0.55", lw=0.8, ls=":", zorder=0)
+            axes[0].annotate(
+                symbol, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
+                ha="center", va="bottom", color="0.3",
+            )  # fmt: skip
+        for ax in axes[2:]:
+            ax.set_xlabel(_symbol(theory, "alpha"))
+            ax.set_ylim(bottom=0)
+        axes[0].set_xlim(0, float(theory["alpha"].max()) * 1.02)
+        figure.legend(handles=_fig2_legend(theory, experiments), loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def fig3(theory: xr.Dataset) -> Figure:
+    """Maps over alpha and omega: differences in training loss and test error, and the overlaps of the lower branch.
+
+    Parameters
+    ----------
+    theory : xarray.Dataset
+        Branches semantic and positional over omega and alpha.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    DatasetError
+        A dimension or a branch is missing.
+
+    Notes
+    -----
+    Panels (a) and (b) are Figure 3 of arXiv:2402.03902, by theory.
+    """
+    _need(theory, "branch", "omega", "alpha")
+    for name in ("semantic", "positional"):
+        if name not in theory["branch"]:
+            raise DatasetError(f"the dataset has no {name} branch, which this figure needs.")
+    semantic, positional = theory.sel(branch="semantic"), theory.sel(branch="positional")
+    loss_gap = semantic["training_loss"] - positional["training_loss"]
+    lowest = theory.sel(branch=["semantic", "positional"])
+    lowest = lowest.isel(branch=lowest["training_loss"].fillna(np.inf).argmin("branch"))
+    error_gap = lowest["test_error"] - lowest["linear_test_error"]
+    symbols = {name: _symbol(theory, name).strip("$") for name in ("training_loss", "test_error", "linear_test_error")}
+    loss, error, linear = symbols["training_loss"], symbols["test_error"], symbols["linear_test_error"]
+    sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
+    unsettled = (theory["status"] != Status.converged).any("branch")
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(6.9, 5.6), layout="constrained")
+        axes = figure.subplots(2, 2, sharex=True, sharey=True)
+        _map(axes[0, 0], 1e3 * loss_gap, rf"$10^3\,({loss}{sem} - {loss}{pos})$", r"$\alpha_c$", unsettled)
+        _map(axes[0, 1], 1e3 * error_gap, rf"$10^3\,({error} - {linear})$", r"$\alpha_l$", unsettled)
+        _map(axes[1, 0], _size(lowest, "theta"), _entry(theory, "theta"), None, unsettled)
+        _map(axes[1, 1], _size(lowest, "m"), _entry(theory, "m"), None, unsettled)
+        titles = (
+            "training loss, semantic minus positional", "test error, lower branch minus linear",
+            "overlap with the teacher, lower branch", "overlap with the positions, lower branch",
+        )  # fmt: skip
+        for ax, letter, title in zip(axes.ravel(), "abcd", titles, strict=True):
+            ax.set_title(f"({letter}) {title}")
+        for ax in axes[1]:
+            ax.set_xlabel(_symbol(theory, "alpha"))
+        for ax in axes[:, 0]:
+            ax.set_ylabel(_symbol(theory, "omega"))
+        for ax in axes[1]:
+            _contour(ax, loss_gap, r"$\alpha_c$", "white")
+        if bool(unsettled.any()):
+            patch = Patch(facecolor="none", edgecolor="0.35", hatch="/////", label="a branch is not converged here")
+            figure.legend(handles=[patch], loc="outside lower center", frameon=False)
+    return figure
+
+
+FIGURES: dict[str, Callable[[xr.Dataset], Figure]] = {"fig2": fig2, "fig3": fig3}
+"""The figures by name."""
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure whole or not at all, as PNG at 300 dots per inch or in the format of the suffix.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        Any.
+    path : path-like
+        An existing file is replaced.
+
+    Raises
+    ------
+    DatasetError
+        The suffix is of no known format, or the file cannot be written.
+    """
+    path = Path(path)
+    kind = path.suffix.lstrip(".").lower() or "png"
+    if kind not in figure.canvas.get_supported_filetypes():
+        raise DatasetError(f'{path}: there is no figure format "{kind}"; use .png or .pdf.')
+    with mpl.rc_context(_STYLE):
+        image = io.BytesIO()
+        figure.savefig(image, format=kind)
+    write_file(path, image.getvalue())
+
+
+def crossings(x: Array, y: Array) -> Array:
+    """Where a curve through the points (x, y) changes sign, by linear interpolation; points with NaN are left out."""
+    known = np.isfinite(y)
+    x, y = x[known], y[known]
+    at = np.flatnonzero(np.sign(y[:-1]) * np.sign(y[1:]) < 0)
+    return x[at] - y[at] * (x[at + 1] - x[at]) / (y[at + 1] - y[at])
+
+
+# -------------------------------------------------------------------------------------------------------------- parts
+
+
+def _need(ds: xr.Dataset, *dims: str) -> None:
+    for dim in dims:
+        if dim not in ds.dims:
+            raise DatasetError(f"the dataset has no dimension {dim}, which this figure needs.")
+    others = set(map(str, ds["status"].dims)) - set(dims)
+    if others:
+        raise DatasetError(f"the dataset varies {sorted(others)[0]} too: select one value of it first.")
+
+
+def _symbol(ds: xr.Dataset, name: str) -> str:
+    return f"${ds[name].attrs['latex']}$"
+
+
+def _entry(ds: xr.Dataset, name: str) -> str:
+    """The symbol of what `_size` returns."""
+    latex = ds[name].attrs["latex"].replace(r"\ell", "1")
+    return rf"$|{latex}|$"
+
+
+def _size(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """Magnitude of the first token's overlap, which no rotation of the weights changes."""
+    array = ds[name].isel(token=0)
+    inner = [dim for dim in ("row", "teacher") if dim in array.dims]
+    return np.sqrt((array**2).sum(inner, skipna=False))
+
+
+def _size_error(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """First-order standard error of `_size`: at most that of its largest entries together."""
+    array = ds[f"{name}_stderr"].isel(token=0)
+    inner = [dim for dim in ("row", "teacher") if dim in array.dims]
+    return np.sqrt((array**2).sum(inner))
+
+
+def _curves(ax: Axes, theory: xr.Dataset, name: str, factor: float) -> None:
+    for branch in map(str, theory["branch"].to_numpy()):
+        line = theory.sel(branch=branch)
+        scalar = line[name].ndim == 1
+        value = factor * (line[name] if scalar else _size(line, name)).to_numpy()
+        error = factor * (line[f"{name}_stderr"] if scalar else _size_error(line, name)).fillna(0).to_numpy()
+        alpha, colour = line["alpha"].to_numpy(), _COLOURS[branch]
+        ax.plot(alpha, value, color=colour, lw=1.3)
+        ax.fill_between(alpha, value - error, value + error, color=colour, alpha=0.3, lw=0)
+        loose = (line["status"] != Status.converged).to_numpy()
+        ax.plot(alpha[loose], value[loose], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
+
+
+def _experiment(ax: Axes, name: str, factor: float, branches: list[str]) -> None:
+    table = read_reference("fig2_gradient_descent")
+    for branch in branches:
+        rows = table[table["start"] == branch]
+        ax.errorbar(
+            rows["alpha"], factor * rows[name], factor * rows[f"{name}_sd"], ls="", marker=_MARKERS[branch], ms=3,
+            mew=0.5, mec="white", color=_COLOURS[branch], elinewidth=0.7, capsize=0, zorder=2,
+        )  # fmt: skip
+
+
+def _label(ax: Axes, theory: xr.Dataset, name: str, factor: float, letter: str) -> None:
+    symbol = _symbol(theory, name) if theory[name].ndim == 2 else _entry(theory, name)
+    ax.set_ylabel(symbol if factor == 1 else rf"$10^{{{np.log10(factor):.0f}}}\,$" + symbol)
+    ax.text(0.02, 0.97, f"({letter})", transform=ax.transAxes, va="top")
+
+
+def _thresholds(theory: xr.Dataset) -> dict[str, float]:
+    """Where the semantic branch's curves cross those of the positional one and of the linear predictor."""
+    branches = theory["branch"].to_numpy().tolist()
+    found: dict[str, Array] = {}
+    alpha = theory["alpha"].to_numpy()
+    if {"semantic", "positional"} <= set(branches):
+        loss = theory["training_loss"]
+        found[r"$\alpha_c$"] = crossings(alpha, (loss.sel(branch="semantic") - loss.sel(branch="positional")).to_numpy())
+    if "semantic" in branches:
+        line = theory.sel(branch="semantic")
+        found[r"$\alpha_l$"] = crossings(alpha, (line["test_error"] - line["linear_test_error"]).to_numpy())
+    return {symbol: float(positions[-1]) for symbol, positions in found.items() if positions.size}
+
+
+def _fig2_legend(theory: xr.Dataset, experiments: bool) -> list[Any]:
+    handles: list[Any] = []
+    for branch in map(str, theory["branch"].to_numpy()):
+        colour = _COLOURS[branch]
+        handles.append(Line2D([], [], color=colour, lw=1.3, label=f"{branch}, theory"))
+        if experiments and branch != "uninformed":
+            label = rf"{branch}, gradient descent ($d=1000$, $\pm$ s.d.)"
+            handles.append(Line2D([], [], color=colour, ls="", marker=_MARKERS[branch], ms=4, label=label))
+    handles.append(Line2D([], [], color="0.3", ls="--", lw=1, label="linear predictor"))
+    if bool((theory["status"] != Status.converged).any()):
+        handles.append(Line2D([], [], color="0.3", ls="", marker="D", mfc="white", ms=4, label="theory not converged"))
+    return handles
+
+
+def _map(ax: Axes, values: xr.DataArray, label: str, contour: str | None, unsettled: xr.DataArray) -> None:
+    values = values.transpose("omega", "alpha")
+    alpha, omega = values["alpha"].to_numpy(), values["omega"].to_numpy()
+    numbers = values.to_numpy()
+    if contour is None:
+        limits = {"vmin": 0.0, "cmap": _SEQUENTIAL}
+    else:
+        # a few extreme points must not wash out the colours around zero
+        largest = float(np.nanpercentile(np.abs(numbers), 98)) or 1.0
+        limits = {"vmin": -largest, "vmax": largest, "cmap": _DIVERGING}
+    mesh = ax.pcolormesh(alpha, omega, numbers, shading="nearest", rasterized=True, **limits)
+    extend = "neither" if contour is None else "both"
+    ax.figure.colorbar(mesh, ax=ax, label=label, extend=extend, pad=0.02)
+    if contour is not None:
+        _contour(ax, values, contour, "black")
+    hatched = np.ma.masked_where(~unsettled.transpose("omega", "alpha").to_numpy(), np.zeros_like(numbers))
+    if hatched.count():
+        ax.pcolor(alpha, omega, hatched, shading="nearest", hatch="/////", alpha=0)
+
+
+def _contour(ax: Axes, values: xr.DataArray, label: str, colour: str) -> None:
+    values = values.transpose("omega", "alpha")
+    numbers = values.to_numpy()
+    if not (np.nanmin(numbers) < 0 < np.nanmax(numbers)):
+        return
+    lines = ax.contour(values["alpha"], values["omega"], numbers, levels=[0.0], colors=colour, linewidths=1.2)
+    ax.clabel(lines, fmt=lambda _: label, fontsize=9)
