@@ -140,7 +140,9 @@ POINT_VARIABLES = (
     Variable("residual", (), "largest relative change under one undamped iteration", r"\Vert F(x) - x \Vert"),
     Variable("iterations", (), "evaluations of the state-evolution map", r"n_{\mathrm{maps}}", dtype="int32"),
     Variable("nodes", (), "integration nodes, all replicates together", r"n_{\mathrm{nodes}}", dtype="int64"),
-    Variable("unsolved_nodes", (), "nodes whose local minimisation did not converge", r"n_{\mathrm{unsolved}}", dtype="int64"),
+    Variable(
+        "unsolved_nodes", (), "nodes whose local minimisation did not converge", r"n_{\mathrm{unsolved}}", dtype="int64"
+    ),
     Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8"),
 )
 """What a solved point consists of."""
@@ -167,6 +169,8 @@ _COORDINATES = {
     "sigma": ("standard deviation of the tokens' entries", r"\sigma"),
     "strength": ("strength of the regulariser", r"\lambda"),
 }
+
+_TITLE = "Fixed points of the saddle-point equations"
 
 _GLOBAL_ATTRIBUTES = {
     "title": "what the data is",
@@ -257,7 +261,7 @@ def from_points(
     }  # fmt: skip
     scalars = {"branch": points[0].branch, "alpha": points[0].alpha}
     rules = sorted({point.rule for point in points})
-    return _assemble("points", columns, swept, scalars, problem, rules, title or "Fixed points of the saddle-point equations")
+    return _assemble("points", columns, swept, scalars, problem, rules, title or _TITLE)
 
 
 def from_lines(
@@ -287,7 +291,7 @@ def from_lines(
         for name in map(str, lines[0].data_vars)
     }
     rules = sorted({rule for line in lines for rule in line.attrs["rule"].split(", ")})
-    return _assemble("points", columns, swept, {}, problem, rules, title or "Fixed points of the saddle-point equations")
+    return _assemble("points", columns, swept, {}, problem, rules, title or _TITLE)
 
 
 def from_thresholds(
@@ -317,7 +321,8 @@ def from_thresholds(
     columns = {name: np.array(column, dtype=float) for name, column in values.items()}
     columns |= {f"{name}_stderr": np.array(column, dtype=float) for name, column in errors.items()}
     swept = _in_order({"teacher.omega": omega})
-    return _assemble("thresholds", columns, swept, {}, problem, [rule], "Thresholds of the positional-semantic transition")
+    title = "Thresholds of the positional-semantic transition"
+    return _assemble("thresholds", columns, swept, {}, problem, [rule], title)
 
 
 def _in_order(swept: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
@@ -449,7 +454,8 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     for name in map(str, ds.data_vars):
         if name not in known:
             raise DatasetError(f'variable "{name}" is not part of the schema: remove it before saving.')
-    sizes = {"token": problem.tokens.length, "row": problem.columns, "col": problem.columns, "teacher": problem.teacher.rank}
+    columns = problem.columns
+    sizes = {"token": problem.tokens.length, "row": columns, "col": columns, "teacher": problem.teacher.rank}
     swept_fields = {ds[name].attrs.get("field", "") for name in leading}
     if {"student.rank", "student.tied", "teacher.rank", "tokens.length"} & swept_fields:
         sizes = {}  # then the common size is not the problem's
@@ -470,7 +476,8 @@ def _check_attributes(ds: xr.Dataset) -> Problem:
         if name not in ds.attrs:
             raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
     if ds.attrs["schema"] not in SCHEMAS:
-        raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be one of {", ".join(SCHEMAS)}.')
+        kinds = " or ".join(SCHEMAS)
+        raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be {kinds}.')
     try:
         problem = Problem.from_toml(str(ds.attrs["problem"]))
     except ProblemError as error:
@@ -491,7 +498,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
             raise DatasetError(f'coordinate "{name}" is missing.')
         _check_described(ds, name)
     if "branch" in leading[1:] or "alpha" in leading[:-1]:
-        raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is the first, alpha the last.")
+        raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
     if kind == "points":
         if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
@@ -509,7 +516,7 @@ def _check_described(ds: xr.Dataset, name: str) -> None:
         if attribute not in ds[name].attrs:
             raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
     if ds[name].attrs["units"] != "1":
-        raise DatasetError(f'variable "{name}" has units {ds[name].attrs["units"]!r}, but every quantity has units "1".')
+        raise DatasetError(f'variable "{name}" has units {ds[name].attrs["units"]!r}, but must have units "1".')
 
 
 def _check_variable(
@@ -523,7 +530,8 @@ def _check_variable(
         raise DatasetError(f'variable "{name}" has the dimensions {array.dims}, but must have {expected}.')
     for dim in variable.dims:
         if array.sizes[dim] != sizes.get(dim, array.sizes[dim]):
-            raise DatasetError(f'variable "{name}" has {array.sizes[dim]} entries along {dim}, but the problem {sizes[dim]}.')
+            given = f"{array.sizes[dim]} entries along {dim}"
+            raise DatasetError(f'variable "{name}" has {given}, but the problem has {sizes[dim]}.')
     if array.dtype != variable.dtype:
         raise DatasetError(f'variable "{name}" has type {array.dtype}, but must have {variable.dtype}.')
     _check_described(ds, name)
@@ -656,7 +664,7 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     with _reading(path):
         ds = xr.load_dataset(path, engine="netcdf4")
         ds = ds.drop_encoding()
-    if ds.coords.get("branch") is not None and ds["branch"].dtype.kind in "OT":  # strings, depending on xarray's version
+    if "branch" in ds.coords and ds["branch"].dtype.kind in "OT":  # strings, depending on xarray's version
         ds["branch"] = ds["branch"].astype(str)
     try:
         return validate_dataset(ds)
@@ -712,7 +720,8 @@ def schema_markdown() -> str:
     lines: list[str] = []
     for kind, variables in SCHEMAS.items():
         lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
-    lines += ["### Values of `status`", "", *_table(("value", "meaning"), enumerate(f"`{m}`" for m in STATUS_MEANINGS)), ""]
+    meanings = enumerate(f"`{meaning}`" for meaning in STATUS_MEANINGS)
+    lines += ["### Values of `status`", "", *_table(("value", "meaning"), meanings), ""]
     described = ((f"`{name}`", text) for name, text in _GLOBAL_ATTRIBUTES.items())
     return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])
 

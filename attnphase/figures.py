@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -30,7 +31,7 @@ __all__ = ["FIGURES", "crossings", "fig2", "fig3", "save_figure"]
 
 Array = NDArray[np.float64]
 
-_STYLE = {
+_STYLE: Any = {
     "font.family": "serif",
     "font.serif": ["STIXGeneral"],
     "mathtext.fontset": "stix",
@@ -44,7 +45,7 @@ _STYLE = {
     "ytick.right": True,
     "axes.linewidth": 0.7,
     "hatch.linewidth": 0.5,
-    "hatch.color": "0.35",
+    "hatch.color": "0.55",
     "savefig.dpi": 300,
     "pdf.fonttype": 42,
 }
@@ -54,6 +55,8 @@ _COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "uninformed": "#009E
 _MARKERS = {"semantic": "o", "positional": "s", "uninformed": "^"}
 
 _DIVERGING, _SEQUENTIAL = "PuOr_r", "cividis"
+
+_VISIBLE = 5e-3  # overlaps below this are those of the trivial point; m and theta are of order 0.1 elsewhere
 
 
 def fig2(theory: xr.Dataset, *, experiments: bool = True, omega: float = 0.3) -> Figure:
@@ -98,15 +101,17 @@ def fig2(theory: xr.Dataset, *, experiments: bool = True, omega: float = 0.3) ->
         for symbol, position in marks.items():
             for ax in axes:
                 ax.axvline(position, color="0.55", lw=0.8, ls=":", zorder=0)
-            axes[0].annotate(
-                symbol, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
-                ha="center", va="bottom", color="0.3",
-            )  # fmt: skip
+            for ax in axes[:2]:
+                ax.annotate(
+                    symbol, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 2),
+                    textcoords="offset points", ha="center", va="bottom", color="0.3",
+                )  # fmt: skip
         for ax in axes[2:]:
             ax.set_xlabel(_symbol(theory, "alpha"))
-            ax.set_ylim(bottom=0)
+            ax.set_ylim(bottom=-0.03 * ax.get_ylim()[1])  # a branch without this overlap lies on zero
         axes[0].set_xlim(0, float(theory["alpha"].max()) * 1.02)
-        figure.legend(handles=_fig2_legend(theory, experiments), loc="outside lower center", ncols=3, frameon=False)
+        handles, labels = zip(*_fig2_legend(theory, experiments), strict=True)
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
@@ -144,13 +149,18 @@ def fig3(theory: xr.Dataset) -> Figure:
     loss, error, linear = symbols["training_loss"], symbols["test_error"], symbols["linear_test_error"]
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
     unsettled = (theory["status"] != Status.converged).any("branch")
+    # where one of the branches has fallen onto the trivial point there is no transition between the two
+    both = (_size(semantic, "theta") > _VISIBLE) & (_size(positional, "m") > _VISIBLE)
+    transition = loss_gap.where(both)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.9, 5.6), layout="constrained")
         axes = figure.subplots(2, 2, sharex=True, sharey=True)
-        _map(axes[0, 0], 1e3 * loss_gap, rf"$10^3\,({loss}{sem} - {loss}{pos})$", r"$\alpha_c$", unsettled)
-        _map(axes[0, 1], 1e3 * error_gap, rf"$10^3\,({error} - {linear})$", r"$\alpha_l$", unsettled)
-        _map(axes[1, 0], _size(lowest, "theta"), _entry(theory, "theta"), None, unsettled)
-        _map(axes[1, 1], _size(lowest, "m"), _entry(theory, "m"), None, unsettled)
+        _map(axes[0, 0], 1e3 * loss_gap, rf"$10^3\,({loss}{sem} - {loss}{pos})$", True, unsettled)
+        _map(axes[0, 1], 1e3 * error_gap, rf"$10^3\,({error} - {linear})$", True, unsettled)
+        _map(axes[1, 0], _size(lowest, "theta"), _entry(theory, "theta"), False, unsettled)
+        _map(axes[1, 1], _size(lowest, "m"), _entry(theory, "m"), False, unsettled)
+        _contour(axes[0, 0], transition, r"$\alpha_c$", "black")
+        _contour(axes[0, 1], error_gap, r"$\alpha_l$", "black")
         titles = (
             "training loss, semantic minus positional", "test error, lower branch minus linear",
             "overlap with the teacher, lower branch", "overlap with the positions, lower branch",
@@ -162,9 +172,9 @@ def fig3(theory: xr.Dataset) -> Figure:
         for ax in axes[:, 0]:
             ax.set_ylabel(_symbol(theory, "omega"))
         for ax in axes[1]:
-            _contour(ax, loss_gap, r"$\alpha_c$", "white")
+            _contour(ax, transition, r"$\alpha_c$", "white")
         if bool(unsettled.any()):
-            patch = Patch(facecolor="none", edgecolor="0.35", hatch="/////", label="a branch is not converged here")
+            patch = Patch(facecolor="none", edgecolor="0.55", hatch="/////", label="a branch is not converged here")
             figure.legend(handles=[patch], loc="outside lower center", frameon=False)
     return figure
 
@@ -232,14 +242,14 @@ def _size(ds: xr.Dataset, name: str) -> xr.DataArray:
     """Magnitude of the first token's overlap, which no rotation of the weights changes."""
     array = ds[name].isel(token=0)
     inner = [dim for dim in ("row", "teacher") if dim in array.dims]
-    return np.sqrt((array**2).sum(inner, skipna=False))
+    return (array**2).sum(inner, skipna=False) ** 0.5
 
 
 def _size_error(ds: xr.Dataset, name: str) -> xr.DataArray:
     """First-order standard error of `_size`: at most that of its largest entries together."""
     array = ds[f"{name}_stderr"].isel(token=0)
     inner = [dim for dim in ("row", "teacher") if dim in array.dims]
-    return np.sqrt((array**2).sum(inner))
+    return (array**2).sum(inner) ** 0.5
 
 
 def _curves(ax: Axes, theory: xr.Dataset, name: str, factor: float) -> None:
@@ -277,52 +287,51 @@ def _thresholds(theory: xr.Dataset) -> dict[str, float]:
     found: dict[str, Array] = {}
     alpha = theory["alpha"].to_numpy()
     if {"semantic", "positional"} <= set(branches):
-        loss = theory["training_loss"]
-        found[r"$\alpha_c$"] = crossings(alpha, (loss.sel(branch="semantic") - loss.sel(branch="positional")).to_numpy())
+        semantic, positional = (theory["training_loss"].sel(branch=name) for name in ("semantic", "positional"))
+        found[r"$\alpha_c$"] = crossings(alpha, (semantic - positional).to_numpy())
     if "semantic" in branches:
         line = theory.sel(branch="semantic")
         found[r"$\alpha_l$"] = crossings(alpha, (line["test_error"] - line["linear_test_error"]).to_numpy())
     return {symbol: float(positions[-1]) for symbol, positions in found.items() if positions.size}
 
 
-def _fig2_legend(theory: xr.Dataset, experiments: bool) -> list[Any]:
-    handles: list[Any] = []
+def _fig2_legend(theory: xr.Dataset, experiments: bool) -> list[tuple[Any, str]]:
+    """Handles with their labels."""
+    handles: list[tuple[Any, str]] = []
     for branch in map(str, theory["branch"].to_numpy()):
         colour = _COLOURS[branch]
-        handles.append(Line2D([], [], color=colour, lw=1.3, label=f"{branch}, theory"))
+        line, band = Line2D([], [], color=colour, lw=1.3), Patch(facecolor=colour, alpha=0.3, lw=0)
+        handles.append(((band, line), rf"{branch}, theory ($\pm$ s.e.)"))
         if experiments and branch != "uninformed":
             label = rf"{branch}, gradient descent ($d=1000$, $\pm$ s.d.)"
-            handles.append(Line2D([], [], color=colour, ls="", marker=_MARKERS[branch], ms=4, label=label))
-    handles.append(Line2D([], [], color="0.3", ls="--", lw=1, label="linear predictor"))
+            handles.append((Line2D([], [], color=colour, ls="", marker=_MARKERS[branch], ms=4), label))
+    handles.append((Line2D([], [], color="0.3", ls="--", lw=1), "linear predictor"))
     if bool((theory["status"] != Status.converged).any()):
-        handles.append(Line2D([], [], color="0.3", ls="", marker="D", mfc="white", ms=4, label="theory not converged"))
+        handles.append((Line2D([], [], color="0.3", ls="", marker="D", mfc="white", ms=4), "theory not converged"))
     return handles
 
 
-def _map(ax: Axes, values: xr.DataArray, label: str, contour: str | None, unsettled: xr.DataArray) -> None:
+def _map(ax: Axes, values: xr.DataArray, label: str, signed: bool, unsettled: xr.DataArray) -> None:
     values = values.transpose("omega", "alpha")
     alpha, omega = values["alpha"].to_numpy(), values["omega"].to_numpy()
     numbers = values.to_numpy()
-    if contour is None:
-        limits = {"vmin": 0.0, "cmap": _SEQUENTIAL}
-    else:
+    limits: dict[str, Any] = {"vmin": 0.0, "cmap": _SEQUENTIAL}
+    if signed:
         # a few extreme points must not wash out the colours around zero
         largest = float(np.nanpercentile(np.abs(numbers), 98)) or 1.0
         limits = {"vmin": -largest, "vmax": largest, "cmap": _DIVERGING}
     mesh = ax.pcolormesh(alpha, omega, numbers, shading="nearest", rasterized=True, **limits)
-    extend = "neither" if contour is None else "both"
-    ax.figure.colorbar(mesh, ax=ax, label=label, extend=extend, pad=0.02)
-    if contour is not None:
-        _contour(ax, values, contour, "black")
+    ax.figure.colorbar(mesh, ax=ax, label=label, extend="both" if signed else "neither", pad=0.02)
     hatched = np.ma.masked_where(~unsettled.transpose("omega", "alpha").to_numpy(), np.zeros_like(numbers))
     if hatched.count():
-        ax.pcolor(alpha, omega, hatched, shading="nearest", hatch="/////", alpha=0)
+        ax.pcolor(alpha, omega, hatched, shading="nearest", hatch="/////", cmap=ListedColormap(["none"]))
 
 
 def _contour(ax: Axes, values: xr.DataArray, label: str, colour: str) -> None:
     values = values.transpose("omega", "alpha")
     numbers = values.to_numpy()
-    if not (np.nanmin(numbers) < 0 < np.nanmax(numbers)):
+    known = numbers[np.isfinite(numbers)]
+    if not known.size or not known.min() < 0 < known.max():
         return
     lines = ax.contour(values["alpha"], values["omega"], numbers, levels=[0.0], colors=colour, linewidths=1.2)
     ax.clabel(lines, fmt=lambda _: label, fontsize=9)

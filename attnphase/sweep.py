@@ -173,7 +173,7 @@ def sweep(
                 kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
             todo = [i for i in range(len(lines)) if i not in finished]
             _run(lines, todo, finished, workers or available_cores(), parts, report)
-        ds = from_lines([finished[i] for i in range(len(lines))], swept, problem=problem, title="Sweep over branch lines")
+        ds = from_lines([finished[i] for i in range(len(lines))], swept, problem=problem)
         if output is not None:
             save_dataset(ds, output, force)
             parts.clear()
@@ -230,7 +230,7 @@ def _lines(problem: Problem, swept: Mapping[str, list[Any]], settings: SolverSet
         lines.append(Line(changed, branch, tuple(swept["alpha"]), settings, label))
     shapes = {_shape(line.problem)[:3] for line in lines}
     if len(shapes) > 1:
-        raise ProblemError("tokens.length", "a sweep cannot change the sizes of the order parameters: sweep each size alone.")
+        raise ProblemError("tokens.length", "a sweep cannot change the order parameters' sizes: sweep each size alone.")
     return lines
 
 
@@ -256,11 +256,9 @@ def _run(
     failures: dict[int, BaseException] = {}
     if workers <= 1:
         for i in todo:
-            # one line alone may use all cores
-            settings = lines[i].settings if len(todo) == 1 else replace(lines[i].settings, threads=1)
             try:
-                finished[i] = replace(lines[i], settings=settings).solve(lambda _: report.advance())
-            except (ArithmeticError, ValueError, RuntimeError) as error:
+                finished[i] = lines[i].solve(lambda _: report.advance())
+            except Exception as error:
                 failures[i] = error
             else:
                 parts.save(lines[i], finished[i])
@@ -276,11 +274,11 @@ def _run(
             # the usual reason is that memory ran out, so that fewer workers may do
             workers = max(1, workers // 2)
             if attempt < _RETRIES:
-                report.say(f"a worker process died; {len(remaining)} unfinished lines are tried again with {workers} workers.")
+                report.say(f"a worker process died; {len(remaining)} lines are tried again by {workers} workers.")
     else:
         raise SweepError(
-            f"worker processes died {_RETRIES + 1} times, perhaps because memory ran out; unfinished are {len(remaining)} of"
-            f" {len(lines)} lines, the first {lines[remaining[0]].label}{parts.kept()}."
+            f"worker processes died {_RETRIES + 1} times, perhaps because memory ran out; {len(remaining)} of"
+            f" {len(lines)} lines are unfinished, the first is {lines[remaining[0]].label}{parts.kept()}."
         )
     _raise_failures(lines, failures, parts)
 
@@ -291,7 +289,8 @@ def _raise_failures(lines: Sequence[Line], failures: Mapping[int, BaseException]
     first = min(failures)
     others = f" (and {len(failures) - 1} more lines failed)" if len(failures) > 1 else ""
     cause = failures[first]
-    raise SweepError(f"the line {lines[first].label} failed: {cause or type(cause).__name__}{others}{parts.kept()}.") from cause
+    reason = str(cause).rstrip(".") or type(cause).__name__
+    raise SweepError(f"the line {lines[first].label} failed: {reason}{others}{parts.kept()}.") from cause
 
 
 def _run_pool(
@@ -311,9 +310,7 @@ def _run_pool(
     pool = ProcessPoolExecutor(workers, context, _prepare_worker, (reader, counters))
     base = report.done
     try:
-        futures: dict[Future[xr.Dataset], int] = {
-            pool.submit(_solve_line, i, replace(lines[i], settings=replace(lines[i].settings, threads=1))): i for i in todo
-        }
+        futures: dict[Future[xr.Dataset], int] = {pool.submit(_solve_line, i, _on_one_core(lines[i])): i for i in todo}
         pending = set(futures)
         while pending:
             done, pending = wait(pending, _POLL, FIRST_COMPLETED)
@@ -341,13 +338,17 @@ def _run_pool(
         reader.close()
 
 
+def _on_one_core(line: Line) -> Line:
+    return replace(line, settings=replace(line.settings, threads=1))
+
+
 _counters: SharedArray[Any] | None = None
 
 
 def _prepare_worker(reader: Connection, counters: SharedArray[Any]) -> None:
     import signal
 
-    global _counters  # noqa: PLW0603  the pool's initializer has no other way to hand something to the tasks
+    global _counters  # the only way for a pool's initializer to hand something to the tasks
     _counters = counters
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
 
@@ -403,7 +404,9 @@ class _Store:
 
     def kept(self) -> str:
         """The end of an error message: what became of the finished lines."""
-        return "" if self.folder is None else f"; finished lines are kept in {self.folder}, run again with --resume (resume=True)"
+        if self.folder is None:
+            return ""
+        return f"; finished lines are kept in {self.folder}: run again with --resume (resume=True)"
 
     def clear(self) -> None:
         """Remove the finished lines, once the whole result is written."""
@@ -426,7 +429,7 @@ def _open_store(output: Path, resume: bool, force: bool) -> Iterator[_Store]:
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:
-        raise DatasetError(f"{output}: another sweep is writing to this file; wait for it, or choose another name.") from None
+        raise DatasetError(f"{output}: another sweep writes to this file; wait for it, or choose another.") from None
     try:
         if any(folder.glob("line-*.nc")) and not resume:
             if not force:

@@ -1,0 +1,575 @@
+"""The command line.  Everything heavy is imported inside the commands, so that ``--help`` is quick.
+
+Results go to standard output or a file, everything else to standard error.  Exit codes: 0 done, 1 not converged, 2 bad
+input or a result that cannot be written, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnphase.problem import Problem
+    from attnphase.solve import SolverSettings
+
+__all__ = ["format_value", "main"]
+
+_BRANCHES = ("semantic", "positional", "uninformed")
+_OMEGA_OF_FIG2 = 0.3
+_OMEGAS_SHOWN = (0.2, 0.3, 0.4)
+
+
+class _Program(click.Group):
+    """A group whose every expected error is one sentence on standard error."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run, and end the process unless `standalone_mode` is false."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        warnings.showwarning = _show_warning
+        try:
+            sys.exit(super().main(*args, standalone_mode=False, **extra) or 0)
+        except click.ClickException as error:
+            if not error.format_message() or type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                sys.exit(error.exit_code)
+            _end(error.format_message())
+        except click.Abort:  # what click makes of Ctrl-C
+            click.echo("attnphase: interrupted.", err=True)
+            sys.exit(130)
+        except OSError as error:
+            _end(f"{error.filename}: {error.strerror}." if error.filename else f"{error}.")
+        except Exception as error:
+            if not isinstance(error, _expected_errors()):
+                raise
+            _end(str(error))
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """The package's own errors: none can have been raised by a module that was not imported."""
+    homes = {"problem": "ProblemError", "dataset": "DatasetError", "compiled": "CacheError", "sweep": "SweepError"}
+    modules = {name: sys.modules.get(f"attnphase.{name}") for name in homes}
+    return tuple(getattr(module, homes[name]) for name, module in modules.items() if module is not None)
+
+
+def _end(sentence: str) -> NoReturn:
+    click.echo(f"attnphase: error: {' '.join(sentence.split())}", err=True)
+    sys.exit(2)
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    click.echo(f"attnphase: warning: {message}", err=True)
+
+
+class _ManyValues(click.Command):
+    """A command whose option ``--omega`` takes all the numbers that follow it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the option's name before each of its values."""
+        spelt: list[str] = []
+        open_ = False
+        for arg in args:
+            if open_ and spelt[-1] != "--omega" and _NUMBERS.fits(arg):
+                spelt.append("--omega")
+            open_ = arg.startswith("--omega") or (open_ and _NUMBERS.fits(arg))
+            spelt.append(arg)
+        return super().parse_args(ctx, spelt)
+
+
+class _Numbers(click.ParamType):
+    """START:STOP:COUNT, or numbers with commas between them."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, ...]:
+        """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            if ":" not in value:
+                return tuple(float(part) for part in value.split(","))
+            start, stop, count = value.split(":")
+            limits, size = (float(start), float(stop)), int(count)
+        except ValueError:
+            self.fail(f"{value!r} is neither START:STOP:COUNT nor numbers with commas between them.", param, ctx)
+        if not all(map(math.isfinite, limits)) or not 1 <= size <= 10**6:
+            self.fail(f"{value!r} needs finite START and STOP, and a COUNT from 1 to 1000000.", param, ctx)
+        import numpy as np
+
+        return tuple(np.linspace(*limits, size).tolist())
+
+    def fits(self, value: str) -> bool:
+        """Whether it begins like numbers."""
+        try:
+            float(value.replace(":", ",").split(",")[0])
+        except ValueError:
+            return False
+        return True
+
+
+_NUMBERS = _Numbers()
+
+
+# ------------------------------------------------------------------------------------------------------------ options
+
+
+def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+_problem_options = _options(
+    click.argument("problem_file", metavar="[PROBLEM.TOML]", required=False, type=click.Path(path_type=Path)),
+    click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of the problem."),
+)
+
+_solver_options = _options(
+    click.option("--method", default="newton", help="newton (default), anderson or damped."),
+    click.option("--tolerance", type=float, help="On the undamped relative residual."),
+    click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
+)
+
+_allow_unconverged = click.option(
+    "--allow-unconverged", is_flag=True, help="Exit with 0 also if a point did not converge."
+)
+_force = click.option("--force", is_flag=True, help="Replace an existing output file.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_quiet = click.option("--quiet", is_flag=True, help="No progress and no table.")
+_workers = click.option("--workers", type=int, help="Processes; as many as cores by default.")
+
+
+def _output(**settings: Any) -> Callable[[Any], Any]:
+    return click.option("-o", "--output", type=click.Path(path_type=Path), **settings)
+
+
+def _problem(problem_file: Path | None, changes: Sequence[str]) -> Problem:
+    from attnphase.problem import Problem, load_problem, parse_setting
+
+    problem = Problem() if problem_file is None else load_problem(problem_file)
+    return problem.with_fields(dict(map(parse_setting, changes))) if changes else problem
+
+
+def _settings(method: str, tolerance: float | None, max_maps: int | None) -> SolverSettings:
+    from attnphase.solve import SolverSettings
+
+    given = {"method": method, "tolerance": tolerance, "max_maps": max_maps}
+    return SolverSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+@click.group(cls=_Program, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="attnphase", message="%(prog)s %(version)s")
+def main() -> None:
+    """Phase diagrams of solvable attention models.
+
+    Without a PROBLEM.TOML the problem is the paper's (arXiv:2402.03902).
+    """
+
+
+@main.command()
+@_problem_options
+@click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
+@click.option("--branch", type=click.Choice([*_BRANCHES, "all"]), default="semantic", show_default=True)
+@_solver_options
+@_output(help="Write a netCDF file.")
+@_force
+@_json
+@_allow_unconverged
+@_quiet
+def solve(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: float,
+    branch: str,
+    method: str,
+    tolerance: float | None,
+    max_maps: int | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+) -> int:
+    """Solve one problem at one sample complexity."""
+    from dataclasses import asdict
+
+    from attnphase.dataset import check_output, save_dataset, to_json
+    from attnphase.solve import solve as solve_problem
+
+    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps)
+    if output is not None:
+        check_output(output, force)
+    ds = _with_command(solve_problem(problem, alpha, branch, **asdict(settings)))
+    if output is not None:
+        save_dataset(ds, output, force)
+    if as_json:
+        click.echo(to_json(ds))
+    elif not quiet:
+        _print_points(ds)
+    return _convergence(ds, allow_unconverged)
+
+
+@main.command()
+@_problem_options
+@click.option("--alpha", type=_NUMBERS, required=True, help="START:STOP:COUNT, or numbers with commas between them.")
+@click.option("--omega", type=_NUMBERS, help="Likewise; the problem's own by default.")
+@click.option(
+    "--branch",
+    "branches",
+    type=click.Choice(_BRANCHES),
+    multiple=True,
+    default=("semantic", "positional"),
+    show_default=True,
+)
+@_solver_options
+@_output(required=True, help="netCDF file for the result.")
+@_force
+@_workers
+@click.option("--resume", is_flag=True, help="Take up the finished lines of an interrupted sweep.")
+@_allow_unconverged
+@_quiet
+def sweep(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: tuple[float, ...],
+    omega: tuple[float, ...] | None,
+    branches: tuple[str, ...],
+    method: str,
+    tolerance: float | None,
+    max_maps: int | None,
+    output: Path,
+    force: bool,
+    workers: int | None,
+    resume: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+) -> int:
+    """Solve a problem on a grid, on all cores.
+
+    Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
+    """
+    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps)
+    ds = _sweep(
+        "run the same command again with --resume",
+        problem=problem,
+        alpha=alpha,
+        omega=omega,
+        branches=branches,
+        settings=settings,
+        workers=workers,
+        output=output,
+        resume=resume,
+        force=force,
+        progress=not quiet,
+    )
+    if not quiet:
+        click.echo(f"{output}: {_status_counts(ds)}")
+    return _convergence(ds, allow_unconverged)
+
+
+@main.command(cls=_ManyValues)
+@_problem_options
+@click.option(
+    "--omega", type=_NUMBERS, multiple=True, required=True, help="One or more weights of the positional part."
+)
+@_output(help="Write a netCDF file.")
+@_force
+@_json
+def thresholds(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    omega: tuple[tuple[float, ...], ...],
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Find alpha_c and alpha_l.
+
+    alpha_c is the sample complexity above which the semantic branch has the lower training loss, alpha_l that above
+    which it has a lower test error than the linear predictor.
+    """
+    from attnphase.branches import thresholds as find_thresholds
+    from attnphase.dataset import check_output, save_dataset, to_json
+
+    problem = _problem(problem_file, changes)
+    if output is not None:
+        check_output(output, force)
+    ds = _with_command(find_thresholds(problem, [value for values in omega for value in values]))
+    if output is not None:
+        save_dataset(ds, output, force)
+    if as_json:
+        click.echo(to_json(ds))
+    else:
+        _print_thresholds(ds)
+    return 0
+
+
+@main.command()
+@_problem_options
+@click.option(
+    "--format", "form", type=click.Choice(["latex", "markdown", "python"]), default="latex", show_default=True
+)
+def derive(problem_file: Path | None, changes: tuple[str, ...], form: str) -> int:
+    """Print the model's equations, or the source generated from them."""
+    from attnphase.derive import derive as derive_equations
+
+    click.echo(getattr(derive_equations(_problem(problem_file, changes)), form))
+    return 0
+
+
+@main.command()
+@click.argument("name", type=click.Choice(["fig2", "fig3"]))
+@click.option("--data", type=click.Path(path_type=Path), help="netCDF file to draw; computed if left out.")
+@_output(help="File of the figure, .png or .pdf; NAME.png by default.")
+@_force
+@_workers
+@_quiet
+def figure(name: str, data: Path | None, output: Path | None, force: bool, workers: int | None, quiet: bool) -> int:
+    """Draw a figure of the paper, from data or from scratch."""
+    from attnphase.dataset import check_output, load_dataset
+    from attnphase.figures import FIGURES, save_figure
+    from attnphase.problem import Problem
+
+    output = check_output(output or Path(f"{name}.png"), force)
+    if data is not None:
+        ds = load_dataset(data)
+    else:
+        alphas, omegas = _paper_grid(25, 26)
+        grid = {"alpha": alphas, "omega": (_OMEGA_OF_FIG2,) if name == "fig2" else omegas}
+        ds = _sweep("run the same command again", problem=Problem(), workers=workers, progress=not quiet, **grid)
+    save_figure(FIGURES[name](ds), output)
+    if not quiet:
+        click.echo(str(output))
+    return 0
+
+
+@main.command("phase-diagram")
+@click.option(
+    "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the results."
+)
+@click.option("--alphas", type=click.IntRange(2, 1000), default=25, show_default=True, help="Sample complexities.")
+@click.option(
+    "--omegas", type=click.IntRange(2, 1000), default=26, show_default=True, help="Weights of the positional part."
+)
+@click.option("--standard-error", type=float, default=2e-3, show_default=True, help="Relative, asked for on q.")
+@_workers
+@_quiet
+def phase_diagram(
+    output: Path, alphas: int, omegas: int, standard_error: float, workers: int | None, quiet: bool
+) -> int:
+    """Compute and draw the paper's phase diagram.
+
+    Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped.
+    """
+    from attnphase.branches import thresholds as find_thresholds
+    from attnphase.figures import fig2, fig3, save_figure
+    from attnphase.problem import Problem
+
+    begin = time.monotonic()
+    problem = Problem.paper().with_fields({"integration.standard_error": standard_error})
+    output.mkdir(parents=True, exist_ok=True)
+    alpha, omega = _paper_grid(alphas, omegas)
+    data = output / "phase_diagram.nc"
+    ds = _sweep(
+        "run the same command again to go on",
+        problem=problem,
+        alpha=alpha,
+        omega=omega,
+        workers=workers,
+        output=data,
+        resume=True,
+        force=True,
+        progress=not quiet,
+    )
+    figures = {"fig2.png": fig2, "fig3.png": fig3}
+    for name, draw in figures.items():
+        save_figure(draw(ds), output / name)
+    if quiet:
+        return 0
+    marks = find_thresholds(problem, _OMEGAS_SHOWN)
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    table.add_row("points", _status_counts(ds))
+    for i, value in enumerate(marks["omega"].to_numpy()):
+        threshold = format_value(float(marks["alpha_c"][i]), float(marks["alpha_c_stderr"][i]))
+        table.add_row(f"alpha_c at omega = {value:g}", threshold)
+    table.add_row("time", f"{time.monotonic() - begin:.0f} s")
+    table.add_row("files", ", ".join(str(output / name) for name in (data.name, *figures)))
+    _print_table(table)
+    return 0
+
+
+def _paper_grid(alphas: int, omegas: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The grid of Figure 3; the omega of Figure 2 is on it in any case."""
+    import numpy as np
+
+    omega = np.linspace(0, 0.5, omegas)
+    nearest = np.abs(omega - _OMEGA_OF_FIG2).argmin()
+    if np.isclose(omega[nearest], _OMEGA_OF_FIG2):
+        omega[nearest] = _OMEGA_OF_FIG2
+    else:
+        omega = np.union1d(omega, _OMEGA_OF_FIG2)
+    return tuple(np.linspace(0.05, 2, alphas).tolist()), tuple(omega.tolist())
+
+
+def _sweep(how_to_go_on: str, **arguments: Any) -> xr.Dataset:
+    """A sweep whose interruption ends in a sentence."""
+    from attnphase.sweep import sweep as sweep_problem
+
+    try:
+        return sweep_problem(**arguments)
+    except KeyboardInterrupt:
+        kept = "finished lines are kept" if "output" in arguments else "nothing is kept"
+        click.echo(f"attnphase: interrupted: {kept}; {how_to_go_on}.", err=True)
+        raise click.exceptions.Exit(130) from None
+
+
+# ------------------------------------------------------------------------------------------------------------- output
+
+
+def format_value(value: float, error: float) -> str:
+    """Return a number with its standard error in brackets, in units of the last digit: 0.11481(5).
+
+    Parameters
+    ----------
+    value, error : float
+        An error of zero, or one that only rounding made, leaves the number alone; so does an unknown one, NaN.
+
+    Returns
+    -------
+    str
+        The error has one digit, or two if the first is a 1.
+    """
+    if not math.isfinite(value):
+        return "–"
+    if abs(value) < 1e-12 and not error > 1e-12:
+        return "0"
+    if not (math.isfinite(error) and error > 1e-12 * abs(value)):
+        return f"{value:.6g}"
+    exponent = math.floor(math.log10(error))
+    digits = round(error / 10**exponent, 1)
+    places = -exponent + (1 if digits < 2 else 0)
+    if max(abs(value), error) < 1e-4:
+        power = math.floor(math.log10(max(abs(value), error)))
+        return f"{format_value(value / 10.0**power, error / 10.0**power)}e{power:d}"
+    if places <= 0:
+        return f"{round(value, places):.0f}({round(error, places):.0f})"
+    return f"{value:.{places}f}({round(error * 10**places)})"
+
+
+def _print_table(table: Any) -> None:
+    from rich.console import Console
+
+    # a table is never broken to fit a pipe
+    console = Console(highlight=False)
+    console.print(table, width=None if console.is_terminal else 200, soft_wrap=True)
+
+
+def _print_points(ds: xr.Dataset) -> None:
+    """An aligned table: a row for each quantity, a column for each branch."""
+    from rich.table import Table
+
+    from attnphase.dataset import POINT_VARIABLES, STATUS_MEANINGS
+
+    columns = [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"alpha = {float(ds['alpha']):g}")
+    for column in columns:
+        table.add_column(str(column["branch"].item()), justify="right")
+    for variable in POINT_VARIABLES:
+        if variable.name.endswith("_hat"):
+            continue
+        for label, index in _entries(variable.name, ds):
+            if variable.name == "status":
+                cells = [STATUS_MEANINGS[int(column["status"])] for column in columns]
+            elif variable.has_stderr:
+                pairs = ((column[variable.name][index], column[variable.stderr][index]) for column in columns)
+                cells = [format_value(float(value), float(error)) for value, error in pairs]
+            elif variable.dtype == "float64":
+                cells = [f"{float(column[variable.name]):.1e}" for column in columns]
+            else:
+                cells = [str(int(column[variable.name])) for column in columns]
+            table.add_row(label, *cells)
+    _print_table(table)
+
+
+def _entries(name: str, ds: xr.Dataset) -> Iterable[tuple[str, tuple[int, ...]]]:
+    """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
+    import numpy as np
+
+    inner = [dim for dim in ds[name].dims if dim not in ("branch", "omega", "alpha")]
+    for index in np.ndindex(*(ds.sizes[dim] for dim in inner)):
+        if inner[-2:] == ["row", "col"] and index[-1] < index[-2]:
+            continue
+        shown = [str(i + 1) for i, dim in zip(index, inner, strict=True) if dim == "token" or ds.sizes[dim] > 1]
+        yield (f"{name}[{','.join(shown)}]" if shown else name), index
+
+
+def _print_thresholds(ds: xr.Dataset) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("omega", "alpha_c", "alpha_l"):
+        table.add_column(name, justify="right")
+    for i in range(ds.sizes["omega"]):
+        cells = [format_value(float(ds[name][i]), float(ds[f"{name}_stderr"][i])) for name in ("alpha_c", "alpha_l")]
+        table.add_row(f"{float(ds['omega'][i]):g}", *cells)
+    _print_table(table)
+
+
+def _status_counts(ds: xr.Dataset) -> str:
+    from attnphase.dataset import STATUS_MEANINGS
+
+    status = ds["status"].to_numpy().ravel().tolist()
+    counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]
+    return ", ".join(counts)
+
+
+def _convergence(ds: xr.Dataset, allowed: bool) -> int:
+    """The exit code, after naming the points that did not converge."""
+    import numpy as np
+
+    from attnphase.dataset import STATUS_MEANINGS
+
+    status = ds["status"]
+    failed = np.argwhere(status.to_numpy() != 0)
+    if not len(failed):
+        return 0
+    names = []
+    for index in failed[:3]:
+        point = status[tuple(index)]
+        place = ", ".join(f"{name} = {_plain(point[name].item())}" for name in map(str, point.coords))
+        names.append(f"{place} ({STATUS_MEANINGS[int(point)]}, residual {float(ds['residual'][tuple(index)]):.1e})")
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    hint = "" if allowed else "; --allow-unconverged accepts this"
+    click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
+    return 0 if allowed else 1
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _with_command(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset with the command line in its history."""
+    import shlex
+
+    history = f"{ds.attrs['history']}\n{ds.attrs['created']}: attnphase {shlex.join(sys.argv[1:])}"
+    return ds.assign_attrs(history=history)
+
+
+if __name__ == "__main__":
+    main()
