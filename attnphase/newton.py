@@ -17,6 +17,7 @@ SIZE = LENGTH * COLUMNS
 MAX_NEWTON = 200
 GRADIENT_TOLERANCE = 1e-11
 DISTINCT = 1e-5  # two minima are one if no coordinate differs by more, relative to 1 + |u|
+CAPTURED = 1e-2  # a descent this close to a known minimum is taken to end there
 COLD, WARM, FROM_ZERO, REFRESH = 0, 1, 2, 3  # as in proximal.Starts
 
 
@@ -95,9 +96,38 @@ def scale_derivatives(u, factor, gradient, hessian, slope, curvature):
 
 
 @compiled
-def descend(u, center, factor, target, variance, h, gradient, hessian, contracted, slope, curvature, lower, step, trial):
-    """Damped Newton descent from ``u`` (overwritten).  Returns energy, loss and the number of steps, negative if the
-    gradient did not reach its tolerance."""
+def near(u, minimum):
+    for i in range(SIZE):
+        if abs(u[i] - minimum[i]) > CAPTURED * (1.0 + abs(minimum[i])):
+            return False
+    return True
+
+
+@compiled
+def descend(
+    u,
+    center,
+    factor,
+    target,
+    variance,
+    known,
+    best,
+    other,
+    h,
+    gradient,
+    hessian,
+    contracted,
+    slope,
+    curvature,
+    lower,
+    step,
+    trial,
+):
+    """Damped Newton descent from ``u`` (overwritten).
+
+    Returns energy, loss and the number of steps, negative if the gradient did not reach its tolerance.  A descent that
+    comes close to one of the ``known`` (0, 1 or 2) minima ``best`` and ``other`` stops with infinite energy.
+    """
     shift = 0.0
     place(u, center, factor, h)
     value = loss_derivatives(h, target, variance, gradient, hessian, contracted)
@@ -122,7 +152,8 @@ def descend(u, center, factor, target, variance, h, gradient, hessian, contracte
                 trial[i] = u[i] - step[i]
                 norm_trial += trial[i] * trial[i]
             place(trial, center, factor, h)
-            value_trial = loss(h, target, variance)
+            # slope and curvature keep the accepted point's derivatives, so these can be the trial's already
+            value_trial = loss_derivatives(h, target, variance, gradient, hessian, contracted)
             energy_trial = 0.5 * norm_trial + value_trial
             # rounding decides below 1e-14 of the energy: accept, the gradient is the stopping rule
             if energy_trial <= energy - 1e-4 * decrease + 4e-16 * (1.0 + abs(energy)):
@@ -131,13 +162,16 @@ def descend(u, center, factor, target, variance, h, gradient, hessian, contracte
             shift = max(4.0 * shift, 0.1)
         if not accepted:
             place(u, center, factor, h)
+            value = loss_derivatives(h, target, variance, gradient, hessian, contracted)
             return energy, value, -iteration - 1
         for i in range(SIZE):
             u[i] = trial[i]
         norm_u = norm_trial
+        if (known > 0 and near(u, best)) or (known > 1 and near(u, other)):
+            return np.inf, value, iteration
         shift = 0.0 if shift < 0.05 else 0.25 * shift
-        value = loss_derivatives(h, target, variance, gradient, hessian, contracted)
-        energy = 0.5 * norm_u + value
+        value = value_trial
+        energy = energy_trial
     return energy, value, -MAX_NEWTON
 
 
@@ -258,9 +292,28 @@ def minimise(centers, teacher_fields, factor, mixing, omega, variance, mode, min
                 continue
             s += 1
             to_scaled(start, center, factor, u)
+            known = 0 if best_energy == np.inf else (1 if other_energy == np.inf else 2)
             energy, value, flag = descend(
-                u, center, factor, target, variance, h, gradient, hessian, contracted, slope, curvature, lower, step, trial
+                u,
+                center,
+                factor,
+                target,
+                variance,
+                known,
+                best,
+                other,
+                h,
+                gradient,
+                hessian,
+                contracted,
+                slope,
+                curvature,
+                lower,
+                step,
+                trial,
             )
+            if energy == np.inf:
+                continue
             gap = 0.0
             if best_energy < np.inf:
                 for i in range(SIZE):

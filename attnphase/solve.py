@@ -40,9 +40,10 @@ Array = NDArray[np.float64]
 BRANCHES = ("semantic", "positional", "uninformed")
 REPLICATES = 16
 COARSE_POINTS = 64
-RESPONSE_POINTS = 512  # derivatives of the map: fewer would be ruled by the jumps of single nodes
-GAUSS_HERMITE_ORDERS = (8, 12, 16, 20, 26, 36, 48)
+MEDIUM_POINTS = 256  # derivatives of the map: fewer would be ruled by the jumps of single nodes
+GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
 MAX_TENSOR_NODES = 2**22
+SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
 
 
@@ -245,7 +246,6 @@ class _Map:
             m_hat=hats.m_hat,
             theta_hat=hats.theta_hat,
         )
-        near = (self.minima.gap < NEAR_DEGENERATE).reshape(-1, *channel.rule.nodes.shape[:2])
         return {
             "q": np.stack([o.q for o in images]),
             "V": np.stack([o.V for o in images]),
@@ -256,8 +256,15 @@ class _Map:
             "m_hat": np.moveaxis(hats.m_hat[..., 0], 1, 0),
             "theta_hat": np.moveaxis(hats.theta_hat, 1, 0),
             **observables,
-            "second_minimum_share": (near @ channel.rule.weights).mean(axis=0),
+            "second_minimum_share": self.second_minimum_share(NEAR_DEGENERATE),
         }
+
+    def second_minimum_share(self, within: float) -> Array:
+        """Share of nodes whose second minimum lies less than ``within`` above the lowest, per replicate (S,)."""
+        assert self.minima is not None
+        rule = self.channel.rule
+        near = (self.minima.gap < within).reshape(-1, *rule.nodes.shape[:2])
+        return (near @ rule.weights).mean(axis=0)
 
     def free_entropy(self, x: Array) -> float:
         """``-Phi`` at ``x`` and its conjugates."""
@@ -302,14 +309,20 @@ def _restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Response:
-    """Derivatives at a fixed point: of the map (P, P) and of every measured quantity (E, P)."""
+    """Derivatives at a fixed point: of the map (D, D) and of every measured quantity (E, D), with the order of the rule
+    they were taken under."""
 
     jacobian: Array
     measured: Array
+    order: int
 
 
-def _response(map_: _Map, x: Array) -> _Response:
-    """Derivatives by finite differences, 2 P evaluations."""
+def _response(map_: _Map, x: Array, enough: Rule) -> _Response:
+    """Derivatives by finite differences, 2 D evaluations, under the map's rule or, if that is finer, `enough`."""
+    rule = map_.channel.rule
+    if rule.randomised and rule.order > enough.order:
+        channel = replace(map_.channel, rule=enough)
+        return _response(_Map(channel, map_.alpha, map_.gauge, map_.sector), x, enough)
 
     def both(point: Array) -> Array | None:
         measured = map_.measure(point)
@@ -318,7 +331,8 @@ def _response(map_: _Map, x: Array) -> _Response:
         return np.concatenate([_images(measured, map_).mean(axis=0), _flatten(measured).mean(axis=0)])
 
     joint = finite_difference_jacobian(both, x, map_.scales(x))
-    return _Response(joint[: len(x)], joint[len(x) :])
+    order = rule.order if rule.randomised else enough.order
+    return _Response(joint[: len(x)], joint[len(x) :], order)
 
 
 def _images(measured: dict[str, Array], map_: _Map) -> Array:
@@ -392,9 +406,9 @@ class _Run:
         self.maps += found.maps
         return found
 
-    def settle(self, map_: _Map, x: Array, method: Callable[[], Any], tolerance: float) -> FixedPoint:
-        """Iterate, search all local problems afresh, and go on as long as that changes the map."""
-        found = self.iterate(map_, x, method(), tolerance)
+    def verified(self, map_: _Map, found: FixedPoint, method: Callable[[], Any]) -> FixedPoint:
+        """Search all local problems afresh, and go on iterating as long as that changes the map."""
+        tolerance = self.settings.tolerance
         for _ in range(6):
             if found.status is not Status.converged or map_.channel.rule.name == "published":
                 break
@@ -414,10 +428,20 @@ class _Run:
         first = self.iterate(map_, x, Damped(0.8), tolerance, 25)
         if first.status is Status.converged:
             return first
-        found = self.settle(map_, first.point, Anderson, tolerance)
+        found = self.iterate(map_, first.point, Anderson(), tolerance, 150)
         if found.status is Status.converged:
             return found
-        return self.settle(map_, first.point, lambda: Damped(0.9), tolerance)
+        slow = self.iterate(map_, first.point, Damped(0.9), tolerance)
+        return slow if slow.residual < found.residual else found
+
+    def newton(self, map_: _Map, x: Array, jacobian: Array) -> FixedPoint:
+        """Newton from a good start; Anderson where that fails."""
+        tolerance = self.settings.tolerance
+        found = self.iterate(map_, x, Newton(jacobian.copy()), tolerance, 40)
+        if found.status is Status.converged:
+            return found
+        retry = self.iterate(map_, x, Anderson(), tolerance, 150)
+        return retry if retry.residual < found.residual else found
 
 
 # --- which rule next --------------------------------------------------------------------------------------------------
@@ -460,6 +484,11 @@ class _Rules:
             return self.gauss_hermite(integration.nodes or GAUSS_HERMITE_ORDERS[0])
         return self.sobol(COARSE_POINTS)
 
+    def medium(self) -> Rule:
+        """Where a continued line starts, and the rule for derivatives."""
+        first = self.first()
+        return self.sobol(MEDIUM_POINTS) if first.randomised else first
+
     def single(self) -> Rule:
         """The only rule of a method that does not refine."""
         integration = self.problem.integration
@@ -467,31 +496,36 @@ class _Rules:
             return self.first()
         return self.sobol(integration.nodes or 1024)
 
-    def next(self, rule: Rule, error: float, smooth: bool) -> Rule | None:
+    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
         """The next rule, or None if the last one is good enough or cannot be refined.
 
         Parameters
         ----------
         error : float
             Relative standard error of q under `rule`.
-        smooth : bool
-            No node has a second minimum.
+        second_minima : float
+            Share of nodes with a second minimum. Where there are any the minimiser jumps, and a Gauss-Hermite rule
+            neither converges fast nor knows its error.
         """
         integration = self.problem.integration
         fixed, target = integration.nodes, integration.standard_error
         if rule.name == "published":
             return None
         if fixed is not None:
-            done = rule.order == fixed
-            return None if done else self.sobol(fixed)
+            return None if rule.order == fixed else self.sobol(fixed)
+        largest = 2 ** int(math.log2(max(self.max_nodes // REPLICATES, 2)))
+        medium = min(MEDIUM_POINTS, largest)
+        automatic = integration.rule == "auto" and self.dimensions[0] <= 4
+        if rule.name == "gauss-hermite" and automatic and second_minima > SMOOTH:
+            return self.sobol(medium)
+        if rule.name == "sobol" and rule.order < medium:
+            return self.sobol(medium)
         if error <= target:
             return None
-        few = self.dimensions[0] <= 4
-        if rule.name == "gauss-hermite" or (integration.rule == "auto" and few and smooth):
+        if rule.name == "gauss-hermite" or (automatic and second_minima == 0 and rule.order == medium):
             finer = [o for o in GAUSS_HERMITE_ORDERS if rule.name != "gauss-hermite" or o > rule.order]
             affordable = [o for o in finer if o ** self.dimensions[0] <= MAX_TENSOR_NODES]
             return self.gauss_hermite(affordable[0]) if affordable else None
-        largest = 2 ** int(math.log2(max(self.max_nodes // REPLICATES, 2)))
         # the error falls about like N^-0.85
         factor = 2 ** math.ceil(math.log2(max((1.15 * error / target) ** (1 / 0.85), 2.0)))
         points = min(rule.order * min(factor, 64), largest)
@@ -544,44 +578,38 @@ def solve_point(
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     previous = start.restart if isinstance(start, BranchPoint) else None
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
-    sector = Sector.of(beginning, token_permutations(problem), kernels.sign_symmetric, kernels.teacher_rank)
+    symmetric_point = start if isinstance(start, Overlaps) else informed
+    sector = Sector.of(symmetric_point, token_permutations(problem), kernels.sign_symmetric, kernels.teacher_rank)
     run = _Run(problem, float(alpha), settings, kernels, spectrum, informed, sector)
     rules = _Rules(problem, kernels, settings.max_nodes)
 
-    direct = settings.method != "newton" or problem.integration.rule == "published"
-    map_ = run.map(rules.single() if direct else rules.first())
-    x = map_.pack(beginning)
-    if direct:
-        method = METHODS["anderson" if settings.method == "newton" else settings.method]
-        found = run.settle(map_, x, method, settings.tolerance)
-    elif previous is not None and previous.jacobian is not None and len(previous.jacobian) == len(x):
-        jacobian = previous.jacobian
-        found = run.settle(map_, x, lambda: Newton(jacobian.copy()), settings.tolerance)
-        if found.status is not Status.converged:
-            found = run.coarse(map_, x)
-    else:
-        found = run.coarse(map_, x)
-    result = _measured(run, rules, map_, found, None)
-
-    refined = False
-    while not direct:
-        smooth = map_.minima is not None and bool(np.isinf(map_.minima.gap).all())
-        rule = rules.next(map_.channel.rule, result.relative_error, smooth)
-        if rule is None:
-            break
+    refine = settings.method == "newton" and problem.integration.rule != "published"
+    jacobian = previous.jacobian if previous and refine else None
+    rule = rules.single() if not refine else rules.first() if jacobian is None else rules.medium()
+    point, response = beginning, None
+    while True:
         map_ = run.map(rule)
-        jacobian = result.response.jacobian
-        finer = run.settle(map_, found.point, lambda: Newton(jacobian.copy()), settings.tolerance)
-        if finer.status is not Status.converged:
-            retry = run.settle(map_, found.point, Anderson, settings.tolerance)
-            finer = retry if retry.residual < finer.residual else finer
-        found = finer
-        finer_response = rule.randomised and rule.order >= RESPONSE_POINTS and not refined
-        refined = refined or finer_response
-        result = _measured(run, rules, map_, found, None if finer_response else result.response)
-        if found.status is not Status.converged:
+        x = map_.pack(point)
+        if not refine:
+            method = METHODS["anderson" if settings.method == "newton" else settings.method]
+            found = run.iterate(map_, x, method(), settings.tolerance)
+        elif jacobian is None:
+            method = Anderson
+            found = run.coarse(map_, x)
+        else:
+            method = Anderson
+            found = run.newton(map_, x, jacobian)
+        if response is None or response.order < rules.medium().order:
+            response = _response(map_, found.point, rules.medium())
+        measured = _measured(run, rules, map_, found, response)
+        finer = rules.next(rule, measured.relative_error, map_.second_minimum_share(np.inf).mean()) if refine else None
+        if finer is None:
             break
-    return _branch_point(run, branch, map_, found, result)
+        rule, point, jacobian = finer, map_.unpack(found.point), response.jacobian
+    checked = run.verified(map_, found, method)
+    if checked is not found:
+        found, measured = checked, _measured(run, rules, map_, checked, response)
+    return _branch_point(run, branch, map_, found, measured, response)
 
 
 def token_permutations(problem: Problem) -> tuple[tuple[int, ...], ...]:
@@ -609,25 +637,14 @@ class _Measured:
 
     values: dict[str, Any]
     errors: dict[str, Any]
-    response: _Response
     relative_error: float
 
 
-def _measured(run: _Run, rules: _Rules, map_: _Map, found: FixedPoint, response: _Response | None) -> _Measured:
-    """Measure at the point found, with the derivatives of a coarser rule or new ones.
-
-    Raises
-    ------
-    ArithmeticError
-        The point lies outside the domain: only possible for a start that was given.
-    """
+def _measured(run: _Run, rules: _Rules, map_: _Map, found: FixedPoint, response: _Response) -> _Measured:
+    """Measure at the point found."""
     measured = map_.measure(found.point)
     if measured is None:
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
-    if response is None:
-        coarser = map_.channel.rule.randomised and map_.channel.rule.order > RESPONSE_POINTS
-        response = _response(run.map(rules.sobol(RESPONSE_POINTS)) if coarser else map_, found.point)
-        map_(found.point)
     gauge = rules.gauge(map_.channel.rule)
     errors = _errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
     overlaps = map_.unpack(found.point)
@@ -635,10 +652,12 @@ def _measured(run: _Run, rules: _Rules, map_: _Map, found: FixedPoint, response:
     values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
     floor = 1e-6 * np.trace(run.spectrum.rho, axis1=-2, axis2=-1).mean()
     relative = float(np.abs(errors["q"]).max() / max(np.abs(overlaps.q).max(), floor))
-    return _Measured(values, errors, response, relative)
+    return _Measured(values, errors, relative)
 
 
-def _branch_point(run: _Run, branch: str, map_: _Map, found: FixedPoint, result: _Measured) -> BranchPoint:
+def _branch_point(
+    run: _Run, branch: str, map_: _Map, found: FixedPoint, result: _Measured, response: _Response
+) -> BranchPoint:
     values, errors = dict(result.values), dict(result.errors)
     direct = values.pop("training_loss_direct")
     errors.pop("training_loss_direct")
@@ -658,7 +677,7 @@ def _branch_point(run: _Run, branch: str, map_: _Map, found: FixedPoint, result:
         iterations=run.maps,
         rule=rule.name,
         nodes=rule.size,
-        restart=Restart(map_.unpack(found.point), result.response.jacobian),
+        restart=Restart(map_.unpack(found.point), response.jacobian),
     )
 
 
