@@ -148,7 +148,7 @@ class SpectralMean(_Operator):
         return (MatrixSpectralMean if _is_matrix(body) else ScalarSpectralMean)(body)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\int\!\mathrm{{d}}\nu\; {_bracketed(self.body, printer)}"
+        return rf"\int\!\mathrm{{d}}\nu\, {_bracketed(self.body, printer)}"
 
 
 class ScalarSpectralMean(SpectralMean, Expr):
@@ -266,7 +266,7 @@ class CommonGaussianMoment(Expr):
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         if self.kind == "channel":
             return rf"\log \mathbb{{E}}\left[Z_y(\omega, k)^{{{printer._print(self.args[1])}}}\right]"
-        return rf"\int\!\mathrm{{d}}\nu\; \log \mathbb{{E}}_z\left[Z_w(z)^{{{printer._print(self.args[1])}}}\right]"
+        return rf"\int\!\mathrm{{d}}\nu\, \log \mathbb{{E}}_z\left[Z_w(z)^{{{printer._print(self.args[1])}}}\right]"
 
 
 class LogPartitionMean(Expr):
@@ -282,7 +282,7 @@ class LogPartitionMean(Expr):
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         if self.kind == "channel":
             return r"\mathbb{E}\left[\log Z_y(\omega, k)\right]"
-        return r"\int\!\mathrm{d}\nu\; \mathbb{E}_z\left[\log Z_w(z)\right]"
+        return r"\int\!\mathrm{d}\nu\, \mathbb{E}_z\left[\log Z_w(z)\right]"
 
 
 class QuadraticMinimum(Expr):

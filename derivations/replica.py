@@ -322,9 +322,8 @@ def derive_free_entropy() -> FreeEntropy:
     fifth = Step(
         "ridge prior",
         "(108)",
-        r"For the ridge the minimum over one row of the weights is a completed square, with "
-        r"$R = (\lambda I + \sum_\kappa \gamma_\kappa \hat V_\kappa)^{-1}$ and "
-        r"$b = \sum_\kappa (\tau_\kappa \hat m_\kappa + \gamma_\kappa \hat\theta_\kappa \pi)$.",
+        r"For the ridge the minimum over one row of the weights is a completed square, reached at "
+        r"$w = R (b + S^{1/2} z)$.",
         terms,
         fourth.latex,
     )
