@@ -321,11 +321,12 @@ def thresholds(
 @click.option(
     "--format", "form", type=click.Choice(["latex", "markdown", "python"]), default="latex", show_default=True
 )
-def derive(problem_file: Path | None, changes: tuple[str, ...], form: str) -> int:
+@click.option("--concrete", is_flag=True, help="Write the sums out for the problem's own sizes.")
+def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool) -> int:
     """Print the model's equations, or the source generated from them."""
     from attnphase.derive import derive as derive_equations
 
-    click.echo(getattr(derive_equations(_problem(problem_file, changes)), form))
+    click.echo(getattr(derive_equations(_problem(problem_file, changes), concrete=concrete), form))
     return 0
 
 

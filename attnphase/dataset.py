@@ -256,7 +256,7 @@ def from_points(
         places[index] = point
     ordered = [places.get(index) for index in product(*(range(size) for size in sizes))]
     columns = {
-        name: np.stack(rows).reshape(*sizes, *rows[0].shape)
+        name: np.stack(rows).reshape(sizes + rows[0].shape)
         for name, rows in _columns(ordered, points[0]).items()
     }  # fmt: skip
     scalars = {"branch": points[0].branch, "alpha": points[0].alpha}
@@ -287,7 +287,7 @@ def from_lines(
     swept = _in_order(swept)
     sizes = tuple(len(values) for values in swept.values())[:-1]
     columns = {
-        name: np.stack([line[name].to_numpy() for line in lines]).reshape(*sizes, *lines[0][name].shape)
+        name: np.stack([line[name].to_numpy() for line in lines]).reshape(sizes + lines[0][name].shape)
         for name in map(str, lines[0].data_vars)
     }
     rules = sorted({rule for line in lines for rule in line.attrs["rule"].split(", ")})

@@ -36,7 +36,7 @@ from attnphase.dataset import (
     save_dataset,
 )
 from attnphase.problem import Problem, ProblemError
-from attnphase.solve import BRANCHES, BranchPoint, SolverSettings
+from attnphase.solve import BRANCHES, BranchPoint, SolverSettings, initial_overlaps
 
 if TYPE_CHECKING:
     from ctypes import Array as SharedArray
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "SweepError", "parts_folder", "sweep"]
 
+_GUARD = 'in a script, the call of sweep must stand under if __name__ == "__main__":'
 _RETRIES = 2
 _POLL = 0.2  # seconds between two looks at the workers' counters
 _PLAIN_REPORT = 10.0  # seconds between two lines of progress where there is no terminal
@@ -153,11 +154,9 @@ def sweep(
     -----
     Workers are started afresh (``spawn``), so a script must call this under ``if __name__ == "__main__":``.
     """
-    if multiprocessing.parent_process() is not None and workers != 1:
-        raise SweepError(
-            "sweep was called while a worker process was starting:"
-            ' in a script, put the call under if __name__ == "__main__":, or use workers=1.'
-        )
+    # while a starting worker imports the user's script, that is __mp_main__ and not yet __main__
+    if sys.modules.get("__mp_main__") is not sys.modules["__main__"] and workers != 1:
+        raise SweepError(f"sweep was called while a worker process was starting: {_GUARD}.")
     if workers is not None and workers < 1:
         raise ProblemError("workers", f"workers must be at least 1, but it is {workers}.")
     settings = settings or SolverSettings()
@@ -227,6 +226,7 @@ def _lines(problem: Problem, swept: Mapping[str, list[Any]], settings: SolverSet
         label = ", ".join([branch, *(f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
                                      for name, value in changes.items())])  # fmt: skip
         changed = problem.with_fields(changes) if changes else problem
+        initial_overlaps(changed, branch)  # a branch that the problem cannot have is refused before the work begins
         lines.append(Line(changed, branch, tuple(swept["alpha"]), settings, label))
     shapes = {_shape(line.problem)[:3] for line in lines}
     if len(shapes) > 1:
@@ -277,7 +277,7 @@ def _run(
                 report.say(f"a worker process died; {len(remaining)} lines are tried again by {workers} workers.")
     else:
         raise SweepError(
-            f"worker processes died {_RETRIES + 1} times, perhaps because memory ran out; {len(remaining)} of"
+            f"worker processes died {_RETRIES + 1} times, perhaps because memory ran out ({_GUARD}); {len(remaining)} of"
             f" {len(lines)} lines are unfinished, the first is {lines[remaining[0]].label}{parts.kept()}."
         )
     _raise_failures(lines, failures, parts)
@@ -328,10 +328,10 @@ def _run_pool(
         report.set(base + sum(counters))
         pool.shutdown()
     except BaseException:
-        # points of unfinished lines are lost
-        report.set(base + sum(len(lines[i].alphas) for i in todo if i in finished))
         writer.close()
         pool.shutdown(wait=True, cancel_futures=True)
+        # points of unfinished lines are lost
+        report.set(base + sum(len(lines[i].alphas) for i in todo if i in finished))
         raise
     finally:
         writer.close()

@@ -1,0 +1,308 @@
+"""Sweeps that are killed, interrupted, resumed, or given bad lines: nothing finished is lost or computed twice."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnphase.dataset import DatasetError, load_dataset
+from attnphase.problem import Problem, ProblemError
+from attnphase.sweep import SweepError, parts_folder, sweep
+
+sweep_module = sys.modules["attnphase.sweep"]  # as an attribute of the package, sweep is the function
+COARSE = {"integration.rule": "sobol", "integration.nodes": 16}
+PROBLEM = Problem().with_fields(COARSE)
+ALPHAS = [1.6, 2.0]
+OMEGAS = [0.1, 0.2, 0.3]
+COMMAND = [sys.executable, "-m", "attnphase.cli", "sweep", "--set", "integration.rule=sobol"]
+COMMAND += ["--set", "integration.nodes=16", "--alpha", "1.6,2", "--omega", "0.1,0.2,0.3", "--workers", "2"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return sweep(PROBLEM, ALPHAS, OMEGAS, workers=1)
+
+
+def parts(output):
+    return sorted(parts_folder(output).glob("line-*.nc"))
+
+
+def wait_until(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+def start(output, *options):
+    """The command in a session of its own, as a terminal would have it."""
+    return subprocess.Popen(
+        [*COMMAND, "-o", str(output), *options], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def group_is_gone(process):
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def killer(how_often):
+    """Kill one worker process, so many times; every time a new pool has started."""
+
+    def run():
+        killed = set()
+        while len(killed) < how_often and not stop.is_set():
+            for process in multiprocessing.active_children():
+                if process.pid not in killed and "ForkProcess" not in type(process).__name__:
+                    time.sleep(0.3)
+                    os.kill(process.pid, signal.SIGKILL)
+                    killed.add(process.pid)
+                    break
+            time.sleep(0.3)
+
+    stop = threading.Event()
+    thread = threading.Thread(target=run)
+    thread.start()
+    return stop, thread
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def test_processes_and_one_process_give_the_same(undisturbed, tmp_path):
+    output = tmp_path / "out.nc"
+    ds = sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=output)
+    xr.testing.assert_equal(ds, undisturbed)
+    xr.testing.assert_identical(load_dataset(output), ds)
+    assert [p.name for p in tmp_path.iterdir()] == ["out.nc"]
+
+
+def test_a_killed_worker_is_replaced(undisturbed, tmp_path, capfd):
+    stop, thread = killer(1)
+    try:
+        ds = sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=tmp_path / "out.nc")
+    finally:
+        stop.set()
+        thread.join()
+    xr.testing.assert_equal(ds, undisturbed)
+    assert "a worker process died" in capfd.readouterr().err
+
+
+def test_workers_that_always_die_end_the_sweep(tmp_path):
+    stop, thread = killer(1000)
+    try:
+        with pytest.raises(SweepError, match="died 3 times.*--resume"):
+            sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=tmp_path / "out.nc")
+    finally:
+        stop.set()
+        thread.join()
+    assert not (tmp_path / "out.nc").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_line_that_fails_is_named_and_the_others_are_kept(tmp_path, workers):
+    problem = Problem().with_fields({"integration.rule": "gauss-hermite"})
+    output = tmp_path / "out.nc"
+    fields = {"integration.nodes": [4, 256]}  # 256^4 nodes are refused by the solver
+    with pytest.raises(SweepError, match=r"the line semantic, integration.nodes = 256 failed: .*kept") as caught:
+        sweep(problem, [2.0], branches=["semantic"], fields=fields, workers=workers, output=output)
+    assert isinstance(caught.value.__cause__, ProblemError)
+    assert len(parts(output)) == 1
+    assert not output.exists()
+
+
+# --- interruption ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
+def test_an_interrupted_sweep_keeps_its_lines_and_is_resumed(undisturbed, tmp_path, how):
+    output = tmp_path / "out.nc"
+    process = start(output)
+    wait_until(lambda: parts(output))
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)
+    else:
+        process.kill()  # the parent alone: its workers must notice
+    errors = process.communicate(timeout=60)[1]
+    wait_until(lambda: group_is_gone(process), 20)
+    finished = parts(output)
+    assert finished
+    assert not output.exists()
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "Traceback" not in errors
+        sentence = errors.strip().splitlines()[-1]
+        assert sentence == (
+            "attnphase: interrupted: finished lines are kept; run the same command again with --resume."
+        )
+    before = {path: path.stat().st_mtime_ns for path in finished}
+
+    refused = start(output)
+    assert "--resume" in refused.communicate(timeout=60)[1]
+    assert refused.returncode == 2
+    assert {path: path.stat().st_mtime_ns for path in finished} == before
+
+    resumed = start(output, "--resume")
+    errors = resumed.communicate(timeout=120)[1]
+    assert resumed.returncode == 0, errors
+    assert f"{len(finished)} of 6 lines are finished already" in errors
+    xr.testing.assert_equal(load_dataset(output), undisturbed)
+    assert [p.name for p in tmp_path.iterdir()] == ["out.nc"]
+
+
+def test_ctrl_c_in_python_is_passed_on(tmp_path):
+    def interrupt(self, done):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_module._Report, "set", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=tmp_path / "out.nc")
+    assert multiprocessing.active_children() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- finished lines -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def half_done(tmp_path):
+    """An output whose sweep stopped after two of six lines, as if by a crash."""
+    output = tmp_path / "out.nc"
+    save = sweep_module._Store.save
+
+    def save_two(self, line, ds):
+        save(self, line, ds)
+        if len(parts(output)) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_module._Store, "save", save_two)
+        with pytest.raises(KeyboardInterrupt):
+            sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=output)
+    assert len(parts(output)) == 2
+    return output
+
+
+@pytest.fixture
+def solved(monkeypatch):
+    """Labels of the lines that are computed in this process."""
+    labels = []
+    solve = sweep_module.Line.solve
+
+    def counted(self, *args):
+        labels.append(self.label)
+        return solve(self, *args)
+
+    monkeypatch.setattr(sweep_module.Line, "solve", counted)
+    return labels
+
+
+def test_finished_lines_are_not_computed_again(undisturbed, half_done, solved):
+    ds = sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=half_done, resume=True)
+    xr.testing.assert_equal(ds, undisturbed)
+    assert len(solved) == 4
+
+
+@pytest.mark.parametrize("damage", [b"", b"CDF nonsense", None], ids=["empty", "garbage", "truncated"])
+def test_a_damaged_line_is_computed_again(undisturbed, half_done, solved, capsys, damage):
+    path = parts(half_done)[0]
+    path.write_bytes(path.read_bytes()[:3000] if damage is None else damage)
+    ds = sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=half_done, resume=True)
+    xr.testing.assert_equal(ds, undisturbed)
+    assert len(solved) == 5
+    assert "computed again" in capsys.readouterr().err
+
+
+def test_lines_of_another_problem_are_not_taken_up(half_done, solved):
+    other = PROBLEM.with_fields({"regularizer.strength": 0.02})
+    ds = sweep(other, ALPHAS, OMEGAS, workers=1, output=half_done, resume=True)
+    assert len(solved) == 6
+    assert ds.attrs["problem_hash"] == other.hash
+    assert not parts_folder(half_done).exists()
+
+
+def test_force_discards_finished_lines(half_done, solved):
+    sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=half_done, force=True)
+    assert len(solved) == 6
+
+
+def test_a_full_disk_ends_in_a_sentence_and_keeps_what_is_there(half_done, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attnphase.dataset.os.fsync", full)
+        with pytest.raises(DatasetError, match="No space left on device"):
+            sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=half_done, resume=True)
+    assert len(parts(half_done)) == 2
+    assert len(list(parts_folder(half_done).iterdir())) == 3  # and the lock
+
+
+def test_two_sweeps_do_not_share_an_output(half_done):
+    import filelock
+
+    with filelock.FileLock(parts_folder(half_done) / "lock"), pytest.raises(DatasetError, match="another sweep"):
+        sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=half_done, resume=True)
+    assert len(parts(half_done)) == 2
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"alpha": [0.0]}, "alpha must be a positive number"),
+        ({"alpha": [np.nan]}, "alpha must be a positive number"),
+        ({"alpha": []}, "alpha has no values"),
+        ({"alpha": [1.0, 1.0]}, "alpha has a value twice"),
+        ({"omega": [1.5]}, "teacher.omega must be a number from 0 to 1"),
+        ({"branches": ["sematic"]}, "branch must be one of"),
+        ({"fields": {"teacher.omga": [0.1]}}, "did you mean"),
+        ({"fields": {"tokens.length": [2, 3]}}, "sweep each size alone"),
+        ({"fields": {"teacher.mixing": [((0.5, 0.5), (0.5, 0.5))]}}, "cannot be swept"),
+        ({"fields": {"teacher.omega": [0.1]}, "omega": [0.1]}, "twice"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"fields": {"positions.kind": ["none"]}}, "positional"),
+    ],
+)
+def test_a_bad_grid_is_refused_before_any_work(solved, arguments, sentence):
+    with pytest.raises(ProblemError, match=sentence):
+        sweep(PROBLEM, **{"alpha": ALPHAS, **arguments})
+    assert solved == []
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_any_work(solved, tmp_path):
+    with pytest.raises(DatasetError, match="no folder"):
+        sweep(PROBLEM, ALPHAS, output=tmp_path / "missing" / "out.nc")
+    (tmp_path / "out.nc").touch()
+    with pytest.raises(DatasetError, match="--force"):
+        sweep(PROBLEM, ALPHAS, output=tmp_path / "out.nc")
+    assert solved == []
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import attnphase as ap\n"
+        f"problem = ap.Problem().with_fields({COARSE!r})\n"
+        "ap.sweep(problem, [2.0], branches=['semantic', 'positional'], workers=2)\n"
+    )
+    path = os.pathsep.join([str(Path(sweep_module.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode != 0
+    assert 'if __name__ == "__main__":' in done.stderr
