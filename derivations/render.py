@@ -1,23 +1,36 @@
 r"""The equations of a model as a page to read: LaTeX and Markdown.
 
-Nothing derived is written here: formulas are printed from the expressions of `derivations.replica`,
-`derivations.saddle_point` and `derivations.observables`; only definitions (what a symbol stands for) and the sentences
-around them are text.  A page is a `Document`, a sequence of headings, paragraphs and tagged formulas, from which both
-formats are written.
+Nothing derived is written here: formulas are printed from the expressions of
+`derivations.replica`, `derivations.saddle_point` and `derivations.observables`; only definitions
+(what a symbol stands for) and the sentences around them are text.  A page is a `Document`, a
+sequence of headings, paragraphs and tagged formulas, from which both formats are written.
 
-Two kinds of pages: with L, r and t as symbols, or, with ``concrete=True``, for the sizes of the given model.  Sums over
-tokens are then written out, and at r = t = 1 all matrices are printed as the numbers they are.
+Two kinds of pages: with L, r and t as symbols, or, with ``concrete=True``, for the sizes of the
+given model.  Sums over tokens are then written out, and at r = t = 1 all matrices are printed as
+the numbers they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from sympy import Add, Expr, Indexed, Integer, Mul, Pow, Rational, S, Symbol, preorder_traversal, sqrt
+from sympy import (
+    Add,
+    Expr,
+    Indexed,
+    Integer,
+    Mul,
+    Pow,
+    Rational,
+    S,
+    Symbol,
+    preorder_traversal,
+    sqrt,
+)
 from sympy.matrices.expressions import (
     Identity,
     Inverse,
@@ -62,6 +75,7 @@ __all__ = [
     "Heading",
     "Paragraph",
     "document",
+    "equations_page",
     "latex",
     "markdown",
 ]
@@ -122,7 +136,8 @@ def scalarized(expression: Any) -> Any:
     return kind(*(scalarized(a) for a in expression.args))
 
 
-# the order in which commuting factors of a product are written: conjugates, then the names missing here, then these
+# the order in which commuting factors of a product are written: conjugates, then the names that are
+# missing here, then these
 _FACTORS = ("theta", "m", "g", "xi", "k", "b", "pi", "z", "w")
 _FACTOR_RANK = {sym.LATEX.get(name, name): i for i, name in enumerate(_FACTORS)}
 _CONTROLS = {sym.alpha, sym.beta, sym.ridge, sym.n, sym.L}
@@ -131,8 +146,9 @@ _CONTROLS = {sym.alpha, sym.beta, sym.ridge, sym.n, sym.L}
 class EquationPrinter(LatexPrinter):
     r"""Print equations the way they are written on paper.
 
-    Numerical coefficients stand in front as small fractions and signs between terms, products have no dots, transposes
-    are :math:`X^\top`, and pairs :math:`(X + X^\top)/2` are :math:`\mathrm{sym}[X]`.
+    Numerical coefficients stand in front as small fractions and signs between terms, products have
+    no dots, transposes are :math:`X^\top`, and pairs :math:`(X + X^\top)/2` are
+    :math:`\mathrm{sym}[X]`.
 
     Parameters
     ----------
@@ -183,8 +199,8 @@ class EquationPrinter(LatexPrinter):
         above = [f for f in light if not _is_denominator(f) and f != 1]
         below = [1 / f for f in light if _is_denominator(f)]
         text = [self._coefficient(abs(number), above, below)]
-        text += [self._factor(f) for f in heavy]
-        text += [self._factor(f, last=f is matrices[-1]) for f in matrices]
+        tail = [*heavy, *matrices]
+        text += [self._factor(f, last=f is tail[-1]) for f in tail]
         result = " ".join(t for t in text if t)
         return bool(number < 0), result or "1"
 
@@ -197,23 +213,26 @@ class EquationPrinter(LatexPrinter):
             inside = [f for f in above if _is_control(f)]
         after = [f for f in above if f not in inside]
         top = [self._print(numerator)] if numerator != 1 else []
-        top += [self._factor(f, last=len(inside) == 1 and numerator == 1) for f in inside]
+        fraction = bool(below) or denominator != 1
+        alone = fraction and len(inside) == 1 and numerator == 1
+        top += [self._factor(f, alone=alone) for f in inside]
         bottom = [self._print(denominator)] if denominator != 1 else []
-        bottom += [self._factor(f, last=len(below) == 1 and denominator == 1) for f in below]
-        tail = " ".join(self._factor(f, last=len(above) == 1 and number == 1) for f in after)
-        if not bottom:
+        alone = len(below) == 1 and denominator == 1
+        bottom += [self._factor(f, alone=alone) for f in below]
+        tail = " ".join(self._factor(f) for f in after)
+        if not fraction:
             return " ".join([*top, tail]).strip()
-        fraction = r"\tfrac" if not inside and not below else r"\frac"
-        return rf"{fraction}{{{' '.join(top) or '1'}}}{{{' '.join(bottom)}}} {tail}".strip()
+        command = r"\frac" if inside or below else r"\tfrac"
+        return rf"{command}{{{' '.join(top) or '1'}}}{{{' '.join(bottom)}}} {tail}".strip()
 
-    def _factor(self, expression: Any, last: bool = False) -> str:
+    def _factor(self, expression: Any, last: bool = False, alone: bool = False) -> str:
+        """A factor of a product, in brackets where it needs them."""
         text = self._print(expression)
-        open_sum = isinstance(expression, (TokenSum, SpectralMean)) and not last
-        if isinstance(expression, (Add, MatAdd)) and len(self._terms(expression)) > 1 and not last:
-            return rf"\left({text}\right)"
-        if isinstance(expression, MatAdd) and last and len(self._terms(expression)) > 1:
-            return rf"\left({text}\right)"
-        return rf"\left({text}\right)" if open_sum and expression.is_Matrix else text
+        if isinstance(expression, (Add, MatAdd)):
+            open_ended = len(self._terms(expression)) > 1 and not alone
+        else:
+            open_ended = isinstance(expression, (TokenSum, SpectralMean)) and not last
+        return rf"\left({text}\right)" if open_ended else text
 
     def _print(self, expr: Any, **kwargs: Any) -> str:
         if self.scalar and isinstance(expr, MatrixExpr):
@@ -250,7 +269,7 @@ class EquationPrinter(LatexPrinter):
             return self._print(expr.arg)
         return rf"\operatorname{{Tr}}\left[{self._print(expr.arg)}\right]"
 
-    def _print_Identity(self, expr: Any) -> str:
+    def _print_Identity(self, I: Any) -> Any:
         return "I"
 
     def _print_Indexed(self, expr: Any) -> str:
@@ -261,10 +280,9 @@ class EquationPrinter(LatexPrinter):
 
 
 def _joined(terms: Sequence[tuple[bool, str]]) -> str:
-    return "".join(
-        text if i == 0 and not negative else f"{' ' if i else ''}{'-' if negative else '+'} {text}"
-        for i, (negative, text) in enumerate(terms)
-    ).strip()
+    (negative, text), *rest = terms
+    first = f"-{text}" if negative else text
+    return " ".join([first, *(f"{'-' if minus else '+'} {text}" for minus, text in rest)])
 
 
 def _split_number(expression: Any) -> tuple[Any, Any]:
@@ -452,13 +470,14 @@ _SAFE = {
     ",": r"\thinspace",
     ";": r"\mspace{5mu}",
     "!": r"\negthinspace",
+    ":": r"\mspace{4mu}",
 }
 
 
 def _safe(text: str) -> str:
     # a letter behind must not become part of the command; "\\" is a line break
     return re.sub(
-        r"(?<!\\)\\([{},;!])(?=(\s*[a-zA-Z])?)",
+        r"(?<!\\)\\([{},;:!])(?=(\s*[a-zA-Z])?)",
         lambda match: _SAFE[match[1]] + (" " if match[2] and not match[2][0].isspace() else ""),
         text,
     )
@@ -495,6 +514,10 @@ def _cited(number: str) -> str:
     return f"paper, {'eqs.' if number.count('(') > 1 else 'eq.'} {number}"
 
 
+def _row_of(left: str, right: str, note: str = "") -> tuple[str, str, str]:
+    return left, right, note
+
+
 @dataclass
 class _Page:
     """A document in the making: the printer, the sizes, and the count of tags per section."""
@@ -515,13 +538,15 @@ class _Page:
         """Add a tagged formula and return its tag."""
         self.count += 1
         tag = f"{self.prefix}{self.count}"
-        self.blocks.append(Formula(tuple((*row, "")[:3] for row in rows), tag))
+        self.blocks.append(Formula(tuple(_row_of(*row) for row in rows), tag))
         return tag
 
     def equation(self, left: str, expression: Any) -> str:
         """Add ``left = expression``, broken between terms where it is long."""
         lines = _filled(self.printer.terms(expression), _LINE - _width(left))
-        return self.formula((left, f"= {lines[0]}"), *(("", rf"\quad {line}") for line in lines[1:]))
+        return self.formula(
+            (left, f"= {lines[0]}"), *(("", rf"\quad {line}") for line in lines[1:])
+        )
 
     def extremum(self, left: str, terms: Mapping[str, Any]) -> str:
         """Add ``left = extr { named terms }``, each on a line with its name."""
@@ -562,7 +587,11 @@ class _Sizes:
         rows, columns = (names.get(size, str(size)) for size in matrix.shape)
         if (rows, columns) == ("1", "1"):
             return r"\mathbb{R}"
-        return rf"\mathbb{{R}}^{{{rows}}}" if columns == "1" else rf"\mathbb{{R}}^{{{rows} \times {columns}}}"
+        return (
+            rf"\mathbb{{R}}^{{{rows}}}"
+            if columns == "1"
+            else rf"\mathbb{{R}}^{{{rows} \times {columns}}}"
+        )
 
 
 def document(model: AttentionModel | ScalarModel, *, concrete: bool = False) -> Document:
@@ -608,6 +637,17 @@ def markdown(model: AttentionModel | ScalarModel, *, concrete: bool = False) -> 
     return document(model, concrete=concrete).markdown()
 
 
+def equations_page() -> str:
+    """The page ``docs/equations.md``: the paper's model with L, r and t symbolic."""
+    title, _, rest = markdown(AttentionModel()).partition("\n\n")
+    made = (
+        "Made by `python -m derivations.render > docs/equations.md`. `attnphase derive "
+        "problem.toml --format markdown` prints the page of another model, and `--concrete` that "
+        "of its sizes."
+    )
+    return f"{title}\n\n{made}\n\n{rest}"
+
+
 # --- sections ----------------------------------------------------------------------------------
 
 
@@ -616,14 +656,17 @@ def _subject(model: AttentionModel | ScalarModel, sizes: _Sizes) -> str:
         return f"{model.name.replace('_', ' ').capitalize()} with a ridge"
     student, teacher = model.student, model.teacher
     return (
-        f"{'Tied' if student.tied else 'Untied'} ${student.score.latex}$ attention of rank ${sizes.rank}$, "
+        f"{'Tied' if student.tied else 'Untied'} ${student.score.latex}$ attention of rank "
+        f"${sizes.rank}$, "
         f"${teacher.score.latex}$ teacher of rank ${sizes.teacher}$, ridge"
     )
 
 
 def _summary(sizes: _Sizes, concrete: bool) -> str:
     if not concrete:
-        return "Printed for any number $L$ of tokens, $r$ columns of the weights and teacher rank $t$."
+        return (
+            "Printed for any number $L$ of tokens, $r$ columns of the weights and teacher rank $t$."
+        )
     return (
         f"Printed for $L = {sizes.length}$ tokens, $r = {sizes.columns}$ "
         f"{'column' if sizes.columns == '1' else 'columns'} of the weights and teacher rank "
@@ -631,22 +674,27 @@ def _summary(sizes: _Sizes, concrete: bool) -> str:
     )
 
 
-def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, concrete: bool) -> None:
+def _attention_definitions(
+    page: _Page, model: AttentionModel, sizes: _Sizes, concrete: bool
+) -> None:
     student, teacher = model.student, model.teacher
     length, columns = sizes.length, sizes.columns
     page.heading("Model", "D")
     page.text(
         rf"Tokens are the rows $x_\ell \sim \mathcal{{N}}(0, \Sigma_\ell)$ of "
-        rf"$x \in \mathbb{{R}}^{{{length} \times d}}$, independent over $\ell$; positional encodings are "
+        rf"$x \in \mathbb{{R}}^{{{length} \times d}}$, independent over $\ell$; positional "
+        rf"encodings are "
         rf"$p \in \mathbb{{R}}^{{{length} \times d}}$. Teacher ({_cited('(1), (16)')}), with "
         rf"$Q_\star \in \mathbb{{R}}^{{d \times {sizes.teacher}}}$ and a fixed matrix "
-        rf"$A \in \mathbb{{R}}^{{{length} \times {length}}}$; $\omega$ without an index is the mixing parameter:"
+        rf"$A \in \mathbb{{R}}^{{{length} \times {length}}}$; $\omega$ without an index is the "
+        rf"mixing parameter:"
     )
     page.formula(
         (
             "y(x)",
             r"= \mathsf{T}\left(\frac{x Q_\star}{\sqrt{d}}\right) x, \qquad "
-            rf"\mathsf{{T}}(k) = (1 - \omega) \, {teacher.score.latex}\left(k k^\top\right) + \omega A",
+            rf"\mathsf{{T}}(k) = (1 - \omega) \, {teacher.score.latex}\left(k k^\top\right) + "
+            rf"\omega A",
         )
     )
     if student.tied:
@@ -671,8 +719,10 @@ def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, co
     for score in dict.fromkeys((student.score, teacher.score)):
         page.formula((f"{score.latex}(z)", f"= {_row(score, size)}"))
     page.text(
-        rf"The risk ({_cited('(3)')}) over $n = \alpha d$ samples, and the loss of one sample as a function of its "
-        r"local fields $h_\ell = W^\top (x_\ell + p_\ell)/\sqrt{d}$ and $k_\ell = Q_\star^\top x_\ell/\sqrt{d}$, since "
+        rf"The risk ({_cited('(3)')}) over $n = \alpha d$ samples, and the loss of one sample as "
+        rf"a function of its "
+        r"local fields $h_\ell = W^\top (x_\ell + p_\ell)/\sqrt{d}$ and $k_\ell = Q_\star^\top "
+        r"x_\ell/\sqrt{d}$, since "
         r"$x x^\top/d \to D = \operatorname{diag}(\rho^\Sigma_\ell)$ with "
         r"$\rho^\Sigma_\ell = \operatorname{Tr} \Sigma_\ell/d$:"
     )
@@ -703,23 +753,30 @@ def _row(score: RowScore, size: int) -> str:
 def _scalar_definitions(page: _Page, model: ScalarModel, sizes: _Sizes) -> None:
     page.heading("Model", "D")
     page.text(
-        r"Tokens are the rows $x_\ell \sim \mathcal{N}(0, \Sigma_\ell)$, independent over $\ell$, with encodings "
-        rf"$p_\ell$. Local fields $h_\ell = W^\top (x_\ell + p_\ell)/\sqrt{{d}} \in \mathbb{{R}}^{{{sizes.columns}}}$ "
-        rf"and $k_\ell = Q_\star^\top x_\ell/\sqrt{{d}} \in \mathbb{{R}}^{{{sizes.teacher}}}$. The risk over "
+        r"Tokens are the rows $x_\ell \sim \mathcal{N}(0, \Sigma_\ell)$, independent over $\ell$, "
+        r"with encodings "
+        rf"$p_\ell$. Local fields $h_\ell = W^\top (x_\ell + p_\ell)/\sqrt{{d}} \in "
+        rf"\mathbb{{R}}^{{{sizes.columns}}}$ "
+        rf"and $k_\ell = Q_\star^\top x_\ell/\sqrt{{d}} \in \mathbb{{R}}^{{{sizes.teacher}}}$. "
+        rf"The risk over "
         r"$n = \alpha d$ samples and the loss of one sample "
         f"(here at $L = {model.length}$, $r = {model.columns}$, $t = {model.teacher_rank}$):"
     )
 
     def fields(name: str, columns: int) -> list[list[Symbol]]:
         return [
-            [Symbol(f"{name}_{{{a}}}" if columns == 1 else f"{name}_{{{a}{c}}}") for c in range(1, columns + 1)]
+            [
+                Symbol(f"{name}_{{{a}}}" if columns == 1 else f"{name}_{{{a}{c}}}")
+                for c in range(1, columns + 1)
+            ]
             for a in range(1, model.length + 1)
         ]
 
     page.formula(
         (
             r"\mathcal{R}(W)",
-            r"= \sum_{\mu = 1}^{n} \ell(h^\mu, k^\mu) + \frac{\lambda}{2} \left\lVert W \right\rVert_F^2",
+            r"= \sum_{\mu = 1}^{n} \ell(h^\mu, k^\mu) + \frac{\lambda}{2} \left\lVert W "
+            r"\right\rVert_F^2",
         )
     )
     loss = model.loss(fields("h", model.columns), fields("k", model.teacher_rank))
@@ -740,17 +797,26 @@ def _order_parameters(page: _Page, model: Any, sizes: _Sizes, scalar: bool) -> N
         f"${show(a)}, {show(b)} \\in {sizes.shape(a)}$"
         for a, b in zip(sym.OVERLAPS, (sym.q_hat, sym.V_hat, sym.m_hat, sym.theta_hat), strict=True)
     )
-    symmetric = "" if scalar else (
-        " $q$, $V$ and their conjugates are symmetric, and $\\operatorname{sym}[X] = (X + X^\\top)/2$."
+    symmetric = (
+        ""
+        if scalar
+        else (
+            " $q$, $V$ and their conjugates are symmetric, and $\\operatorname{sym}[X] = (X + "
+            "X^\\top)/2$."
+        )
     )
     page.text(
-        f"${show(sym.V)}$ is the rescaled variance of the Gibbs measure; every order parameter has a conjugate. "
+        f"${show(sym.V)}$ is the rescaled variance of the Gibbs measure; every order parameter "
+        f"has a conjugate. "
         f"Sizes: {pairs}; ${show(sym.rho)} \\in {sizes.shape(sym.rho)}$.{symmetric}"
     )
     page.text(
-        rf"The covariances share eigenvectors $e_i$. $\nu(\gamma, \tau, \pi)$ ({_cited('(5)')}) is the limiting joint law "
-        r"over $i$ of the eigenvalues $\gamma_\ell$ of $\Sigma_\ell$, of $\tau_\ell = \sqrt{d} e_i^\top p_\ell$ and of "
-        rf"$\pi = Q_\star^\top e_i \in {sizes.shape(sym.pi)}$. On one eigendirection the weights see"
+        rf"The covariances share eigenvectors $e_i$. $\nu(\gamma, \tau, \pi)$ ({_cited('(5)')}) "
+        rf"is the limiting joint law "
+        r"over $i$ of the eigenvalues $\gamma_\ell$ of $\Sigma_\ell$, of $\tau_\ell = \sqrt{d} "
+        r"e_i^\top p_\ell$ and of "
+        rf"$\pi = Q_\star^\top e_i \in {sizes.shape(sym.pi)}$. On one eigendirection the weights "
+        rf"see"
     )
     for name, value in definitions().items():
         left, expression = show(name), value
@@ -765,7 +831,8 @@ def _auxiliary_problems(page: _Page, scalar: bool) -> None:
     page.heading("Local problem", "L")
     root = MatMul(MatrixSqrt(sym.q), sym.xi_field)
     page.text(
-        r"$\mathbb{E}$ is the mean over the local fields of one sample, independent over $\ell$, with "
+        r"$\mathbb{E}$ is the mean over the local fields of one sample, independent over $\ell$, "
+        r"with "
         rf"$\xi_\ell \sim \mathcal{{N}}(0, {'1' if scalar else 'I'})$:"
     )
     page.formula(
@@ -777,7 +844,8 @@ def _auxiliary_problems(page: _Page, scalar: bool) -> None:
     )
     prox = sym.prox_field.latex_name
     page.text(
-        rf"Moreau envelope of the loss, whose global minimiser $h$ is ${prox}(\omega, k)$, and the residual:"
+        rf"Moreau envelope of the loss, whose global minimiser $h$ is ${prox}(\omega, k)$, and "
+        rf"the residual:"
     )
     h = sym.token_matrix("h", sym.r, 1)
     shift = MatAdd(h, MatMul(-1, sym.omega_field))
@@ -789,9 +857,7 @@ def _auxiliary_problems(page: _Page, scalar: bool) -> None:
         (envelope, rf"= \min_{{h}} \Bigl\{{ {lines[0]}"),
         *(("", rf"\qquad {line}") for line in lines[1:]),
     )
-    residual = MatMul(
-        Inverse(sym.V), MatAdd(sym.prox_field, MatMul(-1, sym.omega_field))
-    )
+    residual = MatMul(Inverse(sym.V), MatAdd(sym.prox_field, MatMul(-1, sym.omega_field)))
     page.equation(show(sym.g_field), residual)
 
 
@@ -802,7 +868,8 @@ def _replica_chain(page: _Page, model: Any) -> None:
     order = list(model.free_entropy.terms)
     page.heading("Replica calculation", "R")
     page.text(
-        r"$Z = \int \mathrm{d}W e^{-\beta \mathcal{R}(W)}$ is the partition function of the risk, and "
+        r"$Z = \int \mathrm{d}W e^{-\beta \mathcal{R}(W)}$ is the partition function of the risk, "
+        r"and "
         r"$-\Phi = -\lim_{\beta, d \to \infty} \log Z/(\beta d)$ its ground-state energy over $d$. "
         r"$\operatorname{extr}$ is the extremum over the order parameters and their conjugates."
     )
@@ -832,18 +899,22 @@ def _saddle_point(page: _Page, model: Any) -> None:
     for equations in (model.saddle_point.overlaps, model.saddle_point.conjugates):
         variables = ", ".join(f"${show(e.stationary_in)}$" for e in equations)
         numbers = ", ".join(dict.fromkeys(e.number for e in equations))
-        page.text(f"Stationarity of the free entropy in {variables}, in this order ({_cited(numbers)}):")
+        page.text(
+            f"Stationarity of the free entropy in {variables}, in this order ({_cited(numbers)}):"
+        )
         for equation in equations:
             page.equation(show(equation.unknown), _short(equation.right_hand_side))
     page.text(
-        r"In the last two, derivatives of the proximal point, which jumps, were removed by Stein's lemma."
+        r"In the last two, derivatives of the proximal point, which jumps, were removed by "
+        r"Stein's lemma."
     )
 
 
 def _observables(page: _Page, model: Any) -> None:
     page.heading("Observables", "O")
     page.text(
-        r"At a fixed point. A fresh sample's fields have the law of $(\omega_\ell, k_\ell)$, so the test error is a mean "
+        r"At a fixed point. A fresh sample's fields have the law of $(\omega_\ell, k_\ell)$, so "
+        r"the test error is a mean "
         "over the same fields."
     )
     for observable in OBSERVABLES:
@@ -855,14 +926,21 @@ def _observables(page: _Page, model: Any) -> None:
 def _baseline(page: _Page, sizes: _Sizes) -> None:
     page.heading("Linear baseline", "B")
     page.text(
-        rf"The best linear map $f(x) = \hat W x$, $\hat W \in \mathbb{{R}}^{{{sizes.length} \times {sizes.length}}}$, "
+        rf"The best linear map $f(x) = \hat W x$, $\hat W \in \mathbb{{R}}^{{{sizes.length} "
+        rf"\times {sizes.length}}}$, "
         rf"on tokens without encodings, and its test error ({_cited('(17), (19)-(20)')}):"
     )
     page.formula((r"\hat W", r"= \mathbb{E}\left[\mathsf{T}(k)\right]"))
     page.formula(
         (
             r"\epsilon_{\mathrm{lin}}",
-            rf"= \frac{{1}}{{{sizes.length}}} \left\{{\mathbb{{E}} \operatorname{{Tr}}\left[\mathsf{{T}}(k) D "
-            r"\mathsf{T}(k)^\top\right] - \operatorname{Tr}\left[\hat W D \hat W^\top\right]\right\}",
+            rf"= \frac{{1}}{{{sizes.length}}} \left\{{\mathbb{{E}} "
+            rf"\operatorname{{Tr}}\left[\mathsf{{T}}(k) D "
+            r"\mathsf{T}(k)^\top\right] - \operatorname{Tr}\left[\hat W D \hat "
+            r"W^\top\right]\right\}",
         )
     )
+
+
+if __name__ == "__main__":
+    print(equations_page(), end="")

@@ -1,0 +1,428 @@
+"""The printed equations: complete, well-formed, compilable, and equal to what is computed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sympy import Add, Indexed, Integer, Rational, Symbol, exp, symbols
+from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Trace, Transpose
+
+import attnphase as ap
+from derivations import symbols as sym
+from derivations.codegen import module_source, state_evolution_source
+from derivations.model import AttentionModel, ScalarModel, Student, Teacher
+from derivations.nodes import FieldMean, MatrixSqrt, SpectralMean, TokenSum
+from derivations.observables import OBSERVABLES
+from derivations.render import (
+    Document,
+    EquationPrinter,
+    Formula,
+    Heading,
+    document,
+    equations_page,
+    expanded,
+    latex,
+    markdown,
+    scalarized,
+)
+from derivations.saddle_point import abbreviated, definitions
+from derivations.scores import RowScore, linear
+
+ROOT = Path(__file__).parents[2]
+
+MODELS = {
+    "tied": AttentionModel(),
+    "untied": AttentionModel(student=Student(tied=False)),
+    "large": AttentionModel(8, Student(linear, 3, tied=False), Teacher(rank=2)),
+    "scalar": ScalarModel("ridge_regression", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2),
+}
+PAGES = [(name, concrete) for name in MODELS for concrete in (False, True)]
+pages = pytest.mark.parametrize(("name", "concrete"), PAGES)
+
+
+@cache
+def page_of(name: str, concrete: bool) -> Document:
+    return document(MODELS[name], concrete=concrete)
+
+
+def squeezed(text: str) -> str:
+    """Without white space, line breaks and alignment."""
+    return re.sub(r"\\\\|&|\{\}|\\quad|\s", "", text)
+
+
+# --- what is on the page -------------------------------------------------------------------------
+
+
+@pages
+def test_every_formula_is_printed(name, concrete):
+    model = MODELS[name]
+    scalar = concrete and model.columns == model.teacher_rank == 1
+    printer = EquationPrinter(model.length if concrete else None, scalar)
+    text = squeezed(page_of(name, concrete).latex())
+    formulas = [e.right_hand_side for e in model.saddle_point]
+    formulas += [term for _, term in model.free_entropy]
+    formulas += [o.expression for o in OBSERVABLES]
+    for formula in formulas:
+        for _, term in printer.terms(abbreviated(formula)):
+            assert squeezed(term) in text
+    for equation in model.saddle_point:
+        assert squeezed(f"{printer.show(equation.unknown)} =") in text
+        assert equation.number in text
+    for symbol in definitions():
+        assert squeezed(f"{printer.show(symbol)} =") in text or f"{symbol.name}^{{-1}}=" in text
+    for step in model.free_entropy.steps:
+        assert f"{step.name} (paper" in page_of(name, concrete).latex()
+        for term in step.terms:
+            assert rf"\text{{{term}}}" in text
+
+
+def test_known_formulas():
+    """The paper's equations as they should read, spelt out once."""
+    text = squeezed(latex(AttentionModel()))
+    for formula in (
+        r"m_{\ell}=\int\!\mathrm{d}\nu\,\tau_{\ell}Rb",
+        r"\theta_{\ell}=\int\!\mathrm{d}\nu\,\gamma_{\ell}Rb\pi^{\top}",
+        r"\hat q_{\ell}=\alpha\mathbb{E}\left[g_{\ell}g_{\ell}^{\top}\right]",
+        r"\hat V_{\ell}=\operatorname{sym}\left[\hat\theta_{\ell}\theta_{\ell}^{\top}q_{\ell}^{-1}"
+        r"-\alpha\mathbb{E}\left[g_{\ell}\xi_{\ell}^{\top}\right]q_{\ell}^{-1/2}\right]",
+        r"+\tfrac{1}{2}\sum_{\ell}\operatorname{Tr}\left[\hat q_{\ell}V_{\ell}\right]",
+        r"-\tfrac{1}{2}\sum_{\ell}\operatorname{Tr}\left[\hat V_{\ell}q_{\ell}\right]",
+        r"\epsilon_g=\frac{2}{L}\mathbb{E}\left[\ell(\omega,k)\right]",
+    ):
+        assert squeezed(formula) in text
+
+
+def test_scalar_formulas_hold_no_matrices():
+    text = squeezed(latex(AttentionModel(), concrete=True))
+    for formula in (
+        r"R=\frac{1}{\lambda+\gamma_{1}\hat V_{1}+\gamma_{2}\hat V_{2}}",
+        r"\hat V_{\ell}=\frac{\hat\theta_{\ell}\theta_{\ell}}{q_{\ell}}"
+        r"-\frac{\alpha}{\sqrt{q_{\ell}}}\mathbb{E}\left[g_{\ell}\xi_{\ell}\right]",
+        r"\epsilon_g=\mathbb{E}\left[\ell(\omega,k)\right]",
+    ):
+        assert squeezed(formula) in text
+    assert r"\operatorname{sym}" not in text
+
+
+def test_pages_differ_where_the_models_do():
+    tied, untied = (page_of(name, False).latex() for name in ("tied", "untied"))
+    assert r"h h^\top" in tied
+    assert "(Q|K)" not in tied
+    assert r"h_Q^{} h_K^\top" in untied
+    assert r"h h^\top" not in untied
+    two, three = (latex(AttentionModel(n), concrete=True) for n in (2, 3))
+    assert r"\gamma_{3}" not in two
+    assert r"\gamma_{3}" in three
+    general = latex(AttentionModel())
+    assert general == latex(AttentionModel(3))  # sizes are symbols
+    assert r"\sum_{\kappa}" in general
+    assert r"\sum_{\kappa} \gamma" not in three
+    large = page_of("large", True).latex()
+    assert r"\mathbb{R}^{6 \times 2}" in large
+
+
+def test_a_score_of_ones_own_is_defined_from_its_row_function():
+    score = RowScore(
+        "ratio", r"\mathrm{ratio}", lambda z: tuple(x**2 / Add(*(y**2 for y in z)) for x in z)
+    )
+    text = latex(AttentionModel(3, Student(score)), concrete=True)
+    entry = r"\frac{z_{1}^{2}}{z_{1}^{2} + z_{2}^{2} + z_{3}^{2}}"
+    assert rf"\mathrm{{ratio}}(z) & = \left({entry}" in text
+    assert r"\mathrm{softmax}(z)" in text  # the teacher's
+
+
+def test_tags_are_unique_and_cite_the_paper():
+    page = document(AttentionModel())
+    tags = [block.tag for block in page.blocks if isinstance(block, Formula)]
+    assert len(set(tags)) == len(tags)
+    assert [t for t in tags if t[0] == "S"] == [f"S{i}" for i in range(1, 9)]
+    headings = [block.text for block in page.blocks if isinstance(block, Heading)]
+    assert headings.index("Replica calculation") < headings.index("Saddle-point equations")
+    assert "(paper, eqs. (100), (104))" in page.latex()
+    assert "(paper, App. B)" in page.latex()
+
+
+# --- the formats ---------------------------------------------------------------------------------
+
+
+@pages
+def test_latex_is_balanced(name, concrete):
+    text = page_of(name, concrete).latex()
+    bare = re.sub(r"\\[{}]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert text.count(r"\left") == text.count(r"\right")
+    assert text.count(r"\Bigl") == text.count(r"\Bigr")
+    open_environments = []
+    for kind, environment in re.findall(r"\\(begin|end)\{([a-z*]+)\}", text):
+        if kind == "begin":
+            open_environments.append(environment)
+        else:
+            assert open_environments.pop() == environment
+    assert not open_environments
+    assert text.replace("–", "-").replace("á", "a").isascii()
+
+
+@pages
+def test_latex_compiles_within_the_margins(name, concrete, tmp_path):
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed (Debian: texlive-latex-recommended)")
+    (tmp_path / "page.tex").write_text(page_of(name, concrete).latex(), encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-2000:]
+    assert "Overfull" not in run.stdout
+    assert "Warning" not in run.stdout
+    assert (tmp_path / "page.pdf").stat().st_size > 10_000
+
+
+# what MathJax 3 knows without extensions, of what a page may use
+MATHJAX = {
+    "alpha",
+    "begin",
+    "beta",
+    "Bigl",
+    "Bigr",
+    "dots",
+    "ell",
+    "end",
+    "epsilon",
+    "eta",
+    "exp",
+    "frac",
+    "gamma",
+    "hat",
+    "in",
+    "infty",
+    "int",
+    "kappa",
+    "lambda",
+    "lbrace",
+    "left",
+    "lim",
+    "log",
+    "lVert",
+    "mathbb",
+    "mathcal",
+    "mathrm",
+    "mathsf",
+    "min",
+    "mspace",
+    "mu",
+    "negthinspace",
+    "neq",
+    "nu",
+    "omega",
+    "operatorname",
+    "Phi",
+    "pi",
+    "Psi",
+    "qquad",
+    "quad",
+    "rbrace",
+    "rho",
+    "right",
+    "rVert",
+    "Sigma",
+    "sim",
+    "sqrt",
+    "star",
+    "sum",
+    "tag",
+    "tau",
+    "text",
+    "tfrac",
+    "theta",
+    "thinspace",
+    "times",
+    "to",
+    "top",
+    "xi",
+}
+
+
+@pages
+def test_markdown_suits_mathjax(name, concrete):
+    text = page_of(name, concrete).markdown()
+    displays = re.findall(r"^\$\$\n(.*?)\n\$\$$", text, flags=re.DOTALL | re.MULTILINE)
+    assert 2 * len(displays) == text.count("$$")
+    for display in displays:
+        assert display.count(r"\tag{") == 1
+        # a tag inside the inner environment is an error, and so is a blank line
+        assert re.search(r"\\tag\{[A-Z]\d+\}$", display)
+        assert "\n\n" not in display
+    outside = re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL)
+    assert r"\tag" not in outside
+    assert outside.count("$") % 2 == 0
+    assert set(re.findall(r"\\([a-zA-Z]+)", text)) <= MATHJAX
+    # Markdown would drop the backslash of these
+    assert not re.search(r"(?<!\\)\\[^a-zA-Z\\\n]", text)
+    assert r"\left\lbrace" in text or r"\Bigl\lbrace" in text
+
+
+def test_the_page_in_the_documentation_is_up_to_date():
+    written = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    assert written == equations_page(), "run: python -m derivations.render > docs/equations.md"
+    assert "python -m derivations.render" in written
+
+
+# --- printing rules ------------------------------------------------------------------------------
+
+a, b, c = symbols("a b c")
+
+
+@pytest.mark.parametrize(
+    ("expression", "printed"),
+    [
+        (c * (a + b), r"c \left(a + b\right)"),
+        ((a + b) / c, r"\frac{a + b}{c}"),
+        (a / (b + c), r"\frac{a}{b + c}"),
+        (-a * b / (2 * c), r"-\frac{a b}{2 c}"),
+        (Rational(-2, 3) * a, r"-\tfrac{2}{3} a"),
+        (1 / (1 + exp(-a)), r"\frac{1}{1 + e^{-a}}"),
+        (b - a, "b - a"),
+        (Integer(3), "3"),
+        ((sym.n - 1) * TokenSum.of(a, sym.ell), r"\left(n - 1\right) \sum_{\ell} a"),
+        (TokenSum.of(-a / 2, sym.ell), r"-\tfrac{1}{2} \sum_{\ell} a"),
+        (TokenSum.of(a + b, sym.ell), r"\sum_{\ell} \left(a + b\right)"),
+        (sym.ridge / 2 * SpectralMean.of(a), r"\frac{\lambda}{2} \int\!\mathrm{d}\nu\, a"),
+        (Transpose(sym.theta), r"\theta_{\ell}^{\top}"),
+        (Inverse(MatrixSqrt(sym.q)), r"q_{\ell}^{-1/2}"),
+        (Inverse(MatAdd(sym.q, sym.V)), r"\left(q_{\ell} + V_{\ell}\right)^{-1}"),
+        (
+            MatMul(MatAdd(sym.q, MatMul(-1, sym.V)), sym.m),
+            r"\left(q_{\ell} - V_{\ell}\right) m_{\ell}",
+        ),
+        (Trace(sym.q * sym.V), r"\operatorname{Tr}\left[q_{\ell} V_{\ell}\right]"),
+        (Trace(sym.m.T * sym.m), r"m_{\ell}^{\top} m_{\ell}"),
+        (
+            MatAdd(sym.q * sym.V / 2, Transpose(sym.q * sym.V) / 2),
+            r"\operatorname{sym}\left[V_{\ell} q_{\ell}\right]",
+        ),
+        (
+            MatAdd(sym.q * sym.V, 2 * Transpose(sym.q * sym.V)),
+            r"q_{\ell} V_{\ell} + 2 V_{\ell} q_{\ell}",
+        ),
+    ],
+)
+def test_printing_rules(expression, printed):
+    assert EquationPrinter().show(expression) == printed
+
+
+def test_negative_terms_of_sums_in_brackets():
+    mean = FieldMean.of(Symbol("x") - Symbol("y"))
+    assert EquationPrinter().show(-sym.alpha * mean) == r"-\alpha \mathbb{E}\left[x - y\right]"
+
+
+# --- what is printed is what is computed ---------------------------------------------------------
+
+
+def test_scalar_print_equals_the_generated_maps():
+    """At r = t = 1, expanded and scalarised right-hand sides have the values of the matrix code."""
+    model = AttentionModel(3)
+    rng = np.random.default_rng(5)
+    matrices = {s: 0.3 + rng.random((3, 1, 1)) for s in (*sym.OVERLAPS, *sym.CONJUGATES)}
+    matrices[sym.rho] = 9 + rng.random((3, 1, 1))
+    fields = {s: rng.normal(size=(3, 1, 1, 1)) for s in (sym.g_field, sym.xi_field, sym.k_field)}
+    gamma, tau, pi = (
+        0.3 + rng.random((3, 1, 1, 1)),
+        rng.normal(size=(3, 1, 1, 1)),
+        np.array([[[0.7]]]),
+    )
+
+    namespace: dict = {}
+    exec(state_evolution_source(model.saddle_point, model.free_entropy), namespace)
+    mean = lambda values: values.mean(axis=-3)  # noqa: E731
+    by_name = {s.name: value for s, value in (matrices | fields).items()}
+    prior = [by_name[n] for n in ("q_hat", "V_hat", "m_hat", "theta_hat")]
+    channel = [by_name[n] for n in ("g", "xi", "k", "q", "V", "m", "theta")]
+    expected = dict(
+        zip(
+            ["q", "V", "m", "theta"],
+            namespace["overlaps_from_conjugates"](0.2, gamma, tau, pi, mean, *prior),
+            strict=True,
+        )
+    )
+    conjugates = namespace["conjugates_from_overlaps"](1.3, by_name["rho"], mean, *channel)
+    expected |= dict(zip(["q_hat", "V_hat", "m_hat", "theta_hat"], conjugates, strict=True))
+    # the equation of V_hat holds theta_hat itself
+    by_name["theta_hat"] = expected["theta_hat"]
+
+    for equation in model.saddle_point:
+        conjugate = equation in model.saddle_point.conjugates
+        for token in range(3):
+            plain = scalarized(expanded(equation.right_hand_side, 3))
+            plain = plain.replace(
+                lambda e: isinstance(e, (FieldMean, SpectralMean)), lambda e: e.body
+            )
+            plain = plain.xreplace({sym.ell: Integer(token + 1)})
+            values: dict[Any, float] = {sym.alpha: 1.3, sym.ridge: 0.2, Symbol(r"\pi"): 0.7}
+            for index in range(3):
+                values[Indexed(sym.gamma, index + 1)] = gamma[index].item()
+                values[Indexed(sym.tau, index + 1)] = tau[index].item()
+            for symbol in (*matrices, *fields):
+                # a conjugate stands in its own map as it came out, in the other map as it went in
+                source = expected if conjugate and symbol == sym.theta_hat else by_name
+                if not conjugate and symbol == sym.theta_hat:
+                    source = {"theta_hat": matrices[symbol]}
+                for index in range(3):
+                    name = Symbol(f"{symbol.latex_name}_{{{index + 1}}}")
+                    values[name] = source[symbol.name][index].item()
+                values[Symbol(f"{symbol.latex_name}_{{\\ell}}")] = source[symbol.name][token].item()
+            result = float(plain.subs(values))
+            assert result == pytest.approx(expected[equation.unknown.name][token].item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_python_source_runs(name, tmp_path):
+    source = module_source(MODELS[name])
+    assert max(map(len, source.splitlines())) <= 100
+    path = tmp_path / f"generated_{name}.py"
+    path.write_text(source, encoding="utf-8")
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    assert MODELS[name].columns == module.COLUMNS
+    for function in (
+        "loss",
+        "loss_derivatives",
+        "teacher_target",
+        "overlaps_from_conjugates",
+        "conjugates_from_overlaps",
+        "free_entropy_terms",
+        "observables",
+    ):
+        assert callable(getattr(module, function))
+
+
+# --- derive --------------------------------------------------------------------------------------
+
+
+def test_derive_returns_the_pages_of_the_problem():
+    paper = ap.derive()
+    assert paper.latex == latex(AttentionModel())
+    assert paper.markdown == paper._repr_markdown_() == markdown(AttentionModel())
+    assert paper.python == module_source(AttentionModel())
+    assert [name for name, _ in paper.free_entropy] == list(paper.free_entropy.terms)
+    assert len(list(paper.saddle_point)) == 8
+    assert len(repr(paper)) < 100
+
+    untied = ap.Problem.paper().with_fields({"student.tied": False})
+    model = AttentionModel(student=Student(tied=False))
+    assert ap.derive(untied, concrete=True).latex == latex(model, concrete=True)
+    assert "COLUMNS = 2" in ap.derive(untied).python
+
+
+def test_importing_derive_leaves_sympy_alone():
+    code = "import sys, attnphase.derive; assert 'sympy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
