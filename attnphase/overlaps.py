@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 __all__ = ["Conjugates", "Overlaps", "Sector"]
 
 Array = NDArray[np.float64]
+_Element = tuple[list[int], Array, Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,39 +72,6 @@ class Overlaps:
         theta = rest[length * columns :].reshape(length, columns, teacher_rank)
         return cls(matrices[0], matrices[1], m.copy(), theta.copy())
 
-    def aligned(self, reference: Overlaps, rank: int) -> Overlaps:
-        """The same point in the gauge closest to a reference.
-
-        ``W -> W O`` with orthogonal O changes nothing physical, so for rank > 1 fixed points form continuous families,
-        along which a sampled map drifts. The gauge is fixed by rotating (theta, m) onto the reference's; columns
-        without signal are rotated to the eigenvectors of q. Untied weights rotate Q and K together.
-
-        Parameters
-        ----------
-        reference : Overlaps
-        rank : int
-            Columns of Q: r for tied weights, r/2 for untied ones.
-        """
-        if rank == 1:
-            return self
-        blocks = self.q.shape[-1] // rank
-
-        def signal(overlaps: Overlaps) -> Array:
-            """(rank, everything): theta and m of all tokens and blocks."""
-            both = np.concatenate([overlaps.theta, overlaps.m], axis=-1)
-            return both.reshape(len(both), blocks, rank, -1).transpose(2, 0, 1, 3).reshape(rank, -1)
-
-        left, sizes, right = np.linalg.svd(signal(self) @ signal(reference).T)
-        known = sizes > 1e-12 * max(sizes.max(), 1e-300)
-        rest = left[:, ~known]
-        if rest.shape[1]:
-            within = self.q.reshape(len(self.q), blocks, rank, blocks, rank)
-            covariance = np.einsum("lbibj->ij", within)
-            rest = rest @ np.linalg.eigh(rest.T @ covariance @ rest)[1][:, ::-1]
-        rotation = left[:, known] @ right[known] + rest @ right[~known]
-        O = np.kron(np.eye(blocks), rotation)
-        return Overlaps(O.T @ self.q @ O, O.T @ self.V @ O, O.T @ self.m, O.T @ self.theta)
-
     def scales(self, rho: Array) -> Array:
         """Size of every packed entry's block, for relative residuals.
 
@@ -160,50 +129,59 @@ class Sector:
     ----------
     basis : (P, D) array
         Orbits of packed entries as columns, with entries -1, 0, 1.
+    group : tuple
+        The symmetries: (order of the tokens, (r, r) student matrix, (t, t) teacher matrix).
     length, columns, teacher_rank : int
     """
 
     basis: Array
+    group: tuple[_Element, ...]
     length: int
     columns: int
     teacher_rank: int
 
     @classmethod
     def of(
-        cls, start: Overlaps, permutations: tuple[tuple[int, ...], ...], sign_symmetric: bool, teacher_rank: int
+        cls, start: Overlaps, permutations: tuple[tuple[int, ...], ...], rank: int, sign_symmetric: bool
     ) -> Sector:
         """The sector of a starting point.
+
+        The candidates are the permutations of the tokens, combined for a sign-symmetric loss with the reflections and
+        exchanges of the student's columns (the discrete part of its gauge freedom) and of the teacher's. Those that
+        leave the start unchanged define the sector. A semantic start has m = 0 this way, a positional one theta = 0,
+        and an uninformed one q proportional to the identity; and no direction is left along which W -> W O could drift.
 
         Parameters
         ----------
         start : Overlaps
         permutations : tuple of permutations
             Permutations of the tokens that leave the problem unchanged, the identity among them.
+        rank : int
+            Columns of Q; untied weights reflect and exchange the columns of Q and K together.
         sign_symmetric : bool
-            The loss is unchanged by ``h -> -h`` and by ``k -> -k``, so that m = 0 and theta = 0 are preserved.
+            The loss depends on the fields only through ``h h^T`` (or ``h_Q h_K^T``) and ``k k^T``.
         """
-        length, columns = start.q.shape[:2]
-        actions = [a for p in permutations for a in _actions(p, sign_symmetric) if _unchanged(start, a)]
-        keep_m, keep_theta = not sign_symmetric or start.m.any(), not sign_symmetric or start.theta.any()
-
-        def projected(overlaps: Overlaps) -> Overlaps:
-            images = [action(overlaps) for action in actions]
-            q, V, m, theta = (
-                np.mean([getattr(image, name) for image in images], axis=0) for name in ("q", "V", "m", "theta")
-            )
-            return Overlaps(q, V, m * keep_m, theta * keep_theta)
-
+        length, columns, teacher_rank = start.theta.shape
+        copies = np.eye(columns // rank)
+        student = [np.kron(copies, A) for A in _signed_permutations(rank)] if sign_symmetric else [np.eye(columns)]
+        teacher = _signed_permutations(teacher_rank) if sign_symmetric else [np.eye(teacher_rank)]
+        group = tuple(
+            element
+            for element in itertools.product([list(p) for p in permutations], student, teacher)
+            if _unchanged(start, element)
+        )
         size = len(start.pack())
-        columns_of_projector = [
-            projected(Overlaps.unpack(unit, length, columns, teacher_rank)).pack() for unit in np.eye(size)
-        ]
         basis, covered = [], np.zeros(size, dtype=bool)
-        for i, column in enumerate(columns_of_projector):
-            if not covered[i] and column[i] > 0:
-                orbit = np.sign(np.where(np.abs(column) > 1e-12, column, 0.0))
+        for i in range(size):
+            if covered[i]:
+                continue
+            unit = Overlaps.unpack(np.eye(size)[i], length, columns, teacher_rank)
+            mean = np.mean([_transformed(unit, element).pack() for element in group], axis=0)
+            orbit = np.sign(np.where(np.abs(mean) > 1e-12, mean, 0.0))
+            covered |= orbit != 0
+            if orbit[i] > 0:
                 basis.append(orbit)
-                covered |= orbit != 0
-        return cls(np.stack(basis, axis=1), length, columns, teacher_rank)
+        return cls(np.stack(basis, axis=1), group, length, columns, teacher_rank)
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""
@@ -212,6 +190,14 @@ class Sector:
     def unpack(self, vector: Array) -> Overlaps:
         """Overlaps with the given coordinates."""
         return Overlaps.unpack(self.basis @ vector, self.length, self.columns, self.teacher_rank)
+
+    def symmetrized(self, conjugates: Conjugates) -> Conjugates:
+        """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
+        images = []
+        for order, A, B in self.group:
+            c = Conjugates(*(x[order] for x in (conjugates.q_hat, conjugates.V_hat, conjugates.m_hat, conjugates.theta_hat)))
+            images.append((A @ c.q_hat @ A.T, A @ c.V_hat @ A.T, A @ c.m_hat, A @ c.theta_hat @ B.T))
+        return Conjugates(*(_exact_mean(parts) for parts in zip(*images, strict=True)))
 
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""
@@ -223,18 +209,28 @@ class Sector:
         return Overlaps.unpack(np.abs(self.basis) @ vector, self.length, self.columns, self.teacher_rank)
 
 
-def _actions(permutation: tuple[int, ...], sign_symmetric: bool) -> list[Callable[[Overlaps], Overlaps]]:
-    """The permutation, and where the loss allows it the permutation with ``W -> -W``."""
-    order = list(permutation)
-
-    def act(sign: float) -> Callable[[Overlaps], Overlaps]:
-        return lambda o: Overlaps(o.q[order], o.V[order], sign * o.m[order], sign * o.theta[order])
-
-    return [act(1.0), act(-1.0)] if sign_symmetric else [act(1.0)]
+def _exact_mean(values: Sequence[Array]) -> Array:
+    """Mean in which opposite values cancel exactly: the largest is added to the smallest."""
+    ordered = np.sort(np.stack(values), axis=0)
+    return ((ordered + ordered[::-1]) / 2).mean(axis=0)
 
 
-def _unchanged(overlaps: Overlaps, action: Callable[[Overlaps], Overlaps]) -> bool:
-    image = action(overlaps)
+def _signed_permutations(size: int) -> list[Array]:
+    """Reflections and exchanges of ``size`` columns; beyond two columns the reflections alone."""
+    orders = itertools.permutations(range(size)) if size <= 2 else [tuple(range(size))]
+    signs = list(itertools.product((1.0, -1.0), repeat=size))
+    return [np.eye(size)[list(order)] * np.array(sign)[:, None] for order in orders for sign in signs]
+
+
+def _transformed(overlaps: Overlaps, element: _Element) -> Overlaps:
+    order, A, B = element
+    return Overlaps(
+        A @ overlaps.q[order] @ A.T, A @ overlaps.V[order] @ A.T, A @ overlaps.m[order], A @ overlaps.theta[order] @ B.T
+    )
+
+
+def _unchanged(overlaps: Overlaps, element: _Element) -> bool:
+    image = _transformed(overlaps, element)
     return all(
         np.allclose(getattr(image, name), getattr(overlaps, name), rtol=1e-9, atol=1e-12)
         for name in ("q", "V", "m", "theta")

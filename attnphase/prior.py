@@ -83,7 +83,9 @@ class Spectrum:
         }
 
 
-def overlaps_from_conjugates(kernels: Kernels, spectrum: Spectrum, ridge: float, conjugates: Conjugates) -> Overlaps | None:
+def overlaps_from_conjugates(
+    kernels: Kernels, spectrum: Spectrum, ridge: float, conjugates: Conjugates, *, lift: bool = False
+) -> Overlaps | None:
     """Equation (7); None where ``lambda I + sum gamma V_hat`` is not positive definite on some atom.
 
     Parameters
@@ -92,15 +94,25 @@ def overlaps_from_conjugates(kernels: Kernels, spectrum: Spectrum, ridge: float,
         Regulariser's strength lambda.
     conjugates : Conjugates
         With replicate axis of length one.
+    lift : bool
+        Outside the domain, add to V_hat what brings the smallest curvature to a tenth of lambda. Not the map any more,
+        but it leads poor starts, where the loss is concave, towards larger overlaps and so into the domain.
     """
-    curvature = ridge * np.eye(kernels.columns) + np.einsum("la,lsij->asij", spectrum.gamma, conjugates.V_hat)
-    if not np.isfinite(curvature).all() or np.linalg.eigvalsh(curvature).min() <= 0:
+    V_hat = conjugates.V_hat
+    curvature = ridge * np.eye(kernels.columns) + np.einsum("la,lsij->asij", spectrum.gamma, V_hat)
+    if not np.isfinite(curvature).all():
         return None
+    lowest = np.linalg.eigvalsh(curvature).min()
+    if lowest <= 0:
+        if not lift:
+            return None
+        shift = (0.1 * ridge - lowest) / spectrum.gamma.sum(axis=0).min()
+        V_hat = V_hat + shift * np.eye(kernels.columns)
     q, V, m, theta = kernels.overlaps_from_conjugates(
         ridge=ridge,
         **spectrum.arguments(),
         q_hat=conjugates.q_hat,
-        V_hat=conjugates.V_hat,
+        V_hat=V_hat,
         m_hat=conjugates.m_hat,
         theta_hat=conjugates.theta_hat,
     )

@@ -182,9 +182,10 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
 class _Map:
     """``x -> F(x)`` under one rule; keeps the nodes' minima from one evaluation to the next."""
 
-    def __init__(self, channel: Channel, alpha: float, gauge: Overlaps, sector: Sector) -> None:
-        self.channel, self.alpha, self.gauge, self.sector = channel, alpha, gauge, sector
+    def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
+        self.channel, self.alpha, self.sector = channel, alpha, sector
         self.problem, self.kernels = channel.problem, channel.kernels
+        self.lift = False
         self.minima: Minima | None = None
         self.orbit: tuple[tuple[int, int], ...] | None = None
         self.last: ChannelPass | None = None
@@ -209,14 +210,14 @@ class _Map:
         elif self.minima is not None and orbit == self.orbit:
             starts = Starts.REFRESH if refresh else Starts.WARM
         result = self.channel.evaluate(self.alpha, overlaps, starts, self.minima)
+        result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.orbit, self.last = result.minima, orbit, result
         image = self._image(result.conjugates.mean())
         return None if image is None else self.pack(image)
 
     def _image(self, conjugates: Conjugates) -> Overlaps | None:
         strength = self.problem.regularizer.strength
-        image = overlaps_from_conjugates(self.kernels, self.channel.spectrum, strength, conjugates)
-        return None if image is None else image.aligned(self.gauge, self.problem.student.rank)
+        return overlaps_from_conjugates(self.kernels, self.channel.spectrum, strength, conjugates, lift=self.lift)
 
     def measure(self, x: Array) -> dict[str, Array] | None:
         """Every quantity of the schema, per replicate (S, ...), at ``x``; the overlaps are those of the image."""
@@ -322,7 +323,9 @@ def _response(map_: _Map, x: Array, enough: Rule) -> _Response:
     rule = map_.channel.rule
     if rule.randomised and rule.order > enough.order:
         channel = replace(map_.channel, rule=enough)
-        return _response(_Map(channel, map_.alpha, map_.gauge, map_.sector), x, enough)
+        medium = _Map(channel, map_.alpha, map_.sector)
+        medium.lift = map_.lift
+        return _response(medium, x, enough)
 
     def both(point: Array) -> Array | None:
         measured = map_.measure(point)
@@ -387,7 +390,6 @@ class _Run:
     settings: SolverSettings
     kernels: Kernels
     spectrum: Spectrum
-    gauge: Overlaps
     sector: Sector
     maps: int = 0
 
@@ -397,7 +399,7 @@ class _Run:
 
     def map(self, rule: Rule) -> _Map:
         channel = Channel(self.problem, self.kernels, self.spectrum, rule, self.threads)
-        return _Map(channel, self.alpha, self.gauge, self.sector)
+        return _Map(channel, self.alpha, self.sector)
 
     def iterate(self, map_: _Map, x: Array, method: Any, tolerance: float, limit: int | None = None) -> FixedPoint:
         left = max(self.settings.max_maps - self.maps, 1)
@@ -425,9 +427,9 @@ class _Run:
     def coarse(self, map_: _Map, x: Array) -> FixedPoint:
         """Into the basin by damped steps, then Anderson; damped steps again where Anderson fails."""
         tolerance = self.settings.tolerance
+        map_.lift = True
         first = self.iterate(map_, x, Damped(0.8), tolerance, 25)
-        if first.status is Status.converged:
-            return first
+        map_.lift = False
         found = self.iterate(map_, first.point, Anderson(), tolerance, 150)
         if found.status is Status.converged:
             return found
@@ -579,8 +581,8 @@ def solve_point(
     previous = start.restart if isinstance(start, BranchPoint) else None
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     symmetric_point = start if isinstance(start, Overlaps) else informed
-    sector = Sector.of(symmetric_point, token_permutations(problem), kernels.sign_symmetric, kernels.teacher_rank)
-    run = _Run(problem, float(alpha), settings, kernels, spectrum, informed, sector)
+    sector = Sector.of(symmetric_point, token_permutations(problem), problem.student.rank, kernels.sign_symmetric)
+    run = _Run(problem, float(alpha), settings, kernels, spectrum, sector)
     rules = _Rules(problem, kernels, settings.max_nodes)
 
     refine = settings.method == "newton" and problem.integration.rule != "published"
@@ -599,11 +601,13 @@ def solve_point(
         else:
             method = Anderson
             found = run.newton(map_, x, jacobian)
+        # a point that was left behind outside the domain is measured on the lifted map; its status says so
+        map_.lift = found.status is Status.left_domain
         if response is None or response.order < rules.medium().order:
             response = _response(map_, found.point, rules.medium())
         measured = _measured(run, rules, map_, found, response)
         finer = rules.next(rule, measured.relative_error, map_.second_minimum_share(np.inf).mean()) if refine else None
-        if finer is None:
+        if finer is None or found.status is Status.left_domain:
             break
         rule, point, jacobian = finer, map_.unpack(found.point), response.jacobian
     checked = run.verified(map_, found, method)
