@@ -219,27 +219,34 @@ class _Map:
         strength = self.problem.regularizer.strength
         return overlaps_from_conjugates(self.kernels, self.channel.spectrum, strength, conjugates, lift=self.lift)
 
-    def measure(self, x: Array) -> dict[str, Array] | None:
-        """Every quantity of the schema, per replicate (S, ...), at ``x``; the overlaps are those of the image."""
+    def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
+        """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
+
+        The overlaps are those of the image.
+        """
         if self(x) is None:
             return None
         assert self.last is not None and self.minima is not None
-        overlaps, channel, result = self.unpack(x), self.channel, self.last
+        overlaps, channel, hats = self.unpack(x), self.channel, self.last.conjugates
+        means = [self.last.envelope, self.last.loss_at_prox, channel.loss_at_omega(overlaps)]
+        means.append(self.second_minimum_share(NEAR_DEGENERATE))
+        if pooled:
+            hats, means = hats.mean(), [mean.mean(keepdims=True) for mean in means]
+        envelope, loss_at_prox, loss_at_omega, second_minimum_share = means
         images = []
-        for s in range(channel.rule.replicates):
-            image = self._image(result.conjugates.replicate(s))
+        for s in range(len(envelope)):
+            image = self._image(hats.replicate(s))
             if image is None:
                 return None
             images.append(image)
-        hats = result.conjugates
         observables = self.kernels.observables(
             alpha=self.alpha,
             ridge=self.problem.regularizer.strength,
             **channel.spectrum.arguments(),
             field_mean=lambda values: values,
-            envelope=result.envelope[:, None, None],
-            loss_at_prox=result.loss_at_prox[:, None, None],
-            loss_at_omega=channel.loss_at_omega(overlaps)[:, None, None],
+            envelope=envelope[:, None, None],
+            loss_at_prox=loss_at_prox[:, None, None],
+            loss_at_omega=loss_at_omega[:, None, None],
             q=overlaps.q[:, None],
             V=overlaps.V[:, None],
             q_hat=hats.q_hat,
@@ -257,7 +264,7 @@ class _Map:
             "m_hat": np.moveaxis(hats.m_hat[..., 0], 1, 0),
             "theta_hat": np.moveaxis(hats.theta_hat, 1, 0),
             **observables,
-            "second_minimum_share": self.second_minimum_share(NEAR_DEGENERATE),
+            "second_minimum_share": second_minimum_share,
         }
 
     def second_minimum_share(self, within: float) -> Array:
@@ -328,10 +335,8 @@ def _response(map_: _Map, x: Array, enough: Rule) -> _Response:
         return _response(medium, x, enough)
 
     def both(point: Array) -> Array | None:
-        measured = map_.measure(point)
-        if measured is None:
-            return None
-        return np.concatenate([_images(measured, map_).mean(axis=0), _flatten(measured).mean(axis=0)])
+        measured = map_.measure(point, pooled=True)
+        return None if measured is None else np.concatenate([_images(measured, map_)[0], _flatten(measured)[0]])
 
     joint = finite_difference_jacobian(both, x, map_.scales(x))
     order = rule.order if rule.randomised else enough.order
@@ -652,7 +657,9 @@ def _measured(run: _Run, rules: _Rules, map_: _Map, found: FixedPoint, response:
     gauge = rules.gauge(map_.channel.rule)
     errors = _errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
     overlaps = map_.unpack(found.point)
-    values = _restore(_flatten(measured).mean(axis=0), measured)
+    pooled = map_.measure(found.point, pooled=True)
+    assert pooled is not None
+    values = _restore(_flatten(pooled)[0], pooled)
     values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
     floor = 1e-6 * np.trace(run.spectrum.rho, axis1=-2, axis2=-1).mean()
     relative = float(np.abs(errors["q"]).max() / max(np.abs(overlaps.q).max(), floor))
