@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,3 +55,184 @@ def follow(
         if on_point is not None:
             on_point(point)
     return [points[i] for i in range(len(alphas))]
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A sample complexity at which a difference of two quantities changes sign.
+
+    Attributes
+    ----------
+    alpha : float
+        Where; NaN if there is no sign change in the range searched.
+    standard_error : float
+        The difference's standard error over its slope; NaN likewise.
+    """
+
+    alpha: float
+    standard_error: float
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a sign change."""
+        return bool(np.isfinite(self.alpha))
+
+
+NOT_FOUND = Threshold(float("nan"), float("nan"))
+
+
+def crossing(alpha: Sequence[float], difference: Sequence[float], error: Sequence[float]) -> Threshold:
+    """Where a sampled difference changes from positive to negative, by linear interpolation.
+
+    The change at the largest alpha counts: at small alpha all branches merge and the difference is noise around zero.
+
+    Parameters
+    ----------
+    alpha : sequence of float
+        Increasing.
+    difference, error : sequences of float
+        Values and standard errors; NaN where unknown.
+    """
+    a, d, e = (np.asarray(x, dtype=float) for x in (alpha, difference, error))
+    known = np.isfinite(d) & np.isfinite(e)
+    a, d, e = a[known], d[known], e[known]
+    changes = np.flatnonzero((d[:-1] > 0) & (d[1:] <= 0))
+    if len(changes) == 0:
+        return NOT_FOUND
+    i = int(changes[-1])
+    slope = (d[i + 1] - d[i]) / (a[i + 1] - a[i])
+    weight = -d[i] / (d[i + 1] - d[i])
+    spread = np.hypot((1 - weight) * e[i], weight * e[i + 1])
+    return Threshold(float(a[i] + weight * (a[i + 1] - a[i])), float(spread / abs(slope)))
+
+
+def loss_difference(semantic: BranchPoint, positional: BranchPoint) -> tuple[float, float]:
+    """Training loss of the semantic minus that of the positional branch, and its standard error."""
+    values = semantic.values["training_loss"] - positional.values["training_loss"]
+    return values, float(np.hypot(semantic.errors["training_loss"], positional.errors["training_loss"]))
+
+
+def baseline_difference(semantic: BranchPoint) -> tuple[float, float]:
+    """Test error of the semantic branch minus that of the linear baseline, and its standard error."""
+    value = semantic.values["test_error"] - semantic.values["linear_test_error"]
+    return value, float(np.hypot(semantic.errors["test_error"], semantic.errors["linear_test_error"]))
+
+
+_SCAN_ERROR = 2e-2  # relative, for the scan that brackets a threshold
+_REFINED_POINTS = 4096  # per replicate: the same nodes for all alpha, so that the difference is smooth
+
+
+def _refined(
+    problem: Problem, bracket: tuple[float, float], difference: Callable[[Problem, float], tuple[float, float]]
+) -> Threshold:
+    """Secant steps inside a bracket, with many fixed nodes."""
+    fine = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _REFINED_POINTS})
+    low, high = bracket
+    ends = [(x, *difference(fine, x)) for x in bracket]
+    threshold = NOT_FOUND
+    for _ in range(4):
+        ends.sort()
+        found = crossing([x for x, _, _ in ends], [d for _, d, _ in ends], [e for _, _, e in ends])
+        if not found.found:
+            # the scan's bracket was noise: the change lies just outside
+            low, high = low - (high - low), high + (high - low)
+            if low <= 0:
+                return threshold
+            ends += [(x, *difference(fine, x)) for x in (low, high)]
+            continue
+        if threshold.found and abs(found.alpha - threshold.alpha) < 0.1 * found.standard_error:
+            return found
+        threshold = found
+        ends.append((found.alpha, *difference(fine, found.alpha)))
+    return threshold
+
+
+def thresholds(
+    problem: Problem,
+    omega: Sequence[float],
+    *,
+    alpha: tuple[float, float] = (0.2, 3.0),
+    settings: SolverSettings | None = None,
+    on_step: Callable[[], None] | None = None,
+) -> xr.Dataset:
+    """Thresholds of the phase diagram, with standard errors.
+
+    ``alpha_c``: the training losses of the semantic and the positional branch cross. ``alpha_l``: the test error of the
+    semantic branch falls below that of the linear baseline.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its ``teacher.omega`` is replaced.
+    omega : sequence of float
+    alpha : (float, float)
+        Range searched.
+    settings : SolverSettings, optional
+    on_step : callable, optional
+        Called after each omega.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``alpha_c``, ``alpha_l`` and ``alpha_c_stderr``, ``alpha_l_stderr`` over ``omega``; NaN where the range holds no
+        crossing.
+    """
+    import xarray as xr
+
+    low, high = alpha
+    if not (0 < low < high and np.isfinite(high)):
+        raise ProblemError("alpha", f"alpha must be an increasing pair of positive numbers, not {alpha}")
+    if len(omega) == 0:
+        raise ProblemError("omega", "omega must hold at least one value")
+    found: dict[str, list[Threshold]] = {"alpha_c": [], "alpha_l": []}
+    problems = [problem.with_fields({"teacher.omega": float(value)}) for value in omega]
+    for one in problems:
+        at_loss, at_baseline = _thresholds_of(one, np.linspace(low, high, 15), settings)
+        found["alpha_c"].append(at_loss)
+        found["alpha_l"].append(at_baseline)
+        if on_step is not None:
+            on_step()
+    names = {
+        "alpha_c": ("sample complexity at which the training losses of both branches cross", r"\alpha_c"),
+        "alpha_l": ("sample complexity at which the semantic branch beats the linear baseline", r"\alpha_l"),
+    }
+    dataset = xr.Dataset(coords={"omega": ("omega", np.asarray(omega, dtype=float), {"units": "1", "latex": r"\omega"})})
+    for name, values in found.items():
+        title, latex = names[name]
+        attributes = {"long_name": title, "units": "1", "latex": latex}
+        dataset[name] = ("omega", [v.alpha for v in values], attributes)
+        attributes = {"long_name": f"standard error of: {title}", "units": "1", "latex": rf"\delta {latex}"}
+        dataset[f"{name}_stderr"] = ("omega", [v.standard_error for v in values], attributes)
+    dataset.attrs |= {"problem": problem.to_toml(), "problem_hash": problem.hash, "Conventions": "CF-1.11"}
+    return dataset
+
+
+def _thresholds_of(
+    problem: Problem, alphas: np.ndarray, settings: SolverSettings | None
+) -> tuple[Threshold, Threshold]:
+    rough = problem.with_fields({"integration.standard_error": _SCAN_ERROR})
+    semantic = follow(rough, list(alphas), "semantic", settings=settings)
+    positional = follow(rough, list(alphas), "positional", settings=settings)
+    by_loss = [loss_difference(s, p) for s, p in zip(semantic, positional, strict=True)]
+    by_baseline = [baseline_difference(s) for s in semantic]
+
+    def at(points: list[BranchPoint], x: float) -> BranchPoint:
+        return points[int(np.abs(alphas - x).argmin())]
+
+    def loss_at(fine: Problem, x: float) -> tuple[float, float]:
+        s = solve_point(fine, x, "semantic", start=at(semantic, x), settings=settings)
+        p = solve_point(fine, x, "positional", start=at(positional, x), settings=settings)
+        return loss_difference(s, p)
+
+    def baseline_at(fine: Problem, x: float) -> tuple[float, float]:
+        return baseline_difference(solve_point(fine, x, "semantic", start=at(semantic, x), settings=settings))
+
+    results = []
+    for scan, difference in ((by_loss, loss_at), (by_baseline, baseline_at)):
+        first = crossing(list(alphas), [d for d, _ in scan], [e for _, e in scan])
+        if not first.found:
+            results.append(NOT_FOUND)
+            continue
+        half = max(4 * first.standard_error, 0.02 * first.alpha)
+        results.append(_refined(problem, (first.alpha - half, first.alpha + half), difference))
+    return results[0], results[1]
