@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from attnphase.fixed_point import Status
+from attnphase.overlaps import Overlaps
+from attnphase.prior import Spectrum
 from attnphase.problem import Problem, ProblemError
 from attnphase.solve import BranchPoint, SolverSettings, solve_point
 
@@ -45,16 +47,32 @@ def follow(
     """
     points: dict[int, BranchPoint] = {}
     previous: BranchPoint | None = None
+    before: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
-        point = solve_point(problem, alphas[index], branch, start=previous, settings=settings)
+        start = _extrapolated(before, previous, alphas[index])
+        point = solve_point(problem, alphas[index], branch, start=start, settings=settings)
         if previous is not None and point.status is not Status.converged:
             fresh = solve_point(problem, alphas[index], branch, settings=settings)
             point = fresh if fresh.residual < point.residual else point
-        previous = point if point.status is Status.converged else None
-        points[index] = point
+        before, previous = (previous, point) if point.status is Status.converged else (None, None)
+        points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None))
         if on_point is not None:
-            on_point(point)
+            on_point(points[index])
     return [points[i] for i in range(len(alphas))]
+
+
+def _extrapolated(before: BranchPoint | None, previous: BranchPoint | None, alpha: float) -> BranchPoint | None:
+    """The previous point with its overlaps moved along the line through the last two, where that is feasible."""
+    if before is None or previous is None or before.alpha == previous.alpha:
+        return previous
+    step = (alpha - previous.alpha) / (previous.alpha - before.alpha)
+    old, new = before.restart.overlaps, previous.restart.overlaps
+    moved = Overlaps(
+        *(b + step * (b - a) for a, b in ((old.q, new.q), (old.V, new.V), (old.m, new.m), (old.theta, new.theta)))
+    )
+    if not moved.feasible(Spectrum.of(previous.problem).rho) or np.linalg.eigvalsh(moved.q).min() <= 0:
+        return previous
+    return replace(previous, restart=replace(previous.restart, overlaps=moved))
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ MEDIUM_POINTS = 256  # derivatives of the map: fewer would be ruled by the jumps
 GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
 MAX_TENSOR_NODES = 2**22
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
+FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
 
 
@@ -85,10 +86,23 @@ class SolverSettings:
 
 @dataclass(frozen=True, eq=False)
 class Restart:
-    """What the next point of a line can start from."""
+    """What the next point of a line can start from.
+
+    Attributes
+    ----------
+    overlaps : Overlaps
+    response : _Response or None
+        Derivatives of the map, for Newton's method and the errors.
+    rule : Rule or None
+        The rule that `minima` belong to.
+    minima : Minima or None
+        Local minima of the rule's nodes; they take memory, so `branches.follow` drops them when it is past a point.
+    """
 
     overlaps: Overlaps
-    jacobian: Array | None
+    response: _Response | None = None
+    rule: Rule | None = None
+    minima: Minima | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +201,11 @@ class _Map:
         self.problem, self.kernels = channel.problem, channel.kernels
         self.lift = False
         self.minima: Minima | None = None
-        self.orbit: tuple[tuple[int, int], ...] | None = None
         self.last: ChannelPass | None = None
+
+    def adopt(self, minima: Minima | None) -> None:
+        """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
+        self.minima = minima
 
     def unpack(self, x: Array) -> Overlaps:
         return self.sector.unpack(x)
@@ -204,14 +221,15 @@ class _Map:
         if not overlaps.feasible(self.channel.spectrum.rho):
             return None
         orbit = self.channel.representatives(overlaps)
+        representatives = len({source for source, _ in orbit})
         starts = Starts.COLD
         if self.channel.rule.name == "published":
             starts = Starts.FROM_ZERO
-        elif self.minima is not None and orbit == self.orbit:
+        elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
             starts = Starts.REFRESH if refresh else Starts.WARM
         result = self.channel.evaluate(self.alpha, overlaps, starts, self.minima)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
-        self.minima, self.orbit, self.last = result.minima, orbit, result
+        self.minima, self.last = result.minima, result
         image = self._image(result.conjugates.mean())
         return None if image is None else self.pack(image)
 
@@ -364,7 +382,7 @@ def _propagate(image_change: Array, measured_change: Array, response: _Response)
 
 def _errors(map_: _Map, measured: dict[str, Array], response: _Response, gauge_rule: _Map | None, x: Array) -> dict[str, Any]:
     """Standard errors: scatter of independent replicates, or the distance to a second rule for deterministic ones."""
-    values, images = _flatten(measured), _images(measured, map_)
+    values, images, energy = _flatten(measured), _images(measured, map_), _energy(map_)
     if gauge_rule is None:
         dx, change = _propagate(images - images.mean(axis=0), values - values.mean(axis=0), response)
         count = len(values)
@@ -380,7 +398,17 @@ def _errors(map_: _Map, measured: dict[str, Array], response: _Response, gauge_r
     errors = _restore(error, measured)
     point = map_.sector.errors(error_x)
     errors |= {"q": point.q, "V": point.V, "m": point.m[..., 0], "theta": point.theta}
+    # -Phi is stationary, so that to first order only the explicit change of its energy term is left
+    change = energy - energy.mean() if gauge_rule is None else _energy(gauge_rule).mean(keepdims=True) - energy
+    errors["training_loss"] = float(np.sqrt((change**2).sum() / max(len(change) * (len(change) - 1), 1)))
     return errors
+
+
+def _energy(map_: _Map) -> Array:
+    """``alpha E[M]`` of the last evaluation, per replicate for randomised rules, else pooled."""
+    assert map_.last is not None
+    energy = map_.alpha * map_.last.envelope
+    return energy if map_.channel.rule.randomised else energy.mean(keepdims=True)
 
 
 # --- the solve ------------------------------------------------------------------------------------------------------
@@ -591,11 +619,15 @@ def solve_point(
     rules = _Rules(problem, kernels, settings.max_nodes)
 
     refine = settings.method == "newton" and problem.integration.rule != "published"
-    jacobian = previous.jacobian if previous and refine else None
-    rule = rules.single() if not refine else rules.first() if jacobian is None else rules.medium()
-    point, response = beginning, None
+    # a neighbour's derivatives serve again unless Newton's method has trouble with them
+    response = previous.response if previous and refine else None
+    rule = rules.single() if not refine else rules.first() if response is None else rules.medium()
+    jacobian = response.jacobian if response else None
+    point = beginning
     while True:
         map_ = run.map(rule)
+        if previous is not None and previous.rule is rule:
+            map_.adopt(previous.minima)
         x = map_.pack(point)
         if not refine:
             method = METHODS["anderson" if settings.method == "newton" else settings.method]
@@ -606,6 +638,8 @@ def solve_point(
         else:
             method = Anderson
             found = run.newton(map_, x, jacobian)
+            if found.maps > FEW_MAPS and response is not None and response.order <= rule.order:
+                response = None
         # a point that was left behind outside the domain is measured on the lifted map; its status says so
         map_.lift = found.status is Status.left_domain
         if response is None or response.order < rules.medium().order:
@@ -688,7 +722,7 @@ def _branch_point(
         iterations=run.maps,
         rule=rule.name,
         nodes=rule.size,
-        restart=Restart(map_.unpack(found.point), response.jacobian),
+        restart=Restart(map_.unpack(found.point), response, rule, map_.minima),
     )
 
 
