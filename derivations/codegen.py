@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 from textwrap import indent
 from typing import Any
 
-from sympy import Add, Expr, Indexed, Integer, Mul, Pow, Rational, Symbol, cse, numbered_symbols
+from sympy import Add, Expr, Indexed, Integer, Mul, Pow, Rational, Symbol, cse, exp, numbered_symbols
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
 from sympy.printing.pycode import PythonCodePrinter
 
@@ -88,13 +88,14 @@ class _ScalarPrinter(PythonCodePrinter):
         return f"({expr.p} / {expr.q})"
 
 
-def _assignments(outputs: Mapping[str, Expr], prefix: str = "x") -> str:
-    """``name = expression`` lines with shared subexpressions taken out."""
+def _assignments(outputs: Mapping[str, Expr], lifted: _Lifted | None = None, prefix: str = "x") -> str:
+    """``name = expression`` lines with shared subexpressions taken out, behind those of the lifted symbols."""
     printer = _ScalarPrinter()
     # without order="none" the canonical ordering of cse dominates at L = 8
     shared, reduced = cse(list(outputs.values()), symbols=numbered_symbols(prefix), order="none")
+    definitions = lifted.definitions.items() if lifted is not None else ()
     lines: list[str] = []
-    for name, value in [*shared, *zip(outputs, reduced, strict=True)]:
+    for name, value in [*definitions, *shared, *zip(outputs, reduced, strict=True)]:
         code = f"{name} = {_spaced(str(printer.doprint(value)))}"
         if len(code) <= _WIDTH - 4:
             lines.append(code)
@@ -108,6 +109,51 @@ def _spaced(code: str) -> str:
     """The same expression with spaces around its operators and without needless brackets."""
     code = ast.unparse(ast.parse(code, mode="eval"))
     return re.sub(r"\b([A-Za-z_]\w*) \*\* (\d+)\b", r"\1**\2", code)
+
+
+class _Lifted:
+    """Expressions with their exponentials and reciprocals taken out as symbols, and derivatives in those symbols.
+
+    SymPy merges ``exp(z)^2`` into ``exp(2 z)`` and writes quotients as negative powers, so that derivatives of a score
+    would call the exponential and the power function anew for every term.  With ``e = exp(a)`` and ``p = 1/x`` as
+    symbols, ``de = e da`` and ``dp = -p^2 dx``, all derivatives are polynomials in what is computed once.
+    """
+
+    def __init__(self) -> None:
+        self.definitions: dict[Symbol, Expr] = {}
+        self._symbols: dict[Expr, Symbol] = {}
+
+    def lift(self, expression: Expr) -> Expr:
+        """The expression with symbols for its exponentials and reciprocals, innermost first."""
+        if not expression.args:
+            return expression
+        lifted = expression.func(*(self.lift(a) for a in expression.args))
+        if isinstance(lifted, exp):
+            return self._symbol(lifted, "e")
+        if isinstance(lifted, Pow) and lifted.exp.is_Integer and lifted.exp.is_negative:
+            return self._symbol(1 / lifted.base, "p") ** (-lifted.exp)
+        return lifted
+
+    def _symbol(self, value: Expr, letter: str) -> Symbol:
+        if value not in self._symbols:
+            symbol = Symbol(f"{letter}{len(self.definitions)}")
+            self._symbols[value] = symbol
+            self.definitions[symbol] = value
+        return self._symbols[value]
+
+    def derivative(self, expression: Expr, variable: Symbol) -> Expr:
+        """Total derivative of a lifted expression."""
+        result = expression.diff(variable)
+        for symbol, value in self.definitions.items():
+            outer = expression.diff(symbol)
+            if outer == 0:
+                continue
+            if isinstance(value, exp):
+                inner = symbol * self.derivative(value.args[0], variable)
+            else:
+                inner = -(symbol**2) * self.derivative(1 / value, variable)
+            result += outer * inner
+        return result
 
 
 def _logits(field: str, pairs: Sequence[tuple[int, int]], length: int, score: RowScore) -> str:
@@ -141,14 +187,19 @@ def _row_constants(length: int) -> str:
 
 def _attention_source(model: AttentionModel) -> str:
     length, student, teacher = model.length, model.student, model.teacher
-    z, loss = _row_loss(student.score, length)
-    gradient = [loss.diff(logit) for logit in z]
-    curvature = {(b, c): gradient[b].diff(z[c]) for b in range(length) for c in range(b, length)}
+    z, row_loss = _row_loss(student.score, length)
+    row = _Lifted()
+    loss = row.lift(row_loss)
+    gradient = [row.derivative(loss, logit) for logit in z]
+    curvature = {
+        (b, c): row.derivative(gradient[b], z[c]) for b in range(length) for c in range(b, length)
+    }
 
     outputs: dict[str, Expr] = {"row_loss": loss}
     outputs |= {f"u{b}": value for b, value in enumerate(gradient)}
     outputs |= {f"w{b}_{c}": value for (b, c), value in curvature.items()}
-    target_row = {f"s{b}": value for b, value in enumerate(teacher.score.row(z))}
+    teacher_row = _Lifted()
+    target_row = {f"s{b}": teacher_row.lift(value) for b, value in enumerate(teacher.score.row(z))}
 
     # logit (a, b) is the sum over pairs (i, j) of h[a, i] h[b, j]: its first and second derivatives
     first, second, chain = [], [], []
@@ -180,7 +231,7 @@ def _attention_source(model: AttentionModel) -> str:
 def teacher_target(k, mixing, omega, target):
     for a in range({length}):
 {indent(_logits("k", teacher.pairs, length, teacher.score), " " * 8)}
-{indent(_assignments(target_row), " " * 8)}
+{indent(_assignments(target_row, teacher_row), " " * 8)}
 {indent(chr(10).join(f"target[a, {b}] = (1 - omega) * s{b} + omega * mixing[a, {b}]" for b in range(length)), " " * 8)}
 
 
@@ -190,20 +241,22 @@ def loss(h, target, variance):
     for a in range({length}):
 {indent(_logits("h", student.pairs, length, student.score), " " * 8)}
 {indent(_row_constants(length), " " * 8)}
-{indent(_assignments({"row_loss": loss}), " " * 8)}
+{indent(_assignments({"row_loss": loss}, row), " " * 8)}
         total = total + row_loss
     return total
 
 
 @compiled
 def loss_derivatives(h, target, variance, gradient, hessian, contracted):
-    gradient[:] = 0.0 * h[0, 0]
-    hessian[:] = 0.0 * h[0, 0]
+    for i in range({length * size}):
+        gradient[i // {size}, i % {size}] = 0.0 * h[0, 0]
+        for j in range({length * size}):
+            hessian[i, j] = 0.0 * h[0, 0]
     total = 0.0
     for a in range({length}):
 {indent(_logits("h", student.pairs, length, student.score), " " * 8)}
 {indent(_row_constants(length), " " * 8)}
-{indent(_assignments(outputs), " " * 8)}
+{indent(_assignments(outputs, row), " " * 8)}
         total = total + row_loss
 {indent(chr(10).join(first + second + chain), " " * 8)}
     return total
