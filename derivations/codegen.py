@@ -47,7 +47,7 @@ from math import exp, log, sqrt
 
 from numba import njit
 
-compiled = njit(cache=True, nogil=True, error_model="numpy")
+compiled = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 
 
 @compiled
