@@ -64,12 +64,21 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 
 
 def _end(sentence: str) -> NoReturn:
-    click.echo(f"attnphase: error: {' '.join(sentence.split())}", err=True)
+    text = " ".join(sentence.split())
+    click.echo(f"attnphase: error: {text}{'' if text.endswith(('.', '?', '!')) else '.'}", err=True)
     sys.exit(2)
 
 
 def _show_warning(message: Warning | str, *_: Any) -> None:
     click.echo(f"attnphase: warning: {message}", err=True)
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from attnphase import __version__
+
+        click.echo(f"attnphase {__version__}")
+        ctx.exit()
 
 
 class _ManyValues(click.Command):
@@ -170,7 +179,9 @@ def _settings(method: str, tolerance: float | None, max_maps: int | None) -> Sol
 
 
 @click.group(cls=_Program, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="attnphase", message="%(prog)s %(version)s")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it and exit."
+)
 def main() -> None:
     """Phase diagrams of solvable attention models.
 
@@ -211,9 +222,9 @@ def solve(
     problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps)
     if output is not None:
         check_output(output, force)
-    ds = _with_command(solve_problem(problem, alpha, branch, **asdict(settings)))
+    ds = solve_problem(problem, alpha, branch, **asdict(settings))
     if output is not None:
-        save_dataset(ds, output, force)
+        save_dataset(_with_command(ds), output, force)
     if as_json:
         click.echo(to_json(ds))
     elif not quiet:
@@ -306,9 +317,9 @@ def thresholds(
     problem = _problem(problem_file, changes)
     if output is not None:
         check_output(output, force)
-    ds = _with_command(find_thresholds(problem, [value for values in omega for value in values]))
+    ds = find_thresholds(problem, [value for values in omega for value in values])
     if output is not None:
-        save_dataset(ds, output, force)
+        save_dataset(_with_command(ds), output, force)
     if as_json:
         click.echo(to_json(ds))
     else:
@@ -374,8 +385,7 @@ def phase_diagram(
 
     Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped.
     """
-    from attnphase.branches import thresholds as find_thresholds
-    from attnphase.figures import fig2, fig3, save_figure
+    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
     from attnphase.problem import Problem
 
     begin = time.monotonic()
@@ -399,14 +409,16 @@ def phase_diagram(
         save_figure(draw(ds), output / name)
     if quiet:
         return 0
-    marks = find_thresholds(problem, _OMEGAS_SHOWN)
     from rich.table import Table
 
     table = Table(box=None, show_header=False)
     table.add_row("points", _status_counts(ds))
-    for i, value in enumerate(marks["omega"].to_numpy()):
-        threshold = format_value(float(marks["alpha_c"][i]), float(marks["alpha_c_stderr"][i]))
-        table.add_row(f"alpha_c at omega = {value:g}", threshold)
+    for value in _OMEGAS_SHOWN:
+        line = ds.sel(omega=value, method="nearest")
+        alpha_c = loss_crossing(line)
+        table.add_row(
+            f"alpha_c at omega = {float(line['omega']):g}", format_value(alpha_c.alpha, alpha_c.standard_error)
+        )
     table.add_row("time", f"{time.monotonic() - begin:.0f} s")
     table.add_row("files", ", ".join(str(output / name) for name in (data.name, *figures)))
     _print_table(table)

@@ -18,8 +18,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from numpy.typing import NDArray
 
+from attnphase.branches import Threshold, crossing
 from attnphase.dataset import DatasetError, write_file
 from attnphase.fixed_point import Status
 from attnphase.reference import read_reference
@@ -27,9 +27,7 @@ from attnphase.reference import read_reference
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["FIGURES", "crossings", "fig2", "fig3", "save_figure"]
-
-Array = NDArray[np.float64]
+__all__ = ["FIGURES", "fig2", "fig3", "loss_crossing", "save_figure"]
 
 _STYLE: Any = {
     "font.family": "serif",
@@ -208,12 +206,28 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     write_file(path, image.getvalue())
 
 
-def crossings(x: Array, y: Array) -> Array:
-    """Where a curve through the points (x, y) changes sign, by linear interpolation; points with NaN are left out."""
-    known = np.isfinite(y)
-    x, y = x[known], y[known]
-    at = np.flatnonzero(np.sign(y[:-1]) * np.sign(y[1:]) < 0)
-    return x[at] - y[at] * (x[at + 1] - x[at]) / (y[at + 1] - y[at])
+def loss_crossing(theory: xr.Dataset) -> Threshold:
+    """Where the training loss of the semantic branch falls below that of the positional one, on the grid of `theory`.
+
+    Parameters
+    ----------
+    theory : xarray.Dataset
+        Both branches over alpha.
+
+    Returns
+    -------
+    Threshold
+        By linear interpolation; `attnphase.thresholds` is more accurate.
+    """
+    semantic, positional = (theory.sel(branch=name) for name in ("semantic", "positional"))
+    return _crossing(semantic, "training_loss", positional, "training_loss")
+
+
+def _crossing(first: xr.Dataset, name: str, second: xr.Dataset, other: str) -> Threshold:
+    first, second = first.sortby("alpha"), second.sortby("alpha")
+    error = np.hypot(first[f"{name}_stderr"].to_numpy(), second[f"{other}_stderr"].to_numpy())
+    difference = first[name].to_numpy() - second[other].to_numpy()
+    return crossing(first["alpha"].to_numpy().tolist(), difference.tolist(), error.tolist())
 
 
 # -------------------------------------------------------------------------------------------------------------- parts
@@ -283,16 +297,14 @@ def _label(ax: Axes, theory: xr.Dataset, name: str, factor: float, letter: str) 
 
 def _thresholds(theory: xr.Dataset) -> dict[str, float]:
     """Where the semantic branch's curves cross those of the positional one and of the linear predictor."""
-    branches = theory["branch"].to_numpy().tolist()
-    found: dict[str, Array] = {}
-    alpha = theory["alpha"].to_numpy()
-    if {"semantic", "positional"} <= set(branches):
-        semantic, positional = (theory["training_loss"].sel(branch=name) for name in ("semantic", "positional"))
-        found[r"$\alpha_c$"] = crossings(alpha, (semantic - positional).to_numpy())
+    branches = set(theory["branch"].to_numpy().tolist())
+    found: dict[str, Threshold] = {}
+    if {"semantic", "positional"} <= branches:
+        found[r"$\alpha_c$"] = loss_crossing(theory)
     if "semantic" in branches:
         line = theory.sel(branch="semantic")
-        found[r"$\alpha_l$"] = crossings(alpha, (line["test_error"] - line["linear_test_error"]).to_numpy())
-    return {symbol: float(positions[-1]) for symbol, positions in found.items() if positions.size}
+        found[r"$\alpha_l$"] = _crossing(line, "test_error", line, "linear_test_error")
+    return {symbol: threshold.alpha for symbol, threshold in found.items() if threshold.found}
 
 
 def _fig2_legend(theory: xr.Dataset, experiments: bool) -> list[tuple[Any, str]]:

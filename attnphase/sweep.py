@@ -277,8 +277,9 @@ def _run(
                 report.say(f"a worker process died; {len(remaining)} lines are tried again by {workers} workers.")
     else:
         raise SweepError(
-            f"worker processes died {_RETRIES + 1} times, perhaps because memory ran out ({_GUARD}); {len(remaining)} of"
-            f" {len(lines)} lines are unfinished, the first is {lines[remaining[0]].label}{parts.kept()}."
+            f"worker processes died {_RETRIES + 1} times, perhaps because memory ran out ({_GUARD});"
+            f" {len(remaining)} of {len(lines)} lines are unfinished, the first is {lines[remaining[0]].label}"
+            f"{parts.kept()}."
         )
     _raise_failures(lines, failures, parts)
 
@@ -470,19 +471,21 @@ class _Report:
 class _PlainReport(_Report):
     """A line every few seconds, for logs."""
 
-    begin: float = field(default_factory=time.monotonic)
-    _first: int | None = None
-    _shown: float = field(default_factory=time.monotonic)
+    _history: list[tuple[float, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._history.append((time.monotonic(), self.done))
 
     def set(self, done: int) -> None:
         super().set(done)
-        if self._first is None:
-            self._first = done
         now = time.monotonic()
-        if now - self._shown < _PLAIN_REPORT:
+        last, shown = self._history[-1]
+        if done == shown or (now - last < _PLAIN_REPORT and done < self.total):
             return
-        self._shown = now
-        rate = (done - self._first) / (now - self.begin)
+        # the rate of the last half minute: the first points wait for the workers to start
+        begin, first = self._history[-3:][0]
+        self._history.append((now, done))
+        rate = (done - first) / (now - begin)
         left = f"{(self.total - done) / rate:.0f} s left" if rate > 0 else "time left unknown"
         print(f"{done}/{self.total} points, {rate:.1f} points/s, {left}", file=sys.stderr, flush=True)
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -64,9 +63,9 @@ def killer(how_often):
         killed = set()
         while len(killed) < how_often and not stop.is_set():
             for process in multiprocessing.active_children():
-                if process.pid not in killed and "ForkProcess" not in type(process).__name__:
+                if process.pid not in killed:
                     time.sleep(0.3)
-                    os.kill(process.pid, signal.SIGKILL)
+                    process.kill()
                     killed.add(process.pid)
                     break
             time.sleep(0.3)
@@ -102,7 +101,7 @@ def test_a_killed_worker_is_replaced(undisturbed, tmp_path, capfd):
 def test_workers_that_always_die_end_the_sweep(tmp_path):
     stop, thread = killer(1000)
     try:
-        with pytest.raises(SweepError, match="died 3 times.*--resume"):
+        with pytest.raises(SweepError, match=r"died 3 times.*--resume"):
             sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=tmp_path / "out.nc")
     finally:
         stop.set()
@@ -300,9 +299,6 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
         f"problem = ap.Problem().with_fields({COARSE!r})\n"
         "ap.sweep(problem, [2.0], branches=['semantic', 'positional'], workers=2)\n"
     )
-    path = os.pathsep.join([str(Path(sweep_module.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode != 0
     assert 'if __name__ == "__main__":' in done.stderr

@@ -1,12 +1,12 @@
 """The dataset schema: labels, validation, and files that lose nothing and are never half written."""
 
-import importlib.util
 import json
 import os
+import runpy
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from attnphase.dataset import (
 )
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
-from attnphase.solve import BRANCHES
+from attnphase.solve import BRANCHES, BranchPoint
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROBLEM = Problem().with_fields({"student.rank": 2, "teacher.rank": 3, "tokens.length": 4})
@@ -38,37 +38,28 @@ OMEGAS = [0.0, 1 / 3]
 SHAPES = {"token": 4, "row": 2, "col": 2, "teacher": 3}
 
 
-@dataclass
-class FakePoint:
-    """What `from_points` needs of a BranchPoint, with numbers that tell the places apart."""
+OWN = ("residual", "iterations", "nodes", "status")
 
-    problem: Problem = PROBLEM
-    alpha: float = 0.5
-    branch: str = "semantic"
-    status: Status = Status.converged
-    residual: float = 1e-9
-    iterations: int = 17
-    rule: str = "sobol"
-    nodes: int = 2**40
-    values: dict = field(default_factory=dict)
-    errors: dict = field(default_factory=dict)
 
-    def __post_init__(self):
-        key = f"{self.alpha}{self.branch}{self.problem.teacher.omega}".encode()
-        rng = np.random.default_rng(list(key))
-        for variable in POINT_VARIABLES:
-            if hasattr(self, variable.name):
-                continue
-            number = rng.normal(size=[SHAPES[dim] for dim in variable.dims])
-            self.values[variable.name] = number if variable.dims else float(number)
-            if variable.has_stderr:
-                self.errors[variable.name] = np.abs(number) / 100
-        self.values["unsolved_nodes"] = 3
+def a_point(problem=PROBLEM, alpha=0.5, branch="semantic", status=Status.converged, residual=1e-9):
+    """A point with numbers that tell the places apart."""
+    rng = np.random.default_rng(list(f"{alpha}{branch}{problem.teacher.omega}".encode()))
+    values, errors = {}, {}
+    for variable in POINT_VARIABLES:
+        if variable.name in OWN:
+            continue
+        number = rng.normal(size=[SHAPES[dim] for dim in variable.dims])
+        values[variable.name] = number if variable.dims else float(number)
+        if variable.has_stderr:
+            errors[variable.name] = np.abs(number) / 100
+    values["unsolved_nodes"] = 3
+    nothing: Any = None  # datasets do not hold restart information
+    return BranchPoint(problem, alpha, branch, values, errors, status, residual, 17, "sobol", 2**40, nothing)
 
 
 def points():
     return [
-        FakePoint(PROBLEM.with_fields({"teacher.omega": omega}), alpha, branch)
+        a_point(PROBLEM.with_fields({"teacher.omega": omega}), alpha, branch)
         for alpha in ALPHAS
         for omega in OMEGAS
         for branch in ("semantic", "positional")
@@ -96,7 +87,7 @@ def refusal(call, *args, **kwargs):
 
 
 def test_one_point_has_scalar_coordinates():
-    point = FakePoint()
+    point = a_point()
     ds = validate_dataset(from_points([point]))
     assert ds["alpha"].item() == 0.5
     assert ds["branch"].item() == "semantic"
@@ -132,7 +123,7 @@ def test_a_missing_point_is_not_computed():
 
 
 def test_an_unknown_standard_error_is_nan():
-    point = FakePoint()
+    point = a_point()
     del point.errors["V"]
     ds = validate_dataset(from_points([point]))
     assert ds["V_stderr"].isnull().all()
@@ -149,8 +140,8 @@ def test_lines_join_to_the_grid_of_their_points():
 
 
 def test_points_off_the_grid_or_twice_are_refused():
-    assert "alpha is 7.0" in refusal(from_points, [FakePoint(alpha=7.0)], {"alpha": ALPHAS})
-    assert "two points" in refusal(from_points, [FakePoint(), FakePoint()], {"alpha": ALPHAS})
+    assert "alpha is 7.0" in refusal(from_points, [a_point(alpha=7.0)], {"alpha": ALPHAS})
+    assert "two points" in refusal(from_points, [a_point(), a_point()], {"alpha": ALPHAS})
     assert "no point" in refusal(from_points, [])
 
 
@@ -238,7 +229,7 @@ def test_a_selection_still_follows_the_schema():
 
 
 def test_a_point_that_did_not_converge_is_kept():
-    ds = validate_dataset(from_points([FakePoint(status=Status.left_domain, residual=np.inf)]))
+    ds = validate_dataset(from_points([a_point(status=Status.left_domain, residual=np.inf)]))
     assert ds["status"].item() == Status.left_domain
     assert json.loads(to_json(ds))["residual"] is None
 
@@ -246,7 +237,7 @@ def test_a_point_that_did_not_converge_is_kept():
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [grid, lambda: from_points([FakePoint()]), lambda: from_points(points()[1:], SWEPT)])
+@pytest.mark.parametrize("make", [grid, lambda: from_points([a_point()]), lambda: from_points(points()[1:], SWEPT)])
 def test_a_file_loses_nothing(tmp_path, make):
     ds = make()
     save_dataset(ds, tmp_path / "x.nc")
@@ -342,7 +333,7 @@ def test_what_is_not_a_dataset_of_ours_is_refused(tmp_path):
 
 
 def test_json_has_scalars_and_nested_lists():
-    point = FakePoint()
+    point = a_point()
     point.values["free_energy_gap"] = float("nan")
     data = json.loads(to_json(from_points([point])), parse_constant=pytest.fail)
     assert data["alpha"] == 0.5
@@ -354,11 +345,9 @@ def test_json_has_scalars_and_nested_lists():
 
 
 def test_the_page_has_the_tables_of_the_code():
-    specification = importlib.util.spec_from_file_location("update_schema", DOCS / "update_schema.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
+    updated = runpy.run_path(str(DOCS / "update_schema.py"))["updated"]
     page = (DOCS / "schema.md").read_text(encoding="utf-8")
-    assert page == module.updated(page), "run python docs/update_schema.py"
+    assert page == updated(page), "run python docs/update_schema.py"
 
 
 def test_the_branches_are_those_of_the_solver():

@@ -1,0 +1,334 @@
+"""The command line: what it prints, what it writes, and one sentence with an exit code for whatever goes wrong."""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+
+from attnphase.cli import format_value, main
+from attnphase.dataset import POINT_VARIABLES, load_dataset
+from attnphase.problem import Problem
+
+COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
+# as attributes of the package, solve and sweep are the functions
+SOLVER = importlib.import_module("attnphase.solve")
+BRANCHES = importlib.import_module("attnphase.branches")
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def sentence(*arguments, code=2):
+    """What a refused command says: one sentence, and nothing on standard output."""
+    result = run(*arguments, code=code)
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("attnphase: error: ")
+    assert lines[0][-1] in ".?)"
+    return lines[0]
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def unconverged(monkeypatch):
+    """A solver that always fails, so that the failure's path stays tested."""
+    solve_point = SOLVER.solve_point
+
+    def fail(*args, **kwargs):
+        settings = SOLVER.SolverSettings(max_maps=1)
+        return solve_point(*args, **{**kwargs, "settings": settings})
+
+    monkeypatch.setattr(SOLVER, "solve_point", fail)
+    monkeypatch.setattr(BRANCHES, "solve_point", fail)
+
+
+# --- help -----------------------------------------------------------------------------------------------------------
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from attnphase.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code\n"
+        "heavy = {'numpy', 'scipy', 'sympy', 'numba', 'xarray', 'matplotlib', 'pydantic', 'netCDF4', 'rich'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "phase-diagram" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["solve", "sweep", "thresholds", "derive", "figure", "phase-diagram"])
+def test_every_command_has_help(command):
+    assert "Usage" in run(command, "--help").stdout
+
+
+def test_version():
+    assert re.fullmatch(r"attnphase \d.*\n", run("--version").stdout)
+
+
+# --- solve ----------------------------------------------------------------------------------------------------------
+
+
+def test_solve_prints_a_table():
+    result = run("solve", "--alpha", 2, *COARSE)
+    for name in ("q[1]", "theta[2]", "test_error", "residual", "iterations", "nodes", "status"):
+        assert re.search(rf"^{re.escape(name)} +\S", result.stdout, re.MULTILINE), name
+    assert re.search(r"^theta\[1\] +0\.15\d*\(\d+\)$", result.stdout, re.MULTILINE)
+    assert result.stderr == ""
+
+
+def test_solve_prints_json():
+    result = run("solve", "--alpha", 2, "--json", *COARSE)
+    data = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert set(data) >= {variable.name for variable in POINT_VARIABLES} | {"alpha", "branch", "q_stderr"}
+    assert data["alpha"] == 2.0
+    assert data["branch"] == "semantic"
+    assert np.shape(data["q"]) == (2, 1, 1)
+    assert np.shape(data["m"]) == (2, 1)
+    assert 0 < data["test_error"] < 0.01
+
+
+def test_solve_writes_all_branches_from_a_file(in_folder):
+    problem = Problem.paper(omega=0.2).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
+    (in_folder / "problem.toml").write_text(problem.to_toml(), encoding="utf-8")
+    result = run("solve", "problem.toml", "--alpha", 2, "--branch", "all", "-o", "out.nc", "--quiet")
+    assert result.output == ""
+    ds = load_dataset("out.nc")
+    assert ds["branch"].to_numpy().tolist() == ["semantic", "positional", "uninformed"]
+    assert Problem.from_toml(ds.attrs["problem"]) == problem
+
+
+def test_set_changes_a_field(in_folder):
+    run("solve", "--alpha", 2, "--set", "teacher.omega=0.1", *COARSE, "-o", "out.nc", "--quiet")
+    assert "omega = 0.1" in load_dataset("out.nc").attrs["problem"]
+
+
+def test_what_did_not_converge_is_written_flagged_and_ends_with_1(in_folder, unconverged):
+    result = run("solve", "--alpha", 2, *COARSE, "-o", "out.nc", code=1)
+    assert re.fullmatch(
+        r"attnphase: not converged: .*alpha = 2.*\(iteration_limit, residual .*\); --allow-unconverged accepts this\.",
+        result.stderr.rstrip(),
+    )
+    assert "iteration_limit" in result.stdout
+    assert load_dataset("out.nc")["status"].item() == 1
+    assert "not converged" in run("solve", "--alpha", 2, *COARSE, "--allow-unconverged").stderr
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["solve"], "--alpha"),
+        (["solve", "--alpha", "x"], "--alpha"),
+        (["solve", "--alpha", "-1"], "alpha must be"),
+        (["solve", "--alpha", "0"], "alpha must be"),
+        (["solve", "--alpha", "nan"], "alpha must be"),
+        (["solve", "--alpha", "1", "--alfa", "2"], "--alfa"),
+        (["solve", "--alpha", "1", "--branch", "sematic"], "sematic"),
+        (["solve", "--alpha", "1", "--set", "teacher.omega=2"], "teacher.omega must be a number from 0 to 1"),
+        (["solve", "--alpha", "1", "--set", "teacher.omga=0.2"], 'did you mean "teacher.omega"?'),
+        (["solve", "--alpha", "1", "--set", "omega"], "field=value"),
+        (["solve", "--alpha", "1", "--method", "magic"], "method must be"),
+        (["solve", "--alpha", "1", "--tolerance", "-1"], "tolerance must"),
+        (["solve", "--alpha", "1", "--max-maps", "0"], "max_maps must"),
+        (["solve", "missing.toml", "--alpha", "1"], "missing.toml: there is no such file"),
+        (["solve", "--alpha", "1", "--branch", "positional", "--set", "positions.kind=none"], "positional"),
+        (["sweep", "--alpha", "1:2", "-o", "x.nc"], "START:STOP:COUNT"),
+        (["sweep", "--alpha", "1:inf:3", "-o", "x.nc"], "finite"),
+        (["sweep", "--alpha", "1:2:0", "-o", "x.nc"], "COUNT"),
+        (["sweep", "--alpha", "0:2:3", "-o", "x.nc"], "alpha must be a positive number"),
+        (["sweep", "--alpha", "1,2"], "--output"),
+        (["sweep", "--alpha", "1,2", "-o", "no/x.nc"], "there is no folder no"),
+        (["sweep", "--alpha", "1,2", "-o", "x.nc", "--workers", "0"], "workers must"),
+        (["thresholds"], "--omega"),
+        (["thresholds", "--omega", "0.1", "bad.toml"], "bad.toml"),
+        (["derive", "--format", "word"], "word"),
+        (["figure", "fig9"], "fig9"),
+        (["figure", "fig2", "--data", "missing.nc"], "missing.nc: there is no such file"),
+        (["phase-diagram"], "--output"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_bad_input_gets_one_sentence(in_folder, arguments, named):
+    assert named in sentence(*arguments)
+    assert list(in_folder.iterdir()) == []
+
+
+def test_a_file_with_a_misspelt_key_is_refused(in_folder):
+    (in_folder / "p.toml").write_text("[teacher]\nomga = 0.2\n")
+    assert 'did you mean "teacher.omega"' in sentence("solve", "p.toml", "--alpha", 1)
+
+
+def test_an_existing_file_needs_force(in_folder):
+    (in_folder / "out.nc").write_text("precious")
+    for command in (["solve", "--alpha", 2], ["sweep", "--alpha", "1,2"], ["thresholds", "--omega", 0.3]):
+        assert "--force" in sentence(*command, *COARSE, "-o", "out.nc")
+    (in_folder / "fig2.png").write_text("precious")
+    assert "--force" in sentence("figure", "fig2")
+    assert (in_folder / "out.nc").read_text() == (in_folder / "fig2.png").read_text() == "precious"
+    run("solve", "--alpha", 2, *COARSE, "-o", "out.nc", "--force", "--quiet")
+    load_dataset("out.nc")
+
+
+def test_a_truncated_file_is_refused(in_folder):
+    run("solve", "--alpha", 2, *COARSE, "-o", "out.nc", "--quiet")
+    path = in_folder / "out.nc"
+    path.write_bytes(path.read_bytes()[:5000])
+    assert "truncated" in sentence("figure", "fig2", "--data", "out.nc")
+
+
+def test_a_cache_of_somebody_else_is_refused(in_folder, monkeypatch):
+    compiled = importlib.import_module("attnphase.compiled")
+
+    def foreign(problem):
+        raise compiled.CacheError("kernel cache /x belongs to another user.")
+
+    monkeypatch.setattr(SOLVER, "kernels_for", foreign)
+    assert "another user" in sentence("solve", "--alpha", 2)
+
+
+def test_a_full_disk_ends_in_a_sentence(in_folder, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("attnphase.dataset.os.fsync", full)
+    result = run("solve", "--alpha", 2, *COARSE, "-o", "out.nc", code=2)
+    assert result.stderr == "attnphase: error: out.nc: the file cannot be written: No space left on device.\n"
+    assert list(in_folder.iterdir()) == []
+
+
+def test_exit_codes_of_the_process(in_folder):
+    command = [sys.executable, "-m", "attnphase.cli", "solve"]
+    done = subprocess.run([*command, "--alpha", "0"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("attnphase: error: alpha must be")
+    assert done.stderr.count("\n") == 1
+    done = subprocess.run([*command, "--alpha", "2", *COARSE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "converged" in done.stdout
+
+
+# --- grids and figures ----------------------------------------------------------------------------------------------
+
+
+def test_sweep_writes_a_grid(in_folder):
+    result = run("sweep", "--alpha", "1.6:2:2", "--omega", "0.2,0.3", *COARSE, "-o", "out.nc", "--workers", 1)
+    assert "8 converged" in result.stdout
+    ds = load_dataset("out.nc")
+    assert ds["status"].dims == ("branch", "omega", "alpha")
+    assert ds["alpha"].to_numpy().tolist() == [1.6, 2.0]
+    assert [path.name for path in in_folder.iterdir()] == ["out.nc"]
+
+
+def test_sweep_reports_what_did_not_converge(in_folder, unconverged):
+    arguments = ["sweep", "--alpha", "1.6,2", *COARSE, "-o", "out.nc", "--workers", 1]
+    result = run(*arguments, code=1)
+    assert "and 1 more" in result.stderr
+    assert "branch = semantic, alpha = 1.6 (iteration_limit" in result.stderr
+    run(*arguments, "--force", "--allow-unconverged")
+
+
+def test_thresholds_takes_many_values(in_folder, monkeypatch):
+    monkeypatch.setattr(BRANCHES, "_REFINED_POINTS", 64)
+    result = run("thresholds", "--omega", "0.25", "0.3", *COARSE, "--json")
+    data = json.loads(result.stdout)
+    assert data["omega"] == [0.25, 0.3]
+    assert data["alpha_c"][0] < data["alpha_c"][1]
+
+
+@pytest.mark.parametrize(("form", "expected"), [("latex", r"\documentclass"), ("markdown", "# "), ("python", "def ")])
+def test_derive_prints_equations(form, expected):
+    assert expected in run("derive", "--format", form).stdout
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished folder of the main job on a small grid, and what the job printed."""
+    folder = tmp_path_factory.mktemp("main") / "results"
+    with pytest.MonkeyPatch.context() as patch:
+        coarse = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
+        patch.setattr(Problem, "paper", classmethod(lambda cls, *args, **kwargs: coarse))
+        arguments = ["phase-diagram", "--output", folder, "--alphas", 4, "--omegas", 3, "--workers", 1]
+        result = run(*arguments)
+        again = run(*arguments)
+    assert again.stdout.splitlines()[0] == result.stdout.splitlines()[0]
+    return folder, result
+
+
+def test_the_main_job_writes_data_and_figures(finished):
+    folder, result = finished
+    assert sorted(path.name for path in folder.iterdir()) == ["fig2.png", "fig3.png", "phase_diagram.nc"]
+    ds = load_dataset(folder / "phase_diagram.nc")
+    assert 0.3 in ds["omega"].to_numpy()
+    assert ds["alpha"].to_numpy().tolist() == pytest.approx([0.05, 0.7, 1.35, 2.0])
+    assert (folder / "fig2.png").read_bytes().startswith(b"\x89PNG")
+    assert "converged" in result.stdout
+    assert len(re.findall(r"alpha_c at omega = [\d.]+ +[\d.]+\(\d+\)", result.stdout)) >= 2
+
+
+@pytest.mark.parametrize("name", ["fig2", "fig3"])
+def test_figures_are_drawn_from_data(in_folder, finished, name):
+    data = finished[0] / "phase_diagram.nc"
+    run("figure", name, "--data", data)
+    run("figure", name, "--data", data, "-o", "x.pdf", "--quiet")
+    assert (in_folder / f"{name}.png").stat().st_size > 10_000
+    assert (in_folder / "x.pdf").read_bytes().startswith(b"%PDF")
+    assert "no figure format" in sentence("figure", name, "--data", data, "-o", "x.xyz")
+
+
+def test_a_figure_needs_the_right_data(in_folder, finished):
+    run("solve", "--alpha", 2, *COARSE, "-o", "one.nc", "--quiet")
+    assert "no dimension" in sentence("figure", "fig3", "--data", "one.nc")
+    ds = load_dataset(finished[0] / "phase_diagram.nc")
+    with xr.set_options(keep_attrs=True):
+        shifted = ds.assign_coords(omega=ds["omega"] + 0.01)
+    shifted.to_netcdf("shifted.nc")
+    assert "omega = 0.3" in sentence("figure", "fig2", "--data", "shifted.nc")
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (0.114807, 0.00005, "0.11481(5)"),
+        (12.672, 0.0131, "12.672(13)"),
+        (0.2, 0.0996, "0.20(10)"),
+        (-0.245, 0.007, "-0.245(7)"),
+        (1234.0, 26.0, "1230(30)"),
+        (0.0, 0.0, "0"),
+        (1e-17, 1e-18, "0"),
+        (0.5, 1e-17, "0.5"),
+        (0.5, float("nan"), "0.5"),
+        (float("nan"), 0.1, "–"),
+        (5.1e-5, 2.6e-5, "5(3)e-5"),
+        (0.0, 0.002, "0.000(2)"),
+    ],
+)
+def test_numbers_carry_their_error(value, error, text):
+    assert format_value(value, error) == text
