@@ -12,7 +12,7 @@ from attnphase.fixed_point import Status
 from attnphase.overlaps import Overlaps
 from attnphase.prior import Spectrum
 from attnphase.problem import Problem, ProblemError
-from attnphase.solve import BranchPoint, SolverSettings, solve_point
+from attnphase.solve import BranchPoint, SolverSettings, informed_signal, initial_overlaps, probe, solve_point
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -45,11 +45,17 @@ def follow(
     list of BranchPoint
         In the order of `alphas`.
     """
+    settings = settings or SolverSettings()
     points: dict[int, BranchPoint] = {}
     previous: BranchPoint | None = None
     before: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
-        start = _extrapolated(before, previous, alphas[index])
+        start: BranchPoint | Overlaps | None = _extrapolated(before, previous, alphas[index])
+        if previous is not None and branch != "uninformed" and _collapsed(previous):
+            # the branch ended above this alpha; it may exist again below
+            threshold = _COLLAPSED * informed_signal(initial_overlaps(problem, branch), branch)
+            found = probe(problem, alphas[index], branch, settings)
+            start = found if informed_signal(found, branch) > threshold else previous
         point = solve_point(problem, alphas[index], branch, start=start, settings=settings)
         if previous is not None and point.status is not Status.converged:
             fresh = solve_point(problem, alphas[index], branch, settings=settings)
@@ -59,6 +65,16 @@ def follow(
         if on_point is not None:
             on_point(points[index])
     return [points[i] for i in range(len(alphas))]
+
+
+_COLLAPSED = 0.02  # an order parameter below this, relative to its start, is taken for zero
+
+
+def _collapsed(point: BranchPoint) -> bool:
+    """Whether a point of an informed branch has lost its order parameter."""
+    return informed_signal(point.restart.overlaps, point.branch) < _COLLAPSED * informed_signal(
+        initial_overlaps(point.problem, point.branch), point.branch
+    )
 
 
 def _extrapolated(before: BranchPoint | None, previous: BranchPoint | None, alpha: float) -> BranchPoint | None:

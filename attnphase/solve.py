@@ -472,7 +472,7 @@ class _Run:
     def newton(self, map_: _Map, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails."""
         tolerance = self.settings.tolerance
-        found = self.iterate(map_, x, Newton(jacobian.copy()), tolerance, 40)
+        found = self.iterate(map_, x, Newton(jacobian.copy()), tolerance, 15)
         if found.status is Status.converged:
             return found
         retry = self.iterate(map_, x, Anderson(), tolerance, 150)
@@ -646,13 +646,30 @@ def solve_point(
             response = _response(map_, found.point, rules.medium())
         measured = _measured(run, rules, map_, found, response)
         finer = rules.next(rule, measured.relative_error, map_.second_minimum_share(np.inf).mean()) if refine else None
-        if finer is None or found.status is Status.left_domain:
+        unreliable = found.status is not Status.converged and rule.order >= rules.medium().order
+        if finer is None or found.status is Status.left_domain or unreliable:
             break
         rule, point, jacobian = finer, map_.unpack(found.point), response.jacobian
     checked = run.verified(map_, found, method)
     if checked is not found:
         found, measured = checked, _measured(run, rules, map_, checked, response)
     return _branch_point(run, branch, map_, found, measured, response)
+
+
+def informed_signal(overlaps: Overlaps, branch: str) -> float:
+    """Size of the order parameter that tells an informed branch from the uninformed one: theta or m."""
+    return float(np.abs({"semantic": overlaps.theta, "positional": overlaps.m}.get(branch, overlaps.q)).max())
+
+
+def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps:
+    """Where the branch's informed start leads on the coarse rule, roughly: a cheap look whether the branch exists."""
+    informed = initial_overlaps(problem, branch)
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    rough = replace(settings, tolerance=1e-3, max_maps=100)
+    sector = Sector.of(informed, token_permutations(problem), problem.student.rank, kernels.sign_symmetric)
+    run = _Run(problem, alpha, rough, kernels, spectrum, sector)
+    map_ = run.map(_Rules(problem, kernels, settings.max_nodes).first())
+    return map_.unpack(run.coarse(map_, map_.pack(informed)).point)
 
 
 def token_permutations(problem: Problem) -> tuple[tuple[int, ...], ...]:
