@@ -43,7 +43,7 @@ __all__ = ["BACKENDS", "local_problem_source", "module_source", "state_evolution
 
 _HEADERS = {
     "numba": """\
-from math import exp, log, sqrt
+from math import cos, cosh, exp, log, sin, sinh, sqrt, tanh
 
 from numba import njit
 
@@ -53,23 +53,36 @@ compiled = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
 @compiled
 def largest_of(a, b):
     return max(a, b)
+
+
+@compiled
+def ratio(p, q):
+    return p / q
 """,
     "numpy": """\
-from numpy import exp, log, sqrt
+from numpy import cos, cosh, exp, log, sin, sinh, sqrt, tanh
 from numpy import maximum as largest_of
 
 
 def compiled(function):
     return function
+
+
+def ratio(p, q):
+    return p / q
 """,
     "mpmath": """\
-from mpmath import exp, log, sqrt
+from mpmath import cos, cosh, exp, log, mpf, sin, sinh, sqrt, tanh
 
 largest_of = max
 
 
 def compiled(function):
     return function
+
+
+def ratio(p, q):
+    return mpf(p) / q
 """,
 }
 BACKENDS = tuple(_HEADERS)
@@ -85,7 +98,7 @@ class _ScalarPrinter(PythonCodePrinter):
         return f"exp({self._print(expr.args[0])})"
 
     def _print_Rational(self, expr: Any) -> str:
-        return f"({expr.p} / {expr.q})"
+        return f"ratio({expr.p}, {expr.q})"
 
 
 def _assignments(outputs: Mapping[str, Expr], lifted: _Lifted | None = None, prefix: str = "x") -> str:
@@ -397,7 +410,7 @@ class _ArrayPrinter:
             if scalars == 1:
                 return product
             product = product if len(matrices) == 1 else f"({product})"
-            return f"-{product}" if scalars == -1 else f"{self(scalars)} * {product}"
+            return f"-{product}" if scalars == -1 else f"{self._atom(scalars) if isinstance(scalars, Add) else self(scalars)} * {product}"
         if isinstance(e, Mul):
             number, rest = e.as_coeff_Mul()
             if number == -1:

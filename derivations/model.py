@@ -84,6 +84,11 @@ class AttentionModel(_Derived):
     def teacher_rank(self) -> int:
         return self.teacher.rank
 
+    @property
+    def sign_symmetric(self) -> bool:
+        """Logits are bilinear, so the loss is unchanged by ``h -> -h`` and by ``k -> -k``."""
+        return True
+
 
 @dataclass(frozen=True)
 class ScalarModel(_Derived):
@@ -102,3 +107,4 @@ class ScalarModel(_Derived):
     length: int = 1
     columns: int = 1
     teacher_rank: int = 1
+    sign_symmetric: bool = False

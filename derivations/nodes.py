@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sympy import Add, Expr, Integer, Mul, S, Symbol, expand_mul, sympify
+from sympy import Add, Dummy, Expr, Integer, Mul, S, Symbol, expand_mul, sympify
 from sympy.core.symbol import Str
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose, ZeroMatrix
 
@@ -36,6 +36,15 @@ __all__ = [
     "symmetrized",
     "transposed",
 ]
+
+
+class MatrixEntry(Symbol):
+    """An entry ``name_index_ij`` of a `TokenMatrix`: for reading off, not for differentiating with respect to."""
+
+    @property
+    def family(self) -> str:
+        """Name of the matrix."""
+        return self.name.rsplit("_", 1)[0].removesuffix("_").split("_ell")[0].split("_kappa")[0]
 
 
 class TokenMatrix(MatrixExpr):
@@ -84,7 +93,7 @@ class TokenMatrix(MatrixExpr):
         suffix = "" if self.index is None else f"_{self.index}"
         if self.symmetric and isinstance(i, (int, Integer)) and isinstance(j, (int, Integer)):
             i, j = min(int(i), int(j)), max(int(i), int(j))
-        return Symbol(f"{self.name}{suffix}_{i}{j}", real=True)
+        return MatrixEntry(f"{self.name}{suffix}_{i}{j}", real=True)
 
     def _eval_transpose(self) -> MatrixExpr | None:
         return self if self.symmetric else None
@@ -361,6 +370,8 @@ def differential(expression: Any, family: TokenMatrix) -> Any:
         return -1 * expression * differential(expression.arg, family) * expression
     if isinstance(expression, FieldMean) and isinstance(expression.body, MoreauEnvelope):
         return _price(expression.body, family)
+    if isinstance(expression, FieldMean) and family.name in _LAW:
+        raise TypeError(f"no derivative rule in {family.name} for the mean of {type(expression.body).__name__} over fields")
     if isinstance(expression, _Operator):
         return expression.apply(differential(expression.body, family))
     raise TypeError(f"no derivative rule for the node {type(expression).__name__}")
@@ -384,9 +395,19 @@ def _price(envelope: MoreauEnvelope, family: TokenMatrix) -> Expr:
     return TokenSum.of(Trace(Transpose(FieldMean.of(rate)) * change), index)
 
 
+# parameters of the law of the local fields, and everything that is integrated over in the opaque moments
+_LAW = {"m", "q", "theta", "rho"}
+_INTEGRATED = _LAW | {"V", "q_hat", "V_hat", "m_hat", "theta_hat"}
+
+
 def _depends_on(expression: Any, family: TokenMatrix) -> bool:
-    if isinstance(expression, FieldMean) and isinstance(expression.body, MoreauEnvelope):
-        return family.name in {"m", "q", "theta", expression.body.args[2].name}
+    """Whether ``family`` stands in an expression, or in the law that one of its means is taken over."""
+    if isinstance(expression, FieldMean) and family.name in _LAW:
+        return True
+    if isinstance(expression, (ReplicatedMoment, CommonGaussianMoment, LogPartitionMean)) and family.name in _INTEGRATED:
+        return True
+    if isinstance(expression, MatrixEntry):
+        return expression.family == family.name
     if _in_family(expression, family):
         return True
     return any(_depends_on(a, family) for a in getattr(expression, "args", ()))
@@ -449,13 +470,53 @@ def _collect(expression: Any, family: TokenMatrix) -> list[MatrixExpr]:
             raise TypeError("a differential must enter every term exactly once")
         return [outer * term for term in _collect(inner[0], family)]
     if isinstance(expression, TokenSum):
-        renamed = expression.body.xreplace({expression.args[1]: family.index})
-        return _collect(renamed, family)
+        body, kept = _opened(expression, family)
+        terms = _collect(body, family)
+        return terms if kept is None else [TokenSum.of(term, kept) for term in terms]
     if isinstance(expression, _Operator):
         return [expression.apply(term) for term in _collect(expression.body, family)]
     if isinstance(expression, Trace):
         return [term for a in _summands(expression.arg, family) for term in _rotate(a, family)]
     raise TypeError(f"cannot read a gradient off {type(expression).__name__}")
+
+
+def _opened(total: Any, family: TokenMatrix) -> tuple[Any, Any]:
+    """Body of a token sum around a differential, and the index of the sum if it stays.
+
+    A sum over the differential's own index disappears: its index becomes the free one of the gradient. Any other sum
+    stays, under a new index, so that it captures nothing it is moved across.
+    """
+    index = total.args[1]
+    if _carries(total.body, _differential_symbol(family), index):
+        return _renamed(total.body, index, family.index), None
+    fresh = Dummy(str(index), integer=True)
+    return _renamed(total.body, index, fresh), fresh
+
+
+def _carries(expression: Any, change: TokenMatrix, index: Any) -> bool:
+    """Whether ``dX_index`` stands free in an expression, not under a sum of its own."""
+    if isinstance(expression, TokenSum) and expression.args[1] == index:
+        return False
+    if _in_family(expression, change):
+        return expression.index == index
+    return any(_carries(a, change, index) for a in getattr(expression, "args", ()))
+
+
+def _renamed(expression: Any, old: Any, new: Any) -> Any:
+    """Substitute a free index, leaving sums over the same symbol alone and moving sums over the new one aside."""
+    if expression == old:
+        return new
+    if isinstance(expression, TokenSum):
+        body, index = expression.args  # type: ignore[attr-defined]
+        if index == old:
+            return expression
+        if index == new:
+            fresh = Dummy(str(index), integer=True)
+            body, index = _renamed(body, index, fresh), fresh
+        return TokenSum.of(_renamed(body, old, new), index)
+    if not getattr(expression, "args", ()):
+        return expression
+    return expression.func(*(_renamed(a, old, new) for a in expression.args))
 
 
 def _summands(matrix: Any, family: TokenMatrix) -> list[Any]:
@@ -474,11 +535,15 @@ def _rotate(matrix: Any, family: TokenMatrix) -> list[MatrixExpr]:
         raise TypeError("a differential must enter every term exactly once")
     (i,) = positions
     factor, before, after = factors[i], factors[:i], factors[i + 1 :]
+    if not _is_matrix(factor):
+        rest = Trace(MatMul(*before, *after))
+        return [rest * term for term in _collect(factor, family)]
     if isinstance(factor, (MatMul, MatAdd, TokenSum)) or (isinstance(factor, Transpose) and not _in_family(factor.arg, change)):
         if isinstance(factor, TokenSum):
-            # the summation index becomes the free index of the gradient; other bound indices keep their names
-            inner = [factor.body.xreplace({factor.args[1]: family.index})]
-        elif isinstance(factor, Transpose):
+            body, kept = _opened(factor, family)
+            terms = _rotate(MatMul(*before, body, *after), family)
+            return terms if kept is None else [TokenSum.of(term, kept) for term in terms]
+        if isinstance(factor, Transpose):
             inner = [transposed(factor.arg)]
         else:
             inner = list(factor.args) if isinstance(factor, MatAdd) else [factor]

@@ -288,9 +288,6 @@ WITHOUT_RULE = {
     "replicated moment": (ReplicatedMoment("channel", X, A, 2), X),
     "mean inside a trace": (Trace(SpectralMean.of(gamma[ell] * X) * A), X),
 }
-ZERO_DEFECT = (
-    "derivations/nodes.py _depends_on misses a hidden dependence: the gradient is silently 0"
-)
 SILENT_ZERO = {
     "envelope in the teacher's variance": (ENVELOPE, sym.rho),
     "mean of another field": (
@@ -310,13 +307,7 @@ def test_node_without_a_rule_raises(case):
         gradient(f, family)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=ZERO_DEFECT))
-        for name in SILENT_ZERO
-    ],
-)
+@pytest.mark.parametrize("case", SILENT_ZERO)
 def test_node_whose_dependence_is_hidden_raises(case):
     f, family = SILENT_ZERO[case]
     with pytest.raises(TypeError):
@@ -330,9 +321,6 @@ def test_independent_expression_has_zero_gradient():
 
 # --- bound indices ----------------------------------------------------------------------------
 
-HYGIENE_DEFECT = (
-    "derivations/nodes.py _collect and _rotate open sums that do not carry the differential"
-)
 NESTED = {
     "inner index of another token": over_tokens(over_tokens(Trace(at(A, kappa) * X), kappa)),
     "outer index in a product": Trace(
@@ -375,21 +363,11 @@ def test_nested_sums_do_not_capture(case, world):
     check_nested(SAFE_NESTED[case], world)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=HYGIENE_DEFECT))
-        for name in NESTED
-    ],
-)
+@pytest.mark.parametrize("case", NESTED)
 def test_sums_that_do_not_carry_the_differential_stay(case, world):
     check_nested(NESTED[case], world)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="derivations/nodes.py _rotate takes a scalar Tr(dX) among matrix factors for dX",
-)
 def test_scalar_trace_as_a_factor_of_a_matrix(world):
     check_nested(over_tokens(Trace(Trace(X) * A)), world)
 
