@@ -54,6 +54,8 @@ _MARKERS = {"semantic": "o", "positional": "s", "uninformed": "^"}
 
 _DIVERGING, _SEQUENTIAL = "PuOr_r", "cividis"
 
+_HATCH = 8 * "/"
+
 _VISIBLE = 5e-3  # overlaps below this are those of the trivial point; m and theta are of order 0.1 elsewhere
 
 
@@ -172,7 +174,7 @@ def fig3(theory: xr.Dataset) -> Figure:
         for ax in axes[1]:
             _contour(ax, transition, r"$\alpha_c$", "white")
         if bool(unsettled.any()):
-            patch = Patch(facecolor="none", edgecolor="0.55", hatch="/////", label="a branch is not converged here")
+            patch = Patch(facecolor="none", edgecolor="0.55", hatch=_HATCH, label="a branch is not converged here")
             figure.legend(handles=[patch], loc="outside lower center", frameon=False)
     return figure
 
@@ -273,10 +275,11 @@ def _curves(ax: Axes, theory: xr.Dataset, name: str, factor: float) -> None:
         value = factor * (line[name] if scalar else _size(line, name)).to_numpy()
         error = factor * (line[f"{name}_stderr"] if scalar else _size_error(line, name)).fillna(0).to_numpy()
         alpha, colour = line["alpha"].to_numpy(), _COLOURS[branch]
-        ax.plot(alpha, value, color=colour, lw=1.3)
-        ax.fill_between(alpha, value - error, value + error, color=colour, alpha=0.3, lw=0)
-        loose = (line["status"] != Status.converged).to_numpy()
-        ax.plot(alpha[loose], value[loose], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
+        settled = (line["status"] == Status.converged).to_numpy()
+        ax.plot(alpha[settled], value[settled], color=colour, lw=1.3)
+        low, high = (value - error)[settled], (value + error)[settled]
+        ax.fill_between(alpha[settled], low, high, color=colour, alpha=0.3, lw=0)
+        ax.plot(alpha[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
 
 
 def _experiment(ax: Axes, name: str, factor: float, branches: list[str]) -> None:
@@ -336,7 +339,7 @@ def _map(ax: Axes, values: xr.DataArray, label: str, signed: bool, unsettled: xr
     ax.figure.colorbar(mesh, ax=ax, label=label, extend="both" if signed else "neither", pad=0.02)
     hatched = np.ma.masked_where(~unsettled.transpose("omega", "alpha").to_numpy(), np.zeros_like(numbers))
     if hatched.count():
-        ax.pcolor(alpha, omega, hatched, shading="nearest", hatch="/////", cmap=ListedColormap(["none"]))
+        ax.pcolor(alpha, omega, hatched, shading="nearest", hatch=_HATCH, cmap=ListedColormap(["none"]))
 
 
 def _contour(ax: Axes, values: xr.DataArray, label: str, colour: str) -> None:
