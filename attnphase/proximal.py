@@ -6,9 +6,11 @@ its two lowest minima: a warm pass descends from both, a cold pass from all star
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,12 +154,16 @@ class ProximalProblem:
         )
         return losses.reshape(fields.shape[:-2])
 
-    def _in_parts(self, run: object, nodes: int) -> None:
+    def _in_parts(self, run: Callable[[slice], None], nodes: int) -> None:
         """The kernel releases the interpreter's lock, so threads share the nodes."""
-        assert callable(run)
-        if self.threads <= 1 or nodes < 512:
+        if self.threads <= 1 or nodes < 2048:
             run(slice(0, nodes))
             return
-        edges = np.linspace(0, nodes, 4 * self.threads + 1).astype(int)
-        with ThreadPoolExecutor(self.threads) as pool:
-            list(pool.map(run, [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]))
+        edges = np.linspace(0, nodes, 2 * self.threads + 1).astype(int)
+        list(_pool(self.threads).map(run, [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]))
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """One pool a process: starting threads would cost more than a small pass."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="attnphase")

@@ -242,8 +242,10 @@ class _Map:
 
         The overlaps are those of the image.
         """
-        if self(x) is None:
-            return None
+        return None if self(x) is None else self.quantities(x, pooled=pooled)
+
+    def quantities(self, x: Array, *, pooled: bool) -> dict[str, Array] | None:
+        """What `measure` gives, of the evaluation just made at ``x``."""
         assert self.last is not None and self.minima is not None
         overlaps, channel, hats = self.unpack(x), self.channel, self.last.conjugates
         means = [self.last.envelope, self.last.loss_at_prox, channel.loss_at_omega(overlaps)]
@@ -461,7 +463,7 @@ class _Run:
         """Into the basin by damped steps, then Anderson; damped steps again where Anderson fails."""
         tolerance = self.settings.tolerance
         map_.lift = True
-        first = self.iterate(map_, x, Damped(0.8), tolerance, 25)
+        first = self.iterate(map_, x, Damped(0.8), tolerance, 15)
         map_.lift = False
         found = self.iterate(map_, first.point, Anderson(), tolerance, 150)
         if found.status is Status.converged:
@@ -708,7 +710,7 @@ def _measured(run: _Run, rules: _Rules, map_: _Map, found: FixedPoint, response:
     gauge = rules.gauge(map_.channel.rule)
     errors = _errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
     overlaps = map_.unpack(found.point)
-    pooled = map_.measure(found.point, pooled=True)
+    pooled = map_.quantities(found.point, pooled=True)
     assert pooled is not None
     values = _restore(_flatten(pooled)[0], pooled)
     values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
