@@ -17,6 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,11 +88,13 @@ class Line:
         return from_points(points, {"alpha": self.alphas}, problem=self.problem, title=f"Branch line: {self.label}")
 
 
+@lru_cache
 def _source_hash() -> str:
-    """Of the package's own modules: parts of another version are not taken up."""
+    """Of both packages' modules: lines of another version are not taken up."""
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.read_bytes())
+    for package in ("attnphase", "derivations"):
+        for source in sorted((Path(__file__).parents[1] / package).glob("*.py")):
+            digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
