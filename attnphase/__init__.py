@@ -6,6 +6,8 @@ The names below are loaded when they are first used, so that importing the packa
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,6 +48,21 @@ _HOME = {
     "thresholds": "branches",
     "validate_dataset": "dataset",
 }
+
+
+class _Package(ModuleType):
+    """A package whose functions are not hidden by the modules of the same name.
+
+    Python binds a submodule on its package when it is imported; ``solve``, ``sweep`` and ``derive`` would then be the
+    modules, depending on what was imported before.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

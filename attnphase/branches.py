@@ -211,13 +211,13 @@ def thresholds(
         ``alpha_c``, ``alpha_l`` and ``alpha_c_stderr``, ``alpha_l_stderr`` over ``omega``; NaN where the range holds no
         crossing.
     """
-    import xarray as xr
+    from attnphase.dataset import from_thresholds
 
     low, high = alpha
     if not (0 < low < high and np.isfinite(high)):
-        raise ProblemError("alpha", f"alpha must be an increasing pair of positive numbers, not {alpha}")
+        raise ProblemError("alpha", f"alpha must be an increasing pair of positive numbers, not {alpha}.")
     if len(omega) == 0:
-        raise ProblemError("omega", "omega must hold at least one value")
+        raise ProblemError("omega", "omega must hold at least one value.")
     found: dict[str, list[Threshold]] = {"alpha_c": [], "alpha_l": []}
     problems = [problem.with_fields({"teacher.omega": float(value)}) for value in omega]
     for one in problems:
@@ -226,19 +226,9 @@ def thresholds(
         found["alpha_l"].append(at_baseline)
         if on_step is not None:
             on_step()
-    names = {
-        "alpha_c": ("sample complexity at which the training losses of both branches cross", r"\alpha_c"),
-        "alpha_l": ("sample complexity at which the semantic branch beats the linear baseline", r"\alpha_l"),
-    }
-    dataset = xr.Dataset(coords={"omega": ("omega", np.asarray(omega, dtype=float), {"units": "1", "latex": r"\omega"})})
-    for name, values in found.items():
-        title, latex = names[name]
-        attributes = {"long_name": title, "units": "1", "latex": latex}
-        dataset[name] = ("omega", [v.alpha for v in values], attributes)
-        attributes = {"long_name": f"standard error of: {title}", "units": "1", "latex": rf"\delta {latex}"}
-        dataset[f"{name}_stderr"] = ("omega", [v.standard_error for v in values], attributes)
-    dataset.attrs |= {"problem": problem.to_toml(), "problem_hash": problem.hash, "Conventions": "CF-1.11"}
-    return dataset
+    values = {name: [t.alpha for t in thresholds_] for name, thresholds_ in found.items()}
+    errors = {name: [t.standard_error for t in thresholds_] for name, thresholds_ in found.items()}
+    return from_thresholds(problem, omega, values, errors, "sobol")
 
 
 def _thresholds_of(

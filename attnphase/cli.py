@@ -375,11 +375,13 @@ def figure(name: str, data: Path | None, output: Path | None, force: bool, worke
 @click.option(
     "--omegas", type=click.IntRange(2, 1000), default=26, show_default=True, help="Weights of the positional part."
 )
-@click.option("--standard-error", type=float, default=2e-3, show_default=True, help="Relative, asked for on q.")
+@click.option(
+    "--nodes", type=click.IntRange(16), default=256, show_default=True, help="Sobol points per replicate, a power of two."
+)
 @_workers
 @_quiet
 def phase_diagram(
-    output: Path, alphas: int, omegas: int, standard_error: float, workers: int | None, quiet: bool
+    output: Path, alphas: int, omegas: int, nodes: int, workers: int | None, quiet: bool
 ) -> int:
     """Compute and draw the paper's phase diagram.
 
@@ -387,9 +389,10 @@ def phase_diagram(
     """
     from attnphase.figures import fig2, fig3, loss_crossing, save_figure
     from attnphase.problem import Problem
+    from attnphase.solve import SolverSettings
 
     begin = time.monotonic()
-    problem = Problem.paper().with_fields({"integration.standard_error": standard_error})
+    problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
     output.mkdir(parents=True, exist_ok=True)
     alpha, omega = _paper_grid(alphas, omegas)
     data = output / "phase_diagram.nc"
@@ -398,6 +401,7 @@ def phase_diagram(
         problem=problem,
         alpha=alpha,
         omega=omega,
+        settings=SolverSettings(tolerance=1e-6, max_maps=200),
         workers=workers,
         output=data,
         resume=True,

@@ -74,14 +74,14 @@ class SolverSettings:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ProblemError("method", f'method must be one of {", ".join(sorted(METHODS))}, not "{self.method}"')
+            raise ProblemError("method", f'method must be one of {", ".join(sorted(METHODS))}, not "{self.method}".')
         if not (math.isfinite(self.tolerance) and 0 < self.tolerance < 1):
-            raise ProblemError("tolerance", f"tolerance must lie between 0 and 1, not {self.tolerance}")
+            raise ProblemError("tolerance", f"tolerance must lie between 0 and 1, not {self.tolerance}.")
         for name, value in (("max_maps", self.max_maps), ("max_nodes", self.max_nodes)):
             if value < 1:
-                raise ProblemError(name, f"{name} must be at least 1, not {value}")
+                raise ProblemError(name, f"{name} must be at least 1, not {value}.")
         if self.threads is not None and self.threads < 1:
-            raise ProblemError("threads", f"threads must be at least 1, not {self.threads}")
+            raise ProblemError("threads", f"threads must be at least 1, not {self.threads}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +155,7 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
         Unknown branch, or the positional one of a problem without encodings.
     """
     if branch not in BRANCHES:
-        raise ProblemError("branch", f'branch must be one of {", ".join(BRANCHES)}, not "{branch}"')
+        raise ProblemError("branch", f'branch must be one of {", ".join(BRANCHES)}, not "{branch}".')
     length, columns, rank = problem.tokens.length, problem.columns, problem.student.rank
     variance = np.asarray(problem.token_variances, dtype=float)[:, None, None]
     copies = columns // rank
@@ -174,7 +174,7 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
         known = int((values > 1e-9 * max(values[0], 1e-300)).sum()) if values[0] > 0 else 0
         if known == 0:
             raise ProblemError(
-                "positions.kind", 'the positional branch needs positional encodings: positions.kind is "none"'
+                "positions.kind", 'the positional branch needs positional encodings: positions.kind is "none".'
             )
         signal = np.zeros((rank, length))
         for column in range(min(rank, known)):
@@ -508,7 +508,7 @@ class _Rules:
             raise ProblemError(
                 "integration.rule",
                 f"a Gauss-Hermite rule of order {order} in {total} dimensions has more than {MAX_TENSOR_NODES} nodes: "
-                'use integration.rule = "sobol" or fewer integration.nodes',
+                'use integration.rule = "sobol" or fewer integration.nodes.',
             )
         return gauss_hermite(*self.dimensions, self.kernels.sign_symmetric, order)
 
@@ -610,7 +610,7 @@ def solve_point(
     """
     settings = settings or SolverSettings()
     if isinstance(alpha, bool) or not (np.isreal(alpha) and np.isfinite(alpha) and alpha > 0):
-        raise ProblemError("alpha", f"alpha must be a positive number, not {alpha}")
+        raise ProblemError("alpha", f"alpha must be a positive number, not {alpha}.")
     informed = initial_overlaps(problem, branch)
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     previous = start.restart if isinstance(start, BranchPoint) else None
@@ -625,7 +625,7 @@ def solve_point(
     response = previous.response if previous and refine else None
     rule = rules.single() if not refine else rules.first() if response is None else rules.medium()
     jacobian = response.jacobian if response else None
-    point = beginning
+    point, second_minima = beginning, 0.0
     while True:
         map_ = run.map(rule)
         if previous is not None and previous.rule is rule:
@@ -647,7 +647,9 @@ def solve_point(
         if response is None or response.order < rules.medium().order:
             response = _response(map_, found.point, rules.medium())
         measured = _measured(run, rules, map_, found, response)
-        finer = rules.next(rule, measured.relative_error, map_.second_minimum_share(np.inf).mean()) if refine else None
+        # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
+        second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
+        finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
         unreliable = found.status is not Status.converged and rule.order >= rules.medium().order
         if finer is None or found.status is Status.left_domain or unreliable:
             break
