@@ -47,20 +47,20 @@ def follow(
     """
     settings = settings or SolverSettings()
     points: dict[int, BranchPoint] = {}
-    previous: BranchPoint | None = None
     before: BranchPoint | None = None
+    previous: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
-        start: BranchPoint | Overlaps | None = _extrapolated(before, previous, alphas[index])
-        if previous is not None and branch != "uninformed" and _collapsed(previous):
+        start: BranchPoint | Overlaps | None = None
+        if previous is not None and branch != "uninformed" and _lost(previous):
             # the branch ended above this alpha; it may exist again below
-            threshold = _COLLAPSED * informed_signal(initial_overlaps(problem, branch), branch)
-            found = probe(problem, alphas[index], branch, settings)
-            start = found if informed_signal(found, branch) > threshold else previous
+            start = probe(problem, alphas[index], branch, settings) or _uninformed(previous)
+        elif previous is not None:
+            start = _extrapolated(before, previous, alphas[index])
         point = solve_point(problem, alphas[index], branch, start=start, settings=settings)
-        if previous is not None and point.status is not Status.converged:
+        if isinstance(start, BranchPoint) and not _lost(start) and point.status is not Status.converged:
             fresh = solve_point(problem, alphas[index], branch, settings=settings)
             point = fresh if fresh.residual < point.residual else point
-        before, previous = (previous, point) if point.status is Status.converged else (None, None)
+        before, previous = previous, point
         points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None))
         if on_point is not None:
             on_point(points[index])
@@ -70,11 +70,18 @@ def follow(
 _COLLAPSED = 0.02  # an order parameter below this, relative to its start, is taken for zero
 
 
-def _collapsed(point: BranchPoint) -> bool:
-    """Whether a point of an informed branch has lost its order parameter."""
-    return informed_signal(point.restart.overlaps, point.branch) < _COLLAPSED * informed_signal(
+def _lost(point: BranchPoint) -> bool:
+    """Whether a point of an informed branch has lost its order parameter, or was not found."""
+    return point.status is not Status.converged or informed_signal(point.restart.overlaps, point.branch) < _COLLAPSED * informed_signal(
         initial_overlaps(point.problem, point.branch), point.branch
     )
+
+
+def _uninformed(point: BranchPoint) -> BranchPoint:
+    """A collapsed point with m = theta = 0 exactly, to be continued among such points."""
+    overlaps = point.restart.overlaps
+    zeroed = replace(overlaps, m=0 * overlaps.m, theta=0 * overlaps.theta)
+    return replace(point, restart=replace(point.restart, overlaps=zeroed))
 
 
 def _extrapolated(before: BranchPoint | None, previous: BranchPoint | None, alpha: float) -> BranchPoint | None:

@@ -401,7 +401,7 @@ def phase_diagram(
         problem=problem,
         alpha=alpha,
         omega=omega,
-        settings=SolverSettings(tolerance=1e-6, max_maps=200),
+        settings=SolverSettings(tolerance=1e-6, max_maps=100),
         workers=workers,
         output=data,
         resume=True,

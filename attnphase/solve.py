@@ -44,6 +44,7 @@ MEDIUM_POINTS = 256  # derivatives of the map: fewer would be ruled by the jumps
 GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
 MAX_TENSOR_NODES = 2**22
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
+SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
 
@@ -465,10 +466,11 @@ class _Run:
         map_.lift = True
         first = self.iterate(map_, x, Damped(0.8), tolerance, 15)
         map_.lift = False
-        found = self.iterate(map_, first.point, Anderson(), tolerance, 150)
+        found = self.iterate(map_, first.point, Anderson(), tolerance, 40)
         if found.status is Status.converged:
             return found
-        slow = self.iterate(map_, first.point, Damped(0.9), tolerance)
+        # near a transition a few nodes decide: no use in converging them on this rule
+        slow = self.iterate(map_, first.point, Damped(0.9), tolerance, 20)
         return slow if slow.residual < found.residual else found
 
     def newton(self, map_: _Map, x: Array, jacobian: Array) -> FixedPoint:
@@ -477,7 +479,7 @@ class _Run:
         found = self.iterate(map_, x, Newton(jacobian.copy()), tolerance, 15)
         if found.status is Status.converged:
             return found
-        retry = self.iterate(map_, x, Anderson(), tolerance, 150)
+        retry = self.iterate(map_, x, Anderson(), tolerance, 80)
         return retry if retry.residual < found.residual else found
 
 
@@ -615,7 +617,9 @@ def solve_point(
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     previous = start.restart if isinstance(start, BranchPoint) else None
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
-    symmetric_point = start if isinstance(start, Overlaps) else informed
+    # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
+    exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
+    symmetric_point = beginning if exact else informed
     sector = Sector.of(symmetric_point, token_permutations(problem), problem.student.rank, kernels.sign_symmetric)
     run = _Run(problem, float(alpha), settings, kernels, spectrum, sector)
     rules = _Rules(problem, kernels, settings.max_nodes)
@@ -623,6 +627,8 @@ def solve_point(
     refine = settings.method == "newton" and problem.integration.rule != "published"
     # a neighbour's derivatives serve again unless Newton's method has trouble with them
     response = previous.response if previous and refine else None
+    if response is not None and len(response.jacobian) != sector.basis.shape[1]:
+        response = None
     rule = rules.single() if not refine else rules.first() if response is None else rules.medium()
     jacobian = response.jacobian if response else None
     point, second_minima = beginning, 0.0
@@ -644,6 +650,12 @@ def solve_point(
                 response = None
         # a point that was left behind outside the domain is measured on the lifted map; its status says so
         map_.lift = found.status is Status.left_domain
+        if rule.order >= rules.medium().order and _decays(map_, found, informed, branch):
+            zeroed = map_.unpack(found.point)
+            zeroed = replace(zeroed, m=0 * zeroed.m, theta=0 * zeroed.theta)
+            left = replace(settings, max_maps=max(settings.max_maps - run.maps, 50))
+            end = solve_point(problem, alpha, branch, start=zeroed, settings=left)
+            return replace(end, iterations=end.iterations + run.maps)
         if response is None or response.order < rules.medium().order:
             response = _response(map_, found.point, rules.medium())
         measured = _measured(run, rules, map_, found, response)
@@ -660,20 +672,37 @@ def solve_point(
     return _branch_point(run, branch, map_, found, measured, response)
 
 
+def _decays(map_: _Map, found: FixedPoint, informed: Overlaps, branch: str) -> bool:
+    """Whether an iteration that did not converge is on its slow way to the uninformed point.
+
+    Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
+    smaller still, the branch has no fixed point of its own here.
+    """
+    if found.status is Status.converged or branch == "uninformed" or not map_.kernels.sign_symmetric:
+        return False
+    small = informed_signal(map_.unpack(found.point), branch)
+    if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
+        return False
+    return informed_signal(map_.unpack(found.image), branch) < small
+
+
 def informed_signal(overlaps: Overlaps, branch: str) -> float:
     """Size of the order parameter that tells an informed branch from the uninformed one: theta or m."""
     return float(np.abs({"semantic": overlaps.theta, "positional": overlaps.m}.get(branch, overlaps.q)).max())
 
 
-def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps:
-    """Where the branch's informed start leads on the coarse rule, roughly: a cheap look whether the branch exists."""
+def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:
+    """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere."""
     informed = initial_overlaps(problem, branch)
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    rough = replace(settings, tolerance=1e-3, max_maps=100)
+    rough = replace(settings, tolerance=1e-3, max_maps=75)
     sector = Sector.of(informed, token_permutations(problem), problem.student.rank, kernels.sign_symmetric)
     run = _Run(problem, alpha, rough, kernels, spectrum, sector)
     map_ = run.map(_Rules(problem, kernels, settings.max_nodes).first())
-    return map_.unpack(run.coarse(map_, map_.pack(informed)).point)
+    found = run.coarse(map_, map_.pack(informed))
+    overlaps = map_.unpack(found.point)
+    present = informed_signal(overlaps, branch) > SMALL_SIGNAL * informed_signal(informed, branch)
+    return overlaps if found.status is Status.converged and present else None
 
 
 def token_permutations(problem: Problem) -> tuple[tuple[int, ...], ...]:
