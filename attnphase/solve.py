@@ -45,6 +45,7 @@ GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
 MAX_TENSOR_NODES = 2**22
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
 SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
+LOWER = 1e-9  # relative difference of energies by which one minimum counts as lower than another
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
 
@@ -201,6 +202,7 @@ class _Map:
         self.channel, self.alpha, self.sector = channel, alpha, sector
         self.problem, self.kernels = channel.problem, channel.kernels
         self.lift = False
+        self.at: Array | None = None  # where `last` was evaluated
         self.minima: Minima | None = None
         self.last: ChannelPass | None = None
 
@@ -218,6 +220,7 @@ class _Map:
         return self.sector.scales(x, self.channel.spectrum.rho)
 
     def __call__(self, x: Array, *, refresh: bool = False) -> Array | None:
+        self.at = None
         overlaps = self.unpack(x)
         if not overlaps.feasible(self.channel.spectrum.rho):
             return None
@@ -232,7 +235,26 @@ class _Map:
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result
         image = self._image(result.conjugates.mean())
-        return None if image is None else self.pack(image)
+        if image is None:
+            return None
+        self.at = x.copy()
+        return self.pack(image)
+
+    def spot_check(self, x: Array) -> bool:
+        """Whether a fresh search on a quarter of the replicates finds no lower minimum anywhere."""
+        rule = self.channel.rule
+        if rule.replicates < 4:
+            return False
+        assert self.minima is not None
+        some = rule.replicates // 4
+        few = replace(rule, nodes=rule.nodes[:some])
+
+        def part(values: Array) -> Array:
+            return values.reshape(-1, *rule.nodes.shape[:2], *values.shape[1:])[:, :some].reshape(-1, *values.shape[1:])
+
+        known = Minima(part(self.minima.fields), part(self.minima.energies), part(self.minima.steps))
+        fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
+        return bool((fresh.energies[:, 0] > known.energies[:, 0] - LOWER * (1 + np.abs(known.energies[:, 0]))).all())
 
     def _image(self, conjugates: Conjugates) -> Overlaps | None:
         strength = self.problem.regularizer.strength
@@ -243,7 +265,8 @@ class _Map:
 
         The overlaps are those of the image.
         """
-        return None if self(x) is None else self.quantities(x, pooled=pooled)
+        known = self.at is not None and np.array_equal(x, self.at)
+        return None if not known and self(x) is None else self.quantities(x, pooled=pooled)
 
     def quantities(self, x: Array, *, pooled: bool) -> dict[str, Array] | None:
         """What `measure` gives, of the evaluation just made at ``x``."""
@@ -450,6 +473,8 @@ class _Run:
         for _ in range(6):
             if found.status is not Status.converged or map_.channel.rule.name == "published":
                 break
+            if map_.spot_check(found.point):
+                break
             image = map_(found.point, refresh=True)
             self.maps += 1
             if image is None:
@@ -479,7 +504,7 @@ class _Run:
         found = self.iterate(map_, x, Newton(jacobian.copy()), tolerance, 15)
         if found.status is Status.converged:
             return found
-        retry = self.iterate(map_, x, Anderson(), tolerance, 80)
+        retry = self.iterate(map_, x, Anderson(), tolerance, 50)
         return retry if retry.residual < found.residual else found
 
 
@@ -650,6 +675,7 @@ def solve_point(
                 response = None
         # a point that was left behind outside the domain is measured on the lifted map; its status says so
         map_.lift = found.status is Status.left_domain
+        map_.at = None if map_.lift else map_.at
         if rule.order >= rules.medium().order and _decays(map_, found, informed, branch):
             zeroed = map_.unpack(found.point)
             zeroed = replace(zeroed, m=0 * zeroed.m, theta=0 * zeroed.theta)
