@@ -12,7 +12,8 @@ from attnphase.fixed_point import Status
 from attnphase.overlaps import Overlaps
 from attnphase.prior import Spectrum
 from attnphase.problem import Problem, ProblemError
-from attnphase.solve import BranchPoint, SolverSettings, informed_signal, initial_overlaps, probe, solve_point
+from attnphase.solve import BranchPoint, SolverSettings, probe, solve_point
+from attnphase.starts import informed_signal, initial_overlaps
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -72,9 +73,9 @@ _COLLAPSED = 0.02  # an order parameter below this, relative to its start, is ta
 
 def _lost(point: BranchPoint) -> bool:
     """Whether a point of an informed branch has lost its order parameter, or was not found."""
-    return point.status is not Status.converged or informed_signal(point.restart.overlaps, point.branch) < _COLLAPSED * informed_signal(
-        initial_overlaps(point.problem, point.branch), point.branch
-    )
+    return point.status is not Status.converged or informed_signal(
+        point.restart.overlaps, point.branch
+    ) < _COLLAPSED * informed_signal(initial_overlaps(point.problem, point.branch), point.branch)
 
 
 def _uninformed(point: BranchPoint) -> BranchPoint:

@@ -67,8 +67,15 @@ class Channel:
         return ((means + np.flip(means, axis=-4)) / 2).mean(axis=-4)
 
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
-        """``omega`` and ``k`` of all nodes, (signs, S, n, L, r) and (..., t), the student's normals ``xi``, and the
-        overlaps with the variance floor."""
+        """Local fields of all nodes.
+
+        Returns
+        -------
+        omega, k, xi : (signs, S, n, L, r), (..., t) and (..., r) arrays
+            Centres, teacher's fields and the student's normals.
+        overlaps : Overlaps
+            With the variance floor.
+        """
         length, columns = self.kernels.length, self.kernels.columns
         rank, rho = self.kernels.teacher_rank, self.spectrum.rho
         floor = _VARIANCE_FLOOR * np.trace(rho, axis1=-2, axis2=-1).mean() / rank

@@ -376,13 +376,15 @@ def figure(name: str, data: Path | None, output: Path | None, force: bool, worke
     "--omegas", type=click.IntRange(2, 1000), default=26, show_default=True, help="Weights of the positional part."
 )
 @click.option(
-    "--nodes", type=click.IntRange(16), default=256, show_default=True, help="Sobol points per replicate, a power of two."
+    "--nodes",
+    type=click.IntRange(16),
+    default=256,
+    show_default=True,
+    help="Sobol points per replicate, a power of two.",
 )
 @_workers
 @_quiet
-def phase_diagram(
-    output: Path, alphas: int, omegas: int, nodes: int, workers: int | None, quiet: bool
-) -> int:
+def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: int | None, quiet: bool) -> int:
     """Compute and draw the paper's phase diagram.
 
     Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped.

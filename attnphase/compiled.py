@@ -137,7 +137,9 @@ def _require_private(path: Path) -> None:
         return  # no POSIX owners: the platform's user folder is private
     info = path.stat()
     if info.st_uid != os.getuid():
-        raise CacheError(f"kernel cache {path} belongs to another user: set ATTNPHASE_CACHE_DIR to a folder of your own")
+        raise CacheError(
+            f"kernel cache {path} belongs to another user: set ATTNPHASE_CACHE_DIR to a folder of your own"
+        )
     if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         path.chmod(info.st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
@@ -176,7 +178,8 @@ def _fingerprint(key: Any) -> str:
     parts += [llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()]
     digest = hashlib.sha256("\n".join(parts).encode())
     specification = importlib.util.find_spec("derivations")
-    assert specification is not None and specification.origin is not None
+    assert specification is not None
+    assert specification.origin is not None
     sources = sorted(Path(specification.origin).parent.glob("*.py"))
     for source in (*sources, _NEWTON):
         digest.update(source.read_bytes())
@@ -240,7 +243,8 @@ def _import(path: Path, kernel: str) -> ModuleType:
     # Numba's cached code holds the module's name, so it must not depend on the folder it was built in
     name = f"attnphase_generated_{kernel}_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None and specification.loader is not None
+    assert specification is not None
+    assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
     written = sys.dont_write_bytecode

@@ -15,7 +15,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["METHODS", "Anderson", "Damped", "FixedPoint", "Method", "Newton", "Status", "finite_difference_jacobian", "iterate"]
+__all__ = [
+    "METHODS",
+    "Anderson",
+    "Damped",
+    "FixedPoint",
+    "Method",
+    "Newton",
+    "Status",
+    "finite_difference_jacobian",
+    "iterate",
+]
 
 Array = NDArray[np.float64]
 Map = Callable[[Array], Array | None]
@@ -58,7 +68,9 @@ class FixedPoint:
 class Method(Protocol):
     """Proposes points.  A method holds the state of one iteration: make a new one for each."""
 
-    def step(self, point: Array, image: Array, scale: Array, evaluate: Map) -> Array: ...
+    def step(self, point: Array, image: Array, scale: Array, evaluate: Map) -> Array:
+        """The next point, from a point, its image, the size of every entry, and the map for methods that probe it."""
+        ...
 
 
 @dataclass
@@ -68,6 +80,7 @@ class Damped:
     damping: float = 0.8
 
     def step(self, point: Array, image: Array, scale: Array, evaluate: Map) -> Array:
+        """The next point, see `Method`."""
         return point + (1 - self.damping) * (image - point)
 
 
@@ -89,6 +102,7 @@ class Anderson:
     _residuals: list[Array] = field(default_factory=list)
 
     def step(self, point: Array, image: Array, scale: Array, evaluate: Map) -> Array:
+        """The next point, see `Method`."""
         self._points.append(point)
         self._residuals.append(image - point)
         del self._points[: -self.memory - 1], self._residuals[: -self.memory - 1]
@@ -116,6 +130,7 @@ class Newton:
     _last: tuple[Array, Array] | None = None
 
     def step(self, point: Array, image: Array, scale: Array, evaluate: Map) -> Array:
+        """The next point, see `Method`."""
         residual = image - point
         if self.jacobian is None:
             self.jacobian = finite_difference_jacobian(evaluate, point, scale)

@@ -55,6 +55,7 @@ class Rule:
 
     @property
     def replicates(self) -> int:
+        """Number S of replicates."""
         return self.nodes.shape[0]
 
     @property
@@ -64,6 +65,7 @@ class Rule:
 
     @property
     def signs(self) -> tuple[tuple[int, int], ...]:
+        """Sign changes of (xi, zeta) that each node stands for."""
         return SIGNS if self.symmetric else SIGNS[:1]
 
 
@@ -81,7 +83,9 @@ def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int
         Seed of the scramblings; the same seed gives the same nodes.
     """
     seeds = np.random.SeedSequence(seed).spawn(replicates)
-    uniform = np.stack([qmc.Sobol(dimensions, scramble=True, seed=np.random.default_rng(s)).random(points) for s in seeds])
+    uniform = np.stack(
+        [qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(s)).random(points) for s in seeds]
+    )
     # a scrambled point can round to 0, where the normal quantile is infinite
     nodes = norm.ppf(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
     return Rule("sobol", nodes, np.full(points, 1 / points), symmetric, student_dimensions, points, True)
@@ -93,7 +97,9 @@ def gauss_hermite(dimensions: int, student_dimensions: int, symmetric: bool, ord
     points, weights = np.polynomial.hermite_e.hermegauss(order)
     weights = weights / weights.sum()
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*[points] * dimensions, indexing="ij")], axis=-1)
-    mass = np.stack([axis.ravel() for axis in np.meshgrid(*[weights] * dimensions, indexing="ij")], axis=-1).prod(axis=-1)
+    mass = np.stack([axis.ravel() for axis in np.meshgrid(*[weights] * dimensions, indexing="ij")], axis=-1).prod(
+        axis=-1
+    )
     return _deterministic("gauss-hermite", grid, mass, symmetric, student_dimensions, order)
 
 

@@ -239,7 +239,9 @@ def to_scaled(start, center, factor, u):
     nogil=True,
     error_model="numpy",
 )
-def minimise(centers, teacher_fields, factor, mixing, omega, variance, mode, minima, energies, losses, residuals, flags):
+def minimise(
+    centers, teacher_fields, factor, mixing, omega, variance, mode, minima, energies, losses, residuals, flags
+):
     """Lowest and second-lowest minimum of the local problem of every sample.
 
     Parameters

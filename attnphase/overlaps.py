@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 __all__ = ["Conjugates", "Overlaps", "Sector"]
 
 Array = NDArray[np.float64]
-_Element = tuple[list[int], Array, Array]
+_Element = tuple[list[int], NDArray[Any], NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +112,9 @@ class Conjugates:
 
     def mean(self) -> Conjugates:
         """Mean over the replicates, axis kept."""
-        return Conjugates(*(x.mean(axis=1, keepdims=True) for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)))
+        return Conjugates(
+            *(x.mean(axis=1, keepdims=True) for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat))
+        )
 
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
@@ -141,9 +144,7 @@ class Sector:
     teacher_rank: int
 
     @classmethod
-    def of(
-        cls, start: Overlaps, permutations: tuple[tuple[int, ...], ...], rank: int, sign_symmetric: bool
-    ) -> Sector:
+    def of(cls, start: Overlaps, permutations: tuple[tuple[int, ...], ...], rank: int, sign_symmetric: bool) -> Sector:
         """The sector of a starting point.
 
         The candidates are the permutations of the tokens, combined for a sign-symmetric loss with the reflections and
@@ -195,7 +196,9 @@ class Sector:
         """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
         images = []
         for order, A, B in self.group:
-            c = Conjugates(*(x[order] for x in (conjugates.q_hat, conjugates.V_hat, conjugates.m_hat, conjugates.theta_hat)))
+            c = Conjugates(
+                *(x[order] for x in (conjugates.q_hat, conjugates.V_hat, conjugates.m_hat, conjugates.theta_hat))
+            )
             images.append((A @ c.q_hat @ A.T, A @ c.V_hat @ A.T, A @ c.m_hat, A @ c.theta_hat @ B.T))
         return Conjugates(*(_exact_mean(parts) for parts in zip(*images, strict=True)))
 

@@ -94,9 +94,7 @@ _PLAIN = BeforeValidator(_plain)
 _Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), _PLAIN]
 _Sigma = Annotated[float, Strict(), Field(ge=1e-6, le=1e6, allow_inf_nan=False), _PLAIN]
 _Variance = Annotated[float, Strict(), Field(ge=0, le=1e12, allow_inf_nan=False), _PLAIN]
-_Rank = Annotated[
-    int, Strict(), Field(ge=1, le=8, description="a whole number from 1 to 8"), _PLAIN
-]
+_Rank = Annotated[int, Strict(), Field(ge=1, le=8, description="a whole number from 1 to 8"), _PLAIN]
 _Score = Annotated[Literal["softmax", "linear"], Field(description='"softmax" or "linear"')]
 _Table = tuple[tuple[_Finite, ...], ...]
 
@@ -188,9 +186,7 @@ class Tokens:
         Literal["gaussian"],
         Field(description='"gaussian", the only kind available in this version'),
     ] = "gaussian"
-    length: Annotated[
-        int, Strict(), Field(ge=1, le=16, description="a whole number from 1 to 16"), _PLAIN
-    ] = 2
+    length: Annotated[int, Strict(), Field(ge=1, le=16, description="a whole number from 1 to 16"), _PLAIN] = 2
     sigma: Annotated[
         _Sigma | tuple[_Sigma, ...] | None,
         Field(description="a positive number from 1e-6 to 1e6, or a list with one for each token"),
@@ -219,14 +215,10 @@ class Tokens:
     def _check_spectrum(self, spectrum: tuple[SpectrumAtom, ...]) -> None:
         name = "tokens.spectrum"
         if self.sigma is not None:
-            raise ProblemError(
-                name, "tokens.sigma and tokens.spectrum exclude each other: keep one of them."
-            )
+            raise ProblemError(name, "tokens.sigma and tokens.spectrum exclude each other: keep one of them.")
         total = sum(atom.weight for atom in spectrum)
         if abs(total - 1) > _RELATIVE_TOLERANCE:
-            raise ProblemError(
-                name, f"tokens.spectrum needs weights that sum to 1, but they sum to {total:.10g}."
-            )
+            raise ProblemError(name, f"tokens.spectrum needs weights that sum to 1, but they sum to {total:.10g}.")
         for index, atom in enumerate(spectrum):
             if len(atom.variances) != self.length:
                 raise ProblemError(
@@ -510,8 +502,7 @@ class Integration:
         if self.rule == "sobol" and self.nodes & (self.nodes - 1):
             raise ProblemError(
                 name,
-                'integration.nodes must be a power of two for integration.rule = "sobol", but it'
-                f" is {self.nodes}.",
+                f'integration.nodes must be a power of two for integration.rule = "sobol", but it is {self.nodes}.',
             )
         return self
 
@@ -550,9 +541,7 @@ class Problem:
     regularizer: Annotated[Regularizer, Field(description="a table")] = Regularizer()
     integration: Annotated[Integration, Field(description="a table")] = Integration()
     # fields that nobody gave, so that they follow the length in `with_fields`
-    _filled_in: frozenset[str] = field(
-        default=frozenset(), init=False, repr=False, compare=False, hash=False
-    )
+    _filled_in: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False, hash=False)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -562,8 +551,7 @@ class Problem:
         if self.positions.kind == "opposite" and length != 2:
             raise ProblemError(
                 "positions.kind",
-                f'positions.kind = "opposite" needs tokens.length = 2, but it is {length}: choose'
-                ' "gram" or "none".',
+                f'positions.kind = "opposite" needs tokens.length = 2, but it is {length}: choose "gram" or "none".',
             )
         if self.positions.gram is not None:
             _check_square("positions.gram", self.positions.gram, length)
@@ -578,8 +566,7 @@ class Problem:
                 if not met:
                     raise ProblemError(
                         "integration.rule",
-                        f'integration.rule = "published" needs {need}: choose "auto" for this'
-                        " problem.",
+                        f'integration.rule = "published" needs {need}: choose "auto" for this problem.',
                     )
         return self
 
@@ -739,9 +726,7 @@ class Problem:
         try:
             data = tomllib.loads(text)
         except RecursionError:
-            raise ProblemError(
-                "problem", "The TOML is nested too deeply to be a problem."
-            ) from None
+            raise ProblemError("problem", "The TOML is nested too deeply to be a problem.") from None
         except ValueError as error:
             raise ProblemError("problem", f"This is not valid TOML: {error}.") from None
         return cls.from_dict(data)
@@ -781,8 +766,7 @@ class Problem:
             if not key:
                 raise ProblemError(
                     name,
-                    f'"{name}" is a section: set one of its keys, such as'
-                    f' "{name}.{_keys(name)[0]}".',
+                    f'"{name}" is a section: set one of its keys, such as "{name}.{_keys(name)[0]}".',
                 )
             if key not in _keys(section):
                 raise _unknown_key(section, key)
@@ -865,10 +849,7 @@ def _unknown_key(section: str, key: str) -> ProblemError:
 
 def _shown(value: Any) -> str:
     """Return a value as TOML would have it, short enough for a message."""
-    if isinstance(value, bool | str):
-        text = json.dumps(value, ensure_ascii=False)
-    else:
-        text = repr(_as_lists(_plain(value)))
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(_as_lists(_plain(value)))
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -906,9 +887,7 @@ def _as_problem_error(section: str, error: ValidationError) -> ProblemError:
     if first["type"] in ("missing", "missing_argument"):
         return ProblemError(field, f"{name} is missing: give {description}.")
     subject = f"its entry {entry}" if entry else "it"
-    return ProblemError(
-        field, f"{name} must be {description}, but {subject} is {_shown(first['input'])}."
-    )
+    return ProblemError(field, f"{name} must be {description}, but {subject} is {_shown(first['input'])}.")
 
 
 def _dotted(location: list[int | str]) -> str:
@@ -943,8 +922,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not name:
         raise ProblemError(
             name,
-            f"A setting must read field=value, such as teacher.omega=0.3, but it is"
-            f" {_shown(text)}.",
+            f"A setting must read field=value, such as teacher.omega=0.3, but it is {_shown(text)}.",
         )
     try:
         parsed = tomllib.loads(f"value = {raw}")
@@ -954,9 +932,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, parsed["value"]
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", raw):
         return name, raw
-    raise ProblemError(
-        name, f"{name} cannot be read from {_shown(raw)}: write the value as in TOML."
-    )
+    raise ProblemError(name, f"{name} cannot be read from {_shown(raw)}: write the value as in TOML.")
 
 
 def load_problem(path: str | os.PathLike[str]) -> Problem:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,7 +161,7 @@ class ProximalProblem:
             run(slice(0, nodes))
             return
         edges = np.linspace(0, nodes, 2 * self.threads + 1).astype(int)
-        list(_pool(self.threads).map(run, [slice(a, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]))
+        list(_pool(self.threads).map(run, [slice(a, b) for a, b in pairwise(edges)]))
 
 
 @cache

@@ -37,7 +37,8 @@ from attnphase.dataset import (
     save_dataset,
 )
 from attnphase.problem import Problem, ProblemError
-from attnphase.solve import BRANCHES, BranchPoint, SolverSettings, initial_overlaps
+from attnphase.solve import BranchPoint, SolverSettings
+from attnphase.starts import BRANCHES, initial_overlaps
 
 if TYPE_CHECKING:
     from ctypes import Array as SharedArray

@@ -29,7 +29,8 @@ from attnphase.dataset import (
 )
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
-from attnphase.solve import BRANCHES, BranchPoint
+from attnphase.solve import BranchPoint
+from attnphase.starts import BRANCHES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROBLEM = Problem().with_fields({"student.rank": 2, "teacher.rank": 3, "tokens.length": 4})
