@@ -67,6 +67,7 @@ class StateEvolution:
         return self.sector.scales(x, self.channel.spectrum.rho)
 
     def __call__(self, x: Array, *, refresh: bool = False) -> Array | None:
+        """The image of a point; None outside the domain. With `refresh` all local problems are searched afresh."""
         self.at = None
         overlaps = self.unpack(x)
         if not overlaps.feasible(self.channel.spectrum.rho):
