@@ -33,6 +33,7 @@ from derivations.nodes import (
     SpectralMean,
     TokenMatrix,
     TokenSum,
+    operands,
 )
 from derivations.observables import OBSERVABLES, FieldLoss
 from derivations.replica import FreeEntropy
@@ -136,7 +137,7 @@ class _Lifted:
         self.definitions: dict[Symbol, Expr] = {}
         self._symbols: dict[Expr, Symbol] = {}
 
-    def lift(self, expression: Expr) -> Expr:
+    def lift(self, expression: Any) -> Any:
         """The expression with symbols for its exponentials and reciprocals, innermost first."""
         if not expression.args:
             return expression
@@ -154,7 +155,7 @@ class _Lifted:
             self.definitions[symbol] = value
         return self._symbols[value]
 
-    def derivative(self, expression: Expr, variable: Symbol) -> Expr:
+    def derivative(self, expression: Any, variable: Symbol) -> Expr:
         """Total derivative of a lifted expression."""
         result = expression.diff(variable)
         for symbol, value in self.definitions.items():
@@ -204,9 +205,7 @@ def _attention_source(model: AttentionModel) -> str:
     row = _Lifted()
     loss = row.lift(row_loss)
     gradient = [row.derivative(loss, logit) for logit in z]
-    curvature = {
-        (b, c): row.derivative(gradient[b], z[c]) for b in range(length) for c in range(b, length)
-    }
+    curvature = {(b, c): row.derivative(gradient[b], z[c]) for b in range(length) for c in range(b, length)}
 
     outputs: dict[str, Expr] = {"row_loss": loss}
     outputs |= {f"u{b}": value for b, value in enumerate(gradient)}
@@ -237,7 +236,7 @@ def _attention_source(model: AttentionModel) -> str:
             chain.append(f"    hessian[{b * size + j}, i] += h[a, {i}] * contracted[i]")
 
     shape = f"LENGTH = {length}\nCOLUMNS = {size}\nTEACHER_RANK = {teacher.rank}\n"
-    body = f"""
+    return f"""
 {shape}
 
 @compiled
@@ -274,7 +273,6 @@ def loss_derivatives(h, target, variance, gradient, hessian, contracted):
 {indent(chr(10).join(first + second + chain), " " * 8)}
     return total
 """
-    return body
 
 
 def _scalar_source(model: ScalarModel) -> str:
@@ -346,7 +344,7 @@ def _local_problem(model: AttentionModel | ScalarModel) -> str:
 
 # --- state-evolution maps -----------------------------------------------------------------------------------------
 
-_STATE_EVOLUTION_HELPERS = '''\
+_STATE_EVOLUTION_HELPERS = """\
 # state evolution: the derived equations as functions of arrays
 #
 # Shapes: q, V, q_hat, V_hat (L, r, r); m, m_hat (L, r, 1); theta, theta_hat (L, r, t); rho
@@ -366,7 +364,7 @@ def square_root(matrix):
 
 def trace(matrix):
     return np.trace(matrix, axis1=-2, axis2=-1)
-'''
+"""
 
 
 class _ArrayPrinter:
@@ -379,7 +377,7 @@ class _ArrayPrinter:
         if isinstance(e, TokenMatrix):
             return e.name if e.index is None else f"{e.name}[{self.tokens[e.index]}]"
         if isinstance(e, TokenSum):
-            name = self.tokens[e.args[1]]
+            name = self.tokens[e.index]
             return f"sum({self(e.body)} for {name} in range(len(q_hat)))"
         if isinstance(e, SpectralMean):
             # a scalar integrand is a trace with the atoms on its last axis
@@ -390,7 +388,7 @@ class _ArrayPrinter:
         if isinstance(e, MoreauEnvelope):
             return "envelope"
         if isinstance(e, FieldLoss):
-            return f"loss_at_{e.args[0].name}"
+            return f"loss_at_{operands(e)[0].name}"
         if isinstance(e, MatrixSqrt):
             return f"square_root({self(e.args[0])})"
         if isinstance(e, Inverse):
@@ -410,12 +408,15 @@ class _ArrayPrinter:
             if scalars == 1:
                 return product
             product = product if len(matrices) == 1 else f"({product})"
-            return f"-{product}" if scalars == -1 else f"{self._atom(scalars) if isinstance(scalars, Add) else self(scalars)} * {product}"
+            if scalars == -1:
+                return f"-{product}"
+            factor = self._atom(scalars) if isinstance(scalars, Add) else self(scalars)
+            return f"{factor} * {product}"
         if isinstance(e, Mul):
             number, rest = e.as_coeff_Mul()
             if number == -1:
                 return f"-{self(rest)}"
-            factors = [number, *Mul.make_args(rest)] if number != 1 else Mul.make_args(rest)
+            factors: list[Any] = [*([number] if number != 1 else []), *Mul.make_args(rest)]
             text = self._atom(factors[0]) if number >= 0 else self(factors[0])
             for factor in factors[1:]:
                 below = isinstance(factor, Pow) and factor.exp == -1
@@ -519,9 +520,7 @@ def module_source(model: AttentionModel | ScalarModel) -> str:
 def _state_evolution(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
     printer = _ArrayPrinter({sym.ell: "l", sym.kappa: "j"})
     abbreviations = "\n".join(
-        line
-        for name, value in definitions().items()
-        for line in _folded(f"{name.name} = {printer(value)}", _WIDTH)
+        line for name, value in definitions().items() for line in _folded(f"{name.name} = {printer(value)}", _WIDTH)
     )
     numbers = {e.unknown.name: e.number for e in saddle_point}
     conjugates = _maps(saddle_point.conjugates, printer).replace("len(q_hat)", "len(q)")

@@ -53,6 +53,7 @@ class Teacher:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Columns (i, j) whose products ``k[a, i] k[b, j]`` add up to the logit (a, b)."""
         return tuple((c, c) for c in range(self.rank))
 
 
@@ -61,10 +62,12 @@ class _Derived:
 
     @cached_property
     def free_entropy(self) -> FreeEntropy:
+        """``-Phi``, derived once."""
         return derive_free_entropy()
 
     @cached_property
     def saddle_point(self) -> SaddlePoint:
+        """The state-evolution equations, derived once."""
         return derive_saddle_point(self.free_entropy)
 
 
@@ -78,10 +81,12 @@ class AttentionModel(_Derived):
 
     @property
     def columns(self) -> int:
+        """Number r of columns of W."""
         return self.student.columns
 
     @property
     def teacher_rank(self) -> int:
+        """Number t of columns of the teacher's weights."""
         return self.teacher.rank
 
     @property

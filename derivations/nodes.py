@@ -11,7 +11,7 @@ off-diagonal entry varied alone (both mirror images at once) therefore has deriv
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from sympy import Add, Dummy, Expr, Integer, Mul, S, Symbol, expand_mul, sympify
@@ -32,10 +32,16 @@ __all__ = [
     "TokenSum",
     "differential",
     "gradient",
+    "operands",
     "solve_linear",
     "symmetrized",
     "transposed",
 ]
+
+
+def operands(node: Any) -> tuple[Any, ...]:
+    """Arguments of a node.  SymPy types every argument as `Basic`; a node knows more about its own."""
+    return node.args
 
 
 class MatrixEntry(Symbol):
@@ -65,8 +71,16 @@ class TokenMatrix(MatrixExpr):
     """
 
     def __new__(
-        cls, name: Any, rows: Any, columns: Any, index: Any, *flags: Any, symmetric: bool = False, latex: str | None = None
+        cls,
+        name: Any,
+        rows: Any,
+        columns: Any,
+        index: Any,
+        *flags: Any,
+        symmetric: bool = False,
+        latex: str | None = None,
     ) -> TokenMatrix:
+        """Build the symbol; SymPy rebuilds it from ``args``, with two positional ``flags``."""
         if not flags:
             flags = (S.true if symmetric else S.false, Str(latex if latex is not None else str(name)))
         label = name if isinstance(name, Str) else Str(str(name))
@@ -75,18 +89,22 @@ class TokenMatrix(MatrixExpr):
 
     @property
     def name(self) -> str:
-        return self.args[0].name
+        """ASCII name."""
+        return operands(self)[0].name
 
     @property
     def index(self) -> Any:
+        """Token index, or None."""
         return None if isinstance(self.args[3], Str) else self.args[3]
 
     @property
     def symmetric(self) -> bool:
+        """Whether the transpose equals the matrix."""
         return bool(self.args[4])
 
     @property
     def shape(self) -> tuple[Any, Any]:
+        """Rows and columns."""
         return self.args[1], self.args[2]
 
     def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
@@ -95,7 +113,7 @@ class TokenMatrix(MatrixExpr):
             i, j = min(int(i), int(j)), max(int(i), int(j))
         return MatrixEntry(f"{self.name}{suffix}_{i}{j}", real=True)
 
-    def _eval_transpose(self) -> MatrixExpr | None:
+    def _eval_transpose(self) -> Any:
         return self if self.symmetric else None
 
     def _sympystr(self, printer: Any) -> str:
@@ -104,7 +122,7 @@ class TokenMatrix(MatrixExpr):
     @property
     def latex_name(self) -> str:
         """The printed name without the token index."""
-        return self.args[5].name
+        return operands(self)[5].name
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         index = "" if self.index is None else f"_{{{printer._print(self.index)}}}"
@@ -114,12 +132,16 @@ class TokenMatrix(MatrixExpr):
 class _Operator:
     """A linear operation on an expression: a sum over tokens or a mean.  Subclasses print it."""
 
+    of: Callable[..., Any]
+
     @property
     def body(self) -> Any:
-        return self.args[0]  # type: ignore[attr-defined]
+        """What is summed or averaged."""
+        return operands(self)[0]
 
     @property
     def shape(self) -> tuple[Any, Any]:
+        """Rows and columns of the body."""
         return self.body.shape
 
     def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
@@ -127,7 +149,7 @@ class _Operator:
 
     def apply(self, body: Any) -> Any:
         """The same operation on another body, scalar or matrix."""
-        return type(self).of(body, *self.args[1:])  # type: ignore[attr-defined]
+        return type(self).of(body, *operands(self)[1:])
 
 
 class TokenSum(_Operator):
@@ -135,10 +157,16 @@ class TokenSum(_Operator):
 
     @staticmethod
     def of(body: Any, index: Any) -> Any:
+        """The sum of a scalar or of a matrix over ``index``."""
         return (MatrixTokenSum if _is_matrix(body) else ScalarTokenSum)(body, index)
 
+    @property
+    def index(self) -> Any:
+        """The index that is summed over."""
+        return operands(self)[1]
+
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\sum_{{{printer._print(self.args[1])}}} {_bracketed(self.body, printer)}"  # type: ignore[attr-defined]
+        return rf"\sum_{{{printer._print(self.index)}}} {_bracketed(self.body, printer)}"
 
 
 class ScalarTokenSum(TokenSum, Expr):
@@ -154,6 +182,7 @@ class SpectralMean(_Operator):
 
     @staticmethod
     def of(body: Any) -> Any:
+        """The mean of a scalar or of a matrix."""
         return (MatrixSpectralMean if _is_matrix(body) else ScalarSpectralMean)(body)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
@@ -178,6 +207,7 @@ class FieldMean(_Operator):
 
     @staticmethod
     def of(body: Any) -> Any:
+        """The mean of a scalar or of a matrix."""
         return (MatrixFieldMean if _is_matrix(body) else ScalarFieldMean)(body)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
@@ -196,13 +226,15 @@ class MatrixSqrt(MatrixExpr):
     """Symmetric square root of a positive definite matrix; derivatives never reach it in this theory."""
 
     def __new__(cls, matrix: MatrixExpr) -> MatrixSqrt:
+        """Take the matrix."""
         return super().__new__(cls, matrix)
 
     @property
     def shape(self) -> tuple[Any, Any]:
-        return self.args[0].shape
+        """Rows and columns."""
+        return operands(self)[0].shape
 
-    def _eval_transpose(self) -> MatrixExpr:
+    def _eval_transpose(self) -> Any:
         return self
 
     def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
@@ -219,7 +251,10 @@ class MoreauEnvelope(Expr):
     ``g_l = V_l^-1 (prox_l - omega_l)``, wherever the minimiser is unique.
     """
 
-    def __new__(cls, omega: TokenMatrix, k: TokenMatrix, variance: TokenMatrix, residual: TokenMatrix) -> MoreauEnvelope:
+    def __new__(
+        cls, omega: TokenMatrix, k: TokenMatrix, variance: TokenMatrix, residual: TokenMatrix
+    ) -> MoreauEnvelope:
+        """Take the fields, ``V`` and the symbol of ``g``."""
         return Expr.__new__(cls, omega, k, variance, residual)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
@@ -227,15 +262,20 @@ class MoreauEnvelope(Expr):
 
 
 class FieldHessian(MatrixExpr):
-    """``d residual / d field^T``, the Jacobian of ``g_l`` in a local field of the same token (never printed in results:
-    Stein's lemma removes it, see `derivations.saddle_point`)."""
+    """``d residual / d field^T``, the Jacobian of ``g_l`` in a local field of the same token.
+
+    Never printed in results: Stein's lemma removes it, see `derivations.saddle_point`.
+    """
 
     def __new__(cls, residual: TokenMatrix, field: TokenMatrix) -> FieldHessian:
+        """Take the symbols of ``g`` and of the field."""
         return super().__new__(cls, residual, field)
 
     @property
     def shape(self) -> tuple[Any, Any]:
-        return self.args[0].shape[0], self.args[1].shape[0]
+        """Rows and columns."""
+        residual, field = operands(self)
+        return residual.shape[0], field.shape[0]
 
     def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
         return Symbol(f"d{self.args[0]}_{i}_d{self.args[1]}_{j}", real=True)
@@ -245,35 +285,42 @@ class FieldHessian(MatrixExpr):
 
 
 class ReplicatedMoment(Expr):
-    """``log E prod_a e^{-beta f(x^a)}`` over replicated Gaussian fields with covariance ``diagonal`` within a replica
-    and ``off_diagonal`` between two: the n-replica channel or prior term before any ansatz is used."""
+    """``log E prod_a e^{-beta f(x^a)}`` over replicated Gaussian fields.
 
-    def __new__(cls, kind: Any, diagonal: Any, off_diagonal: Any, n: Any) -> ReplicatedMoment:
-        return Expr.__new__(cls, kind if isinstance(kind, Str) else Str(kind), diagonal, off_diagonal, sympify(n))
+    The covariance is ``diagonal`` within a replica and ``off_diagonal`` between two: the n-replica channel or prior
+    term before any ansatz is used.
+    """
+
+    def __new__(cls, side: Any, diagonal: Any, off_diagonal: Any, n: Any) -> ReplicatedMoment:
+        """Take the side, "channel" or "prior", the covariances and the number of replicas."""
+        return Expr.__new__(cls, side if isinstance(side, Str) else Str(side), diagonal, off_diagonal, sympify(n))
 
     @property
-    def kind(self) -> str:
-        return self.args[0].name
+    def side(self) -> str:
+        """The channel's moment or the prior's."""
+        return operands(self)[0].name
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         # a moment depends on the matrices of all tokens: they are printed without an index
-        d, o = (a.latex_name for a in self.args[1:3])
-        name = {"channel": r"\Psi_y", "prior": r"\Psi_w"}[self.kind]
+        d, o = (a.latex_name for a in operands(self)[1:3])
+        name = {"channel": r"\Psi_y", "prior": r"\Psi_w"}[self.side]
         return rf"{name}^{{({printer._print(self.args[3])})}}\left[{d}, {o}\right]"
 
 
 class CommonGaussianMoment(Expr):
     """``log E_common [ Z(common)^n ]``: the replicas factorised over the Gaussian they share."""
 
-    def __new__(cls, kind: Any, n: Any) -> CommonGaussianMoment:
-        return Expr.__new__(cls, kind if isinstance(kind, Str) else Str(kind), sympify(n))
+    def __new__(cls, side: Any, n: Any) -> CommonGaussianMoment:
+        """Take the side, "channel" or "prior", and the number of replicas."""
+        return Expr.__new__(cls, side if isinstance(side, Str) else Str(side), sympify(n))
 
     @property
-    def kind(self) -> str:
-        return self.args[0].name
+    def side(self) -> str:
+        """The channel's moment or the prior's."""
+        return operands(self)[0].name
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        if self.kind == "channel":
+        if self.side == "channel":
             return rf"\log \mathbb{{E}}\left[Z_y(\omega, k)^{{{printer._print(self.args[1])}}}\right]"
         return rf"\int\!\mathrm{{d}}\nu\, \log \mathbb{{E}}_z\left[Z_w(z)^{{{printer._print(self.args[1])}}}\right]"
 
@@ -281,15 +328,17 @@ class CommonGaussianMoment(Expr):
 class LogPartitionMean(Expr):
     """``E_common log Z(common)`` at inverse temperature beta: what remains of the moment at linear order in n."""
 
-    def __new__(cls, kind: Any) -> LogPartitionMean:
-        return Expr.__new__(cls, kind if isinstance(kind, Str) else Str(kind))
+    def __new__(cls, side: Any) -> LogPartitionMean:
+        """Take the side, "channel" or "prior"."""
+        return Expr.__new__(cls, side if isinstance(side, Str) else Str(side))
 
     @property
-    def kind(self) -> str:
-        return self.args[0].name
+    def side(self) -> str:
+        """The channel's moment or the prior's."""
+        return operands(self)[0].name
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        if self.kind == "channel":
+        if self.side == "channel":
             return r"\mathbb{E}\left[\log Z_y(\omega, k)\right]"
         return r"\int\!\mathrm{d}\nu\, \mathbb{E}_z\left[\log Z_w(z)\right]"
 
@@ -301,16 +350,18 @@ class QuadraticMinimum(Expr):
     """
 
     def __new__(cls, curvature: MatrixExpr, source: MatrixExpr, noise: MatrixExpr) -> QuadraticMinimum:
+        """Take ``A``, ``b`` and ``S``."""
         return Expr.__new__(cls, curvature, source, noise)
 
     def doit(self, **hints: Any) -> Expr:
-        curvature, source, noise = self.args
+        """The value of the minimum."""
+        curvature, source, noise = operands(self)
         return -Trace(Inverse(curvature) * (noise + source * Transpose(source))) / 2
 
     @property
-    def objective(self) -> MatrixExpr:
+    def objective(self) -> Any:
         """What is minimised over ``w``, at given ``z``."""
-        curvature, source, noise = self.args
+        curvature, source, noise = operands(self)
         w, z = (TokenMatrix(name, source.shape[0], 1, None) for name in ("w", "z"))
         return MatAdd(
             MatMul(S.Half, Transpose(w), curvature, w),
@@ -334,7 +385,9 @@ def _bracketed(body: Any, printer: Any) -> str:
 
 
 def _differential_symbol(symbol: TokenMatrix) -> TokenMatrix:
-    return TokenMatrix(f"d_{symbol.name}", *symbol.shape, symbol.index, symmetric=symbol.symmetric, latex=f"d{symbol.args[5].name}")
+    return TokenMatrix(
+        f"d_{symbol.name}", *symbol.shape, symbol.index, symmetric=symbol.symmetric, latex=f"d{symbol.latex_name}"
+    )
 
 
 def _in_family(symbol: Any, family: TokenMatrix) -> bool:
@@ -371,7 +424,9 @@ def differential(expression: Any, family: TokenMatrix) -> Any:
     if isinstance(expression, FieldMean) and isinstance(expression.body, MoreauEnvelope):
         return _price(expression.body, family)
     if isinstance(expression, FieldMean) and family.name in _LAW:
-        raise TypeError(f"no derivative rule in {family.name} for the mean of {type(expression.body).__name__} over fields")
+        raise TypeError(
+            f"no derivative rule in {family.name} for the mean of {type(expression.body).__name__} over fields"
+        )
     if isinstance(expression, _Operator):
         return expression.apply(differential(expression.body, family))
     raise TypeError(f"no derivative rule for the node {type(expression).__name__}")
@@ -379,7 +434,7 @@ def differential(expression: Any, family: TokenMatrix) -> Any:
 
 def _price(envelope: MoreauEnvelope, family: TokenMatrix) -> Expr:
     """Price's theorem and the envelope theorem: differential of ``E[M]`` in one of the laws' parameters."""
-    omega, k, variance, residual = envelope.args
+    omega, k, variance, residual = operands(envelope)
     index = omega.index
     change = _differential_symbol(family).xreplace({family.index: index})
     if family.name == variance.name:
@@ -404,7 +459,10 @@ def _depends_on(expression: Any, family: TokenMatrix) -> bool:
     """Whether ``family`` stands in an expression, or in the law that one of its means is taken over."""
     if isinstance(expression, FieldMean) and family.name in _LAW:
         return True
-    if isinstance(expression, (ReplicatedMoment, CommonGaussianMoment, LogPartitionMean)) and family.name in _INTEGRATED:
+    if (
+        isinstance(expression, (ReplicatedMoment, CommonGaussianMoment, LogPartitionMean))
+        and family.name in _INTEGRATED
+    ):
         return True
     if isinstance(expression, MatrixEntry):
         return expression.family == family.name
@@ -424,12 +482,11 @@ def _total(terms: Iterable[Any]) -> Any:
 
 
 def gradient(expression: Any, family: TokenMatrix) -> MatrixExpr:
-    """``G_l`` with ``d expression = sum_l Tr(G_l^T dX_l)``, in the free index of ``family``; symmetrised if ``X`` is."""
+    """``G_l`` with ``d expression = sum_l Tr(G_l^T dX_l)``, in the index of ``family``; symmetrised if ``X`` is."""
     change = differential(expression, family)
     if change is None:
         return ZeroMatrix(*family.shape)
-    terms = [term for term in _collect(change, family)]
-    total = _total(terms)
+    total = _total(_collect(change, family))
     assert total is not None
     return symmetrized(total) if family.symmetric else total
 
@@ -459,7 +516,7 @@ def transposed(matrix: Any) -> Any:
     return Transpose(matrix).doit()
 
 
-def _collect(expression: Any, family: TokenMatrix) -> list[MatrixExpr]:
+def _collect(expression: Any, family: TokenMatrix) -> list[Any]:
     """Gradient terms of a scalar that is linear in the differentials of ``family``."""
     if isinstance(expression, Add):
         return [term for a in expression.args for term in _collect(a, family)]
@@ -495,7 +552,7 @@ def _opened(total: Any, family: TokenMatrix) -> tuple[Any, Any]:
 
 def _carries(expression: Any, change: TokenMatrix, index: Any) -> bool:
     """Whether ``dX_index`` stands free in an expression, not under a sum of its own."""
-    if isinstance(expression, TokenSum) and expression.args[1] == index:
+    if isinstance(expression, TokenSum) and expression.index == index:
         return False
     if _in_family(expression, change):
         return expression.index == index
@@ -507,7 +564,7 @@ def _renamed(expression: Any, old: Any, new: Any) -> Any:
     if expression == old:
         return new
     if isinstance(expression, TokenSum):
-        body, index = expression.args  # type: ignore[attr-defined]
+        body, index = operands(expression)
         if index == old:
             return expression
         if index == new:
@@ -526,10 +583,10 @@ def _summands(matrix: Any, family: TokenMatrix) -> list[Any]:
     return [matrix]
 
 
-def _rotate(matrix: Any, family: TokenMatrix) -> list[MatrixExpr]:
+def _rotate(matrix: Any, family: TokenMatrix) -> list[Any]:
     """``Tr(A dX B) -> (B A)^T`` and ``Tr(A dX^T B) -> B A``, opening sums and operators around ``dX``."""
     change = _differential_symbol(family)
-    factors = list(matrix.args) if isinstance(matrix, MatMul) else [matrix]
+    factors: list[Any] = list(matrix.args) if isinstance(matrix, MatMul) else [matrix]
     positions = [i for i, f in enumerate(factors) if _depends_on(f, change)]
     if len(positions) != 1:
         raise TypeError("a differential must enter every term exactly once")
@@ -538,7 +595,9 @@ def _rotate(matrix: Any, family: TokenMatrix) -> list[MatrixExpr]:
     if not _is_matrix(factor):
         rest = Trace(MatMul(*before, *after))
         return [rest * term for term in _collect(factor, family)]
-    if isinstance(factor, (MatMul, MatAdd, TokenSum)) or (isinstance(factor, Transpose) and not _in_family(factor.arg, change)):
+    if isinstance(factor, (MatMul, MatAdd, TokenSum)) or (
+        isinstance(factor, Transpose) and not _in_family(factor.arg, change)
+    ):
         if isinstance(factor, TokenSum):
             body, kept = _opened(factor, family)
             terms = _rotate(MatMul(*before, body, *after), family)
@@ -558,7 +617,11 @@ def _rotate(matrix: Any, family: TokenMatrix) -> list[MatrixExpr]:
     if isinstance(factor, Transpose):
         result = MatMul(*scalars, *rest) if rest else Mul(*scalars) * Identity(factor.shape[0])
         return [result]
-    result = MatMul(*scalars, *(transposed(a) for a in reversed(rest))) if rest else Mul(*scalars) * Identity(factor.shape[0])
+    result = (
+        MatMul(*scalars, *(transposed(a) for a in reversed(rest)))
+        if rest
+        else Mul(*scalars) * Identity(factor.shape[0])
+    )
     return [result]
 
 

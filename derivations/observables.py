@@ -11,7 +11,7 @@ from sympy import Expr, Rational, Symbol
 from sympy.matrices.expressions import Inverse, Trace, Transpose
 
 from derivations import symbols as sym
-from derivations.nodes import FieldMean, MoreauEnvelope, SpectralMean, TokenSum
+from derivations.nodes import FieldMean, MoreauEnvelope, SpectralMean, TokenSum, operands
 from derivations.replica import noise, precision, source
 
 __all__ = ["OBSERVABLES", "FieldLoss", "Observable", "weight_norm"]
@@ -21,10 +21,11 @@ class FieldLoss(Expr):
     """The loss of one sample at given local fields: at the proximal point or at ``omega`` itself."""
 
     def __new__(cls, at: Symbol) -> FieldLoss:
+        """Take the symbol of the fields, `AT_PROX` or `AT_OMEGA`."""
         return Expr.__new__(cls, at)
 
     def _latex(self, printer: object, **kwargs: object) -> str:
-        field = {"prox": r"\mathrm{prox}", "omega": r"\omega"}[self.args[0].name]  # type: ignore[union-attr]
+        field = {"prox": r"\mathrm{prox}", "omega": r"\omega"}[operands(self)[0].name]
         return rf"\ell({field}, k)"
 
 
@@ -64,15 +65,17 @@ def training_loss_direct() -> Expr:
 def test_error() -> Expr:
     """(10)-(13): ``2/L E[loss(omega, k)]``.
 
-    The fields of a fresh sample, ``(g_l, h_star_l)``, have mean ``(m_l, 0)`` and covariance ``(q, theta; theta^T, rho)``:
-    the law of ``(omega_l, k_l)``, so (10) is a mean over the same fields.
+    The fields of a fresh sample, ``(g_l, h_star_l)``, have mean ``(m_l, 0)`` and covariance
+    ``(q, theta; theta^T, rho)``: the law of ``(omega_l, k_l)``, so (10) is a mean over the same fields.
     """
     return 2 / sym.L * FieldMean.of(AT_OMEGA)
 
 
 OBSERVABLES = (
     Observable("training_loss", "training loss over d", r"\epsilon_t", training_loss_envelope(), "(14), (120)"),
-    Observable("training_loss_direct", "training loss from the proximal points", r"\epsilon_t", training_loss_direct(), "(121)"),
+    Observable(
+        "training_loss_direct", "training loss from the proximal points", r"\epsilon_t", training_loss_direct(), "(121)"
+    ),
     Observable("weight_norm", "squared norm of the weights over d", r"\lVert W\rVert^2/d", weight_norm(), "(120)"),
     Observable("test_error", "test error", r"\epsilon_g", test_error(), "(10)-(13)"),
 )

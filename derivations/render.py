@@ -55,6 +55,7 @@ from derivations.nodes import (
     SpectralMean,
     TokenMatrix,
     TokenSum,
+    operands,
     transposed,
 )
 from derivations.observables import OBSERVABLES, FieldLoss
@@ -106,7 +107,7 @@ _NAMED = (
 def expanded(expression: Any, length: int) -> Any:
     """The expression with every sum over tokens written out for tokens 1, ..., ``length``."""
     if isinstance(expression, TokenSum):
-        body, index = expression.args  # type: ignore[attr-defined]
+        body, index = operands(expression)
         terms = [body.xreplace({index: Integer(i)}) for i in range(1, length + 1)]
         return MatAdd(*terms).doit(deep=False) if body.is_Matrix else Add(*terms)
     if isinstance(expression, MatAdd):
@@ -329,9 +330,7 @@ def _is_control(factor: Any) -> bool:
 def _is_heavy(factor: Any) -> bool:
     """Means, sums and the like, which stand after plain symbols and never inside a fraction."""
     kinds = (*_OPERATORS, _ReplicaSum, Trace, *_NAMED)
-    return not _is_denominator(factor) and any(
-        isinstance(node, kinds) for node in preorder_traversal(factor)
-    )
+    return not _is_denominator(factor) and any(isinstance(node, kinds) for node in preorder_traversal(factor))
 
 
 def _is_denominator(factor: Any) -> bool:
@@ -410,10 +409,7 @@ class Formula:
         if len(self.rows) == 1 and not self.rows[0][2]:
             left, right, _ = self.rows[0]
             return f"{left} {right}".strip()
-        lines = [
-            f"{left} & {right}" + (rf" && \text{{{note}}}" if note else "")
-            for left, right, note in self.rows
-        ]
+        lines = [f"{left} & {right}" + (rf" && \text{{{note}}}" if note else "") for left, right, note in self.rows]
         return "\\begin{aligned}\n" + " \\\\\n".join(lines) + "\n\\end{aligned}"
 
 
@@ -544,9 +540,7 @@ class _Page:
     def equation(self, left: str, expression: Any) -> str:
         """Add ``left = expression``, broken between terms where it is long."""
         lines = _filled(self.printer.terms(expression), _LINE - _width(left))
-        return self.formula(
-            (left, f"= {lines[0]}"), *(("", rf"\quad {line}") for line in lines[1:])
-        )
+        return self.formula((left, f"= {lines[0]}"), *(("", rf"\quad {line}") for line in lines[1:]))
 
     def extremum(self, left: str, terms: Mapping[str, Any]) -> str:
         """Add ``left = extr { named terms }``, each on a line with its name."""
@@ -587,11 +581,7 @@ class _Sizes:
         rows, columns = (names.get(size, str(size)) for size in matrix.shape)
         if (rows, columns) == ("1", "1"):
             return r"\mathbb{R}"
-        return (
-            rf"\mathbb{{R}}^{{{rows}}}"
-            if columns == "1"
-            else rf"\mathbb{{R}}^{{{rows} \times {columns}}}"
-        )
+        return rf"\mathbb{{R}}^{{{rows}}}" if columns == "1" else rf"\mathbb{{R}}^{{{rows} \times {columns}}}"
 
 
 def document(model: AttentionModel | ScalarModel, *, concrete: bool = False) -> Document:
@@ -664,9 +654,7 @@ def _subject(model: AttentionModel | ScalarModel, sizes: _Sizes) -> str:
 
 def _summary(sizes: _Sizes, concrete: bool) -> str:
     if not concrete:
-        return (
-            "Printed for any number $L$ of tokens, $r$ columns of the weights and teacher rank $t$."
-        )
+        return "Printed for any number $L$ of tokens, $r$ columns of the weights and teacher rank $t$."
     return (
         f"Printed for $L = {sizes.length}$ tokens, $r = {sizes.columns}$ "
         f"{'column' if sizes.columns == '1' else 'columns'} of the weights and teacher rank "
@@ -674,9 +662,7 @@ def _summary(sizes: _Sizes, concrete: bool) -> str:
     )
 
 
-def _attention_definitions(
-    page: _Page, model: AttentionModel, sizes: _Sizes, concrete: bool
-) -> None:
+def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, concrete: bool) -> None:
     student, teacher = model.student, model.teacher
     length, columns = sizes.length, sizes.columns
     page.heading("Model", "D")
@@ -765,10 +751,7 @@ def _scalar_definitions(page: _Page, model: ScalarModel, sizes: _Sizes) -> None:
 
     def fields(name: str, columns: int) -> list[list[Symbol]]:
         return [
-            [
-                Symbol(f"{name}_{{{a}}}" if columns == 1 else f"{name}_{{{a}{c}}}")
-                for c in range(1, columns + 1)
-            ]
+            [Symbol(f"{name}_{{{a}}}" if columns == 1 else f"{name}_{{{a}{c}}}") for c in range(1, columns + 1)]
             for a in range(1, model.length + 1)
         ]
 
@@ -800,10 +783,7 @@ def _order_parameters(page: _Page, model: Any, sizes: _Sizes, scalar: bool) -> N
     symmetric = (
         ""
         if scalar
-        else (
-            " $q$, $V$ and their conjugates are symmetric, and $\\operatorname{sym}[X] = (X + "
-            "X^\\top)/2$."
-        )
+        else (" $q$, $V$ and their conjugates are symmetric, and $\\operatorname{sym}[X] = (X + X^\\top)/2$.")
     )
     page.text(
         f"${show(sym.V)}$ is the rescaled variance of the Gibbs measure; every order parameter "
@@ -899,9 +879,7 @@ def _saddle_point(page: _Page, model: Any) -> None:
     for equations in (model.saddle_point.overlaps, model.saddle_point.conjugates):
         variables = ", ".join(f"${show(e.stationary_in)}$" for e in equations)
         numbers = ", ".join(dict.fromkeys(e.number for e in equations))
-        page.text(
-            f"Stationarity of the free entropy in {variables}, in this order ({_cited(numbers)}):"
-        )
+        page.text(f"Stationarity of the free entropy in {variables}, in this order ({_cited(numbers)}):")
         for equation in equations:
             page.equation(show(equation.unknown), _short(equation.right_hand_side))
     page.text(

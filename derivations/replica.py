@@ -33,6 +33,7 @@ from derivations.nodes import (
     SpectralMean,
     TokenMatrix,
     TokenSum,
+    operands,
 )
 
 __all__ = ["FreeEntropy", "Step", "derive_free_entropy"]
@@ -53,6 +54,7 @@ class Step:
 
     @property
     def total(self) -> Expr:
+        """Sum of the terms."""
         return Add(*self.terms.values())
 
 
@@ -80,7 +82,7 @@ class FreeEntropy:
         return iter(self.terms.items())
 
 
-def _at(matrix: TokenMatrix, index: Any) -> MatrixExpr:
+def _at(matrix: TokenMatrix, index: Any) -> Any:
     return matrix.xreplace({matrix.index: index})
 
 
@@ -115,7 +117,7 @@ class _ReplicaSum(Expr):
 
 def _replicated(matrix: TokenMatrix, where: str) -> TokenMatrix:
     """The replica-indexed version of an order parameter, e.g. ``Q^ab``."""
-    latex = {"q": "Q", "q_hat": r"\hat Q"}.get(matrix.name, matrix.args[5].name) + f"^{{{where}}}"
+    latex = {"q": "Q", "q_hat": r"\hat Q"}.get(matrix.name, matrix.latex_name) + f"^{{{where}}}"
     return TokenMatrix(f"{matrix.name}^{where}", *matrix.shape, matrix.index, symmetric=matrix.symmetric, latex=latex)
 
 
@@ -162,7 +164,7 @@ def _replica_symmetric(expression: Any) -> Any:
         count = sym.n * (sym.n - 1) if pairs else sym.n
         return count * _replica_symmetric(body)
     if isinstance(expression, ReplicatedMoment):
-        return CommonGaussianMoment(expression.kind, expression.args[3])
+        return CommonGaussianMoment(expression.side, expression.args[3])
     ansatz = {
         Q_AA: sym.q + V_BETA,
         Q_AB: sym.q,
@@ -189,8 +191,8 @@ def _step_replica_symmetric(previous: Step) -> Step:
         r"$h^a = \omega + v^{1/2}\eta^a$ with $\omega \sim \mathcal{N}(m, q)$ common to the replicas and $\eta^a$ "
         r"independent, so the moments factorise, with "
         r"$Z_y(\omega, k) = \mathbb{E}_\eta \exp[-\beta \ell(\omega + v^{1/2} \eta, k)]$ for one sample and "
-        r"$Z_w(z) = \int \mathrm{d}w \exp[-\frac12 w^\top (\beta \lambda I + \sum_\kappa \gamma_\kappa \hat v_\kappa) w "
-        r"+ (b + S^{1/2} z)^\top w]$, $z \sim \mathcal{N}(0, I_r)$, for one row of the weights.",
+        r"$Z_w(z) = \int \mathrm{d}w \exp[-\frac12 w^\top (\beta \lambda I + \sum_\kappa \gamma_\kappa \hat v_\kappa) "
+        r"w + (b + S^{1/2} z)^\top w]$, $z \sim \mathcal{N}(0, I_r)$, for one row of the weights.",
         {name: _replica_symmetric(term) for name, term in previous.terms.items()},
         previous.latex,
     )
@@ -199,7 +201,7 @@ def _step_replica_symmetric(previous: Step) -> Step:
 def _linear_in_n(expression: Expr) -> Expr:
     """Coefficient of n as n goes to 0, with ``d/dn log E Z^n = E log Z`` at n = 0 for the factorised moments."""
     moments = expression.atoms(CommonGaussianMoment)
-    result = expression.subs({moment: sym.n * LogPartitionMean(moment.kind) for moment in moments})
+    result = expression.subs({moment: sym.n * LogPartitionMean(moment.side) for moment in moments})
     return result.diff(sym.n).subs(sym.n, 0)
 
 
@@ -208,9 +210,9 @@ def _expand_traces(expression: Any) -> Any:
     if isinstance(expression, TokenSum):
         body = _expand_traces(expression.body)
         terms = body.args if isinstance(body, Add) else (body,)
-        return Add(*(TokenSum.of(term, expression.args[1]) for term in terms))
+        return Add(*(TokenSum.of(term, expression.index) for term in terms))
     if isinstance(expression, Trace):
-        expanded = expression.arg.expand()
+        expanded: Any = operands(expression)[0].expand()
         terms = expanded.args if expanded.is_MatAdd else (expanded,)
         result = []
         for term in terms:
@@ -226,7 +228,7 @@ def _pull_coefficients(expression: Any) -> Any:
     """Numbers and temperatures out of token sums, so that equal sums cancel."""
     if isinstance(expression, TokenSum):
         coefficient, rest = expression.body.as_independent(Trace, as_Add=False)
-        return coefficient * TokenSum.of(rest, expression.args[1])
+        return coefficient * TokenSum.of(rest, expression.index)
     if isinstance(expression, (Add, Mul)):
         return expression.func(*(_pull_coefficients(a) for a in expression.args))
     return expression
@@ -255,14 +257,15 @@ def _scale_temperature(expression: Any) -> Any:
     }
     if isinstance(expression, Trace):
         factors, scalar = [], Integer(1)
-        for factor in expression.arg.args:
+        (product,) = operands(expression)
+        for factor in product.args:
             inner = factor.arg if factor.is_Transpose else factor
             if inner in scaling:
                 power, symbol = scaling[inner]
                 scalar *= power
                 factor = symbol.T if factor.is_Transpose else symbol
             factors.append(factor)
-        return scalar * Trace(expression.arg.func(*factors))
+        return scalar * Trace(product.func(*factors))
     if not expression.args or isinstance(expression, (LogPartitionMean, TokenMatrix)):
         return expression
     return expression.func(*(_scale_temperature(a) for a in expression.args))
@@ -280,8 +283,8 @@ def _ground_state(expression: Expr) -> Expr:
     scaled = _pull_coefficients(_scale_temperature(expression))
     placeholders: dict[Expr, Symbol] = {}
     for log_mean in scaled.atoms(LogPartitionMean):
-        minimum = Symbol(f"ground_state_{log_mean.kind}")
-        placeholders[_GROUND_STATES[log_mean.kind]] = minimum
+        minimum = Symbol(f"ground_state_{log_mean.side}")
+        placeholders[_GROUND_STATES[log_mean.side]] = minimum
         scaled = scaled.subs(log_mean, -sym.beta * minimum)
     for total in scaled.atoms(TokenSum):
         placeholders[total] = Symbol(f"sum_{len(placeholders)}")
@@ -295,7 +298,13 @@ def _step_zero_temperature(previous: Step) -> Step:
     overlap = terms.pop("overlap")
     parts = overlap.args if isinstance(overlap, Add) else (overlap,)
     named = {("variance" if part.has(sym.q_hat) else "overlap"): part for part in parts}
-    ordered = {"energy": terms["energy"], **named, "mean": terms["mean"], "teacher": terms["teacher"], "prior": terms["prior"]}
+    ordered = {
+        "energy": terms["energy"],
+        **named,
+        "mean": terms["mean"],
+        "teacher": terms["teacher"],
+        "prior": terms["prior"],
+    }
     return Step(
         "zero temperature",
         "(100), (104)",
@@ -330,5 +339,5 @@ def derive_free_entropy() -> FreeEntropy:
     return FreeEntropy(terms, (first, second, third, fourth, fifth))
 
 
-def _complete_squares(term: Expr) -> Expr:
+def _complete_squares(term: Any) -> Expr:
     return term.xreplace({node: node.doit() for node in term.atoms(QuadraticMinimum)})

@@ -14,12 +14,30 @@ from typing import Any
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Transpose
 
 from derivations import symbols as sym
-from derivations.nodes import FieldHessian, FieldMean, MatrixSqrt, TokenMatrix, gradient, solve_linear, transposed
+from derivations.nodes import (
+    FieldHessian,
+    FieldMean,
+    MatrixSqrt,
+    TokenMatrix,
+    gradient,
+    operands,
+    solve_linear,
+    transposed,
+)
 from derivations.replica import FreeEntropy, noise, precision, source
 
 __all__ = ["Equation", "SaddlePoint", "abbreviated", "definitions", "derive_saddle_point"]
 
-_NUMBERS = {"q": "(7)", "V": "(7)", "m": "(7)", "theta": "(7)", "q_hat": "(8)", "V_hat": "(8)", "m_hat": "(8)", "theta_hat": "(8)"}
+_NUMBERS = {
+    "q": "(7)",
+    "V": "(7)",
+    "m": "(7)",
+    "theta": "(7)",
+    "q_hat": "(8)",
+    "V_hat": "(8)",
+    "m_hat": "(8)",
+    "theta_hat": "(8)",
+}
 
 
 @dataclass(frozen=True)
@@ -57,22 +75,22 @@ def definitions() -> dict[TokenMatrix, MatrixExpr]:
 
 def abbreviated(expression: Any) -> Any:
     """The expression with the definitions' names in place of what they stand for."""
-    names = {value: name for name, value in definitions().items()}
+    names: dict[Any, Any] = {value: name for name, value in definitions().items()}
     names[transposed(source())] = Transpose(SOURCE)
     return expression.xreplace(names)
 
 
-def conditional_covariance() -> MatrixExpr:
+def conditional_covariance() -> Any:
     """``rho - theta^T q^-1 theta``: covariance of the teacher's field given the student's."""
     return sym.rho - Transpose(sym.theta) * Inverse(sym.q) * sym.theta
 
 
-def conditional_mean() -> MatrixExpr:
+def conditional_mean() -> Any:
     """``theta^T q^-1/2 xi``: mean of the teacher's field given ``omega = q^1/2 xi + m``."""
     return Transpose(sym.theta) * Inverse(MatrixSqrt(sym.q)) * sym.xi_field
 
 
-def _stein(mean: Any) -> MatrixExpr:
+def _stein(mean: Any) -> Any:
     """``E[d residual / d field]`` in terms of means of the residual itself.
 
     For jointly Gaussian ``(omega, k)`` Stein's lemma reads ``E[g (omega-m)^T] = E[dg/domega] q + E[dg/dk] theta^T``
@@ -85,7 +103,7 @@ def _stein(mean: Any) -> MatrixExpr:
         return _transpose(_stein(FieldMean.of(MatMul(*scalars, node.arg))))
     if not isinstance(node, FieldHessian):
         return mean
-    residual, field = node.args
+    residual, field = operands(node)
     by_teacher = FieldMean.of(residual * Transpose(field_deviation())) * Inverse(conditional_covariance())
     if field == sym.k_field:
         return MatMul(*scalars, *by_teacher.args)
@@ -95,22 +113,22 @@ def _stein(mean: Any) -> MatrixExpr:
     return MatAdd(MatMul(*scalars, *by_noise.args), MatMul(-1, *scalars, *by_overlap.args))
 
 
-def field_deviation() -> MatrixExpr:
+def field_deviation() -> Any:
     """``k - theta^T q^-1/2 xi``."""
     return sym.k_field - conditional_mean()
 
 
-def _transpose(matrix: MatrixExpr) -> MatrixExpr:
+def _transpose(matrix: Any) -> Any:
     terms = matrix.args if isinstance(matrix, MatAdd) else (matrix,)
     return MatAdd(*(Transpose(term) for term in terms))
 
 
-def _without_derivatives(right_hand_side: Any) -> MatrixExpr:
+def _without_derivatives(right_hand_side: Any) -> Any:
     terms = right_hand_side.args if isinstance(right_hand_side, MatAdd) else (right_hand_side,)
     result = []
     for term in terms:
         factors = list(term.args) if isinstance(term, MatMul) else [term]
-        means = [f for f in factors if isinstance(f, FieldMean)]
+        means: list[Any] = [f for f in factors if isinstance(f, FieldMean)]
         if len(means) != 1 or not means[0].has(FieldHessian):
             result.append(term)
             continue

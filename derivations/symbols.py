@@ -7,6 +7,8 @@ measure (5) are `Indexed` scalars.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sympy import IndexedBase, Symbol
 
 from derivations.nodes import TokenMatrix
@@ -26,8 +28,8 @@ ell = Symbol("ell", integer=True)
 kappa = Symbol("kappa", integer=True)
 
 # spectral measure nu(gamma, tau, pi), equation (5)
-gamma = IndexedBase("gamma", positive=True)
-tau = IndexedBase("tau", real=True)
+gamma: Any = IndexedBase("gamma", positive=True)
+tau: Any = IndexedBase("tau", real=True)
 
 LATEX = {
     "q": "q",
@@ -50,7 +52,9 @@ LATEX = {
 }
 
 
-def token_matrix(name: str, rows: object, columns: object, index: object = ell, *, symmetric: bool = False) -> TokenMatrix:
+def token_matrix(
+    name: str, rows: object, columns: object, index: object = ell, *, symmetric: bool = False
+) -> TokenMatrix:
     """A matrix carried by every token, e.g. ``q_ell``, with the project's LaTeX name."""
     return TokenMatrix(name, rows, columns, index, symmetric=symmetric, latex=LATEX[name])
 

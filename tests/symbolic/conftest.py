@@ -56,9 +56,7 @@ class Explicit:
     def size(self, dimension: Any) -> int:
         return int(self(dimension))
 
-    def mean(
-        self, body: Any, nodes: Iterable[tuple[Any, Mapping[str, Any]]], bound: Mapping[Any, int]
-    ) -> Any:
+    def mean(self, body: Any, nodes: Iterable[tuple[Any, Mapping[str, Any]]], bound: Mapping[Any, int]) -> Any:
         terms = [weight * self.given(**values)(body, bound) for weight, values in nodes]
         return sum(terms[1:], terms[0])
 
@@ -77,7 +75,7 @@ class Explicit:
                 return value
             return value[token_of(e.index, bound)]
         if isinstance(e, TokenSum):
-            index = e.args[1]  # pyright: ignore[reportAttributeAccessIssue]
+            index = e.index
             terms = [self(e.body, {**bound, index: token}) for token in range(self.length)]
             return sum(terms[1:], terms[0])
         if isinstance(e, SpectralMean):
@@ -138,9 +136,7 @@ class RationalDraw:
         factor = self.matrix(size, size)
         return factor * factor.T / size + Rational(3, 7) * eye(size)
 
-    def per_token(
-        self, length: int, rows: int, columns: int, *, symmetric: bool = False
-    ) -> list[Any]:
+    def per_token(self, length: int, rows: int, columns: int, *, symmetric: bool = False) -> list[Any]:
         return [self.matrix(rows, columns, symmetric=symmetric) for _ in range(length)]
 
 

@@ -38,13 +38,9 @@ ATTENTION = {
     "tied L=3 r=2 t=1": AttentionModel(3, Student(softmax, 2)),
     "tied L=1 r=2 t=2": AttentionModel(1, Student(linear, 2), Teacher(linear, 2)),
     "untied L=2 rank 1": AttentionModel(2, Student(softmax, 1, tied=False)),
-    "untied L=3 rank 2 t=2": AttentionModel(
-        3, Student(softmax, 2, tied=False), Teacher(softmax, 2)
-    ),
+    "untied L=3 rank 2 t=2": AttentionModel(3, Student(softmax, 2, tied=False), Teacher(softmax, 2)),
     "linear tied L=2 r=2": AttentionModel(2, Student(linear, 2), Teacher(linear, 1)),
-    "linear untied L=3 rank 1": AttentionModel(
-        3, Student(linear, 1, tied=False), Teacher(linear, 2)
-    ),
+    "linear untied L=3 rank 1": AttentionModel(3, Student(linear, 1, tied=False), Teacher(linear, 2)),
     "softmax student, linear teacher": AttentionModel(2, Student(softmax, 2), Teacher(linear, 2)),
     "linear student, softmax teacher": AttentionModel(3, Student(linear, 1), Teacher(softmax, 1)),
 }
@@ -95,9 +91,7 @@ class Printed:
         size = self.module.LENGTH * self.module.COLUMNS
         gradient = self.zeros(self.module.LENGTH, self.module.COLUMNS, like=h)
         hessian, contracted = self.zeros(size, size, like=h), self.zeros(size, like=h)
-        value = self.module.loss_derivatives(
-            h, target, self.array(variance), gradient, hessian, contracted
-        )
+        value = self.module.loss_derivatives(h, target, self.array(variance), gradient, hessian, contracted)
         return value, gradient, hessian
 
     def everything(self, sample):
@@ -136,9 +130,7 @@ def sample_of(model, seed, scale=1.0):
 
 def assert_close(values, expected, tolerance=1e-12):
     values, expected = np.asarray(values, dtype=float), np.asarray(expected, dtype=float)
-    np.testing.assert_allclose(
-        values, expected, rtol=0, atol=tolerance * (0.05 + np.abs(expected).max())
-    )
+    np.testing.assert_allclose(values, expected, rtol=0, atol=tolerance * (0.05 + np.abs(expected).max()))
 
 
 # --- the prints against each other ------------------------------------------------------------
@@ -163,9 +155,7 @@ def test_prints_agree(printed, name, seed, scale):
     sample = sample_of(MODELS[name], seed, scale)
     with mpmath.workdps(DIGITS):
         reference = printed(name, "mpmath").everything(sample)
-        for value, expected in zip(
-            printed(name, "numba").everything(sample), reference, strict=True
-        ):
+        for value, expected in zip(printed(name, "numba").everything(sample), reference, strict=True):
             assert_close(value, expected)
 
 
@@ -218,10 +208,7 @@ def dense_problem(model):
     loss = (difference * D * difference.T).trace() / 2
     fields = h.flat()
     gradient = [loss.diff(x) for x in fields]
-    upper = {
-        (i, j): gradient[i].diff(fields[j])
-        for i, j in combinations_with_replacement(range(len(fields)), 2)
-    }
+    upper = {(i, j): gradient[i].diff(fields[j]) for i, j in combinations_with_replacement(range(len(fields)), 2)}
     evaluate = lambdify(
         [fields, T.flat(), D.diagonal().flat()],
         [loss, gradient, list(upper.values())],
@@ -230,9 +217,7 @@ def dense_problem(model):
     )
 
     def dense(h, T, variance):
-        value, slope, entries = evaluate(
-            list(h.ravel()), list(T.ravel()), [mpmath.mpf(x) for x in variance]
-        )
+        value, slope, entries = evaluate(list(h.ravel()), list(T.ravel()), [mpmath.mpf(x) for x in variance])
         hessian = np.empty((len(fields), len(fields)), dtype=object)
         for (i, j), entry in zip(upper, entries, strict=True):
             hessian[i, j] = hessian[j, i] = entry
@@ -249,9 +234,7 @@ def dense_target(model, sample):
         weights = np.vectorize(mpmath.exp, otypes=[object])(logits)
         logits = weights / weights.sum(axis=1, keepdims=True)
     omega = mpmath.mpf(sample["omega"])
-    return (1 - omega) * logits + omega * np.vectorize(mpmath.mpf, otypes=[object])(
-        sample["mixing"]
-    )
+    return (1 - omega) * logits + omega * np.vectorize(mpmath.mpf, otypes=[object])(sample["mixing"])
 
 
 SMALL = [name for name, model in ATTENTION.items() if model.length * model.columns <= 4]
@@ -288,9 +271,7 @@ def test_scalar_derivatives_equal_mpmath_differences(printed, name):
             up, down = h.copy(), h.copy()
             up[index] += step
             down[index] -= step
-            rise = generated.loss(up, target, sample["variance"]) - generated.loss(
-                down, target, sample["variance"]
-            )
+            rise = generated.loss(up, target, sample["variance"]) - generated.loss(down, target, sample["variance"])
             assert abs(rise / (2 * step) - gradient[index]) < mpmath.mpf(10) ** -20
             steeper = generated.derivatives(up, target, sample["variance"])[1]
             flatter = generated.derivatives(down, target, sample["variance"])[1]
@@ -344,9 +325,7 @@ def test_large_fields_do_not_overflow(printed, name, seed):
         assert np.isfinite(value).all()
     with mpmath.workdps(DIGITS):
         reference = printed(name, "mpmath").everything(sample)
-    for value, expected, scale in zip(
-        computed, reference, (1.0, 1.0, 1.0, 40.0, 1600.0), strict=True
-    ):
+    for value, expected, scale in zip(computed, reference, (1.0, 1.0, 1.0, 40.0, 1600.0), strict=True):
         if model.teacher.score is linear:
             scale *= 1600.0**2  # the residual itself is that large
         difference = np.asarray(value, dtype=float) - np.asarray(expected, dtype=float)
@@ -367,8 +346,7 @@ def test_shift_invariance_is_as_declared(name):
     score = SCORES[name]
     z, shift = [Symbol(f"z{b}", real=True) for b in range(3)], Symbol("c", real=True)
     differences = [
-        simplify(moved - still)
-        for moved, still in zip(score.row([x + shift for x in z]), score.row(z), strict=True)
+        simplify(moved - still) for moved, still in zip(score.row([x + shift for x in z]), score.row(z), strict=True)
     ]
     assert all(d == 0 for d in differences) == score.shift_invariant
     point = {z[0]: 0.3, z[1]: -1.2, z[2]: 0.8, shift: 2.7}
@@ -394,9 +372,7 @@ def test_untied_problem_on_equal_columns_is_the_tied_one(printed, tmp_path):
     untied = Printed(AttentionModel(3, Student(softmax, 2, tied=False)), "numpy", tmp_path)
     sample = sample_of(MODELS["tied L=3 r=2 t=1"], 14)
     target, loss, _, gradient, _ = tied.everything(sample)
-    target2, loss2, _, gradient2, _ = untied.everything(
-        sample | {"h": np.tile(sample["h"], (1, 2))}
-    )
+    target2, loss2, _, gradient2, _ = untied.everything(sample | {"h": np.tile(sample["h"], (1, 2))})
     assert_close(target2, target)
     assert loss2 == pytest.approx(loss, rel=1e-13)
     assert_close(gradient2[:, :2] + gradient2[:, 2:], gradient)
@@ -412,9 +388,7 @@ def test_untied_problem_on_equal_columns_is_the_tied_one(printed, tmp_path):
 )
 def test_source_grows_polynomially(student):
     """Doubling L multiplies the source by less than 2^2.5; full expansion would square it."""
-    sizes = [
-        len(local_problem_source(AttentionModel(length, student), "numba")) for length in (2, 4, 8)
-    ]
+    sizes = [len(local_problem_source(AttentionModel(length, student), "numba")) for length in (2, 4, 8)]
     for small, large in pairwise(sizes):
         assert large < 2**2.5 * small
 
@@ -430,8 +404,7 @@ def test_source_does_not_depend_on_the_hash_seed():
     sources = {
         subprocess.run(
             [sys.executable, "-c", program],
-            env=os.environ
-            | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             capture_output=True,
             text=True,
             check=True,

@@ -42,10 +42,7 @@ S = TokenMatrix("S", r, r, ell, symmetric=True)
 Y = TokenMatrix("Y", r, t, ell)
 gamma, tau, pi = sym.gamma, sym.tau, sym.pi
 
-SIZES = [
-    {"r": a, "t": b, "L": c}
-    for a, b, c in ((1, 1, 1), (1, 2, 1), (1, 1, 2), (2, 1, 1), (2, 2, 1), (2, 2, 2))
-]
+SIZES = [{"r": a, "t": b, "L": c} for a, b, c in ((1, 1, 1), (1, 2, 1), (1, 1, 2), (2, 1, 1), (2, 2, 1), (2, 2, 2))]
 
 
 def at(matrix, index):
@@ -64,9 +61,7 @@ def resolvent(variable):
 def compositions(variable):
     """Scalars made of every node with a rule, for a square variable."""
     x = variable
-    b = over_tokens(
-        tau[kappa] * at(C, kappa) * pi + gamma[kappa] * at(x, kappa) * at(C, kappa) * pi, kappa
-    )
+    b = over_tokens(tau[kappa] * at(C, kappa) * pi + gamma[kappa] * at(x, kappa) * at(C, kappa) * pi, kappa)
     return {
         "linear": over_tokens(Trace(A * x)),
         "transposed": over_tokens(Trace(A * Transpose(x) * B)),
@@ -80,18 +75,13 @@ def compositions(variable):
         "nested inverse": over_tokens(Trace(Inverse(A + Inverse(x)) * B)),
         "inverse of a product": over_tokens(Trace(A * Inverse(A * x * B + K) * x)),
         "product of sums": Trace(
-            over_tokens(gamma[kappa] * at(x, kappa), kappa)
-            * over_tokens(at(A, eta) * at(x, eta), eta)
+            over_tokens(gamma[kappa] * at(x, kappa), kappa) * over_tokens(at(A, eta) * at(x, eta), eta)
         ),
         "scalar factor": over_tokens(gamma[ell] * Trace(x) * Trace(A * x)),
         "spectral mean": SpectralMean.of(over_tokens(gamma[ell] * tau[ell] * Trace(A * x))),
-        "resolvent": SpectralMean.of(
-            Trace(resolvent(x) * over_tokens(gamma[kappa] * at(A, kappa), kappa))
-        ),
+        "resolvent": SpectralMean.of(Trace(resolvent(x) * over_tokens(gamma[kappa] * at(A, kappa), kappa))),
         "resolvent and source": SpectralMean.of(Trace(resolvent(x) * (K + b * Transpose(b)))),
-        "resolvent twice": SpectralMean.of(
-            Trace(resolvent(x) * K * resolvent(x) * b * Transpose(b))
-        ),
+        "resolvent twice": SpectralMean.of(Trace(resolvent(x) * K * resolvent(x) * b * Transpose(b))),
     }
 
 
@@ -100,9 +90,7 @@ def rectangular_compositions():
     return {
         "linear": over_tokens(Trace(Transpose(C) * Y)),
         "quadratic": over_tokens(Trace(Transpose(Y) * A * Y)),
-        "source": SpectralMean.of(
-            Trace(Inverse(K) * (A.xreplace({ell: sympify(0)}) + b * Transpose(b)))
-        ),
+        "source": SpectralMean.of(Trace(Inverse(K) * (A.xreplace({ell: sympify(0)}) + b * Transpose(b)))),
         "inverse": over_tokens(Trace(Inverse(K + Y * Transpose(Y)) * A)),
     }
 
@@ -162,16 +150,11 @@ def entry_derivatives(f, family, evaluate):
     point = {
         s: value[i, j]
         for s_matrix, value in zip(unknown, values, strict=True)
-        for (i, j), s in (
-            (ij, s_matrix[ij]) for ij in product(range(value.rows), range(value.cols))
-        )
+        for (i, j), s in ((ij, s_matrix[ij]) for ij in product(range(value.rows), range(value.cols)))
     }
     scalar = evaluate.given(**{family.name: unknown})(f)
     return [
-        [
-            [scalar.diff(s_matrix[i, j]).subs(point) for j in range(s_matrix.cols)]
-            for i in range(s_matrix.rows)
-        ]
+        [[scalar.diff(s_matrix[i, j]).subs(point) for j in range(s_matrix.cols)] for i in range(s_matrix.rows)]
         for s_matrix in unknown
     ]
 
@@ -197,9 +180,9 @@ def directional(f, family, evaluate, directions):
     values = evaluate.values[family.name]
 
     def shifted(sign):
-        return evaluate.given(
-            **{family.name: [v + sign * step * d for v, d in zip(values, directions, strict=True)]}
-        )(f)
+        return evaluate.given(**{family.name: [v + sign * step * d for v, d in zip(values, directions, strict=True)]})(
+            f
+        )
 
     return (shifted(1) - shifted(-1)) / (2 * step)
 
@@ -208,9 +191,7 @@ def directional(f, family, evaluate, directions):
 def test_gradient_equals_finite_differences_at_rank_three(case, world):
     family, f = CASES[case]
     evaluate, draw = world(len(case), r=3, t=2, L=3)
-    directions = [
-        draw.matrix(*v.shape, symmetric=family.symmetric) for v in evaluate.values[family.name]
-    ]
+    directions = [draw.matrix(*v.shape, symmetric=family.symmetric) for v in evaluate.values[family.name]]
     G = gradient(f, family)
     predicted = sum((evaluate(G, {ell: token}).T * directions[token]).trace() for token in range(3))
     measured = directional(f, family, evaluate, directions)
@@ -219,9 +200,7 @@ def test_gradient_equals_finite_differences_at_rank_three(case, world):
 
 def matrices(variable, index):
     """Random square expressions in ``variable`` carried by ``index``."""
-    leaf = st.sampled_from(
-        [at(A, index), at(B, index), K, at(variable, index), Transpose(at(variable, index))]
-    )
+    leaf = st.sampled_from([at(A, index), at(B, index), K, at(variable, index), Transpose(at(variable, index))])
 
     def grow(inner):
         return st.one_of(
@@ -244,9 +223,7 @@ def test_random_compositions_match_finite_differences(world, data, seed, symmetr
     directions = [draw.matrix(2, 2, symmetric=symmetric) for _ in range(2)]
     G = gradient(f, variable)
     try:
-        predicted = sum(
-            (evaluate(G, {ell: token}).T * directions[token]).trace() for token in range(2)
-        )
+        predicted = sum((evaluate(G, {ell: token}).T * directions[token]).trace() for token in range(2))
         measured = directional(f, variable, evaluate, directions)
     except NonInvertibleMatrixError:
         assume(False)
@@ -323,25 +300,16 @@ def test_independent_expression_has_zero_gradient():
 
 NESTED = {
     "inner index of another token": over_tokens(over_tokens(Trace(at(A, kappa) * X), kappa)),
-    "outer index in a product": Trace(
-        over_tokens(at(A, kappa) * over_tokens(at(X, eta), eta), kappa)
-    ),
-    "same index twice": Trace(
-        over_tokens(at(A, kappa) * over_tokens(at(B, kappa) * at(X, kappa), kappa), kappa)
-    ),
+    "outer index in a product": Trace(over_tokens(at(A, kappa) * over_tokens(at(X, eta), eta), kappa)),
+    "same index twice": Trace(over_tokens(at(A, kappa) * over_tokens(at(B, kappa) * at(X, kappa), kappa), kappa)),
     "resolvent in a sum": over_tokens(Trace(resolvent(X) * A)),
     "inner sum over the free index": over_tokens(Trace(at(A, kappa) * over_tokens(B * X)), kappa),
 }
 SAFE_NESTED = {
-    "inner constant sum over the free index": over_tokens(
-        Trace(over_tokens(A) * at(X, kappa)), kappa
-    ),
-    "constant sum with the same index": over_tokens(
-        Trace(over_tokens(at(A, kappa), kappa) * at(X, kappa)), kappa
-    ),
+    "inner constant sum over the free index": over_tokens(Trace(over_tokens(A) * at(X, kappa)), kappa),
+    "constant sum with the same index": over_tokens(Trace(over_tokens(at(A, kappa), kappa) * at(X, kappa)), kappa),
     "square of one sum": Trace(
-        over_tokens(at(A, kappa) * at(X, kappa), kappa)
-        * Transpose(over_tokens(at(X, kappa), kappa))
+        over_tokens(at(A, kappa) * at(X, kappa), kappa) * Transpose(over_tokens(at(X, kappa), kappa))
     ),
 }
 

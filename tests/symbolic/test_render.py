@@ -131,9 +131,7 @@ def test_pages_differ_where_the_models_do():
 
 
 def test_a_score_of_ones_own_is_defined_from_its_row_function():
-    score = RowScore(
-        "ratio", r"\mathrm{ratio}", lambda z: tuple(x**2 / Add(*(y**2 for y in z)) for x in z)
-    )
+    score = RowScore("ratio", r"\mathrm{ratio}", lambda z: tuple(x**2 / Add(*(y**2 for y in z)) for x in z))
     text = latex(AttentionModel(3, Student(score)), concrete=True)
     entry = r"\frac{z_{1}^{2}}{z_{1}^{2} + z_{2}^{2} + z_{3}^{2}}"
     assert rf"\mathrm{{ratio}}(z) & = \left({entry}" in text
@@ -360,9 +358,7 @@ def test_scalar_print_equals_the_generated_maps():
         conjugate = equation in model.saddle_point.conjugates
         for token in range(3):
             plain = scalarized(expanded(equation.right_hand_side, 3))
-            plain = plain.replace(
-                lambda e: isinstance(e, (FieldMean, SpectralMean)), lambda e: e.body
-            )
+            plain = plain.replace(lambda e: isinstance(e, (FieldMean, SpectralMean)), lambda e: e.body)
             plain = plain.xreplace({sym.ell: Integer(token + 1)})
             values: dict[Any, float] = {sym.alpha: 1.3, sym.ridge: 0.2, Symbol(r"\pi"): 0.7}
             for index in range(3):

@@ -96,10 +96,7 @@ class Toy:
         x, weight = line()
         xi, zeta = np.meshgrid(x, x, indexing="ij")
         omega = self.m + math.sqrt(self.q) * xi
-        k = (
-            self.theta / math.sqrt(self.q) * xi
-            + math.sqrt(self.rho - self.theta**2 / self.q) * zeta
-        )
+        k = self.theta / math.sqrt(self.q) * xi + math.sqrt(self.rho - self.theta**2 / self.q) * zeta
         return omega, k, np.multiply.outer(weight, weight)
 
     def channel_partition(self, loss):
@@ -119,14 +116,10 @@ class Toy:
                 w = [float(node) for node in nodes]
                 squares = sum(a * a for a in w)
                 pairs = sum(w) ** 2 - squares
-                action = (
-                    self.beta * self.ridge + gamma * diagonal
-                ) * squares - gamma * off_diagonal * pairs
+                action = (self.beta * self.ridge + gamma * diagonal) * squares - gamma * off_diagonal * pairs
                 return math.exp(-action / 2 + b * sum(w))
 
-            total += weight * math.log(
-                quad(integrand, *[[-16, 16]] * n, method="gauss-legendre", maxdegree=6)
-            )
+            total += weight * math.log(quad(integrand, *[[-16, 16]] * n, method="gauss-legendre", maxdegree=6))
         return total
 
     def prior_partitions(self):
@@ -136,9 +129,7 @@ class Toy:
         for weight, gamma, tau, pi in self.atoms:
             b = tau * self.m_hat + gamma * self.theta_hat * pi
             field = b + math.sqrt(gamma * self.q_hat) * z
-            exponent = (
-                -(self.beta * self.ridge + gamma * self.v_hat) * w**2 / 2 + field[:, None] * w
-            )
+            exponent = -(self.beta * self.ridge + gamma * self.v_hat) * w**2 / 2 + field[:, None] * w
             yield weight, np.exp(exponent).sum(axis=1) * (w[1] - w[0]), weights
 
     def values(self, **changed):
@@ -170,9 +161,7 @@ def test_replicated_channel_factorises_over_the_common_gaussian(loss):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_replicated_prior_factorises_over_the_common_gaussian(n):
-    factorised = sum(
-        weight * math.log(weights @ Z**n) for weight, Z, weights in TOY.prior_partitions()
-    )
+    factorised = sum(weight * math.log(weights @ Z**n) for weight, Z, weights in TOY.prior_partitions())
     # Q_hat^aa = v_hat - q_hat and Q_hat^ab = q_hat, the ansatz of step 2
     replicated = TOY.replicated_prior(TOY.v_hat - TOY.q_hat, TOY.q_hat, n)
     assert replicated == pytest.approx(factorised, rel=1e-8)
@@ -186,18 +175,18 @@ def moment_handlers(toy, loss):
     def replicated(node, evaluate, _):
         diagonal, off_diagonal = (float(evaluate(a, {sym.ell: 0})[0, 0]) for a in node.args[1:3])
         n = int(evaluate(node.args[3]))
-        if node.kind == "channel":
+        if node.side == "channel":
             return Float(toy.replicated_channel(loss, diagonal, off_diagonal, n))
         return Float(toy.replicated_prior(diagonal, off_diagonal, n))
 
     def common(node, evaluate, _):
         n = float(evaluate(node.args[1]))
-        if node.kind == "channel":
+        if node.side == "channel":
             return Float(math.log((weights * partition**n).sum()))
         return Float(sum(weight * math.log(w @ Z**n) for weight, Z, w in priors))
 
     def log_mean(node, _evaluate, _):
-        if node.kind == "channel":
+        if node.side == "channel":
             return Float((weights * np.log(partition)).sum())
         return Float(sum(weight * (w @ np.log(Z)) for weight, Z, w in priors))
 
@@ -216,9 +205,7 @@ def replica_sums(replicas):
                 continue
             where = "ab" if pairs else "aa"
             values = {f"{name}^{where}": replicas[name][a][b] for name in ("q", "q_hat")}
-            values |= {
-                f"{name}^a": replicas[name][a] for name in ("m", "theta", "m_hat", "theta_hat")
-            }
+            values |= {f"{name}^a": replicas[name][a] for name in ("m", "theta", "m_hat", "theta_hat")}
             total = total + evaluate.given(**values)(body, bound)
         return total
 
@@ -248,9 +235,7 @@ def test_step_two_is_step_one_at_integer_n(explicit, n):
     sizes = {"r": 1, "t": 1, "L": 1, "n": n, "alpha": TOY.alpha}
     evaluate = explicit(1, sizes, values | first_of, handlers=handlers)
     for name, term in MOMENTS.terms.items():
-        assert float(evaluate(term)) == pytest.approx(
-            float(evaluate(ANSATZ.terms[name])), rel=1e-8
-        ), name
+        assert float(evaluate(term)) == pytest.approx(float(evaluate(ANSATZ.terms[name])), rel=1e-8), name
 
 
 # --- (b) no replicas --------------------------------------------------------------------------
@@ -318,10 +303,7 @@ def test_log_partition_tends_to_the_moreau_envelope_with_the_laplace_rate():
     prox = FIELDS[energy.argmin(axis=-1)]
     curvature = 1.3**2 / np.cosh(1.3 * prox - 0.8 * k + 0.2) ** 2
     predicted = (weights * np.log(1 + V * curvature)).sum() / 2
-    scaled = {
-        b: b * (weights * (minus_log_partition(energy, V, b) - envelope)).sum()
-        for b in (100.0, 400.0)
-    }
+    scaled = {b: b * (weights * (minus_log_partition(energy, V, b) - envelope)).sum() for b in (100.0, 400.0)}
     # the next order is 1/beta: about 1/100, then 1/400
     assert scaled[100.0] == pytest.approx(predicted, rel=2e-2)
     assert scaled[400.0] == pytest.approx(predicted, rel=5e-3)
@@ -335,10 +317,7 @@ def test_log_partition_tends_to_the_global_minimum_where_the_prox_jumps():
     interior = energy[..., 1:-1]
     minima = ((interior < energy[..., :-2]) & (interior < energy[..., 2:])).sum(axis=-1)
     assert (weights * (minima > 1)).sum() > 0.05  # otherwise nothing is tested
-    errors = [
-        (weights * (minus_log_partition(energy, V, b) - envelope)).sum()
-        for b in (250.0, 500.0, 1000.0, 2000.0)
-    ]
+    errors = [(weights * (minus_log_partition(energy, V, b) - envelope)).sum() for b in (250.0, 500.0, 1000.0, 2000.0)]
     for coarse, fine in pairwise(errors):
         assert fine / coarse == pytest.approx(0.5, abs=0.05)
 
@@ -359,12 +338,8 @@ def prior_evaluator(explicit):
     """The final prior term's world: what was v and v_hat is now V and V_hat."""
     values = TOY.values()
     values |= {"V": values["v"], "V_hat": values["v_hat"]}
-    atoms = tuple(
-        (w, {"gamma": [g], "tau": [tau], "pi": Matrix([[pi]])}) for w, g, tau, pi in TOY.atoms
-    )
-    return explicit(
-        1, {"r": 1, "t": 1, "L": 1, "lambda": TOY.ridge, "alpha": TOY.alpha}, values, atoms
-    )
+    atoms = tuple((w, {"gamma": [g], "tau": [tau], "pi": Matrix([[pi]])}) for w, g, tau, pi in TOY.atoms)
+    return explicit(1, {"r": 1, "t": 1, "L": 1, "lambda": TOY.ridge, "alpha": TOY.alpha}, values, atoms)
 
 
 def test_prior_log_partition_tends_to_the_completed_square(explicit):
@@ -394,9 +369,7 @@ def test_completed_square(explicit, rational, r):
     """`QuadraticMinimum.doit` against an explicit minimiser for z on a cube (exact)."""
     draw = rational(r)
     A, b, S_root = draw.positive(r), draw.matrix(r, 1), draw.positive(r)
-    node = QuadraticMinimum(
-        *(TokenMatrix(name, sym.r, c, None) for name, c in (("A", sym.r), ("b", 1), ("S", sym.r)))
-    )
+    node = QuadraticMinimum(*(TokenMatrix(name, sym.r, c, None) for name, c in (("A", sym.r), ("b", 1), ("S", sym.r))))
     evaluate = explicit(1, {"r": r}, {"A": A, "b": b, "S": S_root * S_root}, roots={"S": S_root})
 
     def objective(w, z):
@@ -432,10 +405,7 @@ NAMES |= {"m": ("r", 1), "m_hat": ("r", 1), "theta": ("r", "t"), "theta_hat": ("
 def general_values(rational, seed, L, r, t):
     draw = rational(seed)
     size = {"r": r, "t": t, 1: 1}
-    return {
-        name: draw.per_token(L, size[a], size[b], symmetric=(a, b) == ("r", "r"))
-        for name, (a, b) in NAMES.items()
-    }
+    return {name: draw.per_token(L, size[a], size[b], symmetric=(a, b) == ("r", "r")) for name, (a, b) in NAMES.items()}
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -479,9 +449,7 @@ def test_couplings_of_step_one_count_the_weights(explicit, n):
     X = Q / c - m * m.T / p**2 - theta * theta.T / (c * s) ** 2
     # unknown conjugates; the quadratic form has Q_hat^aa on its diagonal and -Q_hat^ab off it
     Q_hat = Matrix(n, n, lambda a, b: Symbol(f"Q_{min(a, b)}{max(a, b)}"))
-    m_hat, theta_hat = (
-        Matrix(n, 1, lambda a, _, name=name: Symbol(f"{name}_{a}")) for name in ("m", "t")
-    )
+    m_hat, theta_hat = (Matrix(n, 1, lambda a, _, name=name: Symbol(f"{name}_{a}")) for name in ("m", "t"))
     form = beta_ridge * eye(n) + c * (2 * diag(*Q_hat.diagonal()) - Q_hat)
 
     def prior(node, _evaluate, _):
@@ -505,9 +473,7 @@ def test_couplings_of_step_one_count_the_weights(explicit, n):
     solved = (inverse - beta_ridge * eye(n)) / c
     point = dict(zip(m_hat, inverse * m / p**2, strict=True))
     point |= dict(zip(theta_hat, inverse * theta / (c * s) ** 2, strict=True))
-    point |= {
-        Q_hat[a, b]: solved[a, b] if a == b else -solved[a, b] for a in range(n) for b in range(n)
-    }
+    point |= {Q_hat[a, b]: solved[a, b] if a == b else -solved[a, b] for a in range(n) for b in range(n)}
     for unknown in point:
         assert total.diff(unknown).subs(point).simplify() == 0
     volume = (log((2 * circle) ** n * X.det()) + n - beta_ridge * Q.trace() / c) / 2
@@ -529,9 +495,7 @@ def test_scaled_couplings_are_those_of_the_free_entropy(explicit, rational, L, r
     before, after = explicit(L, {}, scaled), explicit(L, {}, values | {"V": V, "V_hat": V_hat})
     for name in ("mean", "teacher"):
         assert -before(NO_REPLICAS.terms[name]) / beta == after(FREE_ENTROPY.terms[name])
-    remainder = sum(((a * b).trace() for a, b in zip(V, V_hat, strict=True)), zeros(1)[0, 0]) / (
-        2 * beta
-    )
+    remainder = sum(((a * b).trace() for a, b in zip(V, V_hat, strict=True)), zeros(1)[0, 0]) / (2 * beta)
     final = after(FREE_ENTROPY.terms["variance"]) + after(FREE_ENTROPY.terms["overlap"])
     assert -before(NO_REPLICAS.terms["overlap"]) / beta == final - remainder
 
@@ -551,10 +515,7 @@ def test_whole_free_entropy_is_the_limit_of_the_finite_temperature_one(explicit)
     def minus_log_z(beta):
         toy = scaled_toy(beta)
         channel = (weights * minus_log_partition(energy, TOY.v, beta)).sum() - envelope
-        measure = sum(
-            w * math.log(2 * math.pi / (beta * (TOY.ridge + g * TOY.v_hat))) / 2
-            for w, g, _, _ in TOY.atoms
-        )
+        measure = sum(w * math.log(2 * math.pi / (beta * (TOY.ridge + g * TOY.v_hat))) / 2 for w, g, _, _ in TOY.atoms)
         couplings = explicit(1, {}, toy.values())
         total = -sum(float(couplings(NO_REPLICAS.terms[name])) for name in COUPLINGS) / beta
         prior = float(final(RIDGE.terms["prior"])) - measure / beta

@@ -128,10 +128,7 @@ def theory_overlaps(w):
     )
     for a, weight in enumerate(w.weights):
         R = np.linalg.inv(w.ridge * np.eye(r) + sum(w.gamma[j, a] * w.V_hat[j] for j in range(L)))
-        b = sum(
-            w.tau[j, a] * w.m_hat[j][:, 0] + w.gamma[j, a] * w.theta_hat[j] @ w.pi[a]
-            for j in range(L)
-        )
+        b = sum(w.tau[j, a] * w.m_hat[j][:, 0] + w.gamma[j, a] * w.theta_hat[j] @ w.pi[a] for j in range(L))
         noise = sum(w.gamma[j, a] * w.q_hat[j] for j in range(L))
         for l in range(L):
             q[l] += weight * w.gamma[l, a] * R @ (noise + np.outer(b, b)) @ R
@@ -153,9 +150,7 @@ def theory_conjugates(w, g, xi, k):
         q_hat.append(w.alpha * g[l].T @ g[l] / N)
         m_hat.append(w.alpha * g[l].mean(axis=0)[:, None])
         theta_hat.append(w.alpha * (g[l].T @ deviation / N) @ np.linalg.inv(conditional))
-        raw = theta_hat[l] @ w.theta[l].T @ q_inverse - w.alpha * (
-            g[l].T @ xi[l] / N
-        ) @ np.linalg.inv(q_root)
+        raw = theta_hat[l] @ w.theta[l].T @ q_inverse - w.alpha * (g[l].T @ xi[l] / N) @ np.linalg.inv(q_root)
         V_hat.append((raw + raw.T) / 2)
     return tuple(np.stack(x) for x in (q_hat, V_hat, m_hat, theta_hat))
 
@@ -211,9 +206,7 @@ def test_replicate_axes_are_carried_along(generated, size):
     for replicate in range(3):
         expected = theory_conjugates(w, g[:, replicate], xi[:, replicate], k[:, replicate])
         for value, single in zip(conjugates, expected, strict=True):
-            np.testing.assert_allclose(
-                value[:, replicate], single, rtol=1e-11, atol=1e-12 * np.abs(single).max()
-            )
+            np.testing.assert_allclose(value[:, replicate], single, rtol=1e-11, atol=1e-12 * np.abs(single).max())
 
 
 def test_equations_do_not_depend_on_the_model(generated):
@@ -323,9 +316,7 @@ def test_derived_expressions_entry_by_entry(explicit, rational, size):
 
 
 @pytest.mark.parametrize("conjugate", ["q_hat", "V_hat", "m_hat", "theta_hat"])
-@pytest.mark.parametrize(
-    "size", [(1, 1, 1), (2, 1, 2), (1, 2, 1), (2, 2, 2)], ids=lambda s: "L{}-r{}-t{}".format(*s)
-)
+@pytest.mark.parametrize("size", [(1, 1, 1), (2, 1, 2), (1, 2, 1), (2, 2, 2)], ids=lambda s: "L{}-r{}-t{}".format(*s))
 def test_free_entropy_is_stationary_entry_by_entry(explicit, rational, size, conjugate):
     """SymPy's scalar derivative of -Phi in every entry of a conjugate vanishes exactly at (7)."""
     L, r, t = size
@@ -344,16 +335,8 @@ def test_free_entropy_is_stationary_entry_by_entry(explicit, rational, size, con
         return Symbol(f"c_{l}_{i}_{j}")
 
     unknown = [Matrix(*point[l].shape, lambda i, j, l=l: name(l, i, j)) for l in range(L)]
-    values = {
-        name(l, i, j): point[l][i, j]
-        for l in range(L)
-        for i, j in product(*map(range, point[l].shape))
-    }
-    total = sum(
-        solved.given(**{conjugate: unknown})(term)
-        for label, term in FREE_ENTROPY
-        if label != "energy"
-    )
+    values = {name(l, i, j): point[l][i, j] for l in range(L) for i, j in product(*map(range, point[l].shape))}
+    total = sum(solved.given(**{conjugate: unknown})(term) for label, term in FREE_ENTROPY if label != "energy")
     for symbol in values:
         assert total.diff(symbol).subs(values) == 0
 
@@ -404,16 +387,12 @@ def smooth():
         )
 
         def f(omega, k):
-            return (
-                np.sin(omega @ u + k @ v + 0.4) + np.einsum("...i,ij,...j->...", omega, c, k) ** 2
-            )
+            return np.sin(omega @ u + k @ v + 0.4) + np.einsum("...i,ij,...j->...", omega, c, k) ** 2
 
         def g(omega, k):
             """Minus the gradient in omega, as the envelope theorem has it."""
             inner = np.einsum("...i,ij,...j->...", omega, c, k)
-            return -(
-                np.cos(omega @ u + k @ v + 0.4)[..., None] * u + 2 * inner[..., None] * (k @ c.T)
-            )
+            return -(np.cos(omega @ u + k @ v + 0.4)[..., None] * u + 2 * inner[..., None] * (k @ c.T))
 
         def jacobians(omega, k):
             """dg/domega and dg/dk."""
@@ -421,9 +400,7 @@ def smooth():
             inner = np.einsum("...i,ij,...j->...", omega, c, k)[..., None, None]
             left, right = k @ c.T, omega @ c
             by_omega = wave * np.outer(u, u) - 2 * left[..., :, None] * left[..., None, :]
-            by_k = (
-                wave * np.outer(u, v) - 2 * left[..., :, None] * right[..., None, :] - 2 * inner * c
-            )
+            by_k = wave * np.outer(u, v) - 2 * left[..., :, None] * right[..., None, :] - 2 * inner * c
             return by_omega, by_k
 
         return f, g, jacobians
@@ -489,9 +466,7 @@ def test_price_rule(generated, smooth, r, t):
         **law,
     )
     for name, predicted in (("m", -m_hat), ("theta", -theta_hat), ("q", V_hat / 2)):
-        measured = finite_gradient(
-            lambda x, name=name: mean_f(law | {name: x}), law[name], symmetric=name == "q"
-        )
+        measured = finite_gradient(lambda x, name=name: mean_f(law | {name: x}), law[name], symmetric=name == "q")
         np.testing.assert_allclose(measured, predicted, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
@@ -504,9 +479,7 @@ def finite_gradient(function, point, *, symmetric, step=1e-4):
         direction[index] = 1.0
         if symmetric:
             direction[l, j, i] = 1.0
-        difference = (function(point + step * direction) - function(point - step * direction)) / (
-            2 * step
-        )
+        difference = (function(point + step * direction) - function(point - step * direction)) / (2 * step)
         # both mirror images moved at once: the derivative is 2 G_ij
         result[index] = difference / (2 if symmetric and i != j else 1)
     return result
