@@ -42,6 +42,7 @@ def factorise(matrix, shift, lower):
 
 @compiled
 def solve_factorised(lower, right, solution):
+    """Solve ``lower lower^T solution = right``."""
     for i in range(SIZE):
         total = right[i]
         for c in range(i):
@@ -97,6 +98,7 @@ def scale_derivatives(u, factor, gradient, hessian, slope, curvature):
 
 @compiled
 def near(u, minimum):
+    """Whether ``u`` is within CAPTURED of a minimum in every coordinate."""
     for i in range(SIZE):
         if abs(u[i] - minimum[i]) > CAPTURED * (1.0 + abs(minimum[i])):
             return False
@@ -140,6 +142,7 @@ def descend(
         if norm <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * (1.0 + norm_u):
             return energy, value, iteration
         accepted = False
+        norm_trial, value_trial, energy_trial = norm_u, value, energy
         for _ in range(60):
             if not factorise(curvature, shift, lower):
                 shift = max(2.0 * shift, 0.1)
@@ -177,6 +180,7 @@ def descend(
 
 @compiled
 def copy_start(source, start):
+    """Copy a field into ``start``; always True."""
     for a in range(LENGTH):
         for i in range(COLUMNS):
             start[a, i] = source[a, i]
