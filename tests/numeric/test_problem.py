@@ -287,9 +287,7 @@ def test_the_private_field_cannot_be_given():
 # --- values that do not go together ---------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "mixing", [[[1.0]], [[0.6, 0.4]], [[0.6, 0.4], [0.4]], [[1, 0, 0], [0, 1, 0], [0, 0, 1]], []]
-)
+@pytest.mark.parametrize("mixing", [[[1.0]], [[0.6, 0.4]], [[0.6, 0.4], [0.4]], [[1, 0, 0], [0, 1, 0], [0, 0, 1]], []])
 def test_mixing_must_fit_the_length(mixing):
     error = refusal(Problem, teacher=Teacher(mixing=mixing))
     assert error.field == "teacher.mixing"
@@ -460,9 +458,7 @@ def test_a_new_field_displaces_the_one_it_excludes():
 
 def test_none_takes_a_field_back_to_its_default():
     assert Problem.paper(omega=0.1).with_fields({"teacher.omega": None}) == Problem()
-    assert Problem(positions=Positions(kind="none")).with_fields({"positions.kind": None}) == (
-        Problem()
-    )
+    assert Problem(positions=Positions(kind="none")).with_fields({"positions.kind": None}) == (Problem())
 
 
 def test_with_fields_refuses_unknown_names():

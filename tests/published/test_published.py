@@ -57,9 +57,7 @@ def test_default_rule_reproduces_converged_integration(row):
 
 @pytest.mark.slow
 def test_untied_rank_one():
-    point = solve_point(
-        PAPER.with_fields({"student.tied": False, "integration.standard_error": 3e-3}), 2.0, "semantic"
-    )
+    point = solve_point(PAPER.with_fields({"student.tied": False, "integration.standard_error": 3e-3}), 2.0, "semantic")
     assert point.status is Status.converged
     q, theta = point.values["q"][0], point.values["theta"][0, :, 0]
     # ranges of three direct minimisations at d = 1000
@@ -75,7 +73,7 @@ def test_untied_rank_one():
 
 
 def finite_size_allowance(start, quantity, dimension=1000):
-    """Correction at ``dimension`` by the law c/d through the two largest sizes of the published scaling at alpha = 1.5."""
+    """Correction at ``dimension``: c/d through the two largest sizes of the published scaling at alpha = 1.5."""
     table = np.sort(rows("fig7_scaling", start=start), order="d")[-2:]
     slope = (table[quantity][0] - table[quantity][1]) / (1 / table["d"][0] - 1 / table["d"][1])
     return abs(slope) / dimension
