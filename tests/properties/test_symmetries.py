@@ -572,14 +572,11 @@ def test_one_map_with_a_positional_target_removes_the_semantic_overlap(seed, pro
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("problem", "branch"),
-    [
-        *((PAIR, branch) for branch in ("semantic", "positional", "uninformed")),
-        *((RANK_TWO, branch) for branch in ("semantic", "positional")),
-    ],
+    [(PAIR, "semantic"), (PAIR, "positional"), (PAIR, "uninformed"), (RANK_TWO, "semantic")],
 )
 def test_positional_target_leaves_no_semantic_overlap(problem, branch):
     """So theta = 0 on every branch, also on the one that starts at Q_star."""
-    values = solved(problem.with_fields({"teacher.omega": 1.0}), 2.4, branch).values
+    values = solved(problem.with_fields({"teacher.omega": 1.0}), 1.9, branch).values
     assert np.abs(values["q"]).max() > 1e-3
     assert np.abs(values["theta"]).max() < 1e-12
     assert np.abs(values["theta_hat"]).max() < 1e-12
