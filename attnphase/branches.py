@@ -160,7 +160,7 @@ def baseline_difference(semantic: BranchPoint) -> tuple[float, float]:
     return value, float(np.hypot(semantic.errors["test_error"], semantic.errors["linear_test_error"]))
 
 
-_SCAN_ERROR = 2e-2  # relative, for the scan that brackets a threshold
+_SCAN_POINTS = 256  # per replicate, for the scan that brackets a threshold
 _REFINED_POINTS = 4096  # per replicate: the same nodes for all alpha, so that the difference is smooth
 
 
@@ -242,9 +242,10 @@ def thresholds(
 def _thresholds_of(
     problem: Problem, alphas: np.ndarray, settings: SolverSettings | None
 ) -> tuple[Threshold, Threshold]:
-    rough = problem.with_fields({"integration.standard_error": _SCAN_ERROR})
-    semantic = follow(rough, list(alphas), "semantic", settings=settings)
-    positional = follow(rough, list(alphas), "positional", settings=settings)
+    rough = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _SCAN_POINTS})
+    quick = replace(settings or SolverSettings(), tolerance=1e-6, max_maps=100)
+    semantic = follow(rough, list(alphas), "semantic", settings=quick)
+    positional = follow(rough, list(alphas), "positional", settings=quick)
     by_loss = [loss_difference(s, p) for s, p in zip(semantic, positional, strict=True)]
     by_baseline = [baseline_difference(s) for s in semantic]
 

@@ -164,7 +164,7 @@ class _Run:
         self.maps += found.maps
         return found
 
-    def verified(self, map_: StateEvolution, found: FixedPoint, method: Callable[[], Any]) -> FixedPoint:
+    def verified(self, map_: StateEvolution, found: FixedPoint, again: Callable[[Array], FixedPoint]) -> FixedPoint:
         """Search all local problems afresh, and go on iterating as long as that changes the map."""
         tolerance = self.settings.tolerance
         for _ in range(6):
@@ -179,14 +179,16 @@ class _Run:
             residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
             if residual <= tolerance:
                 return replace(found, image=image, residual=residual)
-            found = self.iterate(map_, found.point, method(), tolerance)
+            found = again(found.point)
         return found
 
     def coarse(self, map_: StateEvolution, x: Array) -> FixedPoint:
         """Into the basin by damped steps, then Anderson; damped steps again where Anderson fails."""
         tolerance = self.settings.tolerance
         map_.lift = True
-        first = self.iterate(map_, x, Damped(0.8), tolerance, 15)
+        # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
+        slowdown = max(1.0, self.alpha / 2)
+        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), tolerance, min(round(15 * slowdown), 120))
         map_.lift = False
         found = self.iterate(map_, first.point, Anderson(), tolerance, 40)
         if found.status is Status.converged:
@@ -242,6 +244,11 @@ def solve_point(
     informed = initial_overlaps(problem, branch)
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     previous = start.restart if isinstance(start, BranchPoint) else None
+    if isinstance(start, Overlaps) and not start.feasible(spectrum.rho):
+        raise ProblemError(
+            "start",
+            "start needs a positive definite V and a positive semidefinite joint covariance (q, theta; theta^T, rho).",
+        )
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
@@ -257,6 +264,7 @@ def solve_point(
         response = None
     rule = rules.single() if not refine else rules.first() if response is None else rules.medium()
     jacobian = response.jacobian if response else None
+    method = METHODS["anderson" if settings.method == "newton" else settings.method]
     point, second_minima = beginning, 0.0
     while True:
         map_ = run.map(rule)
@@ -264,13 +272,10 @@ def solve_point(
             map_.adopt(previous.minima)
         x = map_.pack(point)
         if not refine:
-            method = METHODS["anderson" if settings.method == "newton" else settings.method]
             found = run.iterate(map_, x, method(), settings.tolerance)
         elif jacobian is None:
-            method = Anderson
             found = run.coarse(map_, x)
         else:
-            method = Anderson
             found = run.newton(map_, x, jacobian)
             if found.maps > FEW_MAPS and response is not None and response.order <= rule.order:
                 response = None
@@ -293,7 +298,12 @@ def solve_point(
         if finer is None or found.status is Status.left_domain or unreliable:
             break
         rule, point, jacobian = finer, map_.unpack(found.point), response.jacobian
-    checked = run.verified(map_, found, method)
+    newton = response.jacobian if refine else None
+
+    def again(x: Array) -> FixedPoint:
+        return run.iterate(map_, x, method(), settings.tolerance) if newton is None else run.newton(map_, x, newton)
+
+    checked = run.verified(map_, found, again)
     if checked is not found:
         found, measured = checked, _measured(run, rules, map_, checked, response)
     return _branch_point(run, branch, map_, found, measured, response)

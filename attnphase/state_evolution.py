@@ -104,10 +104,12 @@ class StateEvolution:
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
         return bool((fresh.energies[:, 0] > known.energies[:, 0] - LOWER * (1 + np.abs(known.energies[:, 0]))).all())
 
-    def image(self, conjugates: Conjugates) -> Overlaps | None:
+    def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Overlaps from conjugates, equation (7)."""
         strength = self.problem.regularizer.strength
-        return overlaps_from_conjugates(self.kernels, self.channel.spectrum, strength, conjugates, lift=self.lift)
+        return overlaps_from_conjugates(
+            self.kernels, self.channel.spectrum, strength, conjugates, lift=lift or self.lift
+        )
 
     def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
         """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
@@ -129,7 +131,8 @@ class StateEvolution:
         envelope, loss_at_prox, loss_at_omega, second_minimum_share = means
         images = []
         for s in range(len(envelope)):
-            image = self.image(hats.replicate(s))
+            # a single replicate may lie outside the domain where all together lie inside; it only serves the errors
+            image = self.image(hats.replicate(s), lift=not pooled)
             if image is None:
                 return None
             images.append(image)
@@ -239,7 +242,10 @@ def response_at(map_: StateEvolution, x: Array, enough: Rule) -> Response:
         measured = map_.measure(point, pooled=True)
         return None if measured is None else np.concatenate([packed_images(measured, map_)[0], flatten(measured)[0]])
 
+    # a difference may reach over the edge of the domain, where the lifted map goes on
+    lift, map_.lift = map_.lift, True
     joint = finite_difference_jacobian(both, x, map_.scales(x))
+    map_.lift, map_.at = lift, None
     order = rule.order if rule.randomised else enough.order
     return Response(joint[: len(x)], joint[len(x) :], order)
 
