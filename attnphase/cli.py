@@ -58,7 +58,13 @@ class _Program(click.Group):
 
 def _expected_errors() -> tuple[type[Exception], ...]:
     """The package's own errors: none can have been raised by a module that was not imported."""
-    homes = {"problem": "ProblemError", "dataset": "DatasetError", "compiled": "CacheError", "sweep": "SweepError"}
+    homes = {
+        "problem": "ProblemError",
+        "dataset": "DatasetError",
+        "compiled": "CacheError",
+        "solve": "SolverError",
+        "sweep": "SweepError",
+    }
     modules = {name: sys.modules.get(f"attnphase.{name}") for name in homes}
     return tuple(getattr(module, homes[name]) for name, module in modules.items() if module is not None)
 

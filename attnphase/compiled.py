@@ -114,7 +114,8 @@ def cache_directory() -> Path:
     CacheError
         The folder belongs to someone else.
     """
-    path = Path(os.environ.get("ATTNPHASE_CACHE_DIR") or platformdirs.user_cache_path("attnphase"))
+    # a folder of its own, so that only this one is made private
+    path = Path(os.environ.get("ATTNPHASE_CACHE_DIR") or platformdirs.user_cache_path("attnphase")) / "kernels"
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         _require_private(path)

@@ -176,7 +176,7 @@ _GLOBAL_ATTRIBUTES = {
     "title": "what the data is",
     "Conventions": "CF-1.11",
     "schema": "kind of dataset: " + " or ".join(SCHEMAS),
-    "problem": "the problem as TOML; a swept field has its values in a coordinate instead",
+    "problem": "the problem as TOML; a field that a coordinate sweeps has its values there, whatever stands here",
     "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
     "seed": "seed of the integration nodes",
     "rule": "integration rules used",
@@ -475,7 +475,7 @@ def _check_attributes(ds: xr.Dataset) -> Problem:
     for name in _GLOBAL_ATTRIBUTES:
         if name not in ds.attrs:
             raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
-    if ds.attrs["schema"] not in SCHEMAS:
+    if not isinstance(ds.attrs["schema"], str) or ds.attrs["schema"] not in SCHEMAS:
         kinds = " or ".join(SCHEMAS)
         raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be {kinds}.')
     try:
@@ -576,6 +576,8 @@ def check_output(path: str | os.PathLike[str], force: bool = False) -> Path:
     path = Path(path)
     if path.is_dir():
         raise DatasetError(f"{path}: this is a folder; name a file in it.")
+    if path.exists() and not path.is_file():
+        raise DatasetError(f"{path}: this is not a regular file and is not replaced; choose another name.")
     if path.exists() and not force:
         raise DatasetError(f"{path}: the file exists; use --force (force=True) to replace it, or choose another name.")
     if not path.parent.is_dir():

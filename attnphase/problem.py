@@ -425,7 +425,7 @@ class Regularizer:
     strength: Annotated[
         float,
         Strict(),
-        Field(gt=0, allow_inf_nan=False, description="a finite number above 0"),
+        Field(ge=1e-8, le=1e8, allow_inf_nan=False, description="a number from 1e-8 to 1e8"),
         _PLAIN,
     ] = 0.01
 
@@ -766,7 +766,7 @@ class Problem:
             if not key:
                 raise ProblemError(
                     name,
-                    f'"{name}" is a section: set one of its keys, such as "{name}.{_keys(name)[0]}".',
+                    f'"{section}" is a section: set one of its keys, such as "{section}.{_keys(section)[0]}".',
                 )
             if key not in _keys(section):
                 raise _unknown_key(section, key)

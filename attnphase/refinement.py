@@ -9,7 +9,7 @@ from attnphase.compiled import Kernels
 from attnphase.gaussian import Rule, gauss_hermite, published_rule, sobol
 from attnphase.problem import Problem, ProblemError
 
-__all__ = ["Refinement"]
+__all__ = ["Refinement", "check_affordable"]
 
 REPLICATES = 16
 COARSE_POINTS = 64
@@ -17,6 +17,28 @@ MEDIUM_POINTS = 256  # derivatives of the map: fewer would be ruled by the jumps
 GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
 MAX_TENSOR_NODES = 2**22
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
+
+
+def check_affordable(problem: Problem) -> None:
+    """Refuse a tensor rule with too many nodes before anything is compiled for it.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``integration.rule``.
+    """
+    if problem.integration.rule == "gauss-hermite":
+        dimensions = problem.tokens.length * (problem.columns + problem.teacher.rank)
+        _check_tensor(problem.integration.nodes or GAUSS_HERMITE_ORDERS[0], dimensions)
+
+
+def _check_tensor(order: int, dimensions: int) -> None:
+    if order**dimensions > MAX_TENSOR_NODES:
+        raise ProblemError(
+            "integration.rule",
+            f"a Gauss-Hermite rule of order {order} in {dimensions} dimensions has more than {MAX_TENSOR_NODES} nodes: "
+            'use integration.rule = "sobol" or fewer integration.nodes.',
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +62,7 @@ class Refinement:
 
     def gauss_hermite(self, order: int) -> Rule:
         """Tensor rule, if it is not too large."""
-        total = self.dimensions[0]
-        if order**total > MAX_TENSOR_NODES:
-            raise ProblemError(
-                "integration.rule",
-                f"a Gauss-Hermite rule of order {order} in {total} dimensions has more than {MAX_TENSOR_NODES} nodes: "
-                'use integration.rule = "sobol" or fewer integration.nodes.',
-            )
+        _check_tensor(order, self.dimensions[0])
         return gauss_hermite(*self.dimensions, self.kernels.sign_symmetric, order)
 
     def first(self) -> Rule:

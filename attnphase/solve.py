@@ -10,10 +10,10 @@ A solve starts on few nodes, where maps are cheap, and ends on as many as the re
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,19 +28,25 @@ from attnphase.overlaps import Overlaps, Sector
 from attnphase.prior import Spectrum
 from attnphase.problem import Problem, ProblemError
 from attnphase.proximal import Minima
-from attnphase.refinement import Refinement
+from attnphase.refinement import Refinement, check_affordable
 from attnphase.starts import BRANCHES, informed_signal, initial_overlaps, token_permutations
 from attnphase.state_evolution import Response, StateEvolution, flatten, response_at, restore, standard_errors
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["BranchPoint", "Restart", "SolverSettings", "probe", "solve", "solve_point"]
+__all__ = ["BranchPoint", "Restart", "SolverError", "SolverSettings", "probe", "solve", "solve_point"]
 
 Array = NDArray[np.float64]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
+MAX_THREADS = 256
+LARGEST_ALPHA = 1e6
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
+
+
+class SolverError(ArithmeticError):
+    """The numbers of a problem are so extreme that the state-evolution map cannot be evaluated."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +76,15 @@ class SolverSettings:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise ProblemError("method", f'method must be one of {", ".join(sorted(METHODS))}, not "{self.method}".')
-        if not (math.isfinite(self.tolerance) and 0 < self.tolerance < 1):
+        if not (isinstance(self.tolerance, Real) and 0 < self.tolerance < 1):
             raise ProblemError("tolerance", f"tolerance must lie between 0 and 1, not {self.tolerance}.")
         for name, value in (("max_maps", self.max_maps), ("max_nodes", self.max_nodes)):
-            if value < 1:
-                raise ProblemError(name, f"{name} must be at least 1, not {value}.")
-        if self.threads is not None and self.threads < 1:
-            raise ProblemError("threads", f"threads must be at least 1, not {self.threads}.")
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+                raise ProblemError(name, f"{name} must be a whole number of at least 1, not {value!r}.")
+        if self.threads is not None and not (isinstance(self.threads, Integral) and 1 <= self.threads <= MAX_THREADS):
+            raise ProblemError(
+                "threads", f"threads must be a whole number from 1 to {MAX_THREADS}, not {self.threads!r}."
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,24 +245,61 @@ def solve_point(
     ------
     ProblemError
         A value is out of range; the message names it.
+    SolverError
+        The numbers are too extreme for double precision.
     """
     settings = settings or SolverSettings()
-    if isinstance(alpha, bool) or not (np.isreal(alpha) and np.isfinite(alpha) and alpha > 0):
-        raise ProblemError("alpha", f"alpha must be a positive number, not {alpha}.")
+    if not isinstance(problem, Problem):
+        raise ProblemError("problem", f"problem must be a Problem, not a {type(problem).__name__}.")
+    if not isinstance(alpha, Real) or isinstance(alpha, bool) or not 0 < alpha <= LARGEST_ALPHA:
+        raise ProblemError("alpha", f"alpha must be a positive number up to {LARGEST_ALPHA:g}, not {alpha!r}.")
     informed = initial_overlaps(problem, branch)
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    previous = start.restart if isinstance(start, BranchPoint) else None
-    if isinstance(start, Overlaps) and not start.feasible(spectrum.rho):
+    _check_start(problem, start, informed)
+    check_affordable(problem)
+    try:
+        return _solve_point(problem, float(alpha), branch, start, settings, informed)
+    except SolverError:
+        raise
+    except (ArithmeticError, np.linalg.LinAlgError) as error:
+        raise SolverError(
+            f"the {branch} branch at alpha = {alpha:g} cannot be evaluated in double precision: "
+            "bring tokens.sigma, regularizer.strength, teacher.mixing and alpha closer to one."
+        ) from error
+
+
+def _check_start(problem: Problem, start: object, like: Overlaps) -> None:
+    if start is None:
+        return
+    if not isinstance(start, (Overlaps, BranchPoint)):
+        raise ProblemError("start", f"start must be Overlaps or a BranchPoint, not a {type(start).__name__}.")
+    overlaps = start.restart.overlaps if isinstance(start, BranchPoint) else start
+    for name in ("q", "V", "m", "theta"):
+        shape, needed = np.shape(getattr(overlaps, name)), getattr(like, name).shape
+        if shape != needed:
+            raise ProblemError("start", f"start.{name} has shape {shape}, but this problem needs {needed}.")
+    if not overlaps.feasible(Spectrum.of(problem).rho):
         raise ProblemError(
             "start",
             "start needs a positive definite V and a positive semidefinite joint covariance (q, theta; theta^T, rho).",
         )
+
+
+def _solve_point(
+    problem: Problem,
+    alpha: float,
+    branch: str,
+    start: Overlaps | BranchPoint | None,
+    settings: SolverSettings,
+    informed: Overlaps,
+) -> BranchPoint:
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    previous = start.restart if isinstance(start, BranchPoint) else None
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
     symmetric_point = beginning if exact else informed
     sector = Sector.of(symmetric_point, token_permutations(problem), problem.student.rank, kernels.sign_symmetric)
-    run = _Run(problem, float(alpha), settings, kernels, spectrum, sector)
+    run = _Run(problem, alpha, settings, kernels, spectrum, sector)
     rules = Refinement(problem, kernels, settings.max_nodes)
 
     refine = settings.method == "newton" and problem.integration.rule != "published"

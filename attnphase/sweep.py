@@ -43,11 +43,13 @@ from attnphase.starts import BRANCHES, initial_overlaps
 if TYPE_CHECKING:
     from ctypes import Array as SharedArray
     from multiprocessing.connection import Connection
+    from multiprocessing.process import BaseProcess
 
 __all__ = ["Line", "SweepError", "parts_folder", "sweep"]
 
 _GUARD = 'in a script, the call of sweep must stand under if __name__ == "__main__":'
 _RETRIES = 2
+_GRACE = 3.0  # seconds that workers have to end by themselves after an interruption
 _POLL = 0.2  # seconds between two looks at the workers' counters
 _PLAIN_REPORT = 10.0  # seconds between two lines of progress where there is no terminal
 
@@ -198,6 +200,9 @@ def parts_folder(output: str | os.PathLike[str]) -> Path:
 
 
 def _grid(alpha: Any, omega: Any, branches: Any, fields: Mapping[str, Any]) -> dict[str, list[Any]]:
+    for name in ("alpha", "branch"):
+        if name in fields:
+            raise ProblemError(name, f"{name} is not a field of the problem: give it as the argument of sweep.")
     if "teacher.omega" in fields and omega is not None:
         raise ProblemError("teacher.omega", "teacher.omega is given twice: as omega and among the fields.")
     swept = {"branch": [branches] if isinstance(branches, str) else list(branches)}
@@ -312,6 +317,7 @@ def _run_pool(
     # then the workers end: no orphans, and no wait for running lines after Ctrl-C.
     reader, writer = context.Pipe(duplex=False)
     counters = context.RawArray("q", len(lines))  # points done in each line; no lock that a dying worker could hold
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, context, _prepare_worker, (reader, counters))
     base = report.done
     try:
@@ -334,13 +340,24 @@ def _run_pool(
         pool.shutdown()
     except BaseException:
         writer.close()
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        _end(set(multiprocessing.active_children()) - others)
         # points of unfinished lines are lost
         report.set(base + sum(len(lines[i].alphas) for i in todo if i in finished))
         raise
     finally:
         writer.close()
         reader.close()
+
+
+def _end(workers: set[BaseProcess]) -> None:
+    """Wait a moment for workers that saw the pipe close; one that was still starting up is terminated."""
+    deadline = time.monotonic() + _GRACE
+    for worker in workers:
+        worker.join(max(deadline - time.monotonic(), 0))
+        if worker.is_alive():
+            worker.terminate()
+            worker.join()
 
 
 def _on_one_core(line: Line) -> Line:

@@ -672,8 +672,9 @@ def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, co
         rf"encodings are "
         rf"$p \in \mathbb{{R}}^{{{length} \times d}}$. Teacher ({_cited('(1), (16)')}), with "
         rf"$Q_\star \in \mathbb{{R}}^{{d \times {sizes.teacher}}}$ and a fixed matrix "
-        rf"$A \in \mathbb{{R}}^{{{length} \times {length}}}$; $\omega$ without an index is the "
-        rf"mixing parameter:"
+        rf"$A \in \mathbb{{R}}^{{{length} \times {length}}}$; $\omega$ is here the "
+        rf"mixing parameter; everywhere else $\omega_\ell$ is a local field, and $\omega$ that of "
+        rf"all tokens together:"
     )
     page.formula(
         (

@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
     """A cache of the test's own; kernels loaded before are forgotten before and after."""
     monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path / "cache"))
     load_kernels.cache_clear()
-    yield tmp_path / "cache"
+    yield tmp_path / "cache" / "kernels"
     load_kernels.cache_clear()
 
 

@@ -174,7 +174,7 @@ NUMBERS = [
     ("teacher.rank", [0, 9, 1.5, True], "a whole number from 1 to 8"),
     ("student.rank", [0, 9, 1.5, True], "a whole number from 1 to 8"),
     ("student.tied", [1, 0, "yes", "true"], "true or false"),
-    ("regularizer.strength", [0, -1, math.nan, math.inf, False], "a finite number above 0"),
+    ("regularizer.strength", [0, -1, 1e-9, 1e9, math.nan, math.inf, False], "a number from 1e-8 to 1e8"),
     ("integration.standard_error", [0, 1, -0.1, math.nan, True], "a number between 0 and 1"),
     ("integration.seed", [-1, 1.5, True, 2**63], "a whole number from 0"),
     ("teacher.score", ["hardmax", 1], '"softmax" or "linear"'),
@@ -605,7 +605,7 @@ def problems(draw):
             "positions": draw(st.sampled_from(positions)),
             "teacher": teacher,
             "student": {"rank": draw(st.integers(1, 8)), "tied": draw(st.booleans())},
-            "regularizer": {"strength": draw(st.floats(0, 1e300, exclude_min=True))},
+            "regularizer": {"strength": draw(st.floats(1e-8, 1e8))},
             "integration": {
                 "rule": "sobol",
                 "standard_error": draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
