@@ -932,6 +932,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, parsed["value"]
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", raw):
         return name, raw
+    if re.fullmatch(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?", raw):  # .3 and 3. are numbers to everyone but TOML
+        return name, float(raw)
     raise ProblemError(name, f"{name} cannot be read from {_shown(raw)}: write the value as in TOML.")
 
 

@@ -473,6 +473,8 @@ def test_with_fields_refuses_unknown_names():
     ("text", "expected"),
     [
         ("teacher.omega=0.3", ("teacher.omega", 0.3)),
+        ("teacher.omega=.25", ("teacher.omega", 0.25)),
+        ("tokens.sigma=2.", ("tokens.sigma", 2.0)),
         (" tokens.length = 3 ", ("tokens.length", 3)),
         ("student.tied=false", ("student.tied", False)),
         ("integration.rule=gauss-hermite", ("integration.rule", "gauss-hermite")),
