@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,7 @@ from attnphase.problem import Problem
 __all__ = ["linear_test_error"]
 
 
+@lru_cache(maxsize=64)
 def linear_test_error(problem: Problem) -> tuple[float, float]:
     """Test error of the linear baseline, and its integration error.
 

@@ -15,6 +15,7 @@ REPLICATES = 16
 COARSE_POINTS = 64
 MEDIUM_POINTS = 256  # derivatives of the map: fewer would be ruled by the jumps of single nodes
 GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
+GAUGE_POINTS = 1024
 MAX_TENSOR_NODES = 2**22
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
 
@@ -121,10 +122,14 @@ class Refinement:
         points = min(rule.order * min(factor, 64), largest)
         return self.sobol(points) if points > rule.order else None
 
-    def gauge(self, rule: Rule) -> Rule | None:
-        """The rule a deterministic one is compared with; None for a randomised one, whose replicates are."""
+    def gauge(self, rule: Rule, second_minima: float) -> Rule | None:
+        """The rule a deterministic one is compared with; None for a randomised one, whose replicates are.
+
+        A lower order of the same kind tells the error of a smooth integrand only; with a share ``second_minima`` of
+        nodes where the minimiser may jump, a Gauss-Hermite rule is held against Sobol points like the published one.
+        """
         if rule.randomised:
             return None
-        if rule.name == "published":
-            return self.sobol(1024)
+        if rule.name == "published" or second_minima > SMOOTH:
+            return self.sobol(GAUGE_POINTS)
         return self.gauss_hermite(max(rule.order - 4, 2))

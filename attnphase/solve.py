@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from attnphase.baseline import linear_test_error
 from attnphase.channel import Channel
 from attnphase.compiled import Kernels, kernels_for
-from attnphase.fixed_point import METHODS, Anderson, Damped, FixedPoint, Newton, Status, iterate
+from attnphase.fixed_point import METHODS, Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.gaussian import Rule
 from attnphase.overlaps import Overlaps, Sector
 from attnphase.prior import Spectrum
@@ -163,18 +163,15 @@ class _Run:
         channel = Channel(self.problem, self.kernels, self.spectrum, rule, self.threads)
         return StateEvolution(channel, self.alpha, self.sector)
 
-    def iterate(
-        self, map_: StateEvolution, x: Array, method: Any, tolerance: float, limit: int | None = None
-    ) -> FixedPoint:
+    def iterate(self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None) -> FixedPoint:
         left = max(self.settings.max_maps - self.maps, 1)
         budget = left if limit is None else min(limit, left)
-        found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget)
+        found = iterate(map_, x, map_.scales, method, tolerance=self.settings.tolerance, max_maps=budget)
         self.maps += found.maps
         return found
 
     def verified(self, map_: StateEvolution, found: FixedPoint, again: Callable[[Array], FixedPoint]) -> FixedPoint:
         """Search all local problems afresh, and go on iterating as long as that changes the map."""
-        tolerance = self.settings.tolerance
         for _ in range(6):
             if found.status is not Status.converged or map_.channel.rule.name == "published":
                 break
@@ -185,33 +182,31 @@ class _Run:
             if image is None:
                 return replace(found, status=Status.left_domain)
             residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
-            if residual <= tolerance:
+            if residual <= self.settings.tolerance:
                 return replace(found, image=image, residual=residual)
             found = again(found.point)
         return found
 
     def coarse(self, map_: StateEvolution, x: Array) -> FixedPoint:
         """Into the basin by damped steps, then Anderson; damped steps again where Anderson fails."""
-        tolerance = self.settings.tolerance
         map_.lift = True
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown = max(1.0, self.alpha / 2)
-        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), tolerance, min(round(15 * slowdown), 120))
+        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120))
         map_.lift = False
-        found = self.iterate(map_, first.point, Anderson(), tolerance, 40)
+        found = self.iterate(map_, first.point, Anderson(), 40)
         if found.status is Status.converged:
             return found
         # near a transition a few nodes decide: no use in converging them on this rule
-        slow = self.iterate(map_, first.point, Damped(0.9), tolerance, 20)
+        slow = self.iterate(map_, first.point, Damped(0.9), 20)
         return slow if slow.residual < found.residual else found
 
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails."""
-        tolerance = self.settings.tolerance
-        found = self.iterate(map_, x, Newton(jacobian.copy()), tolerance, 15)
+        found = self.iterate(map_, x, Newton(jacobian.copy()), 15)
         if found.status is Status.converged:
             return found
-        retry = self.iterate(map_, x, Anderson(), tolerance, 50)
+        retry = self.iterate(map_, x, Anderson(), 50)
         return retry if retry.residual < found.residual else found
 
 
@@ -317,7 +312,7 @@ def _solve_point(
             map_.adopt(previous.minima)
         x = map_.pack(point)
         if not refine:
-            found = run.iterate(map_, x, method(), settings.tolerance)
+            found = run.iterate(map_, x, method())
         elif jacobian is None:
             found = run.coarse(map_, x)
         else:
@@ -327,7 +322,8 @@ def _solve_point(
         # a point that was left behind outside the domain is measured on the lifted map; its status says so
         map_.lift = found.status is Status.left_domain
         map_.at = None if map_.lift else map_.at
-        if rule.order >= rules.medium().order and _decays(map_, found, informed, branch):
+        final = not rule.randomised or rule.order >= rules.medium().order  # not just a first look on few nodes
+        if final and _decays(map_, found, informed, branch):
             zeroed = map_.unpack(found.point)
             zeroed = replace(zeroed, m=0 * zeroed.m, theta=0 * zeroed.theta)
             left = replace(settings, max_maps=max(settings.max_maps - run.maps, 50))
@@ -339,14 +335,14 @@ def _solve_point(
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
         finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
-        unreliable = found.status is not Status.converged and rule.order >= rules.medium().order
-        if finer is None or found.status is Status.left_domain or unreliable:
+        failed = found.status is Status.left_domain or (final and found.status is not Status.converged)
+        if finer is None or failed:
             break
         rule, point, jacobian = finer, map_.unpack(found.point), response.jacobian
     newton = response.jacobian if refine else None
 
     def again(x: Array) -> FixedPoint:
-        return run.iterate(map_, x, method(), settings.tolerance) if newton is None else run.newton(map_, x, newton)
+        return run.iterate(map_, x, method()) if newton is None else run.newton(map_, x, newton)
 
     checked = run.verified(map_, found, again)
     if checked is not found:
@@ -396,7 +392,7 @@ def _measured(run: _Run, rules: Refinement, map_: StateEvolution, found: FixedPo
     measured = map_.measure(found.point)
     if measured is None:
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
-    gauge = rules.gauge(map_.channel.rule)
+    gauge = rules.gauge(map_.channel.rule, float(map_.second_minimum_share(np.inf).mean()))
     errors = standard_errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
     overlaps = map_.unpack(found.point)
     pooled = map_.quantities(found.point, pooled=True)

@@ -272,27 +272,37 @@ def _propagate(image_change: Array, measured_change: Array, response: Response) 
 def standard_errors(
     map_: StateEvolution, measured: dict[str, Array], response: Response, gauge_rule: StateEvolution | None, x: Array
 ) -> dict[str, Any]:
-    """Standard errors: scatter of independent replicates, or the distance to a second rule for deterministic ones."""
+    """Standard errors: scatter of independent replicates, or the distance to a second rule for deterministic ones.
+
+    Where the second rule is itself randomised, its own scatter is added in quadrature: two rules may agree by chance.
+    """
     values, images, energy = flatten(measured), packed_images(measured, map_), _energy(map_)
     if gauge_rule is None:
-        dx, change = _propagate(images - images.mean(axis=0), values - values.mean(axis=0), response)
-        count = len(values)
-        error_x = np.sqrt((dx**2).sum(axis=0) / (count * (count - 1)))
-        error = np.sqrt((change**2).sum(axis=0) / (count * (count - 1)))
+        squares = _scatter(images, values, energy, response)
     else:
         other = gauge_rule.measure(x)
         if other is None:
             raise ArithmeticError("the second rule leaves the domain at the fixed point of the first")
-        shift = packed_images(other, gauge_rule).mean(axis=0) - images.mean(axis=0)
-        dx, change = _propagate(shift[None], (flatten(other).mean(axis=0) - values.mean(axis=0))[None], response)
-        error_x, error = np.abs(dx[0]), np.abs(change[0])
+        others = packed_images(other, gauge_rule), flatten(other), _energy(gauge_rule)
+        shifts = [b.mean(axis=0) - a.mean(axis=0) for a, b in zip((images, values, energy), others, strict=True)]
+        dx, change = _propagate(shifts[0][None], shifts[1][None], response)
+        squares = [dx[0] ** 2, change[0] ** 2, shifts[2] ** 2]
+        if gauge_rule.channel.rule.randomised:
+            squares = [a + b for a, b in zip(squares, _scatter(*others, response), strict=True)]
+    error_x, error, error_energy = (np.sqrt(square) for square in squares)
     errors = restore(error, measured)
     point = map_.sector.errors(error_x)
     errors |= {"q": point.q, "V": point.V, "m": point.m[..., 0], "theta": point.theta}
     # -Phi is stationary, so that to first order only the explicit change of its energy term is left
-    change = energy - energy.mean() if gauge_rule is None else _energy(gauge_rule).mean(keepdims=True) - energy
-    errors["training_loss"] = float(np.sqrt((change**2).sum() / max(len(change) * (len(change) - 1), 1)))
+    errors["training_loss"] = float(error_energy)
     return errors
+
+
+def _scatter(images: Array, values: Array, energy: Array, response: Response) -> list[Array]:
+    """Squared standard errors of fixed point, measured quantities and energy, from replicates (S, ...)."""
+    dx, change = _propagate(images - images.mean(axis=0), values - values.mean(axis=0), response)
+    pairs = len(values) * (len(values) - 1)
+    return [(x**2).sum(axis=0) / pairs for x in (dx, change, energy - energy.mean())]
 
 
 def _energy(map_: StateEvolution) -> Array:
