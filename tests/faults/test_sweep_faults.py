@@ -41,6 +41,11 @@ def wait_until(condition, seconds=120):
         time.sleep(0.02)
 
 
+# enough points that the sweep is still running when its first line has just been finished
+MANY_ALPHAS = [round(0.9 + 0.05 * i, 2) for i in range(24)]
+COMMAND = [*COMMAND, "--alpha", ",".join(map(str, MANY_ALPHAS))]
+
+
 def start(output, *options):
     """The command in a session of its own, as a terminal would have it."""
     return subprocess.Popen(
@@ -125,7 +130,8 @@ def test_a_line_that_fails_is_named_and_the_others_are_kept(tmp_path, workers):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
-def test_an_interrupted_sweep_keeps_its_lines_and_is_resumed(undisturbed, tmp_path, how):
+def test_an_interrupted_sweep_keeps_its_lines_and_is_resumed(tmp_path, how):
+    undisturbed = sweep(PROBLEM, MANY_ALPHAS, OMEGAS, workers=1)
     output = tmp_path / "out.nc"
     process = start(output)
     wait_until(lambda: parts(output))
