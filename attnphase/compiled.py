@@ -204,7 +204,8 @@ def _intact(folder: Path) -> bool:
 
 
 def _build(key: Any, folder: Path) -> None:
-    from derivations.codegen import local_problem_source, state_evolution_source
+    from derivations.array_maps import state_evolution_source
+    from derivations.codegen import local_problem_source
 
     model = key.model()
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

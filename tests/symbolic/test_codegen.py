@@ -396,7 +396,8 @@ def test_source_grows_polynomially(student):
 def test_source_does_not_depend_on_the_hash_seed():
     """Kernels are addressed by content: the same model gives the same text in every process."""
     program = (
-        "from derivations.codegen import local_problem_source, state_evolution_source as maps\n"
+        "from derivations.array_maps import state_evolution_source as maps\n"
+        "from derivations.codegen import local_problem_source\n"
         "from derivations.model import AttentionModel\n"
         "model = AttentionModel(3)\n"
         "print(local_problem_source(model), maps(model.saddle_point, model.free_entropy))\n"

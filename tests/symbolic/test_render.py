@@ -18,7 +18,8 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Trace, Transpose
 
 import attnphase as ap
 from derivations import symbols as sym
-from derivations.codegen import module_source, state_evolution_source
+from derivations.array_maps import state_evolution_source
+from derivations.codegen import module_source
 from derivations.model import AttentionModel, ScalarModel, Student, Teacher
 from derivations.nodes import FieldMean, MatrixSqrt, SpectralMean, TokenSum
 from derivations.observables import OBSERVABLES

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sympy import Matrix, Rational, Symbol, eye, zeros
 
 from derivations import symbols as sym
-from derivations.codegen import state_evolution_source
+from derivations.array_maps import state_evolution_source
 from derivations.model import AttentionModel, ScalarModel, Student
 from derivations.nodes import FieldHessian
 from derivations.replica import derive_free_entropy

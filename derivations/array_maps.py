@@ -1,0 +1,227 @@
+"""The derived saddle-point equations, free entropy and observables as NumPy source: functions of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import indent
+from typing import Any
+
+from sympy import Add, Indexed, Mul, Pow, Rational, Symbol
+from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
+
+from derivations import symbols as sym
+from derivations.layout import WIDTH, folded
+from derivations.nodes import (
+    FieldMean,
+    MatrixSqrt,
+    MoreauEnvelope,
+    SpectralMean,
+    TokenMatrix,
+    TokenSum,
+    operands,
+)
+from derivations.observables import OBSERVABLES, FieldLoss
+from derivations.replica import FreeEntropy
+from derivations.saddle_point import SaddlePoint, abbreviated, definitions
+
+__all__ = ["state_evolution_functions", "state_evolution_source"]
+
+_STATE_EVOLUTION_HELPERS = """\
+# state evolution: the derived equations as functions of arrays
+#
+# Shapes: q, V, q_hat, V_hat (L, r, r); m, m_hat (L, r, 1); theta, theta_hat (L, r, t); rho
+# (L, t, t); fields g, xi (L, ..., N, r, 1) and k (L, ..., N, t, 1); envelope and losses
+# (..., N, 1, 1); spectral atoms gamma, tau (L, A, 1, 1) and pi (A, t, 1). `field_mean` averages
+# over N, `spectral_mean` over A.
+
+
+def inverse(matrix):
+    return np.linalg.inv(matrix)
+
+
+def square_root(matrix):
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
+
+
+def trace(matrix):
+    return np.trace(matrix, axis1=-2, axis2=-1)
+"""
+
+
+class _ArrayPrinter:
+    """Matrix expressions to NumPy source; arrays carry batch axes in front of (rows, columns)."""
+
+    def __init__(self, tokens: Mapping[Any, str]) -> None:
+        self.tokens = tokens
+
+    def __call__(self, e: Any) -> str:
+        if isinstance(e, TokenMatrix):
+            return e.name if e.index is None else f"{e.name}[{self.tokens[e.index]}]"
+        if isinstance(e, TokenSum):
+            name = self.tokens[e.index]
+            return f"sum({self(e.body)} for {name} in range(len(q_hat)))"
+        if isinstance(e, SpectralMean):
+            # a scalar integrand is a trace with the atoms on its last axis
+            body = self(e.body) if e.body.is_Matrix else f"({self(e.body)})[..., None, None]"
+            return f"spectral_mean({body})" if e.body.is_Matrix else f"spectral_mean({body})[..., 0, 0]"
+        if isinstance(e, FieldMean):
+            return f"field_mean({self(e.body)})" if e.body.is_Matrix else f"field_mean({self(e.body)})[..., 0, 0]"
+        if isinstance(e, MoreauEnvelope):
+            return "envelope"
+        if isinstance(e, FieldLoss):
+            return f"loss_at_{operands(e)[0].name}"
+        if isinstance(e, MatrixSqrt):
+            return f"square_root({self(e.args[0])})"
+        if isinstance(e, Inverse):
+            return f"inverse({self(e.arg)})"
+        if isinstance(e, Transpose):
+            return f"{self._atom(e.arg)}.mT"
+        if isinstance(e, Trace):
+            return f"trace({self(e.arg)})"
+        if isinstance(e, Identity):
+            return "np.eye(q_hat.shape[-1])"
+        if isinstance(e, (MatAdd, Add)):
+            return " + ".join(self(a) for a in e.args).replace("+ -", "- ")
+        if isinstance(e, MatMul):
+            scalars = Mul(*(a for a in e.args if not a.is_Matrix))
+            matrices = [self._atom(a) for a in e.args if a.is_Matrix]
+            product = " @ ".join(matrices)
+            if scalars == 1:
+                return product
+            product = product if len(matrices) == 1 else f"({product})"
+            if scalars == -1:
+                return f"-{product}"
+            factor = self._atom(scalars) if isinstance(scalars, Add) else self(scalars)
+            return f"{factor} * {product}"
+        if isinstance(e, Mul):
+            number, rest = e.as_coeff_Mul()
+            if number == -1:
+                return f"-{self(rest)}"
+            factors: list[Any] = [*([number] if number != 1 else []), *Mul.make_args(rest)]
+            text = self._atom(factors[0]) if number >= 0 else self(factors[0])
+            for factor in factors[1:]:
+                below = isinstance(factor, Pow) and factor.exp == -1
+                text += f" / {self._atom(factor.base)}" if below else f" * {self._atom(factor)}"
+            return text
+        if isinstance(e, Indexed):
+            return f"{e.base}[{self.tokens[e.indices[0]]}]"
+        if isinstance(e, Rational):
+            # halves and quarters are exact as decimals
+            return repr(float(e)) if e.q in (2, 4) else f"({e.p} / {e.q})" if e.q != 1 else f"{e.p}"
+        if e == sym.L:
+            return "len(q)"
+        if isinstance(e, Symbol):
+            return {"lambda": "ridge"}.get(e.name, e.name)
+        raise TypeError(f"no NumPy print for the node {type(e).__name__}")
+
+    def _atom(self, e: Any) -> str:
+        text = self(e)
+        return f"({text})" if isinstance(e, (MatAdd, Add, MatMul, Mul)) or text.startswith("-") else text
+
+
+def _maps(equations: Sequence[Any], printer: _ArrayPrinter) -> str:
+    lines = []
+    for equation in equations:
+        name = equation.unknown.name
+        body = printer(abbreviated(equation.right_hand_side))
+        lines += folded(f"{name} = np.stack([{body} for l in range(len(q_hat))])", WIDTH)
+    return "\n".join(lines)
+
+
+def _entries(values: Mapping[str, str]) -> str:
+    """Lines of a dict."""
+    lines = []
+    for name, value in values.items():
+        parts = folded(f'"{name}": {value}', WIDTH - 5)
+        lines.append("\n".join(parts) + ",")
+    return "\n".join(lines)
+
+
+def state_evolution_source(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
+    """Source of a NumPy module with the derived equations as functions.
+
+    ``overlaps_from_conjugates`` (7), ``conjugates_from_overlaps`` (8), ``free_entropy_terms`` (104), (108) and
+    ``observables``.
+    """
+    return "\n\n".join(
+        (
+            '"""State-evolution maps. Generated by derivations.codegen: do not edit."""',
+            "import numpy as np\n",
+            state_evolution_functions(saddle_point, free_entropy),
+        )
+    )
+
+
+def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
+    """The functions of `state_evolution_source` without the module around them."""
+    printer = _ArrayPrinter({sym.ell: "l", sym.kappa: "j"})
+    abbreviations = "\n".join(
+        line for name, value in definitions().items() for line in folded(f"{name.name} = {printer(value)}", WIDTH)
+    )
+    numbers = {e.unknown.name: e.number for e in saddle_point}
+    conjugates = _maps(saddle_point.conjugates, printer).replace("len(q_hat)", "len(q)")
+    terms = _entries({name: printer(abbreviated(term)) for name, term in free_entropy})
+    observables = _entries({o.name: printer(abbreviated(o.expression)) for o in OBSERVABLES})
+    return f"""{_STATE_EVOLUTION_HELPERS}
+
+def overlaps_from_conjugates(ridge, gamma, tau, pi, spectral_mean, q_hat, V_hat, m_hat, theta_hat):
+    # equation {numbers["q"]}
+{indent(abbreviations, " " * 4)}
+{indent(_maps(saddle_point.overlaps, printer), " " * 4)}
+    return q, V, m, theta
+
+
+def conjugates_from_overlaps(alpha, rho, field_mean, g, xi, k, q, V, m, theta):
+    # equation {numbers["q_hat"]}
+{indent(conjugates, " " * 4)}
+    return q_hat, V_hat, m_hat, theta_hat
+
+
+def free_entropy_terms(
+    alpha,
+    ridge,
+    gamma,
+    tau,
+    pi,
+    spectral_mean,
+    field_mean,
+    envelope,
+    q,
+    V,
+    m,
+    theta,
+    q_hat,
+    V_hat,
+    m_hat,
+    theta_hat,
+):
+{indent(abbreviations, " " * 4)}
+    return {{
+{indent(terms, " " * 8)}
+    }}
+
+
+def observables(
+    alpha,
+    ridge,
+    gamma,
+    tau,
+    pi,
+    spectral_mean,
+    field_mean,
+    envelope,
+    loss_at_prox,
+    loss_at_omega,
+    q,
+    V,
+    q_hat,
+    V_hat,
+    m_hat,
+    theta_hat,
+):
+{indent(abbreviations, " " * 4)}
+    return {{
+{indent(observables, " " * 8)}
+    }}
+"""
