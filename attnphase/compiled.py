@@ -28,9 +28,10 @@ import platformdirs
 
 from attnphase.problem import Problem
 
-__all__ = ["CacheError", "Kernels", "ModelKey", "cache_directory", "kernels_for", "load_kernels"]
+__all__ = ["CacheError", "Kernels", "Maps", "ModelKey", "cache_directory", "kernels_for", "load_kernels"]
 
 _MANIFEST = "manifest.json"
+_MAPS = ("ridge", "separable")
 _NEWTON = Path(__file__).with_name("newton.py")
 
 
@@ -72,6 +73,24 @@ class ModelKey:
 
 
 @dataclass(frozen=True)
+class Maps:
+    """The derived equations in NumPy; see the generated modules for their arguments.
+
+    Attributes
+    ----------
+    overlaps_from_conjugates, conjugates_from_overlaps : callable
+        The two halves of the state-evolution map, equations (7) and (8).
+    free_entropy_terms, observables : callable
+        Dicts of named terms of ``-Phi`` and of observables.
+    """
+
+    overlaps_from_conjugates: Callable[..., Any]
+    conjugates_from_overlaps: Callable[..., Any]
+    free_entropy_terms: Callable[..., Any]
+    observables: Callable[..., Any]
+
+
+@dataclass(frozen=True)
 class Kernels:
     """Compiled functions of one model; see the generated modules for their arguments.
 
@@ -83,8 +102,8 @@ class Kernels:
         The loss is unchanged by ``h -> -h`` and by ``k -> -k``.
     minimise, losses_at, targets_at : callable
         The local problem, in machine code.
-    overlaps_from_conjugates, conjugates_from_overlaps, free_entropy_terms, observables : callable
-        The derived equations, in NumPy.
+    ridge, separable : Maps
+        The derived equations for a ridge, and for any regulariser of the rows.
     folder : Path
         Where the generated source lies.
     """
@@ -96,10 +115,8 @@ class Kernels:
     minimise: Callable[..., None]
     losses_at: Callable[..., None]
     targets_at: Callable[..., None]
-    overlaps_from_conjugates: Callable[..., Any]
-    conjugates_from_overlaps: Callable[..., Any]
-    free_entropy_terms: Callable[..., Any]
-    observables: Callable[..., Any]
+    ridge: Maps
+    separable: Maps
     folder: Path
 
 
@@ -206,6 +223,8 @@ def _intact(folder: Path) -> bool:
 def _build(key: Any, folder: Path) -> None:
     from derivations.array_maps import state_evolution_source
     from derivations.codegen import local_problem_source
+    from derivations.replica import derive_free_entropy
+    from derivations.saddle_point import derive_saddle_point
 
     model = key.model()
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -213,8 +232,10 @@ def _build(key: Any, folder: Path) -> None:
         local = f"{local_problem_source(model, 'numba')}\n{_NEWTON.read_text(encoding='utf-8')}"
         local += f"\nSIGN_SYMMETRIC = {model.sign_symmetric}\n"
         (aside / "local_problem.py").write_text(local, encoding="utf-8")
-        maps = state_evolution_source(model.saddle_point, model.free_entropy)
-        (aside / "state_evolution.py").write_text(maps, encoding="utf-8")
+        for name in _MAPS:
+            free_entropy = derive_free_entropy(separable=name == "separable")
+            maps = state_evolution_source(derive_saddle_point(free_entropy), free_entropy)
+            (aside / f"{name}.py").write_text(maps, encoding="utf-8")
         _load(aside, folder.name)  # compiles, which writes the machine code beside the source
         (aside / _MANIFEST).write_text(json.dumps(_checksums(aside), indent=1), encoding="utf-8")
         aside.rename(folder)
@@ -224,7 +245,16 @@ def _build(key: Any, folder: Path) -> None:
 
 def _load(folder: Path, name: str) -> Kernels:
     local = _import(folder / "local_problem.py", name)
-    maps = _import(folder / "state_evolution.py", name)
+    modules = {regularizer: _import(folder / f"{regularizer}.py", name) for regularizer in _MAPS}
+    maps = {
+        regularizer: Maps(
+            overlaps_from_conjugates=module.overlaps_from_conjugates,
+            conjugates_from_overlaps=module.conjugates_from_overlaps,
+            free_entropy_terms=module.free_entropy_terms,
+            observables=module.observables,
+        )
+        for regularizer, module in modules.items()
+    }
     return Kernels(
         length=local.LENGTH,
         columns=local.COLUMNS,
@@ -233,10 +263,7 @@ def _load(folder: Path, name: str) -> Kernels:
         minimise=local.minimise,
         losses_at=local.losses_at,
         targets_at=local.targets_at,
-        overlaps_from_conjugates=maps.overlaps_from_conjugates,
-        conjugates_from_overlaps=maps.conjugates_from_overlaps,
-        free_entropy_terms=maps.free_entropy_terms,
-        observables=maps.observables,
+        **maps,
         folder=folder,
     )
 

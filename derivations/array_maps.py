@@ -15,24 +15,34 @@ from derivations.nodes import (
     FieldMean,
     MatrixSqrt,
     MoreauEnvelope,
+    RowMinimum,
+    RowPenalty,
     SpectralMean,
     TokenMatrix,
     TokenSum,
+    WeightMean,
     operands,
 )
-from derivations.observables import OBSERVABLES, FieldLoss
+from derivations.observables import OBSERVABLES, SEPARABLE_OBSERVABLES, FieldLoss
 from derivations.replica import FreeEntropy
 from derivations.saddle_point import SaddlePoint, abbreviated, definitions
 
 __all__ = ["state_evolution_functions", "state_evolution_source"]
 
+_SEPARABLE_NOTE = """\
+# The atoms are nodes of the effective noise z too: `w` (A, r, 1) holds the minimisers of the
+# rows' problems, `chi` (A, r, r) their derivatives in the source, `penalty` and `row_minimum`
+# (A,) the regulariser and the minimum.
+"""
+
 _STATE_EVOLUTION_HELPERS = """\
 # state evolution: the derived equations as functions of arrays
 #
-# Shapes: q, V, q_hat, V_hat (L, r, r); m, m_hat (L, r, 1); theta, theta_hat (L, r, t); rho
-# (L, t, t); fields g, xi (L, ..., N, r, 1) and k (L, ..., N, t, 1); envelope and losses
-# (..., N, 1, 1); spectral atoms gamma, tau (L, A, 1, 1) and pi (A, t, 1). `field_mean` averages
-# over N, `spectral_mean` over A.
+# Shapes: q, V, q_hat, V_hat (P, r, r); m, m_hat (P, r, 1); theta, theta_hat (P, r, t); rho
+# (P, t, t), for P tokens or, with mixtures, pairs of token and cluster; fields g, xi (P, ..., N,
+# r, 1) and k (P, ..., N, t, 1); envelope and losses (..., N, 1, 1); spectral atoms gamma, tau
+# (P, A, 1, 1) and pi (A, t, 1). `field_mean` averages over N; `site_mean(values, l)` too, over
+# the samples whose token is in the cluster, the others counting as zero; `spectral_mean` over A.
 
 
 def inverse(matrix):
@@ -66,7 +76,16 @@ class _ArrayPrinter:
             body = self(e.body) if e.body.is_Matrix else f"({self(e.body)})[..., None, None]"
             return f"spectral_mean({body})" if e.body.is_Matrix else f"spectral_mean({body})[..., 0, 0]"
         if isinstance(e, FieldMean):
-            return f"field_mean({self(e.body)})" if e.body.is_Matrix else f"field_mean({self(e.body)})[..., 0, 0]"
+            body = self(e.body)
+            return (
+                f"site_mean({body}, {self.tokens[sym.ell]})" if e.body.is_Matrix else f"field_mean({body})[..., 0, 0]"
+            )
+        if isinstance(e, WeightMean):
+            return self._atom(e.body)  # the atoms include the nodes of z
+        if isinstance(e, RowMinimum):
+            return "row_minimum"
+        if isinstance(e, RowPenalty):
+            return "penalty"
         if isinstance(e, MoreauEnvelope):
             return "envelope"
         if isinstance(e, FieldLoss):
@@ -110,7 +129,7 @@ class _ArrayPrinter:
             # halves and quarters are exact as decimals
             return repr(float(e)) if e.q in (2, 4) else f"({e.p} / {e.q})" if e.q != 1 else f"{e.p}"
         if e == sym.L:
-            return "len(q)"
+            return "length"
         if isinstance(e, Symbol):
             return {"lambda": "ridge"}.get(e.name, e.name)
         raise TypeError(f"no NumPy print for the node {type(e).__name__}")
@@ -156,72 +175,65 @@ def state_evolution_source(saddle_point: SaddlePoint, free_entropy: FreeEntropy)
 def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
     """The functions of `state_evolution_source` without the module around them."""
     printer = _ArrayPrinter({sym.ell: "l", sym.kappa: "j"})
-    abbreviations = "\n".join(
-        line for name, value in definitions().items() for line in folded(f"{name.name} = {printer(value)}", WIDTH)
+    separable = free_entropy.separable
+    abbreviations = (
+        ""
+        if separable
+        else "\n".join(
+            line for name, value in definitions().items() for line in folded(f"{name.name} = {printer(value)}", WIDTH)
+        )
     )
     numbers = {e.unknown.name: e.number for e in saddle_point}
     conjugates = _maps(saddle_point.conjugates, printer).replace("len(q_hat)", "len(q)")
     terms = _entries({name: printer(abbreviated(term)) for name, term in free_entropy})
-    observables = _entries({o.name: printer(abbreviated(o.expression)) for o in OBSERVABLES})
-    return f"""{_STATE_EVOLUTION_HELPERS}
+    table = SEPARABLE_OBSERVABLES if separable else OBSERVABLES
+    observables = _entries({o.name: printer(abbreviated(o.expression)) for o in table})
+    atoms = ("gamma", "tau", "pi", "w", "chi") if separable else ("ridge", "gamma", "tau", "pi")
+    prior = ("penalty", "row_minimum") if separable else ()
+    hats = ("q_hat", "V_hat", "m_hat", "theta_hat")
+    overlaps = ("q", "V", "m", "theta")
+    fields = ("spectral_mean", "field_mean", "envelope")
+    losses = ("loss_at_prox", "loss_at_omega", "length")
 
-def overlaps_from_conjugates(ridge, gamma, tau, pi, spectral_mean, q_hat, V_hat, m_hat, theta_hat):
-    # equation {numbers["q"]}
-{indent(abbreviations, " " * 4)}
-{indent(_maps(saddle_point.overlaps, printer), " " * 4)}
-    return q, V, m, theta
+    def function(name: str, arguments: tuple[str, ...], *body: str) -> str:
+        head = f"def {name}({', '.join(arguments)}):"
+        if len(head) > WIDTH:
+            head = f"def {name}(\n" + "".join(f"    {a},\n" for a in arguments) + "):"
+        return "\n".join((head, *(indent(part, " " * 4) for part in body if part)))
 
+    def table_of(entries: str) -> str:
+        return f"return {{\n{indent(entries, ' ' * 4)}\n}}"
 
-def conjugates_from_overlaps(alpha, rho, field_mean, g, xi, k, q, V, m, theta):
-    # equation {numbers["q_hat"]}
-{indent(conjugates, " " * 4)}
-    return q_hat, V_hat, m_hat, theta_hat
-
-
-def free_entropy_terms(
-    alpha,
-    ridge,
-    gamma,
-    tau,
-    pi,
-    spectral_mean,
-    field_mean,
-    envelope,
-    q,
-    V,
-    m,
-    theta,
-    q_hat,
-    V_hat,
-    m_hat,
-    theta_hat,
-):
-{indent(abbreviations, " " * 4)}
-    return {{
-{indent(terms, " " * 8)}
-    }}
-
-
-def observables(
-    alpha,
-    ridge,
-    gamma,
-    tau,
-    pi,
-    spectral_mean,
-    field_mean,
-    envelope,
-    loss_at_prox,
-    loss_at_omega,
-    q,
-    V,
-    q_hat,
-    V_hat,
-    m_hat,
-    theta_hat,
-):
-{indent(abbreviations, " " * 4)}
-    return {{
-{indent(observables, " " * 8)}
-    }}
-"""
+    functions = (
+        function(
+            "overlaps_from_conjugates",
+            (*atoms, "spectral_mean", *hats),
+            f"# equation {numbers['q']}",
+            abbreviations,
+            _maps(saddle_point.overlaps, printer),
+            "return q, V, m, theta",
+        ),
+        function(
+            "conjugates_from_overlaps",
+            ("alpha", "rho", "site_mean", "g", "xi", "k", *overlaps),
+            f"# equation {numbers['q_hat']}",
+            conjugates,
+            "return q_hat, V_hat, m_hat, theta_hat",
+        ),
+        function(
+            "free_entropy_terms",
+            ("alpha", *atoms, *prior, *fields, *overlaps, *hats),
+            abbreviations,
+            table_of(terms),
+        ),
+        function(
+            "observables",
+            ("alpha", *atoms, *prior, *fields, *losses, "q", "V", *hats),
+            abbreviations,
+            table_of(observables),
+        ),
+    )
+    notes = _STATE_EVOLUTION_HELPERS
+    if separable:
+        notes = notes.replace("\n\n\ndef inverse", f"\n{_SEPARABLE_NOTE}\n\ndef inverse", 1)
+    return "\n\n\n".join((notes.rstrip("\n"), *functions)) + "\n"

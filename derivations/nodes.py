@@ -27,9 +27,12 @@ __all__ = [
     "MoreauEnvelope",
     "QuadraticMinimum",
     "ReplicatedMoment",
+    "RowMinimum",
+    "RowPenalty",
     "SpectralMean",
     "TokenMatrix",
     "TokenSum",
+    "WeightMean",
     "differential",
     "gradient",
     "operands",
@@ -222,6 +225,26 @@ class MatrixFieldMean(FieldMean, MatrixExpr):
     pass
 
 
+class WeightMean(_Operator):
+    """Mean over the effective noise ``z`` of one eigendirection, of functions of its row of weights ``w``."""
+
+    @staticmethod
+    def of(body: Any) -> Any:
+        """The mean of a scalar or of a matrix."""
+        return (MatrixWeightMean if _is_matrix(body) else ScalarWeightMean)(body)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\mathbb{{E}}_z\left[{printer._print(self.body)}\right]"
+
+
+class ScalarWeightMean(WeightMean, Expr):
+    pass
+
+
+class MatrixWeightMean(WeightMean, MatrixExpr):
+    pass
+
+
 class MatrixSqrt(MatrixExpr):
     """Symmetric square root of a positive definite matrix; derivatives never reach it in this theory."""
 
@@ -372,6 +395,53 @@ class QuadraticMinimum(Expr):
         return rf"\mathbb{{E}}_z \min_w \left\{{{printer._print(self.objective)}\right\}}"
 
 
+class RowPenalty(Expr):
+    """``r(w)``: the regulariser of one row of the weights."""
+
+    def __new__(cls, weights: TokenMatrix) -> RowPenalty:
+        """Take the symbol of ``w``."""
+        return Expr.__new__(cls, weights)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"r\left({printer._print(self.args[0])}\right)"
+
+
+class RowMinimum(Expr):
+    """``E_z min_w r(w) + 1/2 w^T A w - (b + S^{1/2} z)^T w`` for ``z ~ N(0, I)`` and a convex regulariser ``r``.
+
+    The envelope theorem gives ``1/2 E[w w^T]`` for its derivative in A and ``-E[w]`` for that in b; with S enters the
+    covariance of a Gaussian field whose Hessian is ``-dw/db``, so by Price's theorem its derivative is
+    ``-1/2 E[dw/db]``.
+    """
+
+    def __new__(
+        cls, curvature: MatrixExpr, source: MatrixExpr, noise: MatrixExpr, weights: TokenMatrix, response: TokenMatrix
+    ) -> RowMinimum:
+        """Take ``A``, ``b``, ``S`` and the symbols of the minimiser and of its derivative in ``b``."""
+        return Expr.__new__(cls, curvature, source, noise, weights, response)
+
+    @property
+    def objective(self) -> Any:
+        """What is minimised over ``w`` besides the regulariser, at given ``z``."""
+        return QuadraticMinimum(*operands(self)[:3]).objective
+
+    def change(self, curvature: Any, source: Any, noise: Any) -> Any:
+        """First-order change for given changes of A, b and S, each None where it vanishes."""
+        weights, response = operands(self)[3:]
+        terms = []
+        if curvature is not None:
+            terms.append(Trace(WeightMean.of(weights * Transpose(weights)) * curvature) / 2)
+        if source is not None:
+            terms.append(-Trace(Transpose(WeightMean.of(weights)) * source))
+        if noise is not None:
+            terms.append(-Trace(WeightMean.of(response) * noise) / 2)
+        return Add(*terms)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        penalty = printer._print(RowPenalty(TokenMatrix("w", *operands(self)[3].shape, None)))
+        return rf"\mathbb{{E}}_z \min_w \left\{{{penalty} + {printer._print(self.objective)}\right\}}"
+
+
 def _is_matrix(expression: Any) -> bool:
     return bool(getattr(expression, "is_Matrix", False))
 
@@ -423,6 +493,8 @@ def differential(expression: Any, family: TokenMatrix) -> Any:
         return -1 * expression * differential(expression.arg, family) * expression
     if isinstance(expression, FieldMean) and isinstance(expression.body, MoreauEnvelope):
         return _price(expression.body, family)
+    if isinstance(expression, RowMinimum):
+        return expression.change(*(differential(a, family) for a in operands(expression)[:3]))
     if isinstance(expression, FieldMean) and family.name in _LAW:
         raise TypeError(
             f"no derivative rule in {family.name} for the mean of {type(expression.body).__name__} over fields"

@@ -11,10 +11,10 @@ from sympy import Expr, Rational, Symbol
 from sympy.matrices.expressions import Inverse, Trace, Transpose
 
 from derivations import symbols as sym
-from derivations.nodes import FieldMean, MoreauEnvelope, SpectralMean, TokenSum, operands
+from derivations.nodes import FieldMean, MoreauEnvelope, RowPenalty, SpectralMean, TokenSum, WeightMean, operands
 from derivations.replica import noise, precision, source
 
-__all__ = ["OBSERVABLES", "FieldLoss", "Observable", "weight_norm"]
+__all__ = ["OBSERVABLES", "SEPARABLE_OBSERVABLES", "FieldLoss", "Observable", "weight_norm"]
 
 
 class FieldLoss(Expr):
@@ -43,23 +43,32 @@ class Observable:
     number: str
 
 
-def weight_norm() -> Expr:
-    """``||W||^2/d = int dnu E_z w^T w`` for the ridge minimiser ``w = R (b + S^1/2 z)``."""
+def weight_norm(*, separable: bool = False) -> Expr:
+    """``||W||^2/d = int dnu E_z w^T w``; for the ridge the minimiser is ``w = R (b + S^1/2 z)``."""
+    if separable:
+        return SpectralMean.of(Trace(WeightMean.of(sym.w * Transpose(sym.w))))
     R = Inverse(precision())
     b = source()
     return SpectralMean.of(Trace(R * (noise() + b * Transpose(b)) * R))
 
 
-def training_loss_envelope() -> Expr:
-    """(14), (120): ``alpha E[M] - 1/2 sum_l Tr[q_hat_l V_l] + lambda/2 ||W||^2/d``."""
+def penalty(*, separable: bool = False) -> Expr:
+    """The regulariser over d: ``int dnu E_z r(w)``, for the ridge ``lambda/2 ||W||^2/d``."""
+    if separable:
+        return SpectralMean.of(WeightMean.of(RowPenalty(sym.w)))
+    return sym.ridge / 2 * weight_norm()
+
+
+def training_loss_envelope(*, separable: bool = False) -> Expr:
+    """(14), (120): ``alpha E[M] - 1/2 sum_l Tr[q_hat_l V_l]`` plus the regulariser."""
     envelope = FieldMean.of(MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field))
     coupling = TokenSum.of(Trace(sym.q_hat * sym.V), sym.ell)
-    return sym.alpha * envelope - Rational(1, 2) * coupling + sym.ridge / 2 * weight_norm()
+    return sym.alpha * envelope - Rational(1, 2) * coupling + penalty(separable=separable)
 
 
-def training_loss_direct() -> Expr:
-    """(121): ``alpha E[loss(prox, k)] + lambda/2 ||W||^2/d``."""
-    return sym.alpha * FieldMean.of(AT_PROX) + sym.ridge / 2 * weight_norm()
+def training_loss_direct(*, separable: bool = False) -> Expr:
+    """(121): ``alpha E[loss(prox, k)]`` plus the regulariser."""
+    return sym.alpha * FieldMean.of(AT_PROX) + penalty(separable=separable)
 
 
 def test_error() -> Expr:
@@ -71,11 +80,16 @@ def test_error() -> Expr:
     return 2 / sym.L * FieldMean.of(AT_OMEGA)
 
 
-OBSERVABLES = (
-    Observable("training_loss", "training loss over d", r"\epsilon_t", training_loss_envelope(), "(14), (120)"),
-    Observable(
-        "training_loss_direct", "training loss from the proximal points", r"\epsilon_t", training_loss_direct(), "(121)"
-    ),
-    Observable("weight_norm", "squared norm of the weights over d", r"\lVert W\rVert^2/d", weight_norm(), "(120)"),
-    Observable("test_error", "test error", r"\epsilon_g", test_error(), "(10)-(13)"),
-)
+def _observables(separable: bool) -> tuple[Observable, ...]:
+    loss, direct = training_loss_envelope(separable=separable), training_loss_direct(separable=separable)
+    norm = weight_norm(separable=separable)
+    return (
+        Observable("training_loss", "training loss over d", r"\epsilon_t", loss, "(14), (120)"),
+        Observable("training_loss_direct", "training loss from the proximal points", r"\epsilon_t", direct, "(121)"),
+        Observable("weight_norm", "squared norm of the weights over d", r"\lVert W\rVert^2/d", norm, "(120)"),
+        Observable("test_error", "test error", r"\epsilon_g", test_error(), "(10)-(13)"),
+    )
+
+
+OBSERVABLES = _observables(False)
+SEPARABLE_OBSERVABLES = _observables(True)

@@ -30,6 +30,7 @@ from derivations.nodes import (
     MoreauEnvelope,
     QuadraticMinimum,
     ReplicatedMoment,
+    RowMinimum,
     SpectralMean,
     TokenMatrix,
     TokenSum,
@@ -78,6 +79,11 @@ class FreeEntropy:
         """``-Phi``, to be extremised."""
         return Add(*self.terms.values())
 
+    @property
+    def separable(self) -> bool:
+        """Whether the regulariser was kept general, see `derive_free_entropy`."""
+        return bool(self.total.has(RowMinimum))
+
     def __iter__(self) -> Iterator[tuple[str, Expr]]:
         return iter(self.terms.items())
 
@@ -86,10 +92,15 @@ def _at(matrix: TokenMatrix, index: Any) -> Any:
     return matrix.xreplace({matrix.index: index})
 
 
-def precision() -> MatrixExpr:
-    """``R^-1 = lambda I + sum_kappa gamma_kappa V_hat_kappa``: the curvature of one eigendirection's problem."""
+def stiffness() -> MatrixExpr:
+    """``sum_kappa gamma_kappa V_hat_kappa``: the quadratic part of one eigendirection's problem."""
     k = sym.kappa
-    return sym.ridge * Identity(sym.r) + TokenSum.of(sym.gamma[k] * _at(sym.V_hat, k), k)
+    return TokenSum.of(sym.gamma[k] * _at(sym.V_hat, k), k)
+
+
+def precision() -> MatrixExpr:
+    """``R^-1 = lambda I + sum_kappa gamma_kappa V_hat_kappa``: the same with the ridge."""
+    return sym.ridge * Identity(sym.r) + stiffness()
 
 
 def source() -> MatrixExpr:
@@ -182,7 +193,12 @@ def _replica_symmetric(expression: Any) -> Any:
     return expression.func(*(_replica_symmetric(a) for a in expression.args))
 
 
-def _step_replica_symmetric(previous: Step) -> Step:
+def _step_replica_symmetric(previous: Step, separable: bool) -> Step:
+    penalty = (
+        r"-\beta r(w) - \frac12 w^\top (\sum_\kappa \gamma_\kappa \hat v_\kappa) w"
+        if separable
+        else r"-\frac12 w^\top (\beta \lambda I + \sum_\kappa \gamma_\kappa \hat v_\kappa) w"
+    )
     return Step(
         "replica-symmetric ansatz",
         "App. B",
@@ -191,8 +207,8 @@ def _step_replica_symmetric(previous: Step) -> Step:
         r"$h^a = \omega + v^{1/2}\eta^a$ with $\omega \sim \mathcal{N}(m, q)$ common to the replicas and $\eta^a$ "
         r"independent, so the moments factorise, with "
         r"$Z_y(\omega, k) = \mathbb{E}_\eta \exp[-\beta \ell(\omega + v^{1/2} \eta, k)]$ for one sample and "
-        r"$Z_w(z) = \int \mathrm{d}w \exp[-\frac12 w^\top (\beta \lambda I + \sum_\kappa \gamma_\kappa \hat v_\kappa) "
-        r"w + (b + S^{1/2} z)^\top w]$, $z \sim \mathcal{N}(0, I_r)$, for one row of the weights.",
+        rf"$Z_w(z) = \int \mathrm{{d}}w \exp[{penalty} + (b + S^{{1/2}} z)^\top w]$, "
+        r"$z \sim \mathcal{N}(0, I_r)$, for one row of the weights.",
         {name: _replica_symmetric(term) for name, term in previous.terms.items()},
         previous.latex,
     )
@@ -276,15 +292,19 @@ _GROUND_STATES: dict[str, Expr] = {
     "channel": FieldMean.of(MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field)),
     "prior": SpectralMean.of(QuadraticMinimum(precision(), source(), noise())),
 }
+# the same for any convex regulariser that is separable in the common eigenbasis
+_SEPARABLE = _GROUND_STATES | {
+    "prior": SpectralMean.of(RowMinimum(stiffness(), source(), noise(), sym.w, sym.chi)),
+}
 
 
-def _ground_state(expression: Expr) -> Expr:
+def _ground_state(expression: Expr, ground_states: Mapping[str, Expr]) -> Expr:
     """``lim -expression / beta``; Laplace's method turns a log-integral into the minimum of its exponent."""
     scaled = _pull_coefficients(_scale_temperature(expression))
     placeholders: dict[Expr, Symbol] = {}
     for log_mean in scaled.atoms(LogPartitionMean):
         minimum = Symbol(f"ground_state_{log_mean.side}")
-        placeholders[_GROUND_STATES[log_mean.side]] = minimum
+        placeholders[ground_states[log_mean.side]] = minimum
         scaled = scaled.subs(log_mean, -sym.beta * minimum)
     for total in scaled.atoms(TokenSum):
         placeholders[total] = Symbol(f"sum_{len(placeholders)}")
@@ -293,8 +313,8 @@ def _ground_state(expression: Expr) -> Expr:
     return result.xreplace({symbol: value for value, symbol in placeholders.items()})
 
 
-def _step_zero_temperature(previous: Step) -> Step:
-    terms = {name: _ground_state(term) for name, term in previous.terms.items()}
+def _step_zero_temperature(previous: Step, ground_states: Mapping[str, Expr]) -> Step:
+    terms = {name: _ground_state(term, ground_states) for name, term in previous.terms.items()}
     overlap = terms.pop("overlap")
     parts = overlap.args if isinstance(overlap, Add) else (overlap,)
     named = {("variance" if part.has(sym.q_hat) else "overlap"): part for part in parts}
@@ -317,16 +337,24 @@ def _step_zero_temperature(previous: Step) -> Step:
     )
 
 
-def derive_free_entropy() -> FreeEntropy:
-    """Build ``-Phi`` for a ridge-regularised model with L, r and t symbolic.
+def derive_free_entropy(*, separable: bool = False) -> FreeEntropy:
+    """Build ``-Phi`` with L, r and t symbolic.
 
     The result does not depend on the scores, which enter only through the loss inside the Moreau envelope, nor on
     weight tying, which only sets r.
+
+    Parameters
+    ----------
+    separable : bool
+        Keep any convex regulariser ``r(w)`` of the rows in the common eigenbasis, equation (100). By default the ridge,
+        whose row problem is a completed square, equation (108).
     """
     first = _step_replicated_moment()
-    second = _step_replica_symmetric(first)
+    second = _step_replica_symmetric(first, separable)
     third = _step_no_replicas(second)
-    fourth = _step_zero_temperature(third)
+    fourth = _step_zero_temperature(third, _SEPARABLE if separable else _GROUND_STATES)
+    if separable:
+        return FreeEntropy(fourth.terms, (first, second, third, fourth))
     terms = {name: _complete_squares(term) for name, term in fourth.terms.items()}
     fifth = Step(
         "ridge prior",

@@ -49,6 +49,8 @@ LATEX = {
     "h": "h",
     "pi": r"\pi",
     "z": "z",
+    "w": "w",
+    "chi": r"\partial_b w",
 }
 
 
@@ -79,6 +81,10 @@ xi_field = token_matrix("xi", r, 1)
 g_field = token_matrix("g", r, 1)
 prox_field = token_matrix("prox", r, 1)
 pi = TokenMatrix("pi", t, 1, None, latex=LATEX["pi"])
+
+# one row of the weights, the minimiser of an eigendirection's problem, and its derivative in the source
+w = TokenMatrix("w", r, 1, None, latex=LATEX["w"])
+chi = TokenMatrix("chi", r, r, None, symmetric=True, latex=LATEX["chi"])
 
 OVERLAPS = (q, V, m, theta)
 CONJUGATES = (q_hat, V_hat, m_hat, theta_hat)

@@ -155,8 +155,8 @@ def theory_conjugates(w, g, xi, k):
     return tuple(np.stack(x) for x in (q_hat, V_hat, m_hat, theta_hat))
 
 
-def average(values):
-    """Mean over samples, which stand in front of rows and columns."""
+def average(values, token):
+    """Mean over samples, which stand in front of rows and columns; the same samples for every token."""
     return values.mean(axis=-3)
 
 
@@ -177,7 +177,7 @@ def test_conjugates_are_theory_section_3(generated, w):
     derived = generated.conjugates_from_overlaps(
         alpha=w.alpha,
         rho=w.rho,
-        field_mean=average,
+        site_mean=average,
         g=g[..., None],
         xi=xi[..., None],
         k=k[..., None],
@@ -197,7 +197,7 @@ def test_replicate_axes_are_carried_along(generated, size):
     conjugates = generated.conjugates_from_overlaps(
         alpha=w.alpha,
         rho=w.rho[:, None],
-        field_mean=average,
+        site_mean=average,
         g=g[..., None],
         xi=xi[..., None],
         k=k[..., None],
@@ -422,13 +422,13 @@ def test_stein_forms_are_means_of_derivatives(generated, smooth, r, t):
     _, g, jacobians = smooth(w.rng, r, t)
     values = {"q": w.q / 3, "V": w.V, "m": w.m, "theta": w.theta / 3}
 
-    def field_mean(values):
+    def site_mean(values, token):
         return np.einsum("n,nij->ij", fields.weights, values)
 
     _, V_hat, _, theta_hat = generated.conjugates_from_overlaps(
         alpha=w.alpha,
         rho=w.rho,
-        field_mean=field_mean,
+        site_mean=site_mean,
         g=g(fields.omega, fields.k)[None, ..., None],
         xi=fields.xi[None, ..., None],
         k=fields.k[None, ..., None],
@@ -458,7 +458,7 @@ def test_price_rule(generated, smooth, r, t):
     _, V_hat, m_hat, theta_hat = generated.conjugates_from_overlaps(
         alpha=1.0,
         rho=w.rho,
-        field_mean=lambda values: np.einsum("n,nij->ij", fields.weights, values),
+        site_mean=lambda values, token: np.einsum("n,nij->ij", fields.weights, values),
         g=g(fields.omega, fields.k)[None, ..., None],
         xi=fields.xi[None, ..., None],
         k=fields.k[None, ..., None],
@@ -599,7 +599,7 @@ def test_gradient_of_free_entropy_in_overlaps(generated, size, overlap, conjugat
         zip(
             ("q_hat", "V_hat", "m_hat", "theta_hat"),
             generated.conjugates_from_overlaps(
-                alpha=w.alpha, rho=w.rho, field_mean=average, g=g, xi=xi, k=k, **w.overlaps()
+                alpha=w.alpha, rho=w.rho, site_mean=average, g=g, xi=xi, k=k, **w.overlaps()
             ),
             strict=True,
         )
