@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attnphase.branches import thresholds
+    from attnphase.check import check
     from attnphase.dataset import DatasetError, load_dataset, save_dataset, validate_dataset
     from attnphase.derive import derive
     from attnphase.problem import Problem, ProblemError, load_problem
     from attnphase.solve import solve
+    from attnphase.spectrum import Spectrum
     from attnphase.sweep import sweep
 
     __version__: str
@@ -24,7 +26,9 @@ __all__ = [
     "DatasetError",
     "Problem",
     "ProblemError",
+    "Spectrum",
     "__version__",
+    "check",
     "derive",
     "load_dataset",
     "load_problem",
@@ -39,6 +43,8 @@ _HOME = {
     "DatasetError": "dataset",
     "Problem": "problem",
     "ProblemError": "problem",
+    "Spectrum": "spectrum",
+    "check": "check",
     "derive": "derive",
     "load_dataset": "dataset",
     "load_problem": "problem",

@@ -10,9 +10,9 @@ import numpy as np
 
 from attnphase.fixed_point import Status
 from attnphase.overlaps import Overlaps
-from attnphase.prior import Spectrum
 from attnphase.problem import Problem, ProblemError
 from attnphase.solve import BranchPoint, SolverSettings, probe, solve_point
+from attnphase.spectrum import Spectrum
 from attnphase.starts import informed_signal, initial_overlaps
 
 if TYPE_CHECKING:

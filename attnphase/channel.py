@@ -1,4 +1,8 @@
-"""Overlaps to conjugates: the mean over the local fields of one sample, equation (8)."""
+"""Overlaps to conjugates: the mean over the local fields of one sample, equation (8).
+
+With mixture tokens the mean is over the configurations of clusters too: fields are computed for every configuration,
+and the conjugates of a site, a token in one of its clusters, collect the configurations that hold it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from numpy.typing import NDArray
 from attnphase.compiled import Kernels
 from attnphase.gaussian import Rule
 from attnphase.overlaps import Conjugates, Overlaps
-from attnphase.prior import Spectrum
 from attnphase.problem import Problem
 from attnphase.proximal import Minima, ProximalProblem, Starts
+from attnphase.spectrum import Spectrum
 
 __all__ = ["Channel", "ChannelPass"]
 
@@ -54,8 +58,14 @@ class Channel:
     threads: int = 1
     proximal: ProximalProblem = field(init=False)
 
+    configurations: NDArray[np.int64] = field(init=False)
+    probabilities: Array = field(init=False)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "proximal", ProximalProblem(self.problem, self.kernels, self.spectrum, self.threads))
+        configurations, probabilities = self.problem.cluster_law
+        object.__setattr__(self, "configurations", configurations)
+        object.__setattr__(self, "probabilities", probabilities)
 
     def field_mean(self, values: Array) -> Array:
         """Mean over the nodes: (..., signs, S, n, rows, columns) to (..., S, rows, columns).
@@ -66,13 +76,26 @@ class Channel:
         means = np.sort(np.einsum("n,...snij->...sij", self.rule.weights, values), axis=-4)
         return ((means + np.flip(means, axis=-4)) / 2).mean(axis=-4)
 
+    def site_mean(self, values: Array, site: int) -> Array:
+        """Mean over the nodes and over the configurations that hold a site, (C_s, signs, S, n, rows, columns)."""
+        return np.tensordot(self.probabilities[self._holding(site)], self.field_mean(values), axes=1)
+
+    def _holding(self, site: int) -> NDArray[np.bool_]:
+        """Which configurations hold a site."""
+        return (self.configurations == site).any(axis=1)
+
+    def _by_site(self, fields: Array) -> list[Array]:
+        """(C, signs, S, n, L, x) to an array (C_s, signs, S, n, x, 1) per site, as in the generated maps."""
+        tokens = [token for token, _ in self.problem.sites]
+        return [fields[self._holding(s), ..., token, :, None] for s, token in enumerate(tokens)]
+
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
         """Local fields of all nodes.
 
         Returns
         -------
-        omega, k, xi : (signs, S, n, L, r), (..., t) and (..., r) arrays
-            Centres, teacher's fields and the student's normals.
+        omega, k, xi : (C, signs, S, n, L, r), (..., t) and (..., r) arrays
+            Centres, teacher's fields about their mean and the student's normals, for every configuration of clusters.
         overlaps : Overlaps
             With the variance floor.
         """
@@ -88,12 +111,16 @@ class Channel:
         normal_zeta = nodes[..., length * columns :].reshape(*nodes.shape[:2], length, rank)
         signs = np.array(self.rule.signs, dtype=float)
         sign_xi, sign_zeta = signs[:, 0, None, None, None, None], signs[:, 1, None, None, None, None]
-        omega = sign_xi * np.einsum("lij,snlj->snli", root, normal_xi) + overlaps.m[:, :, 0]
-        from_student = np.einsum("lij,snli->snlj", correlation, normal_xi)
-        from_noise = np.einsum("lij,snlj->snli", remainder, normal_zeta)
-        k = sign_xi * from_student + sign_zeta * from_noise
-        xi = sign_xi * normal_xi
-        return omega, k, np.broadcast_to(xi, omega.shape), Overlaps(q, overlaps.V, overlaps.m, overlaps.theta)
+        omega, k = [], []
+        for sites in self.configurations:
+            mean = overlaps.m[sites, :, 0]
+            omega.append(sign_xi * np.einsum("lij,snlj->snli", root[sites], normal_xi) + mean)
+            from_student = np.einsum("lij,snli->snlj", correlation[sites], normal_xi)
+            from_noise = np.einsum("lij,snlj->snli", remainder[sites], normal_zeta)
+            k.append(sign_xi * from_student + sign_zeta * from_noise)
+        omega, k = np.stack(omega), np.stack(k)
+        xi = np.broadcast_to(sign_xi * normal_xi, omega.shape)
+        return omega, k, xi, Overlaps(q, overlaps.V, overlaps.m, overlaps.theta)
 
     def evaluate(self, alpha: float, overlaps: Overlaps, starts: Starts, previous: Minima | None = None) -> ChannelPass:
         """Equation (8) at given overlaps.
@@ -107,35 +134,36 @@ class Channel:
         """
         omega, k, xi, floored = self.fields(overlaps)
         orbit = self.representatives(overlaps)
-        solution, minima = self.proximal.minimise(omega, k, overlaps.V, orbit, starts, previous)
-        arguments = {
-            "g": columns_first(solution.residual),
-            "xi": columns_first(xi),
-            "k": columns_first(k),
-        }
-        q_hat, V_hat, m_hat, theta_hat = self.kernels.conjugates_from_overlaps(
+        solution, minima = self.proximal.minimise(omega, k + self._teacher_means(), overlaps.V, orbit, starts, previous)
+        q_hat, V_hat, m_hat, theta_hat = self.kernels.ridge.conjugates_from_overlaps(
             alpha=alpha,
             rho=self.spectrum.rho[:, None],
-            field_mean=self.field_mean,
+            site_mean=self.site_mean,
+            g=self._by_site(solution.residual),
+            xi=self._by_site(xi),
+            k=self._by_site(k),
             q=floored.q[:, None],
             V=floored.V[:, None],
             m=floored.m[:, None],
             theta=floored.theta[:, None],
-            **arguments,
         )
         mean = self.scalar_mean
         return ChannelPass(
             Conjugates(q_hat, V_hat, m_hat, theta_hat), mean(solution.envelope), mean(solution.loss), minima
         )
 
+    def _teacher_means(self) -> Array:
+        """``m_star`` of every configuration, to be added to the teacher's fields inside the loss."""
+        return self.spectrum.teacher_means[self.configurations][:, None, None, None]
+
     def scalar_mean(self, values: Array) -> Array:
-        """Mean over the nodes of one number a node, (signs, S, n) to (S,)."""
-        return (values @ self.rule.weights).mean(axis=0)
+        """Mean over configurations and nodes of one number a node, (C, signs, S, n) to (S,)."""
+        return self.probabilities @ (values @ self.rule.weights).mean(axis=1)
 
     def loss_at_omega(self, overlaps: Overlaps) -> Array:
         """``E[loss(omega, k)]`` per replicate: half of L times the test error."""
         omega, k, _, _ = self.fields(overlaps)
-        return self.scalar_mean(self.proximal.losses(omega, k))
+        return self.scalar_mean(self.proximal.losses(omega, k + self._teacher_means()))
 
     def representatives(self, overlaps: Overlaps) -> tuple[tuple[int, int], ...]:
         """For every sign change, the sign change it takes its minimiser from and the sign that it then carries.
@@ -143,8 +171,8 @@ class Channel:
         ``prox(-omega, k) = -prox(omega, k)`` and ``prox(omega, -k) = prox(omega, k)``. With m = 0 a joint reflection
         maps a node on its mirror image, with theta = 0 a reflection of zeta does.
         """
-        if not self.rule.symmetric:
-            return ((0, 1),)
+        if not self.rule.symmetric or self.spectrum.teacher_means.any():
+            return tuple((sign, 1) for sign in range(len(self.rule.signs)))
         centred, uncorrelated = not overlaps.m.any(), not overlaps.theta.any()
         if centred and uncorrelated:
             return ((0, 1), (0, 1), (0, -1), (0, -1))
@@ -153,11 +181,6 @@ class Channel:
         if uncorrelated:
             return ((0, 1), (0, 1), (2, 1), (2, 1))
         return ((0, 1), (1, 1), (2, 1), (3, 1))
-
-
-def columns_first(fields: Array) -> Array:
-    """(signs, S, n, L, r) to (L, signs, S, n, r, 1), the layout of the generated maps."""
-    return np.moveaxis(fields, -2, 0)[..., None]
 
 
 def matrix_root(matrix: Array) -> Array:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["format_value", "main"]
 
-_BRANCHES = ("semantic", "positional", "uninformed")
+_BRANCHES = ("semantic", "positional", "uninformed", "mixed")
 _OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
@@ -294,6 +294,38 @@ def sweep(
     if not quiet:
         click.echo(f"{output}: {_status_counts(ds)}")
     return _convergence(ds, allow_unconverged)
+
+
+@main.command()
+@_problem_options
+@click.option("--alpha", type=float, default=1.5, show_default=True, help="Sample complexity of the point checked.")
+@click.option("--branch", type=click.Choice(_BRANCHES), default="semantic", show_default=True)
+@_json
+@_quiet
+def check(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: float,
+    branch: str,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Check a problem's equations, code and numbers against each other.
+
+    Exit code 1 if a check fails.
+    """
+    from rich.console import Console
+
+    from attnphase.check import check as check_problem
+
+    problem = _problem(problem_file, changes)
+    with Console(stderr=True, quiet=quiet).status("solving") as status:
+        report = check_problem(problem, alpha, branch, on_check=lambda one: status.update(f"done: {one.name}"))
+    if as_json:
+        click.echo(report.to_json())
+    elif not quiet:
+        click.echo(report.text())
+    return 0 if report.passed else 1
 
 
 @main.command(cls=_ManyValues)

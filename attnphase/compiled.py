@@ -26,9 +26,22 @@ from typing import Any
 import filelock
 import platformdirs
 
-from attnphase.problem import Problem
+from attnphase.problem import Problem, ProblemError
 
-__all__ = ["CacheError", "Kernels", "Maps", "ModelKey", "cache_directory", "kernels_for", "load_kernels"]
+__all__ = [
+    "SHIPPED_SCORES",
+    "CacheError",
+    "Kernels",
+    "Maps",
+    "ModelKey",
+    "ReferenceBackend",
+    "cache_directory",
+    "check_loss",
+    "check_score",
+    "kernels_for",
+    "load_kernels",
+    "reference_backend",
+]
 
 _MANIFEST = "manifest.json"
 _MAPS = ("ridge", "separable")
@@ -41,35 +54,175 @@ class CacheError(RuntimeError):
 
 @dataclass(frozen=True)
 class ModelKey:
-    """What a kernel depends on: sizes, scores and tying, and no numerical parameter of the problem."""
+    """What a kernel depends on: sizes, scores, masks, tying and the loss, and no numerical parameter of the problem."""
 
     length: int
-    columns: int
+    rank: int
     tied: bool
     student_score: str
+    student_causal: bool
     teacher_score: str
+    teacher_causal: bool
     teacher_rank: int
+    loss: str = "attention"
+    values: int = 0
+    expression: str = ""
+    functions: str = ""  # what a user's own row functions return, so that a changed one is compiled anew
 
     @classmethod
     def of(cls, problem: Problem) -> ModelKey:
-        """The key of a problem's model."""
+        """The key of a problem's model.
+
+        Raises
+        ------
+        ProblemError
+            A score of the user's own is not known in this process, or has changed for the worse.
+        """
+        student, teacher, length = problem.student, problem.teacher, problem.tokens.length
         return cls(
-            problem.tokens.length,
-            problem.columns,
-            problem.student.tied,
-            problem.student.score,
-            problem.teacher.score,
-            problem.teacher.rank,
+            length,
+            student.rank,
+            student.tied,
+            student.score,
+            student.causal,
+            teacher.score,
+            teacher.causal,
+            teacher.rank,
+            problem.loss.kind,
+            problem.loss.value_columns,
+            problem.loss.expression or "",
+            "; ".join(
+                _printed_row(score, length, f"{section}.score")
+                for section, score in (("student", student.score), ("teacher", teacher.score))
+                if score not in SHIPPED_SCORES
+            ),
         )
 
     def model(self) -> Any:
         """The symbolic model (imports SymPy)."""
-        from derivations.model import AttentionModel, Student, Teacher
-        from derivations.scores import SCORES
+        from derivations.model import SCALAR_LOSSES, AttentionModel, Student, Teacher, formula_loss
+        from derivations.scores import resolve
 
-        rank = self.columns if self.tied else self.columns // 2
-        student = Student(SCORES[self.student_score], rank, self.tied)
-        return AttentionModel(self.length, student, Teacher(SCORES[self.teacher_score], self.teacher_rank))
+        if self.loss in SCALAR_LOSSES:
+            return SCALAR_LOSSES[self.loss]
+        if self.loss == "expression":
+            columns = self.rank * (1 if self.tied else 2)
+            return formula_loss(self.expression, self.length, columns, self.teacher_rank)
+        student = Student(resolve(self.student_score, self.length), self.rank, self.tied, self.student_causal)
+        teacher = Teacher(resolve(self.teacher_score, self.length), self.teacher_rank, self.teacher_causal)
+        return AttentionModel(self.length, student, teacher, self.values)
+
+
+SHIPPED_SCORES = ("softmax", "linear", "relu", "sigmoid", "softmax1")
+"""Scores that need no check, so that reading a problem with them does not import SymPy."""
+
+
+def _printed_row(score: str, length: int, field: str) -> str:
+    """What a score's row function returns for so many logits, as text."""
+    from sympy import Symbol, srepr
+
+    from derivations.scores import ScoreError, resolve, row_entries
+
+    try:
+        entries = row_entries(resolve(score, length), [Symbol(f"z{b}", real=True) for b in range(length)])
+    except ScoreError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+    return ", ".join(srepr(entry) for entry in entries)
+
+
+def check_score(score: str, length: int, field: str) -> None:
+    """Refuse a score that is not a row function of so many logits.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``field``.
+    """
+    if score not in SHIPPED_SCORES:
+        _printed_row(score, length, field)
+
+
+def check_loss(expression: str, length: int, columns: int, teacher_columns: int) -> None:
+    """Refuse a formula that is not a loss of so many fields.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``loss.expression``.
+    """
+    from sympy import Symbol
+
+    from derivations.expressions import FormulaError
+    from derivations.model import formula_loss
+
+    field = "loss.expression"
+    model = formula_loss(expression, length, columns, teacher_columns)
+    h = [[Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
+    k = [[Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
+    try:
+        loss = model.loss(h, k)
+    except FormulaError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+    if not any(loss.has(symbol) for row in h for symbol in row):
+        raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceBackend:
+    """The local problem in NumPy or mpmath, to hold the compiled one against."""
+
+    module: Any
+    backend: str
+    length: int
+    columns: int
+
+    def losses(self, h: Any, k: Any, mixing: Any, parameters: Any, variance: Any) -> Any:
+        """Loss of every sample: h (N, L, r), k (N, L, t) to (N,)."""
+        return self._evaluate(h, k, mixing, parameters, variance)[0]
+
+    def gradients(self, h: Any, k: Any, mixing: Any, parameters: Any, variance: Any) -> Any:
+        """Gradient of every sample's loss in the fields, (N, L, r)."""
+        return self._evaluate(h, k, mixing, parameters, variance)[1]
+
+    def _evaluate(self, h: Any, k: Any, mixing: Any, parameters: Any, variance: Any) -> tuple[Any, Any]:
+        import numpy as np
+
+        count, size = len(h), self.length * self.columns
+        width = max(self.length, k.shape[2])
+        if self.backend == "numpy":
+            target, gradient = np.zeros((self.length, width, count)), np.zeros((self.length, self.columns, count))
+            hessian, contracted = np.zeros((size, size, count)), np.zeros((size, count))
+            fields, teacher = np.moveaxis(h, 0, -1), np.moveaxis(k, 0, -1)
+            self.module.teacher_target(teacher, mixing, parameters, target)
+            scratch = gradient, hessian, contracted
+            losses = self.module.loss_derivatives(fields, target, variance, parameters, *scratch)
+            return np.broadcast_to(losses, count), np.moveaxis(gradient, -1, 0)
+        from mpmath import mpf
+
+        def exact(values: Any) -> Any:
+            return np.vectorize(lambda x: mpf(float(x)), otypes=[object])(values)
+
+        losses, gradients = [], []
+        for one, teacher in zip(exact(h), exact(k), strict=True):
+            target, gradient = exact(np.zeros((self.length, width))), exact(np.zeros((self.length, self.columns)))
+            hessian, contracted = exact(np.zeros((size, size))), exact(np.zeros(size))
+            numbers = exact(parameters)
+            self.module.teacher_target(teacher, exact(mixing), numbers, target)
+            scratch = gradient, hessian, contracted
+            losses.append(float(self.module.loss_derivatives(one, target, exact(variance), numbers, *scratch)))
+            gradients.append(gradient.astype(float))
+        return np.array(losses), np.stack(gradients)
+
+
+@lru_cache(maxsize=8)
+def reference_backend(problem: Problem, backend: str) -> ReferenceBackend:
+    """The local problem of a problem's model printed for "numpy" or "mpmath" (imports SymPy)."""
+    from derivations.codegen import local_problem_source
+
+    model = ModelKey.of(problem).model()
+    module = ModuleType(f"attnphase_reference_{backend}")
+    exec(compile(local_problem_source(model, backend), module.__name__, "exec"), module.__dict__)
+    return ReferenceBackend(module, backend, model.length, model.columns)
 
 
 @dataclass(frozen=True)
@@ -98,8 +251,6 @@ class Kernels:
     ----------
     length, columns, teacher_rank : int
         L, r, t.
-    sign_symmetric : bool
-        The loss is unchanged by ``h -> -h`` and by ``k -> -k``.
     minimise, losses_at, targets_at : callable
         The local problem, in machine code.
     ridge, separable : Maps
@@ -111,7 +262,6 @@ class Kernels:
     length: int
     columns: int
     teacher_rank: int
-    sign_symmetric: bool
     minimise: Callable[..., None]
     losses_at: Callable[..., None]
     targets_at: Callable[..., None]
@@ -230,7 +380,6 @@ def _build(key: Any, folder: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         local = f"{local_problem_source(model, 'numba')}\n{_NEWTON.read_text(encoding='utf-8')}"
-        local += f"\nSIGN_SYMMETRIC = {model.sign_symmetric}\n"
         (aside / "local_problem.py").write_text(local, encoding="utf-8")
         for name in _MAPS:
             free_entropy = derive_free_entropy(separable=name == "separable")
@@ -259,7 +408,6 @@ def _load(folder: Path, name: str) -> Kernels:
         length=local.LENGTH,
         columns=local.COLUMNS,
         teacher_rank=local.TEACHER_RANK,
-        sign_symmetric=local.SIGN_SYMMETRIC,
         minimise=local.minimise,
         losses_at=local.losses_at,
         targets_at=local.targets_at,

@@ -92,6 +92,12 @@ class Variable:
         """Name of the standard error."""
         return f"{self.name}_stderr"
 
+    def dims_of(self, problem: Problem) -> tuple[str, ...]:
+        """Dimensions for a problem: with mixture tokens what a token has, each of its clusters has."""
+        if "token" not in self.dims or problem.tokens.kind != "mixture":
+            return self.dims
+        return ("token", "cluster", *self.dims[1:])
+
     def attributes(self) -> dict[str, Any]:
         """The attributes of the variable in a dataset."""
         attributes: dict[str, Any] = {"long_name": self.long_name, "units": "1", "latex": self.latex}
@@ -123,6 +129,7 @@ POINT_VARIABLES = (
     Variable("test_error", (), "test error per token and dimension", r"\epsilon_g", True),
     Variable("training_loss", (), "minimum of the regularised risk, divided by d", r"\epsilon_t", True),
     Variable("weight_norm", (), "squared norm of the student's weights, divided by d", r"\Vert W \Vert^2 / d", True),
+    Variable("density", (), "share of the student's weights that are not zero", r"P(w \neq 0)", True),
     Variable("linear_test_error", (), "test error of the best linear predictor", r"\epsilon_g^{\mathrm{lin}}", True),
     Variable(
         "second_minimum_share",
@@ -363,14 +370,34 @@ def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict
         if variable.has_stderr:
             unknown = np.full(shape, np.nan)
             columns[variable.stderr] = [
-                unknown if point is None else np.asarray(point.errors.get(variable.name, unknown), dtype=float)
-                for point in points
+                unknown if point is None else _error(point, variable.name, unknown) for point in points
             ]
     return columns
 
 
+def _error(point: BranchPoint, name: str, unknown: NDArray[Any]) -> NDArray[Any]:
+    if name not in point.errors:
+        return unknown
+    return np.asarray(_by_cluster(point, name, point.errors[name]), dtype=float)
+
+
 def _value(point: BranchPoint, name: str) -> Any:
-    return point.values[name] if name in point.values else getattr(point, name)
+    return _by_cluster(point, name, point.values[name] if name in point.values else getattr(point, name))
+
+
+def _by_cluster(point: BranchPoint, name: str, values: Any) -> Any:
+    """What every site has, (P, ...), as an array over token and cluster; NaN where a token has fewer clusters."""
+    if name not in _PER_SITE or point.problem.tokens.kind != "mixture":
+        return values
+    sites = point.problem.sites
+    shape = (point.problem.tokens.length, 1 + max(cluster for _, cluster in sites), *np.shape(values)[1:])
+    spread = np.full(shape, np.nan)
+    for site, (token, cluster) in enumerate(sites):
+        spread[token, cluster] = values[site]
+    return spread
+
+
+_PER_SITE = {variable.name for variable in POINT_VARIABLES if "token" in variable.dims}
 
 
 def _assemble(
@@ -385,7 +412,7 @@ def _assemble(
     leading = tuple(coordinate_name(name) for name in swept)
     variables = {}
     for variable in SCHEMAS[kind]:
-        dims = (*leading, *variable.dims)
+        dims = (*leading, *variable.dims_of(problem))
         variables[variable.name] = (dims, columns[variable.name], variable.attributes())
         if variable.has_stderr:
             variables[variable.stderr] = (dims, columns[variable.stderr], variable.stderr_attributes())
@@ -455,15 +482,17 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
         if name not in known:
             raise DatasetError(f'variable "{name}" is not part of the schema: remove it before saving.')
     columns = problem.columns
-    sizes = {"token": problem.tokens.length, "row": columns, "col": columns, "teacher": problem.teacher.rank}
+    clusters = 1 + max(cluster for _, cluster in problem.sites)
+    sizes = {"token": problem.tokens.length, "row": columns, "col": columns, "teacher": problem.teacher_columns}
+    sizes["cluster"] = clusters
     swept_fields = {ds[name].attrs.get("field", "") for name in leading}
     if {"student.rank", "student.tied", "teacher.rank", "tokens.length"} & swept_fields:
         sizes = {}  # then the common size is not the problem's
     for variable in SCHEMAS[kind]:
         for name in _names(variable):
-            _check_variable(ds, name, variable, leading, sizes)
+            _check_variable(ds, name, variable.dims_of(problem), variable, leading, sizes)
     if kind == "points":
-        _check_numbers(ds)
+        _check_numbers(ds, problem)
     return ds
 
 
@@ -508,7 +537,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     return leading
 
 
-_BRANCHES = ("semantic", "positional", "uninformed")
+_BRANCHES = ("semantic", "positional", "uninformed", "mixed")
 
 
 def _check_described(ds: xr.Dataset, name: str) -> None:
@@ -520,15 +549,20 @@ def _check_described(ds: xr.Dataset, name: str) -> None:
 
 
 def _check_variable(
-    ds: xr.Dataset, name: str, variable: Variable, leading: tuple[str, ...], sizes: Mapping[str, int]
+    ds: xr.Dataset,
+    name: str,
+    dims: tuple[str, ...],
+    variable: Variable,
+    leading: tuple[str, ...],
+    sizes: Mapping[str, int],
 ) -> None:
     if name not in ds.data_vars:
         raise DatasetError(f'variable "{name}" is missing.')
     array = ds[name]
-    expected = (*leading, *variable.dims)
+    expected = (*leading, *dims)
     if array.dims != expected:
         raise DatasetError(f'variable "{name}" has the dimensions {array.dims}, but must have {expected}.')
-    for dim in variable.dims:
+    for dim in dims:
         if array.sizes[dim] != sizes.get(dim, array.sizes[dim]):
             given = f"{array.sizes[dim]} entries along {dim}"
             raise DatasetError(f'variable "{name}" has {given}, but the problem has {sizes[dim]}.')
@@ -539,13 +573,24 @@ def _check_variable(
         raise DatasetError(f'variable "{name}" is negative somewhere.')
 
 
-def _check_numbers(ds: xr.Dataset) -> None:
-    """A point that was computed has numbers, whatever its status; only a standard error may be unknown."""
+def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
+    """A point that was computed has numbers, whatever its status; only a standard error may be unknown.
+
+    The linear predictor is defined for attention outputs only, and a token may have fewer clusters than another.
+    """
+    exists = np.zeros((problem.tokens.length, 1 + max(cluster for _, cluster in problem.sites)), dtype=bool)
+    for token, cluster in problem.sites:
+        exists[token, cluster] = True
+    clusters = xr.DataArray(exists, dims=("token", "cluster"))
     status = ds["status"]
     if not bool(status.isin(range(len(STATUS_MEANINGS))).all()):
         raise DatasetError(f'variable "status" must lie between 0 and {NOT_COMPUTED}.')
     for variable in POINT_VARIABLES:
+        if variable.name == "linear_test_error" and problem.loss.kind != "attention":
+            continue
         wrong = ds[variable.name].isnull() & (status != NOT_COMPUTED)
+        if "cluster" in variable.dims_of(problem):
+            wrong = wrong & clusters
         if bool(wrong.any()):
             raise DatasetError(f'variable "{variable.name}" is NaN at a point whose status is not not_computed.')
 

@@ -112,6 +112,7 @@ def descend(
     factor,
     target,
     variance,
+    parameters,
     known,
     best,
     other,
@@ -132,7 +133,7 @@ def descend(
     """
     shift = 0.0
     place(u, center, factor, h)
-    value = loss_derivatives(h, target, variance, gradient, hessian, contracted)
+    value = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
     norm_u = 0.0
     for i in range(SIZE):
         norm_u += u[i] * u[i]
@@ -156,7 +157,7 @@ def descend(
                 norm_trial += trial[i] * trial[i]
             place(trial, center, factor, h)
             # slope and curvature keep the accepted point's derivatives, so these can be the trial's already
-            value_trial = loss_derivatives(h, target, variance, gradient, hessian, contracted)
+            value_trial = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
             energy_trial = 0.5 * norm_trial + value_trial
             # rounding decides below 1e-14 of the energy: accept, the gradient is the stopping rule
             if energy_trial <= energy - 1e-4 * decrease + 4e-16 * (1.0 + abs(energy)):
@@ -165,7 +166,7 @@ def descend(
             shift = max(4.0 * shift, 0.1)
         if not accepted:
             place(u, center, factor, h)
-            value = loss_derivatives(h, target, variance, gradient, hessian, contracted)
+            value = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
             return energy, value, -iteration - 1
         for i in range(SIZE):
             u[i] = trial[i]
@@ -209,7 +210,7 @@ def start_field(s, center, k, previous, second, mode, start):
         return False
     for a in range(LENGTH):
         for i in range(COLUMNS):
-            lifted = k[a, i % TEACHER_RANK]
+            lifted = k[a, LIFT[i]]
             if s == 0:
                 start[a, i] = center[a, i]
             elif s == 1:
@@ -237,14 +238,14 @@ def to_scaled(start, center, factor, u):
 
 
 @njit(
-    "void(float64[:,:,::1], float64[:,:,::1], float64[:,:,::1], float64[:,::1], float64, float64[::1], int64,"
+    "void(float64[:,:,::1], float64[:,:,::1], float64[:,:,::1], float64[:,::1], float64[::1], float64[::1], int64,"
     "float64[:,:,:,::1], float64[:,::1], float64[::1], float64[:,:,::1], int64[::1])",
     cache=True,
     nogil=True,
     error_model="numpy",
 )
 def minimise(
-    centers, teacher_fields, factor, mixing, omega, variance, mode, minima, energies, losses, residuals, flags
+    centers, teacher_fields, factor, mixing, parameters, variance, mode, minima, energies, losses, residuals, flags
 ):
     """Lowest and second-lowest minimum of the local problem of every sample.
 
@@ -255,8 +256,8 @@ def minimise(
     teacher_fields : (N, L, t) array
     factor : (L, r, r) array
         Lower Cholesky factor of V.
-    mixing, omega, variance : (L, L) array, float, (L,) array
-        Parameters of the loss.
+    mixing, parameters, variance : (L, L), (3,) and (L,) arrays
+        Parameters of the loss: the matrix A; omega and the temperatures of student and teacher; the diagonal of D.
     mode : int
         COLD, WARM, FROM_ZERO or REFRESH: the starting points.
     minima : (N, 2, L, r) array, in and out
@@ -286,11 +287,24 @@ def minimise(
     for sample in range(centers.shape[0]):
         center = centers[sample]
         k = teacher_fields[sample]
-        teacher_target(k, mixing, omega, target)
+        teacher_target(k, mixing, parameters, target)
         best_energy = np.inf
         other_energy = np.inf
         best_loss = 0.0
         best_flag = 0
+        if closed_form(center, target, factor, h):
+            best_loss = loss(h, target, variance, parameters)
+            to_scaled(h, center, factor, u)
+            best_energy = best_loss
+            for i in range(SIZE):
+                best_energy += 0.5 * u[i] * u[i]
+            copy_start(h, minima[sample, 0])
+            copy_start(h, minima[sample, 1])
+            energies[sample, :] = best_energy
+            losses[sample] = best_loss
+            residuals[sample, 0, 0] = u[0] / factor[0, 0, 0]
+            flags[sample] = 0
+            continue
         s = 0
         while start_field(s, center, k, minima[sample, 0], minima[sample, 1], mode, start):
             if s == 1 and (mode == WARM or mode == REFRESH) and energies[sample, 0] == energies[sample, 1]:
@@ -305,6 +319,7 @@ def minimise(
                 factor,
                 target,
                 variance,
+                parameters,
                 known,
                 best,
                 other,
@@ -352,26 +367,26 @@ def minimise(
 
 
 @njit(
-    "void(float64[:,:,::1], float64[:,:,::1], float64[:,::1], float64, float64[::1], float64[::1])",
+    "void(float64[:,:,::1], float64[:,:,::1], float64[:,::1], float64[::1], float64[::1], float64[::1])",
     cache=True,
     nogil=True,
     error_model="numpy",
 )
-def losses_at(fields, teacher_fields, mixing, omega, variance, losses):
+def losses_at(fields, teacher_fields, mixing, parameters, variance, losses):
     """Loss of every sample at given fields (N, L, r), without any minimisation."""
     target = np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))
     for sample in range(fields.shape[0]):
-        teacher_target(teacher_fields[sample], mixing, omega, target)
-        losses[sample] = loss(fields[sample], target, variance)
+        teacher_target(teacher_fields[sample], mixing, parameters, target)
+        losses[sample] = loss(fields[sample], target, variance, parameters)
 
 
 @njit(
-    "void(float64[:,:,::1], float64[:,::1], float64, float64[:,:,::1])",
+    "void(float64[:,:,::1], float64[:,::1], float64[::1], float64[:,:,::1])",
     cache=True,
     nogil=True,
     error_model="numpy",
 )
-def targets_at(teacher_fields, mixing, omega, targets):
+def targets_at(teacher_fields, mixing, parameters, targets):
     """Teacher's target of every sample, (N, L, L) (or (N, L, t) for a scalar loss)."""
     for sample in range(teacher_fields.shape[0]):
-        teacher_target(teacher_fields[sample], mixing, omega, targets[sample])
+        teacher_target(teacher_fields[sample], mixing, parameters, targets[sample])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,9 @@ _Element = tuple[list[int], NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Overlaps:
-    """Order parameters (6) of L tokens, with r student columns and teacher rank t.
+    """Order parameters (6), with r student columns and teacher rank t.
+
+    They are carried by L sites: the tokens, or for mixture tokens the pairs of a token and one of its clusters.
 
     Attributes
     ----------
@@ -133,7 +134,7 @@ class Sector:
     basis : (P, D) array
         Orbits of packed entries as columns, with entries -1, 0, 1.
     group : tuple
-        The symmetries: (order of the tokens, (r, r) student matrix, (t, t) teacher matrix).
+        The symmetries: (order of the sites, (r, r) student matrix, (t, t) teacher matrix).
     length, columns, teacher_rank : int
     """
 
@@ -144,33 +145,22 @@ class Sector:
     teacher_rank: int
 
     @classmethod
-    def of(cls, start: Overlaps, permutations: tuple[tuple[int, ...], ...], rank: int, sign_symmetric: bool) -> Sector:
+    def of(cls, start: Overlaps, symmetries: tuple[tuple[tuple[int, ...], Array, Array], ...]) -> Sector:
         """The sector of a starting point.
 
-        The candidates are the permutations of the tokens, combined for a sign-symmetric loss with the reflections and
-        exchanges of the student's columns (the discrete part of its gauge freedom) and of the teacher's. Those that
-        leave the start unchanged define the sector. A semantic start has m = 0 this way, a positional one theta = 0,
-        and an uninformed one q proportional to the identity; and no direction is left along which W -> W O could drift.
+        Those of the problem's symmetries that leave the start unchanged define the sector. A semantic start has m = 0
+        this way, a positional one theta = 0, and an uninformed one q proportional to the identity; and no direction is
+        left along which W -> W O could drift.
 
         Parameters
         ----------
         start : Overlaps
-        permutations : tuple of permutations
-            Permutations of the tokens that leave the problem unchanged, the identity among them.
-        rank : int
-            Columns of Q; untied weights reflect and exchange the columns of Q and K together.
-        sign_symmetric : bool
-            The loss depends on the fields only through ``h h^T`` (or ``h_Q h_K^T``) and ``k k^T``.
+        symmetries : tuple of (order of the sites, (r, r) array, (t, t) array)
+            From `symmetries.problem_symmetries`, the identity among them.
         """
         length, columns, teacher_rank = start.theta.shape
-        copies = np.eye(columns // rank)
-        student = [np.kron(copies, A) for A in _signed_permutations(rank)] if sign_symmetric else [np.eye(columns)]
-        teacher = _signed_permutations(teacher_rank) if sign_symmetric else [np.eye(teacher_rank)]
-        group = tuple(
-            element
-            for element in itertools.product([list(p) for p in permutations], student, teacher)
-            if _unchanged(start, element)
-        )
+        candidates = (([*order], A, B) for order, A, B in symmetries)
+        group = tuple(element for element in candidates if _unchanged(start, element))
         size = len(start.pack())
         basis, covered = [], np.zeros(size, dtype=bool)
         for i in range(size):
@@ -216,13 +206,6 @@ def _exact_mean(values: Sequence[Array]) -> Array:
     """Mean in which opposite values cancel exactly: the largest is added to the smallest."""
     ordered = np.sort(np.stack(values), axis=0)
     return ((ordered + ordered[::-1]) / 2).mean(axis=0)
-
-
-def _signed_permutations(size: int) -> list[Array]:
-    """Reflections and exchanges of ``size`` columns; beyond two columns the reflections alone."""
-    orders = itertools.permutations(range(size)) if size <= 2 else [tuple(range(size))]
-    signs = list(itertools.product((1.0, -1.0), repeat=size))
-    return [np.eye(size)[list(order)] * np.array(sign)[:, None] for order in orders for sign in signs]
 
 
 def _transformed(overlaps: Overlaps, element: _Element) -> Overlaps:

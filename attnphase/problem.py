@@ -260,7 +260,7 @@ class SpectrumLaw:
         _PLAIN,
     ] = None
     variances: Annotated[
-        tuple[_Variance, _Variance] | None,
+        Annotated[tuple[_Variance, ...], Field(min_length=2, max_length=2)] | None,
         Field(description="a list of two numbers from 0 to 1e12"),
         _PLAIN,
     ] = None
@@ -317,8 +317,8 @@ class SpectrumLaw:
         if isinstance(self.variance, tuple) and len(self.variance) != count:
             raise ProblemError(
                 "tokens.spectrum",
-                f"tokens.spectrum.variance has {len(self.variance)} numbers, but there are {count} of"
-                " tokens or clusters: give one for each, or a single one for all.",
+                f"tokens.spectrum.variance has {len(self.variance)} numbers, but must have {count}: give one for each"
+                " token (for a mixture: for each cluster of each token), or a single one for all.",
             )
         mean = np.broadcast_to(np.asarray(self.variance, dtype=float), (count,))
         atoms = self.atoms if self.kind == "power-law" and self.atoms is not None else 1
@@ -1489,20 +1489,17 @@ class Problem:
         for name in given:
             first, second, chosen = blocks[name]
             index = np.concatenate(parts[chosen])
-            lowest = _lowest_correlation(gram[np.ix_(index, index)])
-            if lowest < -_RELATIVE_TOLERANCE:
+            fault = _gram_fault(gram[np.ix_(index, index)])
+            if fault:
                 raise ProblemError(
-                    name,
-                    f"{name} has products that no {first} and {second} can have: their Gram matrix, scaled to a unit"
-                    f" diagonal, has the eigenvalue {lowest:.4g}; make the products smaller.",
+                    name, f"{name} has products that no {first} and {second} can have: {fault}; make them smaller."
                 )
-        lowest = _lowest_correlation(gram)
-        if lowest < -_RELATIVE_TOLERANCE:
+        fault = _gram_fault(gram)
+        if fault:
             raise ProblemError(
                 given[0],
-                f"{_listed(given)} have products that no vectors can have together: the joint Gram matrix of cluster"
-                " directions, encodings and teacher, scaled to a unit diagonal, has the eigenvalue"
-                f" {lowest:.4g}; make the products smaller.",
+                f"{_listed(given)} have products that no cluster directions, encodings and teacher can have together:"
+                f" {fault}; make them smaller.",
             )
 
     def _check_loss(self) -> None:
@@ -1935,13 +1932,16 @@ def _table_or_zeros(table: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     return np.zeros(shape) if table is None else np.array(table, dtype=float).reshape(shape)
 
 
-def _lowest_correlation(gram: NDArray[np.float64]) -> float:
-    """Smallest eigenvalue of a Gram matrix scaled to a unit diagonal; -inf if a null vector has products."""
+def _gram_fault(gram: NDArray[np.float64]) -> str | None:
+    """Say why a symmetric matrix cannot be a Gram matrix, if it cannot."""
     norms = np.sqrt(np.diag(gram))
     if np.any(gram[norms == 0]):
-        return -np.inf
+        return "a vector of norm 0 has none but 0"
     norms = np.where(norms == 0, 1.0, norms)
-    return float(np.linalg.eigvalsh(gram / norms[:, None] / norms)[0])
+    lowest = float(np.linalg.eigvalsh(gram / norms[:, None] / norms)[0])
+    if lowest >= -_RELATIVE_TOLERANCE:
+        return None
+    return f"their Gram matrix, scaled to a unit diagonal, has the eigenvalue {lowest:.4g}"
 
 
 def _simplex(length: int) -> tuple[tuple[float, ...], ...]:

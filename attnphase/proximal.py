@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.compiled import Kernels
-from attnphase.prior import Spectrum
 from attnphase.problem import Problem
+from attnphase.spectrum import Spectrum
 
 __all__ = ["Minima", "ProximalPoints", "ProximalProblem", "Starts"]
 
@@ -82,9 +82,12 @@ class ProximalProblem:
     threads: int = 1
 
     @property
-    def _parameters(self) -> tuple[Array, float, Array]:
-        mixing = np.ascontiguousarray(self.problem.mixing_matrix, dtype=float)
-        return mixing, float(self.problem.teacher.omega), np.ascontiguousarray(self.spectrum.token_variances)
+    def parameters(self) -> tuple[Array, Array]:
+        """Mixing matrix and the other numbers that the loss depends on."""
+        problem = self.problem
+        mixing = np.ascontiguousarray(problem.mixing_matrix, dtype=float)
+        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
+        return mixing, np.array(numbers, dtype=float)
 
     def minimise(
         self,
@@ -99,69 +102,95 @@ class ProximalProblem:
 
         Parameters
         ----------
-        omega, k : (signs, S, n, L, r) and (signs, S, n, L, t) arrays
-        variance : (L, r, r) array
-            V.
+        omega, k : (C, signs, S, n, L, r) and (C, signs, S, n, L, t) arrays
+            Centres and the teacher's fields for every configuration of clusters.
+        variance : (P, r, r) array
+            V of every site.
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
         """
-        shape = omega.shape[1:-2]
+        configurations, _ = self.problem.cluster_law
+        shape = omega.shape[2:-2]
         chosen = sorted({source for source, _ in orbit})
-        centers = np.ascontiguousarray(omega[chosen].reshape(-1, *omega.shape[-2:]))
-        teacher = np.ascontiguousarray(k[chosen].reshape(-1, *k.shape[-2:]))
-        nodes = len(centers)
+        count = len(configurations)
+        centers = np.ascontiguousarray(omega[:, chosen].reshape(count, -1, *omega.shape[-2:]))
+        teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
+        nodes = centers.shape[1]
+        total = count * nodes
         if starts in (Starts.WARM, Starts.REFRESH):
-            if previous is None or len(previous.energies) != nodes:
+            if previous is None or len(previous.energies) != total:
                 raise ValueError("a warm pass needs the minima of a pass over the same nodes")
             fields, energies = previous.fields.copy(), previous.energies.copy()
         else:
-            fields, energies = np.zeros((nodes, 2, *centers.shape[1:])), np.zeros((nodes, 2))
-        losses, residuals, steps = np.empty(nodes), np.empty_like(centers), np.empty(nodes, dtype=np.int64)
-        factor = np.linalg.cholesky(variance)
+            fields, energies = np.zeros((total, 2, *centers.shape[2:])), np.zeros((total, 2))
+        losses, residuals = np.empty(total), np.empty((total, *centers.shape[2:]))
+        steps = np.empty(total, dtype=np.int64)
+        factors = np.linalg.cholesky(variance)
+        mixing, parameters = self.parameters
 
-        def run(part: slice) -> None:
+        def run(configuration: int, part: slice) -> None:
+            sites = configurations[configuration]
+            here = slice(configuration * nodes + part.start, configuration * nodes + part.stop)
             self.kernels.minimise(
-                centers[part],
-                teacher[part],
-                factor,
-                *self._parameters,
+                centers[configuration, part],
+                teacher[configuration, part],
+                np.ascontiguousarray(factors[sites]),
+                mixing,
+                parameters,
+                np.ascontiguousarray(self.spectrum.site_variances[sites]),
                 int(starts),
-                fields[part],
-                energies[part],
-                losses[part],
-                residuals[part],
-                steps[part],
+                fields[here],
+                energies[here],
+                losses[here],
+                residuals[here],
+                steps[here],
             )
 
-        self._in_parts(run, nodes)
+        self._in_parts(run, count, nodes)
 
         def spread(values: Array) -> Array:
-            return values.reshape(len(chosen), *shape, *values.shape[1:])
+            return values.reshape(count, len(chosen), *shape, *values.shape[1:])
 
         index = [chosen.index(source) for source, _ in orbit]
-        factors = np.array([factor for _, factor in orbit], dtype=float)[:, None, None, None, None]
+        factors_of = np.array([factor for _, factor in orbit], dtype=float)[:, None, None, None, None]
         points = ProximalPoints(
-            factors * spread(residuals)[index], spread(energies[:, 0])[index], spread(losses)[index]
+            factors_of * spread(residuals)[:, index], spread(energies[:, 0])[:, index], spread(losses)[:, index]
         )
         return points, Minima(fields, energies, steps)
 
     def losses(self, fields: Array, k: Array) -> Array:
-        """Loss at given fields (..., L, r) and teacher fields (..., L, t), without minimisation."""
-        flat = np.ascontiguousarray(fields.reshape(-1, *fields.shape[-2:]))
-        teacher = np.ascontiguousarray(k.reshape(-1, *k.shape[-2:]))
-        losses = np.empty(len(flat))
-        self._in_parts(
-            lambda part: self.kernels.losses_at(flat[part], teacher[part], *self._parameters, losses[part]), len(flat)
-        )
+        """Loss at given fields (C, ..., L, r) and teacher fields (C, ..., L, t), without minimisation."""
+        configurations, _ = self.problem.cluster_law
+        count = len(configurations)
+        flat = np.ascontiguousarray(fields.reshape(count, -1, *fields.shape[-2:]))
+        teacher = np.ascontiguousarray(k.reshape(count, -1, *k.shape[-2:]))
+        losses = np.empty(flat.shape[:2])
+        mixing, parameters = self.parameters
+
+        def run(configuration: int, part: slice) -> None:
+            variance = np.ascontiguousarray(self.spectrum.site_variances[configurations[configuration]])
+            self.kernels.losses_at(
+                flat[configuration, part],
+                teacher[configuration, part],
+                mixing,
+                parameters,
+                variance,
+                losses[configuration, part],
+            )
+
+        self._in_parts(run, count, flat.shape[1])
         return losses.reshape(fields.shape[:-2])
 
-    def _in_parts(self, run: Callable[[slice], None], nodes: int) -> None:
+    def _in_parts(self, run: Callable[[int, slice], None], count: int, nodes: int) -> None:
         """The kernel releases the interpreter's lock, so threads share the nodes."""
-        if self.threads <= 1 or nodes < 2048:
-            run(slice(0, nodes))
-            return
-        edges = np.linspace(0, nodes, 2 * self.threads + 1).astype(int)
-        list(_pool(self.threads).map(run, [slice(a, b) for a, b in pairwise(edges)]))
+        parts = 1 if self.threads <= 1 or count * nodes < 2048 else max(1, 2 * self.threads // count)
+        edges = np.linspace(0, nodes, parts + 1).astype(int)
+        jobs = [(c, slice(a, b)) for c in range(count) for a, b in pairwise(edges.tolist())]
+        if self.threads <= 1 or count * nodes < 2048:
+            for job in jobs:
+                run(*job)
+        else:
+            list(_pool(self.threads).map(run, *zip(*jobs, strict=True)))
 
 
 @cache

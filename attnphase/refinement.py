@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from attnphase.compiled import Kernels
 from attnphase.gaussian import Rule, gauss_hermite, published_rule, sobol
 from attnphase.problem import Problem, ProblemError
+from attnphase.spectrum import Spectrum
+from attnphase.symmetries import is_sign_symmetric
 
 __all__ = ["Refinement", "check_affordable"]
 
@@ -29,7 +31,7 @@ def check_affordable(problem: Problem) -> None:
         Naming ``integration.rule``.
     """
     if problem.integration.rule == "gauss-hermite":
-        dimensions = problem.tokens.length * (problem.columns + problem.teacher.rank)
+        dimensions = problem.tokens.length * (problem.columns + problem.teacher_columns)
         _check_tensor(problem.integration.nodes or GAUSS_HERMITE_ORDERS[0], dimensions)
 
 
@@ -48,6 +50,7 @@ class Refinement:
 
     problem: Problem
     kernels: Kernels
+    spectrum: Spectrum
     max_nodes: int
 
     @property
@@ -56,21 +59,26 @@ class Refinement:
         student = self.kernels.length * self.kernels.columns
         return student + self.kernels.length * self.kernels.teacher_rank, student
 
+    @property
+    def symmetric(self) -> bool:
+        """Whether fields may be averaged over the four sign changes of student and teacher."""
+        return is_sign_symmetric(self.kernels) and not self.spectrum.teacher_means.any()
+
     def sobol(self, points: int) -> Rule:
         """Sobol rule with so many points per replicate."""
         seed = self.problem.integration.seed
-        return sobol(*self.dimensions, self.kernels.sign_symmetric, points, REPLICATES, seed)
+        return sobol(*self.dimensions, self.symmetric, points, REPLICATES, seed)
 
     def gauss_hermite(self, order: int) -> Rule:
         """Tensor rule, if it is not too large."""
         _check_tensor(order, self.dimensions[0])
-        return gauss_hermite(*self.dimensions, self.kernels.sign_symmetric, order)
+        return gauss_hermite(*self.dimensions, self.symmetric, order)
 
     def first(self) -> Rule:
         """Where a solve starts: few nodes."""
         integration = self.problem.integration
         if integration.rule == "published":
-            return published_rule(self.kernels.sign_symmetric)
+            return published_rule(self.symmetric)
         if integration.rule == "gauss-hermite":
             return self.gauss_hermite(integration.nodes or GAUSS_HERMITE_ORDERS[0])
         return self.sobol(COARSE_POINTS)

@@ -25,12 +25,14 @@ from attnphase.compiled import Kernels, kernels_for
 from attnphase.fixed_point import METHODS, Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.gaussian import Rule
 from attnphase.overlaps import Overlaps, Sector
-from attnphase.prior import Spectrum
+from attnphase.prior import Prior
 from attnphase.problem import Problem, ProblemError
 from attnphase.proximal import Minima
 from attnphase.refinement import Refinement, check_affordable
-from attnphase.starts import BRANCHES, informed_signal, initial_overlaps, token_permutations
+from attnphase.spectrum import Spectrum
+from attnphase.starts import branches_of, informed_signal, initial_overlaps
 from attnphase.state_evolution import Response, StateEvolution, flatten, response_at, restore, standard_errors
+from attnphase.symmetries import is_sign_symmetric, problem_symmetries
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -225,7 +227,7 @@ def solve_point(
     problem : Problem
     alpha : float
         Sample complexity n/d, positive.
-    branch : {"semantic", "positional", "uninformed"}
+    branch : {"semantic", "positional", "uninformed", "mixed"}
         Names the result and, without `start`, chooses the starting point.
     start : Overlaps or BranchPoint, optional
         Where to start from; a neighbouring point of the branch also lends its Jacobian.
@@ -293,9 +295,9 @@ def _solve_point(
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
     symmetric_point = beginning if exact else informed
-    sector = Sector.of(symmetric_point, token_permutations(problem), problem.student.rank, kernels.sign_symmetric)
+    sector = sector_of(symmetric_point, problem, kernels, spectrum)
     run = _Run(problem, alpha, settings, kernels, spectrum, sector)
-    rules = Refinement(problem, kernels, settings.max_nodes)
+    rules = Refinement(problem, kernels, spectrum, settings.max_nodes)
 
     refine = settings.method == "newton" and problem.integration.rule != "published"
     # a neighbour's derivatives serve again unless Newton's method has trouble with them
@@ -350,13 +352,19 @@ def _solve_point(
     return _branch_point(run, branch, map_, found, measured, response)
 
 
+def sector_of(start: Overlaps, problem: Problem, kernels: Kernels, spectrum: Spectrum) -> Sector:
+    """The sector of a starting point under the problem's symmetries."""
+    even = Prior.of(problem, kernels, spectrum).even
+    return Sector.of(start, problem_symmetries(problem, kernels, spectrum, even=even))
+
+
 def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:
     """Whether an iteration that did not converge is on its slow way to the uninformed point.
 
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
     smaller still, the branch has no fixed point of its own here.
     """
-    if found.status is Status.converged or branch == "uninformed" or not map_.kernels.sign_symmetric:
+    if found.status is Status.converged or branch == "uninformed" or not is_sign_symmetric(map_.kernels):
         return False
     small = informed_signal(map_.unpack(found.point), branch)
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
@@ -369,9 +377,8 @@ def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings)
     informed = initial_overlaps(problem, branch)
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     rough = replace(settings, tolerance=1e-3, max_maps=75)
-    sector = Sector.of(informed, token_permutations(problem), problem.student.rank, kernels.sign_symmetric)
-    run = _Run(problem, alpha, rough, kernels, spectrum, sector)
-    map_ = run.map(Refinement(problem, kernels, settings.max_nodes).first())
+    run = _Run(problem, alpha, rough, kernels, spectrum, sector_of(informed, problem, kernels, spectrum))
+    map_ = run.map(Refinement(problem, kernels, spectrum, settings.max_nodes).first())
     found = run.coarse(map_, map_.pack(informed))
     overlaps = map_.unpack(found.point)
     present = informed_signal(overlaps, branch) > SMALL_SIGNAL * informed_signal(informed, branch)
@@ -456,6 +463,6 @@ def solve(
     settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads)
     if branch != "all":
         return from_points([solve_point(problem, alpha, branch, start=start, settings=settings)], {})
-    names = [b for b in BRANCHES if b != "positional" or np.any(problem.positions_gram)]
+    names = branches_of(problem)
     points = [solve_point(problem, alpha, name, start=start, settings=settings) for name in names]
     return from_points(points, {"branch": names})

@@ -16,7 +16,7 @@ from attnphase.channel import Channel, ChannelPass
 from attnphase.fixed_point import finite_difference_jacobian
 from attnphase.gaussian import Rule
 from attnphase.overlaps import Conjugates, Overlaps, Sector
-from attnphase.prior import overlaps_from_conjugates
+from attnphase.prior import Prior
 from attnphase.proximal import Minima, Starts
 
 __all__ = ["NEAR_DEGENERATE", "Response", "StateEvolution", "flatten", "response_at", "restore", "standard_errors"]
@@ -35,7 +35,7 @@ class StateEvolution:
     Attributes
     ----------
     lift : bool
-        Extend the map beyond its domain, see `prior.overlaps_from_conjugates`.
+        Extend the map beyond its domain, see `prior.Prior.overlaps`.
     last : ChannelPass or None
         Of the last evaluation.
     minima : Minima or None
@@ -45,6 +45,7 @@ class StateEvolution:
     def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
         self.channel, self.alpha, self.sector = channel, alpha, sector
         self.problem, self.kernels = channel.problem, channel.kernels
+        self.prior = Prior.of(channel.problem, channel.kernels, channel.spectrum)
         self.lift = False
         self.at: Array | None = None  # where `last` was evaluated
         self.minima: Minima | None = None
@@ -73,7 +74,7 @@ class StateEvolution:
         if not overlaps.feasible(self.channel.spectrum.rho):
             return None
         orbit = self.channel.representatives(overlaps)
-        representatives = len({source for source, _ in orbit})
+        representatives = len({source for source, _ in orbit}) * len(self.channel.probabilities)
         starts = Starts.COLD
         if self.channel.rule.name == "published":
             starts = Starts.FROM_ZERO
@@ -106,10 +107,7 @@ class StateEvolution:
 
     def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Overlaps from conjugates, equation (7)."""
-        strength = self.problem.regularizer.strength
-        return overlaps_from_conjugates(
-            self.kernels, self.channel.spectrum, strength, conjugates, lift=lift or self.lift
-        )
+        return self.prior.overlaps(conjugates, lift=lift or self.lift)
 
     def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
         """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
@@ -136,14 +134,14 @@ class StateEvolution:
             if image is None:
                 return None
             images.append(image)
-        observables = self.kernels.observables(
+        observables = self.prior.maps.observables(
             alpha=self.alpha,
-            ridge=self.problem.regularizer.strength,
-            **channel.spectrum.arguments(),
+            **self.prior.arguments(hats),
             field_mean=lambda values: values,
             envelope=envelope[:, None, None],
             loss_at_prox=loss_at_prox[:, None, None],
             loss_at_omega=loss_at_omega[:, None, None],
+            length=self.problem.tokens.length,
             q=overlaps.q[:, None],
             V=overlaps.V[:, None],
             q_hat=hats.q_hat,
@@ -161,6 +159,7 @@ class StateEvolution:
             "m_hat": np.moveaxis(hats.m_hat[..., 0], 1, 0),
             "theta_hat": np.moveaxis(hats.theta_hat, 1, 0),
             **observables,
+            "density": self.prior.density(hats),
             "second_minimum_share": second_minimum_share,
         }
 
@@ -168,17 +167,17 @@ class StateEvolution:
         """Share of nodes whose second minimum lies less than ``within`` above the lowest, per replicate (S,)."""
         assert self.minima is not None
         rule = self.channel.rule
-        near = (self.minima.gap < within).reshape(-1, *rule.nodes.shape[:2])
-        return (near @ rule.weights).mean(axis=0)
+        probabilities = self.channel.probabilities
+        near = (self.minima.gap < within).reshape(len(probabilities), -1, *rule.nodes.shape[:2])
+        return probabilities @ (near @ rule.weights).mean(axis=1)
 
     def free_entropy(self, x: Array) -> float:
         """``-Phi`` at ``x`` and its conjugates."""
         assert self.last is not None
         overlaps, hats = self.unpack(x), self.last.conjugates.mean()
-        terms = self.kernels.free_entropy_terms(
+        terms = self.prior.maps.free_entropy_terms(
             alpha=self.alpha,
-            ridge=self.problem.regularizer.strength,
-            **self.channel.spectrum.arguments(),
+            **self.prior.arguments(hats),
             field_mean=lambda values: values,
             envelope=self.last.envelope.mean().reshape(1, 1, 1),
             q=overlaps.q[:, None],

@@ -13,23 +13,24 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from textwrap import indent
 from typing import Any
 
-from sympy import Expr, Integer, Pow, Symbol, cse, exp, numbered_symbols
+from sympy import Add, Expr, Integer, Pow, Symbol, cse, exp, numbered_symbols
 from sympy.printing.pycode import PythonCodePrinter
 
 from derivations.array_maps import state_evolution_functions
+from derivations.functions import with_known_functions
 from derivations.layout import WIDTH, folded
 from derivations.model import AttentionModel, ScalarModel
-from derivations.scores import RowScore
+from derivations.scores import RowScore, row_entries
 
 __all__ = ["BACKENDS", "local_problem_source", "module_source"]
 
 _HEADERS = {
     "numba": """\
-from math import cos, cosh, exp, log, sin, sinh, sqrt, tanh
+from math import cos, cosh, exp, log, log1p, sin, sinh, sqrt, tanh
 
 from numba import njit
 
@@ -44,9 +45,41 @@ def largest_of(a, b):
 @compiled
 def ratio(p, q):
     return p / q
+
+
+@compiled
+def step(x):
+    return 1.0 if x > 0.0 else 0.0
+
+
+@compiled
+def sign(x):
+    return 1.0 if x > 0.0 else (-1.0 if x < 0.0 else 0.0)
+
+
+@compiled
+def modulus(x):
+    return abs(x)
+
+
+@compiled
+def relu(x):
+    return x if x > 0.0 else 0.0
+
+
+@compiled
+def sigmoid(x):
+    small = exp(-abs(x))
+    return 1.0 / (1.0 + small) if x > 0.0 else small / (1.0 + small)
+
+
+@compiled
+def softplus(x):
+    return relu(x) + log1p(exp(-abs(x)))
 """,
     "numpy": """\
-from numpy import cos, cosh, exp, log, sin, sinh, sqrt, tanh
+from numpy import cos, cosh, exp, log, logaddexp, sign, sin, sinh, sqrt, tanh
+from numpy import abs as modulus
 from numpy import maximum as largest_of
 
 
@@ -56,11 +89,28 @@ def compiled(function):
 
 def ratio(p, q):
     return p / q
+
+
+def step(x):
+    return (x > 0.0) * 1.0
+
+
+def relu(x):
+    return largest_of(x, 0.0)
+
+
+def sigmoid(x):
+    return (1.0 + tanh(x / 2.0)) / 2.0
+
+
+def softplus(x):
+    return logaddexp(0.0, x)
 """,
     "mpmath": """\
-from mpmath import cos, cosh, exp, log, mpf, sin, sinh, sqrt, tanh
+from mpmath import cos, cosh, exp, log, mpf, sign, sin, sinh, sqrt, tanh
 
 largest_of = max
+modulus = abs
 
 
 def compiled(function):
@@ -69,6 +119,22 @@ def compiled(function):
 
 def ratio(p, q):
     return mpf(p) / q
+
+
+def step(x):
+    return mpf(1) if x > 0 else mpf(0)
+
+
+def relu(x):
+    return largest_of(x, mpf(0))
+
+
+def sigmoid(x):
+    return 1 / (1 + exp(-x))
+
+
+def softplus(x):
+    return log(1 + exp(x))
 """,
 }
 BACKENDS = tuple(_HEADERS)
@@ -78,7 +144,8 @@ class _ScalarPrinter(PythonCodePrinter):
     """Straight-line scalar code with the bare function names that every header provides."""
 
     def __init__(self) -> None:
-        super().__init__({"fully_qualified_modules": False, "user_functions": {}})
+        known = ("Step", "Sign", "Modulus", "Relu", "Sigmoid", "Softplus")
+        super().__init__({"fully_qualified_modules": False, "user_functions": {n: n.lower() for n in known}})
 
     def _print_exp(self, expr: Any) -> str:
         return f"exp({self._print(expr.args[0])})"
@@ -155,116 +222,234 @@ class _Lifted:
         return result
 
 
-def _logits(field: str, pairs: Sequence[tuple[int, int]], length: int, score: RowScore) -> str:
+def _logits(field: str, pairs: Sequence[tuple[int, int]], visible: int, score: RowScore) -> str:
     """Row ``a`` of the logits as scalars ``z0, z1, ...``, shifted by the largest where the score allows it."""
     lines = []
-    for b in range(length):
+    for b in range(visible):
         products = " + ".join(f"{field}[a, {i}] * {field}[{b}, {j}]" for i, j in pairs)
-        lines.append(f"z{b} = {products}")
+        lines.append(f"z{b} = ({products}) * inverse_temperature")
+    names = [f"z{b}" for b in range(visible)]
+    if score.null_logit:
+        lines.append("null = 0.0 * z0")
+        names.append("null")
     if score.shift_invariant:
-        lines.append("largest = z0")
-        lines += [f"largest = largest_of(largest, z{b})" for b in range(1, length)]
-        lines += [f"z{b} = z{b} - largest" for b in range(length)]
+        lines.append(f"largest = {names[0]}")
+        lines += [f"largest = largest_of(largest, {name})" for name in names[1:]]
+        lines += [f"{name} = {name} - largest" for name in names]
     return "\n".join(lines)
 
 
-def _row_loss(score: RowScore, length: int) -> tuple[list[Symbol], Expr]:
-    """Loss of one row, ``1/2 sum_b D_b (S_b - T_b)^2``, as a function of its logits."""
-    z = [Symbol(f"z{b}") for b in range(length)]
-    target = [Symbol(f"target_{b}") for b in range(length)]
-    weight = [Symbol(f"variance_{b}") for b in range(length)]
-    row = score.row(z)
-    loss = sum((w * (s - y) ** 2 for s, y, w in zip(row, target, weight, strict=True)), Integer(0)) / 2
-    return z, loss
+_NULL = Symbol("null", real=True)  # the logit that is zero before the largest is subtracted
 
 
-def _row_constants(length: int) -> str:
-    lines = [f"target_{b} = target[a, {b}]" for b in range(length)]
-    lines += [f"variance_{b} = variance[{b}]" for b in range(length)]
+def _row_values(score: RowScore, z: Sequence[Symbol]) -> tuple[Any, ...]:
+    """Entries of a row of the attention matrix, in the symbols of the generated code."""
+    if not score.null_logit:
+        return row_entries(score, z)
+    return tuple(score.row([*z, _NULL]))[: len(z)]
+
+
+def _row_loss(model: AttentionModel, visible: int) -> tuple[list[Symbol], list[Symbol], Expr]:
+    """Loss of one row as a function of its visible logits and, with a value matrix, of all visible values.
+
+    ``1/2 sum_b D_b (S_b - T_b)^2``, or ``1/2 sum_c (sum_b S_b v_bc - y_c)^2``.
+    """
+    z = [Symbol(f"z{b}", real=True) for b in range(visible)]
+    row = _row_values(model.student.score, z)
+    if model.values:
+        v = [[Symbol(f"v{b}_{c}", real=True) for c in range(model.values)] for b in range(visible)]
+        outputs = [Add(*(s * v[b][c] for b, s in enumerate(row))) for c in range(model.values)]
+        targets = [Symbol(f"target_{c}", real=True) for c in range(model.values)]
+        loss = Add(*((y - output) ** 2 for y, output in zip(targets, outputs, strict=True))) / 2
+        return z, [symbol for entry in v for symbol in entry], loss
+    target = [Symbol(f"target_{b}", real=True) for b in range(model.length)]
+    weight = [Symbol(f"variance_{b}", real=True) for b in range(model.length)]
+    padded = [*row, *[Integer(0)] * (model.length - visible)]
+    return z, [], Add(*(w * (s - y) ** 2 for s, y, w in zip(padded, target, weight, strict=True))) / 2
+
+
+def _row_constants(model: AttentionModel, visible: int) -> str:
+    offset = model.student.columns
+    if model.values:
+        lines = [f"target_{c} = target[a, {c}]" for c in range(model.values)]
+        lines += [f"v{b}_{c} = h[{b}, {offset + c}]" for b in range(visible) for c in range(model.values)]
+        return "\n".join(lines)
+    lines = [f"target_{b} = target[a, {b}]" for b in range(model.length)]
+    lines += [f"variance_{b} = variance[{b}]" for b in range(model.length)]
     return "\n".join(lines)
 
 
-def _attention_source(model: AttentionModel) -> str:
-    length, student, teacher = model.length, model.student, model.teacher
-    z, row_loss = _row_loss(student.score, length)
-    row = _Lifted()
-    loss = row.lift(row_loss)
-    gradient = [row.derivative(loss, logit) for logit in z]
-    curvature = {(b, c): row.derivative(gradient[b], z[c]) for b in range(length) for c in range(b, length)}
+def _rows(length: int, causal: bool, body: Callable[[int], str]) -> str:
+    """The code of every row: one loop, or under a causal mask row by row, since row ``a`` sees ``a + 1`` tokens."""
+    if not causal:
+        return f"for a in range({length}):\n{indent(body(length), ' ' * 4)}"
+    return "\n".join(f"a = {row}\n{body(row + 1)}" for row in range(length))
 
-    outputs: dict[str, Expr] = {"row_loss": loss}
-    outputs |= {f"u{b}": value for b, value in enumerate(gradient)}
-    outputs |= {f"w{b}_{c}": value for (b, c), value in curvature.items()}
-    teacher_row = _Lifted()
-    target_row = {f"s{b}": teacher_row.lift(value) for b, value in enumerate(teacher.score.row(z))}
 
-    # logit (a, b) is the sum over pairs (i, j) of h[a, i] h[b, j]: its first and second derivatives
+def _chained(model: AttentionModel, visible: int) -> str:
+    """Gradient and Hessian in the fields from those in the row's logits and values."""
+    student, size, offset = model.student, model.columns, model.student.columns
+    z, v, _ = _row_loss(model, visible)
+    # a logit (a, b) is the sum over pairs (i, j) of h[a, i] h[b, j]; a value is a field itself
     first, second, chain = [], [], []
-    size = model.columns
-    for b in range(length):
+    for b in range(visible):
         for i, j in student.pairs:
             first.append(f"gradient[a, {i}] += u{b} * h[{b}, {j}]")
             first.append(f"gradient[{b}, {j}] += u{b} * h[a, {i}]")
             second.append(f"hessian[a * {size} + {i}, {b * size + j}] += u{b}")
             second.append(f"hessian[{b * size + j}, a * {size} + {i}] += u{b}")
-    # curvature of the row contracted with the Jacobian of the logits: y_b = sum_c w_bc dz_c / dh, row by row
-    for b in range(length):
-        chain.append(f"for i in range({length * size}):\n    contracted[i] = 0.0 * u0")
-        for c in range(length):
-            w = f"w{min(b, c)}_{max(b, c)}"
+    places = [b * size + offset + c for b in range(visible) for c in range(model.values)]
+    for x, place in enumerate(places, len(z)):
+        first.append(f"gradient[{place // size}, {place % size}] += u{x}")
+    # curvature of the row contracted with the Jacobian of its variables: y_x = sum_y w_xy dy / dh, row by row
+    for x in range(len(z) + len(v)):
+        chain.append(f"for i in range({model.length * size}):\n    contracted[i] = 0.0 * u0")
+        for y in range(len(z) + len(v)):
+            w = f"w{min(x, y)}_{max(x, y)}"
+            if y >= len(z):
+                chain.append(f"contracted[{places[y - len(z)]}] += {w}")
+                continue
             for i, j in student.pairs:
-                chain.append(f"contracted[a * {size} + {i}] += {w} * h[{c}, {j}]")
-                chain.append(f"contracted[{c * size + j}] += {w} * h[a, {i}]")
-        chain.append(f"for i in range({length * size}):")
+                chain.append(f"contracted[a * {size} + {i}] += {w} * h[{y}, {j}]")
+                chain.append(f"contracted[{y * size + j}] += {w} * h[a, {i}]")
+        chain.append(f"for i in range({model.length * size}):")
+        if x >= len(z):
+            chain.append(f"    hessian[{places[x - len(z)]}, i] += contracted[i]")
+            continue
         for i, j in student.pairs:
-            chain.append(f"    hessian[a * {size} + {i}, i] += h[{b}, {j}] * contracted[i]")
-            chain.append(f"    hessian[{b * size + j}, i] += h[a, {i}] * contracted[i]")
+            chain.append(f"    hessian[a * {size} + {i}, i] += h[{x}, {j}] * contracted[i]")
+            chain.append(f"    hessian[{x * size + j}, i] += h[a, {i}] * contracted[i]")
+    return "\n".join(first + second + chain)
 
-    shape = f"LENGTH = {length}\nCOLUMNS = {size}\nTEACHER_RANK = {teacher.rank}\n"
+
+def _attention_source(model: AttentionModel) -> str:
+    length, student, teacher, size = model.length, model.student, model.teacher, model.columns
+
+    def target_row(visible: int) -> str:
+        z = [Symbol(f"z{b}", real=True) for b in range(visible)]
+        row = _Lifted()
+        entries = {f"s{b}": row.lift(value) for b, value in enumerate(_row_values(teacher.score, z))}
+        lines = [_logits("k", teacher.pairs, visible, teacher.score), _assignments(entries, row)]
+        scores = [f"(1 - omega) * s{b}" for b in range(visible)] + ["0.0 * omega"] * (length - visible)
+        mixed = [f"{score} + omega * mixing[a, {b}]" for b, score in enumerate(scores)]
+        if not model.values:
+            lines += [f"target[a, {b}] = {entry}" for b, entry in enumerate(mixed)]
+            return "\n".join(lines)
+        lines += [f"t{b} = {entry}" for b, entry in enumerate(mixed)]
+        for c in range(model.values):
+            products = " + ".join(f"t{b} * k[{b}, {teacher.rank + c}]" for b in range(length))
+            lines.append(f"target[a, {c}] = {products}")
+        return "\n".join(lines)
+
+    def loss_row(visible: int) -> str:
+        _, _, loss = _row_loss(model, visible)
+        row = _Lifted()
+        return "\n".join(
+            (
+                _logits("h", student.pairs, visible, student.score),
+                _row_constants(model, visible),
+                _assignments({"row_loss": row.lift(loss)}, row),
+                "total = total + row_loss",
+            )
+        )
+
+    def derivative_row(visible: int) -> str:
+        z, v, row_loss = _row_loss(model, visible)
+        row, variables = _Lifted(), [*z, *v]
+        loss = row.lift(row_loss)
+        gradient = [row.derivative(loss, variable) for variable in variables]
+        outputs: dict[str, Expr] = {"row_loss": loss}
+        outputs |= {f"u{x}": value for x, value in enumerate(gradient)}
+        for x in range(len(variables)):
+            for y in range(x, len(variables)):
+                outputs[f"w{x}_{y}"] = row.derivative(gradient[x], variables[y])
+        # derivatives in the logits carry a factor of the inverse temperature for each
+        scaled = [f"u{x} = u{x} * inverse_temperature" for x in range(len(z))]
+        scaled += [
+            f"w{x}_{y} = w{x}_{y} * inverse_temperature" + ("**2" if y < len(z) else "")
+            for x in range(len(z))
+            for y in range(x, len(variables))
+        ]
+        return "\n".join(
+            (
+                _logits("h", student.pairs, visible, student.score),
+                _row_constants(model, visible),
+                _assignments(outputs, row),
+                "total = total + row_loss",
+                *scaled,
+                _chained(model, visible),
+            )
+        )
+
     return f"""
-{shape}
-
-@compiled
-def teacher_target(k, mixing, omega, target):
-    for a in range({length}):
-{indent(_logits("k", teacher.pairs, length, teacher.score), " " * 8)}
-{indent(_assignments(target_row, teacher_row), " " * 8)}
-{indent(chr(10).join(f"target[a, {b}] = (1 - omega) * s{b} + omega * mixing[a, {b}]" for b in range(length)), " " * 8)}
+LENGTH = {length}
+COLUMNS = {size}
+TEACHER_RANK = {model.teacher_rank}
+LIFT = {model.lift!r}
 
 
 @compiled
-def loss(h, target, variance):
+def teacher_target(k, mixing, parameters, target):
+    omega = parameters[0]
+    inverse_temperature = 1.0 / parameters[2]
+{indent(_rows(length, teacher.causal, target_row), " " * 4)}
+
+
+@compiled
+def loss(h, target, variance, parameters):
+    inverse_temperature = 1.0 / parameters[1]
     total = 0.0
-    for a in range({length}):
-{indent(_logits("h", student.pairs, length, student.score), " " * 8)}
-{indent(_row_constants(length), " " * 8)}
-{indent(_assignments({"row_loss": loss}, row), " " * 8)}
-        total = total + row_loss
+{indent(_rows(length, student.causal, loss_row), " " * 4)}
     return total
 
 
 @compiled
-def loss_derivatives(h, target, variance, gradient, hessian, contracted):
+def loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted):
+    inverse_temperature = 1.0 / parameters[1]
     for i in range({length * size}):
         gradient[i // {size}, i % {size}] = 0.0 * h[0, 0]
         for j in range({length * size}):
             hessian[i, j] = 0.0 * h[0, 0]
     total = 0.0
-    for a in range({length}):
-{indent(_logits("h", student.pairs, length, student.score), " " * 8)}
-{indent(_row_constants(length), " " * 8)}
-{indent(_assignments(outputs, row), " " * 8)}
-        total = total + row_loss
-{indent(chr(10).join(first + second + chain), " " * 8)}
+{indent(_rows(length, student.causal, derivative_row), " " * 4)}
     return total
+{_NO_CLOSED_FORM}"""
+
+
+_NO_CLOSED_FORM = """
+
+@compiled
+def closed_form(center, target, factor, h):
+    return False
+"""
+
+
+def _closed_form(model: ScalarModel) -> str:
+    """The proximal point where a model gives it, instead of a search."""
+    if model.prox is None:
+        return _NO_CLOSED_FORM
+    center, teacher, V = (Symbol(name, real=True) for name in ("center0", "k0", "V"))
+    printer = _ScalarPrinter()
+    lines = ["center0 = center[0, 0]", "k0 = target[0, 0]", "V = factor[0, 0, 0] ** 2"]
+    for value, condition in model.prox(center, teacher, V):
+        assignment = f"h[0, 0] = {printer.doprint(value)}"
+        if condition is None:
+            lines += [assignment, "return True"]
+        else:
+            lines += [f"if {printer.doprint(condition)}:", f"    {assignment}", "    return True"]
+    return f"""
+
+@compiled
+def closed_form(center, target, factor, h):
+{indent(chr(10).join(lines), " " * 4)}
 """
 
 
 def _scalar_source(model: ScalarModel) -> str:
-    h = [[Symbol(f"h{a}_{i}") for i in range(model.columns)] for a in range(model.length)]
-    k = [[Symbol(f"k{a}_{i}") for i in range(model.teacher_rank)] for a in range(model.length)]
+    h = [[Symbol(f"h{a}_{i}", real=True) for i in range(model.columns)] for a in range(model.length)]
+    k = [[Symbol(f"k{a}_{i}", real=True) for i in range(model.teacher_rank)] for a in range(model.length)]
     flat = [symbol for row in h for symbol in row]
-    loss = model.loss(h, k)
+    loss = with_known_functions(model.loss(h, k))
     read = "\n".join(
         [f"h{a}_{i} = h[{a}, {i}]" for a in range(model.length) for i in range(model.columns)]
         + [f"k{a}_{i} = target[{a}, {i}]" for a in range(model.length) for i in range(model.teacher_rank)]
@@ -279,29 +464,30 @@ def _scalar_source(model: ScalarModel) -> str:
 LENGTH = {model.length}
 COLUMNS = {size}
 TEACHER_RANK = {model.teacher_rank}
+LIFT = {model.lift!r}
 
 
 @compiled
-def teacher_target(k, mixing, omega, target):
+def teacher_target(k, mixing, parameters, target):
     for a in range({model.length}):
         for i in range({model.teacher_rank}):
             target[a, i] = k[a, i]
 
 
 @compiled
-def loss(h, target, variance):
+def loss(h, target, variance, parameters):
 {indent(read, " " * 4)}
 {indent(_assignments({"total": loss}), " " * 4)}
-    return total
+    return total + 0.0
 
 
 @compiled
-def loss_derivatives(h, target, variance, gradient, hessian, contracted):
+def loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted):
 {indent(read, " " * 4)}
 {indent(_assignments(outputs), " " * 4)}
 {indent(chr(10).join(write), " " * 4)}
-    return total
-"""
+    return total + 0.0
+{_closed_form(model)}"""
 
 
 def local_problem_source(model: AttentionModel | ScalarModel, backend: str = "numba") -> str:
@@ -315,8 +501,9 @@ def local_problem_source(model: AttentionModel | ScalarModel, backend: str = "nu
     Returns
     -------
     str
-        Functions of ``h`` (L, r), ``target`` (L, L) (or the teacher's fields (L, t) for a `ScalarModel`),
-        ``variance`` (L,); ``loss_derivatives`` fills ``gradient`` (L, r) and ``hessian`` (L r, L r), using
+        Functions of ``h`` (L, r), ``target`` (L, L) (with a value matrix the outputs (L, v), for a `ScalarModel` the
+        teacher's fields (L, t)), ``variance`` (L,) and ``parameters`` (omega and the temperatures of student and
+        teacher); ``loss_derivatives`` fills ``gradient`` (L, r) and ``hessian`` (L r, L r), using
         ``contracted`` (L r,) as scratch, and returns the loss.  With "numpy" all arrays have a trailing sample axis.
     """
     title = '"""Local problem of one sample. Generated by derivations.codegen: do not edit."""'
@@ -333,7 +520,7 @@ def module_source(model: AttentionModel | ScalarModel) -> str:
     The functions are those of `local_problem_source` and `state_evolution_source`.
     """
     local = _local_problem(model)
-    functions = [name for name in ("exp", "log", "sqrt") if re.search(rf"\b{name}\(", local)]
+    functions = [name for name in ("exp", "log", "log1p", "sqrt") if re.search(rf"\b{name}\(", local)]
     imports = f"from math import {', '.join(functions)}\n\n" if functions else ""
     helpers = _HEADERS["numba"].partition("from numba import njit\n")
     return (

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from sympy import Expr, Symbol
 
+from derivations.expressions import parse_formula
+from derivations.functions import Relu, Sign, Softplus
 from derivations.replica import FreeEntropy, derive_free_entropy
 from derivations.saddle_point import SaddlePoint, derive_saddle_point
 from derivations.scores import RowScore, softmax
 
-__all__ = ["AttentionModel", "ScalarModel", "Student", "Teacher"]
+__all__ = ["SCALAR_LOSSES", "AttentionModel", "ScalarModel", "Student", "Teacher", "formula_loss"]
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,14 @@ class Student:
         Columns of ``Q`` (and of ``K``).
     tied : bool
         Tied weights: logits ``h h^T``.  Untied: ``W = (Q|K)`` has ``2 rank`` columns, logits ``h_Q h_K^T``.
+    causal : bool
+        A token attends to itself and those before it.
     """
 
     score: RowScore = softmax
     rank: int = 1
     tied: bool = True
+    causal: bool = False
 
     @property
     def columns(self) -> int:
@@ -50,6 +56,7 @@ class Teacher:
 
     score: RowScore = softmax
     rank: int = 1
+    causal: bool = False
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -73,26 +80,32 @@ class _Derived:
 
 @dataclass(frozen=True)
 class AttentionModel(_Derived):
-    """Teacher and student attention on L tokens, loss ``1/2 Tr[(S(h) - T(k)) D (S(h) - T(k))^T]``."""
+    """Teacher and student attention on L tokens.
+
+    The loss is ``1/2 Tr[(S(h) - T(k)) D (S(h) - T(k))^T]``; with a trainable value matrix of ``values`` columns it is
+    ``1/2 |T(k_Q) k_V - S(h_Q) h_V|^2``, the last columns of the fields being the values.
+    """
 
     length: int = 2
     student: Student = field(default_factory=Student)
     teacher: Teacher = field(default_factory=Teacher)
+    values: int = 0
 
     @property
     def columns(self) -> int:
         """Number r of columns of W."""
-        return self.student.columns
+        return self.student.columns + self.values
 
     @property
     def teacher_rank(self) -> int:
         """Number t of columns of the teacher's weights."""
-        return self.teacher.rank
+        return self.teacher.rank + self.values
 
     @property
-    def sign_symmetric(self) -> bool:
-        """Logits are bilinear, so the loss is unchanged by ``h -> -h`` and by ``k -> -k``."""
-        return True
+    def lift(self) -> tuple[int, ...]:
+        """For every student column the teacher's column that a local minimisation may start from."""
+        scores = tuple(c % self.student.rank % self.teacher.rank for c in range(self.student.columns))
+        return scores + tuple(self.teacher.rank + c for c in range(self.values))
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,9 @@ class ScalarModel(_Derived):
     loss : callable
         ``loss(h, k)`` with nested sequences of symbols, ``h[l][c]`` of shape (L, columns) and ``k[l][c]`` of shape
         (L, teacher_rank); returns a scalar expression.  Differentiated entry by entry, so meant for small sizes.
+    prox : callable, optional
+        ``prox(omega, k, V)``, the minimiser of the local problem for one token and one column as a list of pairs
+        (value, condition): the first whose condition holds, the last one's being None.  For losses with kinks.
     """
 
     name: str
@@ -112,4 +128,53 @@ class ScalarModel(_Derived):
     length: int = 1
     columns: int = 1
     teacher_rank: int = 1
-    sign_symmetric: bool = False
+    prox: Callable[[Symbol, Symbol, Symbol], Sequence[tuple[Expr, Expr | None]]] | None = None
+
+    @property
+    def lift(self) -> tuple[int, ...]:
+        """For every student column the teacher's column that a local minimisation may start from."""
+        return tuple(c % self.teacher_rank for c in range(self.columns))
+
+
+def _label(k: Any) -> Any:
+    return Sign(k[0][0])
+
+
+def _hinge_prox(omega: Any, k: Any, V: Any) -> list[tuple[Any, Any]]:
+    margin = 1 - Sign(k) * omega
+    return [(omega, margin <= 0), (omega + V * Sign(k), margin >= V), (Sign(k), None)]
+
+
+SCALAR_LOSSES = {
+    "square": ScalarModel("square", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2),
+    "logistic": ScalarModel("logistic", lambda h, k: Softplus(-_label(k) * h[0][0])),
+    "hinge": ScalarModel("hinge", lambda h, k: Relu(1 - _label(k) * h[0][0]), prox=_hinge_prox),
+}
+"""Losses of generalised linear models, L = r = t = 1: regression on k, and classification of its sign."""
+
+
+def formula_loss(text: str, length: int, columns: int, teacher_rank: int) -> ScalarModel:
+    """A loss given as a formula of the fields ``h0_0`` (token 0, column 0), ``k0_0``, ...
+
+    ``h`` and ``k`` stand for the fields where there is only one.
+
+    Raises
+    ------
+    FormulaError
+        The formula cannot be read.
+    """
+
+    def loss(h: Sequence[Sequence[Any]], k: Sequence[Sequence[Any]]) -> Any:
+        names = {
+            f"{letter}{a}_{c}": entry
+            for letter, fields in (("h", h), ("k", k))
+            for a, row in enumerate(fields)
+            for c, entry in enumerate(row)
+        }
+        for letter in ("h", "k"):
+            own = [value for name, value in names.items() if name.startswith(letter)]
+            if len(own) == 1:
+                names[letter] = own[0]
+        return parse_formula(text, names)
+
+    return ScalarModel(text, loss, length, columns, teacher_rank)

@@ -18,10 +18,12 @@ from attnphase.compiled import Kernels, kernels_for, load_kernels
 from attnphase.fixed_point import Damped, Status, iterate
 from attnphase.gaussian import Rule, gauss_hermite, sobol
 from attnphase.overlaps import Conjugates, Overlaps
-from attnphase.prior import Spectrum, overlaps_from_conjugates
+from attnphase.prior import Prior
 from attnphase.problem import Problem
 from attnphase.proximal import Starts
 from attnphase.solve import BranchPoint, SolverSettings, solve_point
+from attnphase.spectrum import Spectrum
+from attnphase.symmetries import is_sign_symmetric
 
 TIGHT = SolverSettings(threads=1, tolerance=1e-10)
 
@@ -81,24 +83,21 @@ class Setting:
         return self.channel.evaluate(self.alpha, x, Starts.COLD)
 
     def prior(self, conjugates: Conjugates) -> Overlaps:
-        ridge = self.problem.regularizer.strength
-        image = overlaps_from_conjugates(self.kernels, self.spectrum, ridge, conjugates)
+        image = Prior.of(self.problem, self.kernels, self.spectrum).overlaps(conjugates)
         assert image is not None
         return image
 
     def arguments(self, ridge: float | None = None) -> dict:
-        return {
-            "alpha": self.alpha,
-            "ridge": self.problem.regularizer.strength if ridge is None else ridge,
-            **self.spectrum.arguments(),
-            "field_mean": lambda values: values,
-        }
+        strength = self.problem.regularizer.strength if ridge is None else ridge
+        prior = Prior(self.kernels, self.spectrum, strength)
+        points = prior.arguments(Conjugates(*(np.zeros((1, 1, 1, 1)) for _ in range(4))))
+        return {"alpha": self.alpha, **points, "field_mean": lambda values: values}
 
     def terms(
         self, x: Overlaps, c: Conjugates, envelope: np.ndarray, ridge: float | None = None
     ) -> dict[str, np.ndarray]:
         """Terms of ``-Phi`` per replicate (S,), given ``E[M]`` per replicate."""
-        terms = self.kernels.free_entropy_terms(
+        terms = self.kernels.ridge.free_entropy_terms(
             **self.arguments(ridge), envelope=envelope[:, None, None], **with_replicates(x), **vars(c)
         )
         return {name: np.broadcast_to(np.squeeze(term), envelope.shape) for name, term in terms.items()}
@@ -110,11 +109,12 @@ class Setting:
     def observables(self, x: Overlaps) -> dict[str, float]:
         passed = self.evaluate(x)
         c = passed.conjugates.mean()
-        values = self.kernels.observables(
+        values = self.kernels.ridge.observables(
             **self.arguments(),
             envelope=passed.envelope.mean().reshape(1, 1, 1),
             loss_at_prox=passed.loss_at_prox.mean().reshape(1, 1, 1),
             loss_at_omega=self.channel.loss_at_omega(x).mean().reshape(1, 1, 1),
+            length=self.problem.tokens.length,
             q=x.q[:, None],
             V=x.V[:, None],
             **vars(c),
@@ -498,7 +498,7 @@ def solved_ridge(ridge: Ridge, rule: Rule) -> tuple[Setting, Overlaps, dict[str,
     The start is away from the solution in every order parameter, m included, which the data must bring to zero.
     """
     kernels = load_kernels(SquareLoss())
-    assert not kernels.sign_symmetric
+    assert not is_sign_symmetric(kernels)
     problem = ridge_problem(ridge)
     at = Setting(problem, kernels, Spectrum.of(problem), rule, ridge.alpha)
     rho = at.spectrum.rho

@@ -25,12 +25,14 @@ from attnphase.fixed_point import (
 )
 from attnphase.gaussian import SIGNS, Rule, gauss_hermite, published_rule, sobol
 from attnphase.overlaps import Conjugates, Overlaps, Sector
-from attnphase.prior import Spectrum, overlaps_from_conjugates
+from attnphase.prior import Prior
 from attnphase.problem import Problem
 from attnphase.proximal import Minima, ProximalProblem, Starts
 from attnphase.solve import SolverSettings, solve_point
-from attnphase.starts import initial_overlaps, token_permutations
+from attnphase.spectrum import Spectrum
+from attnphase.starts import initial_overlaps
 from attnphase.state_evolution import NEAR_DEGENERATE
+from attnphase.symmetries import problem_symmetries
 
 FEW = settings(deadline=None, max_examples=15)
 ONE_THREAD = SolverSettings(threads=1)
@@ -322,7 +324,7 @@ def test_feasible_overlaps():
 
 def sector_of(problem, branch):
     start = initial_overlaps(problem, branch)
-    return Sector.of(start, token_permutations(problem), problem.student.rank, True), start
+    return Sector.of(start, problem_symmetries(problem, kernels_for(problem), Spectrum.of(problem))), start
 
 
 RANK_TWO = Problem.paper(omega=0.34).with_fields({"student.rank": 2, "teacher.rank": 2, **COARSE})
@@ -356,9 +358,12 @@ def test_sector_is_a_projection_that_keeps_the_start(problem, branch):
 
 def test_sector_without_symmetry_is_the_whole_space():
     x = random_overlaps(2, 2, 1, 7)
-    sector = Sector.of(x, ((0, 1), (1, 0)), 2, True)
+    one, minus = np.eye(2), np.diag([-1.0, 1.0])
+    elements = [(order, A, np.eye(1)) for order in ((0, 1), (1, 0)) for A in (one, minus)]
+    sector = Sector.of(x, tuple(elements))
     np.testing.assert_array_equal(sector.basis, np.eye(len(x.pack())))
-    without_signs = Sector.of(initial_overlaps(Problem.paper(), "semantic"), ((0, 1),), 1, False)
+    identity = (((0, 1), np.eye(1), np.eye(1)),)
+    without_signs = Sector.of(initial_overlaps(Problem.paper(), "semantic"), identity)
     assert without_signs.basis.shape == (8, 8)
 
 
@@ -513,9 +518,9 @@ class Local:
 
     def energy(self, h: np.ndarray) -> np.ndarray:
         """``Psi`` at fields (n, L, r) of all nodes, from the loss alone."""
-        d = h - self.omega[0, 0]
+        d = h - self.omega[0, 0, 0]
         quadratic = np.einsum("nli,lij,nlj->n", d, np.linalg.inv(self.V), d) / 2
-        return quadratic + self.proximal.losses(h[None, None], self.k)[0, 0]
+        return quadratic + self.proximal.losses(h[None, None, None], self.k)[0, 0, 0]
 
     def random_fields(self, rng: np.random.Generator, starts: int) -> np.ndarray:
         """Uniform in the ball that holds every minimum: ``|u|^2/2 <= Psi(0) = loss(omega)``; (n, starts, L, r)."""
@@ -525,7 +530,7 @@ class Local:
         radius = np.sqrt(2 * self.proximal.losses(self.omega, self.k)[0, 0])[:, None, None]
         u *= radius * rng.random((self.points, starts, 1)) ** (1 / size) / np.linalg.norm(u, axis=-1, keepdims=True)
         u = u.reshape(self.points, starts, length, columns)
-        return self.omega[0, 0][:, None] + np.einsum("lij,nslj->nsli", self.factor, u)
+        return self.omega[0, 0, 0][:, None] + np.einsum("lij,nslj->nsli", self.factor, u)
 
 
 @pytest.fixture(scope="module")
@@ -599,7 +604,7 @@ def test_residual_envelope_and_loss_belong_to_the_proximal_point(name, solved):
     assert (minima.energies[:, 0] <= minima.energies[:, 1]).all()
     np.testing.assert_allclose(local.energy(prox), points.envelope[0, 0], rtol=1e-10)
     np.testing.assert_allclose(local.proximal.losses(prox[None, None], local.k), points.loss, rtol=1e-10)
-    g = np.einsum("lij,nlj->nli", np.linalg.inv(local.V), prox - local.omega[0, 0])
+    g = np.einsum("lij,nlj->nli", np.linalg.inv(local.V), prox - local.omega[0, 0, 0])
     np.testing.assert_allclose(points.residual[0, 0], g, atol=1e-9)
     rng = np.random.default_rng(2)
     for _ in range(5):
@@ -642,7 +647,7 @@ def test_proximal_points_of_one_linear_token_in_closed_form(seed, width, omega, 
         }
     )
     rng = np.random.default_rng(seed)
-    centers, k = rng.normal(size=(2, 1, 1, 60, 1, 1))
+    centers, k = rng.normal(size=(2, 1, 1, 1, 60, 1, 1))
     local = ProximalProblem(problem, kernels_for(problem), Spectrum.of(problem))
     points, _ = local.minimise(centers, k, np.full((1, 1, 1), width), ((0, 1),), Starts.COLD, None)
     variance = 0.8**2
@@ -664,9 +669,7 @@ def test_proximal_points_of_one_linear_token_in_closed_form(seed, width, omega, 
 def state_map(problem: Problem, alpha: float, branch: str, points: int = 256):
     """The undamped map of a branch's sector as a function of packed overlaps, put together from its parts."""
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    sector = Sector.of(
-        initial_overlaps(problem, branch), token_permutations(problem), problem.student.rank, kernels.sign_symmetric
-    )
+    sector = Sector.of(initial_overlaps(problem, branch), problem_symmetries(problem, kernels, spectrum))
     student, rank = kernels.length * kernels.columns, kernels.teacher_rank
     rule = sobol(student + kernels.length * rank, student, True, points, 16, problem.integration.seed)
     channel = Channel(problem, kernels, spectrum, rule)
@@ -676,7 +679,7 @@ def state_map(problem: Problem, alpha: float, branch: str, points: int = 256):
         if not overlaps.feasible(spectrum.rho):
             return None
         conjugates = sector.symmetrized(channel.evaluate(alpha, overlaps, Starts.COLD).conjugates).mean()
-        image = overlaps_from_conjugates(kernels, spectrum, problem.regularizer.strength, conjugates)
+        image = Prior.of(problem, kernels, spectrum).overlaps(conjugates)
         return None if image is None else sector.pack(image)
 
     return evaluate, sector, lambda x: sector.scales(x, spectrum.rho)

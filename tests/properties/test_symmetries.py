@@ -17,10 +17,11 @@ from attnphase.channel import Channel, ChannelPass, matrix_root
 from attnphase.compiled import kernels_for
 from attnphase.gaussian import Rule, gauss_hermite, sobol
 from attnphase.overlaps import Conjugates, Overlaps
-from attnphase.prior import Spectrum, overlaps_from_conjugates
+from attnphase.prior import Prior
 from attnphase.problem import Problem
 from attnphase.proximal import ProximalProblem, Starts
 from attnphase.solve import BranchPoint, SolverSettings, solve_point
+from attnphase.spectrum import Spectrum
 
 FEW = settings(deadline=None, max_examples=6)
 SEEDS = st.integers(0, 10**6)
@@ -107,8 +108,7 @@ def evaluated(
 
 
 def from_conjugates(problem: Problem, conjugates: Conjugates, spectrum: Spectrum | None = None) -> Overlaps | None:
-    strength = problem.regularizer.strength
-    return overlaps_from_conjugates(kernels_for(problem), spectrum or Spectrum.of(problem), strength, conjugates.mean())
+    return Prior.of(problem, kernels_for(problem), spectrum).overlaps(conjugates.mean())
 
 
 def with_student_normals(rule: Rule, problem: Problem, matrices: np.ndarray) -> Rule:
@@ -393,7 +393,9 @@ def test_scaling_law_with_the_teacher_scaled_back(seed, c, problem):
     """
     bigger = scaled_problem(problem, c)
     spectrum = Spectrum.of(bigger)
-    spectrum = replace(spectrum, pi=spectrum.pi / c)
+    to_unit = np.eye(spectrum.mean.shape[1])
+    to_unit[spectrum.sites :] /= c
+    spectrum = replace(spectrum, covariance=to_unit @ spectrum.covariance @ to_unit.T)
     np.testing.assert_allclose(spectrum.rho, Spectrum.of(problem).rho, rtol=1e-12)
     x, rule = random_overlaps(problem, seed), sampled(problem)
     before, after = evaluated(problem, x, rule), evaluated(bigger, scaled_overlaps(x, c), rule, spectrum=spectrum)
@@ -499,7 +501,7 @@ def test_untied_local_problem_at_equal_fields_is_the_tied_one(seed, pair):
     tied, untied = pair
     x = random_overlaps(tied, seed, size=2.0)
     omega, k = random_fields(tied, seed)
-    omega, k = 0.5 * omega[None, None], 0.5 * k[None, None]
+    omega, k = 0.5 * omega[None, None, None], 0.5 * k[None, None, None]
     both = np.concatenate([omega, omega], axis=-1)
 
     def minimised(problem, centers, V):
@@ -532,7 +534,7 @@ def test_untied_prior_at_equal_weights_is_the_tied_one_with_twice_the_strength(s
     image, both = from_conjugates(doubled, c), from_conjugates(untied, stacked)
     assert image is not None
     assert both is not None
-    gamma = Spectrum.of(untied).token_variances / doubled.regularizer.strength
+    gamma = Spectrum.of(untied).site_variances / doubled.regularizer.strength
     identity = np.eye(tied.columns)
     expected = Overlaps(
         q=np.stack([split(q, zero) for q in image.q]),

@@ -1,0 +1,162 @@
+"""Hypothesis strategies for problems, for property tests of one's own.
+
+    from hypothesis import given
+    from attnphase.testing import problems
+
+    @given(problems())
+    def test_something(problem): ...
+
+Compiling a model takes seconds, so problems are drawn from a limited number of *shapes* (sizes, scores, tying, loss),
+while every number is free.  Needs the package hypothesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from attnphase.problem import Problem
+
+__all__ = ["SHAPES", "cluster_laws", "gram_matrices", "mixing_matrices", "problems", "regularizers", "token_laws"]
+
+Strategy = st.SearchStrategy
+
+SHAPES: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"student.tied": False},
+    {"student.rank": 2},
+    {"student.rank": 2, "teacher.rank": 2},
+    {"student.score": "linear", "teacher.score": "linear"},
+    {"student.score": "sigmoid"},
+    {"student.score": "softmax1", "teacher.score": "relu"},
+    {"student.score": "relu"},
+    {"student.causal": True, "teacher.causal": True},
+    {"tokens.length": 3},
+    {"tokens.length": 3, "student.score": "z / sqrt(0.3 + sum(z**2))"},
+    {"tokens.length": 1, "loss.kind": "square"},
+    {"tokens.length": 1, "loss.kind": "logistic"},
+    {"tokens.length": 1, "loss.kind": "hinge"},
+    {"loss.kind": "values", "loss.width": 1},
+)
+"""Sizes, scores, tying and losses that `problems` draws from; each is a model to be compiled once."""
+
+
+def _numbers(low: float, high: float) -> Strategy[float]:
+    """Numbers of a range with few digits, so that failing examples are readable."""
+    return st.integers(0, 1000).map(lambda i: round(low + (high - low) * i / 1000, 6))
+
+
+@st.composite
+def gram_matrices(draw: Any, size: int, largest: float = 1.3) -> list[list[float]]:
+    """Positive semidefinite matrices, singular ones among them, as nested lists."""
+    rank = draw(st.integers(1, size))
+    factor = np.array(draw(st.lists(_numbers(-1, 1), min_size=size * rank, max_size=size * rank))).reshape(size, rank)
+    return (largest * factor @ factor.T / rank).tolist()
+
+
+def mixing_matrices(size: int) -> Strategy[list[list[float]]]:
+    """Positional parts A of the teacher."""
+    return st.lists(st.lists(_numbers(0, 1), min_size=size, max_size=size), min_size=size, max_size=size)
+
+
+def _weights(count: int) -> Strategy[list[float]]:
+    def normalised(parts: list[int]) -> list[float]:
+        return [part / sum(parts) for part in parts]
+
+    return st.lists(st.integers(1, 9), min_size=count, max_size=count).map(normalised)
+
+
+@st.composite
+def cluster_laws(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
+    """Joint laws of the clusters of tokens that have so many each, of every ready-made kind and as tables."""
+    equal = len(set(counts)) == 1
+    kinds = ["independent", "table"] + (["markov", "same"] if equal and len(counts) > 1 and counts[0] > 1 else [])
+    kind = draw(st.sampled_from(kinds))
+    if kind == "independent":
+        return {"kind": kind, "weights": [draw(_weights(count)) for count in counts]}
+    if kind == "same":
+        return {"kind": kind, "probability": draw(_numbers(0.05, 0.95)), "weights": draw(_weights(counts[0]))}
+    if kind == "markov":
+        transition = [draw(_weights(counts[0])) for _ in range(counts[0])]
+        return {"kind": kind, "weights": draw(_weights(counts[0])), "transition": transition}
+    table = np.array(draw(_weights(int(np.prod(counts))))).reshape(counts)
+    return {"kind": kind, "table": table.tolist()}
+
+
+@st.composite
+def token_laws(draw: Any, length: int) -> dict[str, Any]:
+    """Fields of ``[tokens]``: Gaussian with variances or a spectrum, or a mixture of up to three clusters a token."""
+    kind = draw(st.sampled_from(["sigma", "sigmas", "spectrum", "mixture"]))
+    sigma = _numbers(0.3, 0.9)
+    if kind == "sigma":
+        return {"tokens.sigma": draw(sigma)}
+    if kind == "sigmas":
+        return {"tokens.sigma": draw(st.lists(sigma, min_size=length, max_size=length))}
+    if kind == "spectrum":
+        weights = draw(st.integers(1, 3).flatmap(_weights))
+        variances = st.lists(_numbers(0.05, 0.8), min_size=length, max_size=length)
+        return {"tokens.spectrum": [{"weight": w, "variances": draw(variances)} for w in weights]}
+    counts = [draw(st.integers(1, 3 if length < 3 else 2)) for _ in range(length)]
+    directions = draw(st.integers(0, 2))
+    mean = st.lists(_numbers(-1.5, 1.5), min_size=directions, max_size=directions)
+    clusters = [[{"sigma": draw(sigma), "mean": draw(mean)} for _ in range(count)] for count in counts]
+    return {"tokens.kind": "mixture", "tokens.clusters": clusters, "tokens.law": draw(cluster_laws(counts))}
+
+
+@st.composite
+def regularizers(draw: Any) -> dict[str, Any]:
+    """Fields of ``[regularizer]`` of every shipped kind, and a smooth convex expression."""
+    kind = draw(st.sampled_from(["ridge", "ridge", "lasso", "elastic-net", "group-lasso", "expression"]))
+    strength = draw(_numbers(0.004, 0.05))
+    if kind == "expression":
+        return {"regularizer.kind": kind, "regularizer.expression": "0.02*sqrt(w**2 + 0.3) + 0.005*w**2"}
+    fields: dict[str, Any] = {"regularizer.kind": kind, "regularizer.strength": strength}
+    if kind in ("elastic-net", "group-lasso"):
+        fields["regularizer.ridge"] = draw(_numbers(0.001, 0.05))
+    return fields
+
+
+@st.composite
+def problems(
+    draw: Any,
+    shapes: Sequence[Mapping[str, Any]] = SHAPES,
+    nodes: int = 16,
+) -> Problem:
+    """Random problems over everything the theory covers.
+
+    Parameters
+    ----------
+    shapes : sequence of mappings
+        Fields that decide about the model to be compiled, to choose from.
+    nodes : int
+        Sobol points per replicate, a power of two: few, so that a solve takes a fraction of a second.
+
+    Returns
+    -------
+    strategy of Problem
+        All of them valid.
+    """
+    shape = dict(draw(st.sampled_from(list(shapes))))
+    length = shape.get("tokens.length", 2)
+    fields = {
+        **shape,
+        **draw(token_laws(length)),
+        **draw(regularizers()),
+        "teacher.omega": draw(_numbers(0, 1)),
+        "teacher.mixing": draw(mixing_matrices(length)),
+        "integration.rule": "sobol",
+        "integration.nodes": nodes,
+        "integration.seed": draw(st.integers(0, 3)),
+    }
+    positions = draw(st.sampled_from(["default", "gram", "none"]))
+    if positions == "gram":
+        fields["positions.gram"] = draw(gram_matrices(length))
+    elif positions == "none":
+        fields["positions.kind"] = "none"
+    if "loss.kind" not in shape:
+        fields["student.temperature"] = draw(_numbers(0.5, 2.0))
+        fields["teacher.temperature"] = draw(_numbers(0.5, 2.0))
+    return Problem().with_fields(fields)

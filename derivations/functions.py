@@ -1,0 +1,135 @@
+"""Functions with kinks or overflow that generated code knows by name, with their almost-everywhere derivatives.
+
+SymPy's own ``Abs``, ``Max`` and ``sign`` differentiate to Dirac deltas, and ``log(1 + exp(x))`` overflows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sympy import Abs, Expr, Function, Heaviside, Integer, Max, Min, Piecewise, S, sign
+
+__all__ = ["KINKED", "Modulus", "Relu", "Sigmoid", "Sign", "Softplus", "Step", "with_known_functions"]
+
+
+class Step(Function):
+    """1 for positive arguments, else 0; its derivative is 0."""
+
+    @classmethod
+    def eval(cls, x: Any) -> Any:
+        """The value at a number."""
+        return S(int(x > 0)) if x.is_number and x.is_real else None
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """Almost everywhere."""
+        return S.Zero
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\Theta\left({printer._print(self.args[0])}\right)"
+
+
+class Sign(Function):
+    """1, 0 or -1; its derivative is 0."""
+
+    @classmethod
+    def eval(cls, x: Any) -> Any:
+        """The value at a number."""
+        return sign(x) if x.is_number and x.is_real else None
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """Almost everywhere."""
+        return S.Zero
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\operatorname{{sign}}\left({printer._print(self.args[0])}\right)"
+
+
+class Modulus(Function):
+    """Absolute value."""
+
+    @classmethod
+    def eval(cls, x: Any) -> Any:
+        """The value at a number."""
+        return Abs(x) if x.is_number and x.is_real else None
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """Almost everywhere."""
+        return Sign(self.args[0])
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\left|{printer._print(self.args[0])}\right|"
+
+
+class Relu(Function):
+    """``max(0, x)``."""
+
+    @classmethod
+    def eval(cls, x: Any) -> Any:
+        """The value at a number."""
+        return Max(0, x) if x.is_number and x.is_real else None
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """Almost everywhere."""
+        return Step(self.args[0])
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\left[{printer._print(self.args[0])}\right]_+"
+
+
+class Sigmoid(Function):
+    """``1 / (1 + exp(-x))``."""
+
+    @classmethod
+    def eval(cls, x: Any) -> Any:
+        """The value at zero."""
+        return S.Half if x == 0 else None
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """A polynomial in the function itself."""
+        return self * (1 - self)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\frac{{1}}{{1 + \exp\left(-{printer._print(self.args[0])}\right)}}"
+
+
+class Softplus(Function):
+    """``log(1 + exp(x))``."""
+
+    def fdiff(self, argindex: int = 1) -> Expr:
+        """The sigmoid."""
+        return Sigmoid(self.args[0])
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\log\left(1 + \exp\left({printer._print(self.args[0])}\right)\right)"
+
+
+KINKED = (Step, Sign, Modulus, Relu)
+"""Functions whose value or slope jumps where their argument vanishes."""
+
+
+def with_known_functions(expression: Any) -> Any:
+    """The expression with SymPy's functions that have kinks replaced by those of this module.
+
+    Raises
+    ------
+    TypeError
+        It holds a Piecewise, whose kinks are not known.
+    """
+    if expression.has(Piecewise):
+        raise TypeError("Piecewise has no derivative that generated code could use: write it with relu, abs or sign")
+    if not expression.args:
+        return expression
+    args = [with_known_functions(a) for a in expression.args]
+    if isinstance(expression, Abs):
+        return Modulus(args[0])
+    if isinstance(expression, sign):
+        return Sign(args[0])
+    if isinstance(expression, Heaviside):
+        return Step(args[0])
+    if isinstance(expression, (Max, Min)):
+        side = Integer(1 if isinstance(expression, Max) else -1)
+        result = args[0]
+        for other in args[1:]:
+            result = other + side * Relu(side * (result - other))
+        return result
+    return expression.func(*args)
