@@ -891,6 +891,12 @@ class Tokens:
                 )
             if atom.means is not None and len(atom.means) != sites:
                 raise ProblemError(name, f"{place}.means has {len(atom.means)} numbers, but {each}: give {one}.")
+            if atom.teacher is not None and len(atom.teacher) != len(atoms[0].teacher):
+                raise ProblemError(
+                    name,
+                    f"{place}.teacher has {len(atom.teacher)} numbers, but tokens.spectrum[0].teacher has"
+                    f" {len(atoms[0].teacher)}: give one for each column of the teacher.",
+                )
         if atoms[0].means is not None:
             self._check_no_other_means()
 

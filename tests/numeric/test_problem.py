@@ -1,12 +1,14 @@
 """The description of a problem: defaults, TOML round trip, and one sentence for every refusal."""
 
 import copy
+import itertools
 import math
 import pickle
 import re
 import subprocess
 import sys
 import tomllib
+import types
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
@@ -16,12 +18,16 @@ from hypothesis import strategies as st
 
 import attnphase
 from attnphase.problem import (
+    Cluster,
     Integration,
+    Law,
+    Loss,
     Positions,
     Problem,
     ProblemError,
     Regularizer,
     SpectrumAtom,
+    SpectrumLaw,
     Student,
     Teacher,
     Tokens,
@@ -228,6 +234,7 @@ def test_refused_values(name, value, must_be):
         (Student, "student"),
         (Regularizer, "regularizer"),
         (Integration, "integration"),
+        (Loss, "loss"),
     ],
 )
 def test_sections_made_in_python_raise_our_error(cls, section):
@@ -290,7 +297,7 @@ def test_unknown_keys_name_the_nearest(data, name, nearest):
 
 def test_an_unknown_key_with_no_near_one_lists_the_known_ones():
     error = refusal(Problem.from_dict, {"student": {"zzz": 1}})
-    assert str(error) == 'unknown key "student.zzz": "student" has the keys score, rank, tied.'
+    assert str(error) == 'unknown key "student.zzz": "student" has the keys score, rank, tied, temperature, causal.'
     error = refusal(Problem.from_dict, {"zzz": 1})
     assert "a problem has the sections tokens, positions, teacher" in str(error)
 
@@ -390,6 +397,9 @@ def test_refused_spectra(atoms, words):
 def test_refused_atoms_made_in_python():
     assert refusal(SpectrumAtom, weight=2, variances=(1, 1)).field == "tokens.spectrum"
     assert refusal(SpectrumAtom, wieght=1).field == "tokens.spectrum"
+    assert refusal(SpectrumLaw, kind="isotropc").field == "tokens.spectrum"
+    assert refusal(Cluster, sigma=-1.0).field == "tokens.clusters"
+    assert refusal(Law, kind="sane").field == "tokens.law"
 
 
 def test_sigma_and_spectrum_exclude_each_other():
@@ -437,6 +447,440 @@ def test_nodes():
     assert Integration(rule="sobol", nodes=4096).nodes == 4096
 
 
+# --- mixtures -------------------------------------------------------------------------------
+
+TWO = [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]
+
+
+def mixture(clusters=TWO, length=2, **tokens):
+    return {"tokens": {"kind": "mixture", "length": length, "clusters": clusters, **tokens}}
+
+
+def law_of(law, counts):
+    """Configurations as tuples of clusters, with their probabilities."""
+    clusters, probabilities = Law(**law).configurations(counts)
+    assert probabilities.min() > 0
+    np.testing.assert_allclose(probabilities.sum(), 1, rtol=1e-14)
+    return {tuple(row): p for row, p in zip(clusters.tolist(), probabilities, strict=True)}
+
+
+def marginal(law, token, count):
+    return [sum(p for row, p in law.items() if row[token] == cluster) for cluster in range(count)]
+
+
+def test_gaussian_tokens_have_one_site_each_and_one_configuration():
+    problem = Problem(tokens=Tokens(length=3, sigma=(0.4, 0.7, 1.1)))
+    assert problem.sites == ((0, 0), (1, 0), (2, 0))
+    configurations, probabilities = problem.cluster_law
+    np.testing.assert_array_equal(configurations, [[0, 1, 2]])
+    np.testing.assert_array_equal(probabilities, [1.0])
+    np.testing.assert_array_equal(problem.site_variances, problem.token_variances)
+
+
+def test_sites_go_token_by_token():
+    clusters = [[{"sigma": 0.3}, {"sigma": 0.6, "mean": [0.7, -0.2]}, {}], [{"mean": [0.4, 0.1]}, {"sigma": 0.8}]]
+    problem = Problem.from_dict(mixture(clusters, law={"weights": [[0.2, 0.3, 0.5], [0.6, 0.4]]}))
+    assert problem.sites == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1))
+    np.testing.assert_allclose(problem.site_variances, [0.09, 0.36, 0.25, 0.25, 0.64])
+    np.testing.assert_allclose(problem.token_variances, [0.251, 0.406])
+    np.testing.assert_array_equal(problem.site_means, [[0, 0], [0.7, -0.2], [0, 0], [0.4, 0.1], [0, 0]])
+    configurations, probabilities = problem.cluster_law
+    np.testing.assert_array_equal(configurations, [[0, 3], [0, 4], [1, 3], [1, 4], [2, 3], [2, 4]])
+    np.testing.assert_allclose(probabilities, [0.12, 0.08, 0.18, 0.12, 0.3, 0.2])
+
+
+def test_a_mixture_without_a_law_is_independent_and_uniform():
+    problem = Problem.from_dict(mixture())
+    assert problem == Problem.from_dict(mixture(law={"kind": "independent"}))
+    np.testing.assert_allclose(problem.cluster_law[1], np.full(4, 0.25))
+
+
+@st.composite
+def distributions(draw, count):
+    parts = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count).filter(any))
+    return [part / sum(parts) for part in parts]
+
+
+@settings(deadline=None)
+@given(st.data(), st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_independent_laws_have_the_given_marginals(data, counts):
+    weights = [data.draw(distributions(count)) for count in counts]
+    law = law_of({"weights": weights}, counts)
+    for token, row in enumerate(weights):
+        np.testing.assert_allclose(marginal(law, token, counts[token]), row, atol=1e-14)
+    for row, probability in law.items():
+        np.testing.assert_allclose(probability, math.prod(w[c] for w, c in zip(weights, row, strict=True)), rtol=1e-12)
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 4))
+def test_markov_chains_are_products_of_transitions(data, count, length):
+    first = data.draw(distributions(count))
+    transition = [data.draw(distributions(count)) for _ in range(count)]
+    law = law_of({"kind": "markov", "weights": first, "transition": transition}, [count] * length)
+    total = 0.0
+    for row in itertools.product(range(count), repeat=length):
+        expected = first[row[0]] * math.prod(transition[a][b] for a, b in itertools.pairwise(row))
+        np.testing.assert_allclose(law.get(row, 0.0), expected, rtol=1e-12, atol=1e-15)
+        total += expected
+    assert abs(total - 1) < 1e-12
+    at_last = np.array(first) @ np.linalg.matrix_power(np.array(transition), length - 1)
+    np.testing.assert_allclose(marginal(law, length - 1, count), at_last, atol=1e-14)
+
+
+@settings(deadline=None)
+@given(st.data(), st.floats(0.01, 0.99), st.integers(2, 3), st.integers(2, 4))
+def test_equal_clusters_have_exactly_the_given_probability(data, probability, count, length):
+    weights = data.draw(distributions(count).filter(lambda w: max(w) < 1))
+    law = law_of({"kind": "same", "probability": probability, "weights": weights}, [count] * length)
+    equal = [law.get((cluster,) * length, 0.0) for cluster in range(count)]
+    np.testing.assert_allclose(equal, probability * np.array(weights), atol=1e-14)
+    unequal = {row: p for row, p in law.items() if len(set(row)) > 1}
+    ratios = [p / math.prod(weights[c] for c in row) for row, p in unequal.items()]
+    np.testing.assert_allclose(ratios, ratios[0], rtol=1e-12)
+    assert set(unequal) == {
+        row
+        for row in itertools.product(range(count), repeat=length)
+        if len(set(row)) > 1 and all(weights[c] > 0 for c in row)
+    }
+
+
+def test_clusters_that_are_always_or_never_equal():
+    assert law_of({"kind": "same", "probability": 1, "weights": [0.3, 0.7]}, [2] * 16) == {
+        (0,) * 16: 0.3,
+        (1,) * 16: 0.7,
+    }
+    law = law_of({"kind": "same", "probability": 0, "weights": [0.3, 0.7]}, [2, 2])
+    assert law == {(0, 1): 0.5, (1, 0): 0.5}
+
+
+@settings(deadline=None)
+@given(st.data(), st.lists(st.integers(1, 3), min_size=1, max_size=4))
+def test_a_table_is_the_law(data, counts):
+    flat = data.draw(distributions(math.prod(counts)))
+    table = np.array(flat).reshape(counts)
+    law = law_of({"kind": "table", "table": table}, counts)
+    for row in itertools.product(*map(range, counts)):
+        np.testing.assert_allclose(law.get(row, 0.0), table[row], rtol=1e-12)
+    assert (0.0 in flat) == (len(law) < len(flat))
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        ({"weights": [0.3, 0.6]}, "tokens.law.weights must sum to 1, but it sums to 0.9"),
+        ({"weights": [0.3, -0.6]}, "but its entry [1] is -0.6."),
+        ({"weights": [[0.3, 0.7]]}, "has 1 lists, but tokens.length is 2"),
+        ({"weights": [[0.3, 0.7], [0.5, 0.4]]}, "tokens.law.weights[1] must sum to 1, but it sums to 0.9"),
+        ({"weights": [0.3, 0.3, 0.4]}, "has 3 numbers, but there are 2 clusters"),
+        ({"kind": "markov", "weights": [0.3, 0.7]}, "needs transition"),
+        ({"kind": "markov", "weights": [[1, 0], [0, 1]], "transition": [[1, 0], [0, 1]]}, "must be a single list"),
+        ({"kind": "markov", "transition": [[0.5, 0.5]]}, "tokens.law.transition has 1 rows, but must be 2 by 2"),
+        ({"kind": "markov", "transition": [[0.5, 0.5], [1]]}, "its row 1 has length 1"),
+        ({"kind": "markov", "transition": [[0.5, 0.5], [0.2, 0.9]]}, "tokens.law.transition[1] must sum to 1"),
+        ({"kind": "same"}, "needs probability"),
+        ({"kind": "same", "probability": 1.2}, "a number from 0 to 1, but it is 1.2."),
+        ({"kind": "same", "probability": 0.5, "weights": [1, 0]}, "probability must be 1 where no configuration"),
+        ({"kind": "table"}, "needs table"),
+        ({"kind": "table", "table": [[0.5, 0.5], [0.1, 0]]}, "must sum to 1, but it sums to 1.1"),
+        ({"kind": "table", "table": [[0.5, 0.5], [0]]}, "tokens.law.table[1] must be a list of length 2"),
+        ({"kind": "table", "table": [0.5, 0.5]}, "tokens.law.table[0] must be a list of length 2"),
+        ({"kind": "table", "table": [[0.5, 0.5], [0.1, -0.1]]}, "tokens.law.table[1][1] must be a number from 0 to 1"),
+        ({"kind": "table", "table": [[0.5, 0.5], [0, False]]}, "but it is false."),
+        ({"kind": "table", "table": [[0.5, 0.5], [0, math.nan]]}, "but it is nan."),
+        ({"kind": "table", "table": [[[0.5], 0.5], [0, 0]]}, "tokens.law.table[0][0] must be a number"),
+        ({"kind": "tabel"}, '"same" or "table", but it is "tabel".'),
+        ({"knd": "same"}, 'unknown key "tokens.law.knd": did you mean "kind"?'),
+        ({"probability": 0.5}, 'tokens.law.probability does not go with the law kind "independent"'),
+        ({"kind": "same", "probability": 0.5, "table": [[1, 0], [0, 0]]}, "which has weights and probability"),
+    ],
+)
+def test_refused_laws(law, words):
+    error = refusal(Problem.from_dict, mixture(law=law))
+    assert error.field == "tokens.law"
+    assert words in str(error)
+
+
+def test_a_law_of_equal_clusters_needs_as_many_for_every_token():
+    error = refusal(Problem.from_dict, mixture([[{}], [{}, {}]], law={"kind": "same", "probability": 0.5}))
+    assert error.field == "tokens.law"
+    assert "but they have 1 and 2" in str(error)
+
+
+def test_too_many_configurations_are_refused():
+    error = refusal(Problem.from_dict, mixture(length=13))
+    assert error.field == "tokens.law"
+    assert "more than 4096 configurations" in str(error)
+    assert len(Problem.from_dict(mixture(length=12)).cluster_law[1]) == 4096
+    sparse = {"kind": "markov", "transition": [[0, 1], [1, 0]]}
+    assert len(Problem.from_dict(mixture(length=16, law=sparse)).cluster_law[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("tokens", "field", "words"),
+    [
+        ({"clusters": None}, "tokens.clusters", "needs tokens.clusters"),
+        ({"clusters": []}, "tokens.clusters", "but token 0 has 0"),
+        ({"clusters": [[{}], []]}, "tokens.clusters", "but token 1 has 0"),
+        ({"clusters": [[{}]]}, "tokens.clusters", "has 1 lists, but tokens.length is 2"),
+        ({"clusters": [{}] * 65}, "tokens.clusters", "from 1 to 64 clusters"),
+        ({"clusters": [{"mean": [1]}, {"mean": [1, 2]}]}, "tokens.clusters", "means of length 1 and 2"),
+        ({"clusters": [{"mean": [0.1] * 65}]}, "tokens.clusters", "at most 64 numbers"),
+        ({"clusters": [{"sgma": 0.5}]}, "tokens.clusters", 'unknown key "tokens.clusters[0].sgma": did you mean'),
+        ({"clusters": [{"zzz": 0.5}]}, "tokens.clusters", "it may have sigma and mean."),
+        ({"clusters": [[{}], [{"sigma": -1}]]}, "tokens.clusters", "tokens.clusters[1][0].sigma must be a positive"),
+        ({"clusters": [{"mean": [0, "x"]}]}, "tokens.clusters", 'but its entry [1] is "x".'),
+        ({"sigma": 0.5}, "tokens.sigma", "give it in tokens.clusters"),
+        ({"mean_positions": [[0.1]]}, "tokens.mean_positions", "has 1 rows, but tokens.length is 2"),
+        ({"mean_positions": [[0.1, 0], [0.1, 0]]}, "tokens.mean_positions", "must have 1 columns"),
+        ({"mean_positions": [[0.1], [0.1]]}, "tokens.mean_positions", "has products that no cluster directions"),
+        ({"mean_teacher": [[0.1], [0.2]]}, "tokens.mean_teacher", "must be 1 by 1: teacher.rank is 1"),
+        ({"mean_teacher": [[1.1]]}, "tokens.mean_teacher", "has the eigenvalue -0.1;"),
+        (
+            {"mean_positions": [[0.8], [-0.8]], "mean_teacher": [[0.8]]},
+            "tokens.mean_positions",
+            "tokens.mean_positions and tokens.mean_teacher have products that no",
+        ),
+        ({"spectrum": {"kind": "isotropic"}}, "tokens.clusters", "keep one of them"),
+    ],
+)
+def test_refused_mixtures(tokens, field, words):
+    error = refusal(Problem.from_dict, mixture(**tokens))
+    assert error.field == field
+    assert words in str(error)
+
+
+@pytest.mark.parametrize("key", ["clusters", "law", "mean_positions", "mean_teacher"])
+def test_keys_of_mixtures_do_not_go_with_gaussian_tokens(key):
+    value = {"clusters": TWO, "law": {"kind": "independent"}}.get(key, [[0.1], [0.2]])
+    error = refusal(Tokens, **{key: value})
+    assert error.field == f"tokens.{key}"
+    assert 'does not go with tokens.kind = "gaussian"' in str(error)
+
+
+# --- correlations with the teacher, points on atoms, ready-made spectra ---------------------------
+
+
+def test_the_joint_gram_matrix_has_all_products():
+    data = mixture(mean_positions=[[0.2], [-0.2]], mean_teacher=[[0.1], [0.3]])
+    problem = Problem.from_dict(
+        {**data, "positions": {"teacher": [[0.4, -0.3], [-0.4, 0.3]]}, "teacher": {"rank": 2}},
+    )
+    expected = [
+        [1.0, 0.2, -0.2, 0.1, 0.3],
+        [0.2, 1.0, -1.0, 0.4, -0.3],
+        [-0.2, -1.0, 1.0, -0.4, 0.3],
+        [0.1, 0.4, -0.4, 1.0, 0.0],
+        [0.3, -0.3, 0.3, 0.0, 1.0],
+    ]
+    np.testing.assert_allclose(problem.joint_gram, expected)
+
+
+@pytest.mark.parametrize(
+    ("positions", "words"),
+    [
+        ({"teacher": [[1.2], [-1.2]]}, "has products that no encodings p_l and the teacher's columns can have"),
+        ({"teacher": [[0.3], [0.3]]}, "has the eigenvalue"),
+        ({"kind": "none", "teacher": [[0.1], [0.1]]}, "a vector of norm 0 has none but 0"),
+        ({"teacher": [[0.1, 0.2], [0.1, 0.2]]}, "its row 0 has length 2"),
+        ({"teacher": [[0.1]]}, "has 1 rows, but must be 2 by 1: tokens.length is 2"),
+    ],
+)
+def test_refused_products_with_the_teacher(positions, words):
+    error = refusal(Problem.from_dict, {"positions": positions})
+    assert error.field == "positions.teacher"
+    assert words in str(error)
+
+
+POINT = {"weight": 0.5, "variances": [0.2, 0.3], "positions": [1.1, -0.7], "teacher": [0.8]}
+OTHER = {"weight": 0.5, "variances": [0.4, 0.1], "positions": [0.3, 0.9], "teacher": [-1.2]}
+
+
+def test_encodings_on_atoms():
+    problem = Problem.from_dict({"tokens": {"spectrum": [POINT, OTHER]}})
+    assert problem.positions.kind == "spectrum"
+    np.testing.assert_allclose(problem.positions_gram, [[0.65, -0.25], [-0.25, 0.65]])
+    np.testing.assert_allclose(problem.joint_gram[:2, 2], [0.26, -0.82])
+    assert Problem.from_toml(problem.to_toml()) == problem
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "words"),
+    [
+        ([POINT, {**OTHER, "positions": [1]}], "tokens.spectrum", "[1].positions has 1 numbers"),
+        ([POINT, {**OTHER, "teacher": [1, 2]}], "tokens.spectrum", "[1].teacher has 2 numbers"),
+        ([{**POINT, "teacher": [1, 2]}, OTHER], "tokens.spectrum", "[1].teacher has 1 numbers"),
+        ([{**POINT, "teacher": [1, 2]}, {**OTHER, "teacher": [2, 1]}], "tokens.spectrum", "the teacher has 1 columns"),
+        ([POINT, {"weight": 0.5, "variances": [1, 1]}], "tokens.spectrum", "for all atoms or for none"),
+        ([{**POINT, "means": [1, 1]}, {**OTHER, "means": [1, 1]}], "tokens.spectrum", "gives means, which do not go"),
+        ([{**POINT, "teacher": [0]}, {**OTHER, "teacher": [0]}], "tokens.spectrum", "vanish or are not independent"),
+        ([{**POINT, "teacher": [0]}, {**OTHER, "variances": [1, 0]}], "tokens.spectrum", "fields on token 1 vanish"),
+    ],
+)
+def test_refused_points(data, field, words):
+    error = refusal(Problem.from_dict, {"tokens": {"spectrum": data}})
+    assert error.field == field
+    assert words in str(error)
+
+
+def test_points_exclude_other_positions():
+    for positions, field in (
+        ({"kind": "none"}, "positions.kind"),
+        ({"gram": [[1, 0], [0, 1]]}, "positions.kind"),
+        ({"teacher": [[0.1], [0.1]]}, "positions.teacher"),
+    ):
+        error = refusal(Problem.from_dict, {"tokens": {"spectrum": [POINT, OTHER]}, "positions": positions})
+        assert error.field == field
+    assert refusal(Problem, positions=Positions(kind="spectrum")).field == "positions.kind"
+
+
+def test_means_on_atoms_exclude_means_of_clusters():
+    atoms = [{"weight": 1, "variances": [0.1, 0.2, 0.3, 0.4], "means": [1, -1, 1, -1]}]
+    problem = Problem.from_dict(mixture([{}, {}], spectrum=atoms))
+    assert problem.site_means.shape == (4, 0)
+    np.testing.assert_allclose(problem.site_variances, [0.1, 0.2, 0.3, 0.4])
+    error = refusal(Problem.from_dict, mixture([{"mean": [1]}, {}], spectrum=atoms))
+    assert error.field == "tokens.clusters"
+    error = refusal(Problem.from_dict, mixture([{}, {}], spectrum=[{"weight": 1, "variances": [1, 1]}]))
+    assert "has 2 numbers, but there are 4 clusters of all tokens together" in str(error)
+
+
+def test_ready_made_spectra():
+    def variances(**law):
+        weights, values = Problem(tokens=Tokens(spectrum=SpectrumLaw(**law))).spectrum_atoms()
+        np.testing.assert_allclose(weights.sum(), 1, rtol=1e-14)
+        return weights, values
+
+    _, values = variances(kind="isotropic", variance=(0.1, 0.4))
+    np.testing.assert_allclose(values, [[0.1, 0.4]])
+    weights, values = variances(kind="power-law", exponent=1.2, variance=0.3, atoms=5)
+    np.testing.assert_allclose(weights, np.full(5, 0.2))
+    np.testing.assert_allclose(values[:, 0] / values[0, 0], np.arange(1, 6) ** -1.2)
+    np.testing.assert_allclose(weights @ values, [0.3, 0.3])
+    weights, values = variances(kind="two-level", variances=(0.1, 0.4), fraction=0.3)
+    np.testing.assert_allclose(weights, [0.3, 0.7])
+    np.testing.assert_allclose(values, [[0.1, 0.1], [0.4, 0.4]])
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        ({"kind": "powerlaw"}, '"power-law" or "two-level", but it is "powerlaw"'),
+        ({"exponent": 1}, "tokens.spectrum.kind is missing"),
+        ({"kind": "power-law"}, "needs exponent"),
+        ({"kind": "power-law", "exponent": -1}, "a number from 0 to 20"),
+        ({"kind": "power-law", "exponent": 1, "atoms": 0}, "a whole number from 1 to 4096"),
+        ({"kind": "isotropic", "exponent": 1}, "which has variance: remove it"),
+        ({"kind": "isotropic", "variance": [0.1]}, "has 1 numbers, but must have 2"),
+        ({"kind": "isotropic", "variance": -1}, "a number from 1e-12 to 1e12"),
+        ({"kind": "two-level", "variances": [0.1, 0.2]}, "needs fraction"),
+        ({"kind": "two-level", "variances": [0.1], "fraction": 0.3}, "a list of two numbers"),
+        ({"kind": "two-level", "variances": [0.1, 0.2], "fraction": 1.5}, "a number between 0 and 1"),
+        ({"kind": "two-level", "variances": [0, 0], "fraction": 0.3}, "gives token 0 no variance"),
+        ({"knd": "isotropic"}, 'unknown key "tokens.spectrum.knd": did you mean "kind"?'),
+    ],
+)
+def test_refused_ready_made_spectra(law, words):
+    error = refusal(Problem.from_dict, {"tokens": {"spectrum": law}})
+    assert error.field == "tokens.spectrum"
+    assert words in str(error)
+
+
+# --- regularisers, losses, the user's own functions -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "words"),
+    [
+        ({"ridge": 0.1}, "regularizer.ridge", "use regularizer.strength instead"),
+        ({"kind": "lasso", "ridge": 0.1}, "regularizer.ridge", 'use regularizer.kind = "elastic-net" instead'),
+        ({"kind": "expression"}, "regularizer.expression", "needs regularizer.expression"),
+        ({"expression": "w**2"}, "regularizer.expression", 'set regularizer.kind = "expression"'),
+        ({"kind": "prox"}, "regularizer.prox", "needs regularizer.prox"),
+        ({"kind": "prox", "prox": "abc"}, "regularizer.prox", 'as "module:function", but it is "abc"'),
+        ({"kind": "lasso", "prox": "a:b"}, "regularizer.prox", 'set regularizer.kind = "prox"'),
+        ({"kind": "prox", "prox": "a:b", "strength": 0.1}, "regularizer.strength", "remove it"),
+    ],
+)
+def test_refused_regularizers(values, field, words):
+    error = refusal(Regularizer, **values)
+    assert error.field == field
+    assert words in str(error)
+
+
+def test_keys_at_inapplicable_defaults_stay_out_of_the_toml(monkeypatch):
+    checks = types.ModuleType("attnphase.compiled_regularizer")
+    monkeypatch.setattr(checks, "check_regularizer", lambda *_: None, raising=False)
+    monkeypatch.setitem(sys.modules, checks.__name__, checks)
+    data = Problem(regularizer=Regularizer(kind="prox", prox="a:b"), loss=Loss(kind="values")).to_dict()["regularizer"]
+    assert data == {"kind": "prox", "prox": "a:b"}
+    data = Problem(regularizer=Regularizer(kind="elastic-net", ridge=0.002)).to_dict()
+    assert data["regularizer"] == {"kind": "elastic-net", "strength": 0.01, "ridge": 0.002}
+    assert "loss" not in data
+    assert "temperature" not in data["student"]
+
+
+def test_value_matrices_add_columns():
+    problem = Problem(student=Student(rank=2, tied=False), teacher=Teacher(rank=3), loss=Loss(kind="values", width=2))
+    assert (problem.columns, problem.teacher_columns) == (6, 5)
+    assert Problem(loss=Loss(kind="values")).loss.width == 1
+    assert Problem(teacher=Teacher(rank=3)).teacher_columns == 3
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "words"),
+    [
+        ({"loss": {"width": 2}}, "loss.width", 'set loss.kind = "values"'),
+        ({"loss": {"kind": "expression"}}, "loss.expression", "needs loss.expression"),
+        ({"loss": {"kind": "values", "expression": "h"}}, "loss.expression", 'set loss.kind = "expression"'),
+        ({"loss": {"kind": "square"}}, "loss.kind", "needs tokens.length = 1"),
+        ({"loss": {"kind": "hinge"}, "tokens": {"length": 1}, "student": {"rank": 2}}, "loss.kind", "student.rank = 1"),
+        ({"loss": {"kind": "hinge"}, "tokens": {"length": 1}, "teacher": {"rank": 2}}, "loss.kind", "teacher.rank = 1"),
+        (
+            {"loss": {"kind": "logistic"}, "tokens": {"length": 1}, "student": {"tied": False}},
+            "loss.kind",
+            "needs student.tied = true",
+        ),
+        (
+            {"loss": {"kind": "logistic"}, "tokens": {"length": 1}, "student": {"causal": True}},
+            "student.causal",
+            "which knows no attention",
+        ),
+        ({"loss": {"knd": "values"}}, "loss.knd", 'did you mean "loss.kind"?'),
+        ({"loss": {"kind": "values"}, "integration": {"rule": "published"}}, "integration.rule", "loss.kind"),
+    ],
+)
+def test_refused_losses(data, field, words):
+    error = refusal(Problem.from_dict, data)
+    assert error.field == field
+    assert words in str(error)
+
+
+def test_own_functions_are_checked_where_there_are_any(monkeypatch):
+    """The checks need SymPy, so that a problem of shipped parts must not reach them."""
+    calls = []
+
+    def recorder(name):
+        return lambda *args: calls.append((name, *args))
+
+    compiled = types.ModuleType("attnphase.compiled")
+    monkeypatch.setattr(compiled, "check_score", recorder("score"), raising=False)
+    monkeypatch.setattr(compiled, "check_loss", recorder("loss"), raising=False)
+    regularizer = types.ModuleType("attnphase.compiled_regularizer")
+    monkeypatch.setattr(regularizer, "check_regularizer", recorder("regularizer"), raising=False)
+    for module in (compiled, regularizer):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for score in ("softmax", "linear", "relu", "sigmoid", "softmax1"):
+        Problem(teacher=Teacher(score=score), student=Student(score=score), regularizer=Regularizer(kind="lasso"))
+    assert calls == []
+    own = Regularizer(kind="expression", expression="w**4")
+    Problem(tokens=Tokens(length=3), student=Student(score="z/(1 + z**2)", rank=2), regularizer=own)
+    assert calls == [("score", "z/(1 + z**2)", 3, "student.score"), ("regularizer", own, 2)]
+    calls.clear()
+    Problem(student=Student(tied=False), teacher=Teacher(rank=2), loss=Loss(kind="expression", expression="h0_0*k0_1"))
+    assert calls == [("loss", "h0_0*k0_1", 2, 2, 2)]
+
+
 # --- changing fields ------------------------------------------------------------------------
 
 
@@ -470,6 +914,37 @@ def test_a_new_field_displaces_the_one_it_excludes():
     problem = Problem(integration=Integration(rule="sobol", nodes=64))
     assert problem.with_fields({"integration.rule": "sobol"}).integration.nodes == 64
     assert problem.with_fields({"integration.rule": "published"}).integration.nodes is None
+
+
+def test_a_new_kind_displaces_what_belongs_to_the_old_one():
+    mixed = Problem.from_dict(mixture(mean_teacher=[[0.2]], law={"kind": "same", "probability": 0.8}))
+    assert mixed.with_fields({"tokens.kind": "gaussian"}) == Problem()
+    assert mixed.with_fields({"tokens.kind": "mixture"}) == mixed
+    assert Problem().with_fields({"tokens.kind": "mixture", "tokens.clusters": TWO}) == Problem.from_dict(mixture())
+    spread = mixed.with_fields({"tokens.spectrum": {"kind": "isotropic", "variance": 0.3}})
+    np.testing.assert_allclose(spread.site_variances, np.full(4, 0.3))
+    np.testing.assert_array_equal(spread.site_means, mixed.site_means)
+    net = Problem(regularizer=Regularizer(kind="elastic-net", ridge=0.3, strength=0.2))
+    assert net.with_fields({"regularizer.kind": "lasso"}).regularizer == Regularizer(kind="lasso", strength=0.2)
+    values = Problem(loss=Loss(kind="values", width=3))
+    assert values.with_fields({"loss.kind": "attention"}) == Problem()
+    assert Problem().with_fields({"loss.kind": "values", "loss.width": 3}) == values
+    points = Problem.from_dict(Problem.from_dict({"tokens": {"spectrum": [POINT, OTHER]}}).to_dict())
+    assert points.with_fields({"tokens.sigma": 0.5}) == Problem()
+
+
+def test_an_entry_of_a_ready_made_law_can_be_set():
+    mixed = Problem.from_dict(mixture(law={"kind": "same", "probability": 0.8}))
+    assert mixed.with_fields({"tokens.law.probability": 0.3}).tokens.law == Law(kind="same", probability=0.3)
+    name, value = parse_setting("tokens.spectrum.exponent=1.5")
+    flat = Problem(tokens=Tokens(spectrum=SpectrumLaw(kind="power-law", exponent=0.5)))
+    assert flat.with_fields({name: value}) == Problem(
+        tokens=Tokens(spectrum=SpectrumLaw(kind="power-law", exponent=1.5))
+    )
+    error = refusal(mixed.with_fields, {"tokens.law.probabilty": 0.3})
+    assert (error.field, str(error)[-27:]) == ("tokens.law", 'did you mean "probability"?')
+    atoms = Problem.from_dict({"tokens": {"spectrum": [POINT, OTHER]}})
+    assert "is no ready-made law" in str(refusal(atoms.with_fields, {"tokens.spectrum.exponent": 1.5}))
 
 
 def test_none_takes_a_field_back_to_its_default():
@@ -594,36 +1069,86 @@ finite = st.floats(-1e12, 1e12)
 positive = st.floats(1e-6, 1e6)
 
 
+def tokens_of_length(draw, length):
+    row = st.lists(positive, min_size=length, max_size=length)
+    kind = draw(st.sampled_from(["sigma", "atoms", "points", "law", "mixture"]))
+    if kind == "sigma":
+        return {"length": length, "sigma": draw(positive | row)}
+    if kind in ("atoms", "points"):
+        counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+        atoms = [{"weight": n / sum(counts), "variances": draw(row)} for n in counts]
+        if kind == "points":
+            atoms = [{**atom, "positions": draw(row)} for atom in atoms]
+        return {"length": length, "spectrum": atoms}
+    if kind == "law":
+        laws = [
+            {"kind": "isotropic", "variance": draw(positive | row)},
+            {"kind": "power-law", "exponent": draw(st.floats(0, 5)), "atoms": draw(st.integers(1, 40))},
+            {"kind": "two-level", "variances": [draw(positive), draw(positive)], "fraction": draw(st.floats(0.1, 0.9))},
+        ]
+        return {"length": length, "spectrum": draw(st.sampled_from(laws))}
+    return mixture_of_length(draw, length)
+
+
+def mixture_of_length(draw, length):
+    count, directions = draw(st.integers(1, 3)), draw(st.integers(0, 2))
+    mean = st.lists(st.floats(-9, 9), min_size=directions, max_size=directions) | st.just([])
+    cluster = st.fixed_dictionaries({"mean": mean}, optional={"sigma": positive})
+    clusters = st.lists(cluster, min_size=count, max_size=count)
+    weights = draw(distributions(count))
+    laws = [
+        {"kind": "independent", "weights": weights},
+        {"kind": "independent", "weights": [weights] * length},
+        {"kind": "markov", "weights": weights, "transition": [draw(distributions(count)) for _ in range(count)]},
+        {"kind": "same", "probability": 1.0, "weights": weights},
+        {"kind": "table", "table": np.reshape(draw(distributions(count**length)), [count] * length)},
+    ]
+    return {
+        "kind": "mixture",
+        "length": length,
+        "clusters": draw(clusters | st.lists(clusters, min_size=length, max_size=length)),
+        "law": draw(st.sampled_from(laws)),
+    }
+
+
 @st.composite
 def problems(draw):
     length = draw(st.integers(1, 5))
     square = st.lists(st.lists(finite, min_size=length, max_size=length), min_size=length,
                       max_size=length)  # fmt: skip
-    if draw(st.booleans()):
-        sigma = draw(positive | st.lists(positive, min_size=length, max_size=length))
-        tokens = {"length": length, "sigma": sigma}
-    else:
-        counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
-        row = st.lists(positive, min_size=length, max_size=length)
-        tokens = {
-            "length": length,
-            "spectrum": [{"weight": n / sum(counts), "variances": draw(row)} for n in counts],
-        }
+    tokens = tokens_of_length(draw, length)
     vectors = np.array(draw(square)) / 1e6
     positions = [{}, {"kind": "none"}, {"gram": vectors @ vectors.T}]
     if length == 2:
         positions.append({"kind": "opposite"})
-    teacher = {"omega": draw(st.floats(0, 1)), "rank": draw(st.integers(1, 8))}
-    teacher["score"] = draw(st.sampled_from(["softmax", "linear"]))
+        positions.append({"kind": "opposite", "teacher": [[0.3] + [0.0] * 15, [-0.3] + [0.0] * 15]})
+    if "positions" in str(tokens.get("spectrum")):
+        positions = [{}, {"kind": "spectrum"}]
+    loss = draw(st.sampled_from([{}, {"kind": "values", "width": draw(st.integers(1, 8))}]))
+    scores = st.sampled_from(["softmax", "linear", "relu", "sigmoid", "softmax1"])
+    teacher = {"omega": draw(st.floats(0, 1)), "rank": draw(st.integers(1, 8)), "score": draw(scores)}
     if draw(st.booleans()):
         teacher["mixing"] = draw(square)
+    encodings = draw(st.sampled_from(positions))
+    if "teacher" in encodings:
+        columns = teacher["rank"] + loss.get("width", 0)
+        encodings = {**encodings, "teacher": [row[:columns] for row in encodings["teacher"]]}
+    student = {"rank": draw(st.integers(1, 8)), "tied": draw(st.booleans()), "score": draw(scores)}
+    for layer in (teacher, student):
+        layer["temperature"] = draw(positive)
+        layer["causal"] = draw(st.booleans())
+    regularizer = {"kind": draw(st.sampled_from(["ridge", "lasso", "elastic-net", "group-lasso"]))}
+    regularizer["strength"] = draw(st.floats(1e-8, 1e8))
+    if regularizer["kind"] in ("elastic-net", "group-lasso"):
+        regularizer["ridge"] = draw(st.floats(0, 1e8))
     return Problem.from_dict(
         {
             "tokens": tokens,
-            "positions": draw(st.sampled_from(positions)),
+            "positions": encodings,
             "teacher": teacher,
-            "student": {"rank": draw(st.integers(1, 8)), "tied": draw(st.booleans())},
-            "regularizer": {"strength": draw(st.floats(1e-8, 1e8))},
+            "student": student,
+            "regularizer": regularizer,
+            "loss": loss,
             "integration": {
                 "rule": "sobol",
                 "standard_error": draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
@@ -644,8 +1169,12 @@ def test_toml_round_trip_is_exact(problem):
     length = problem.tokens.length
     assert problem.mixing_matrix.shape == problem.positions_gram.shape == (length, length)
     weights, variances = problem.spectrum_atoms()
-    assert variances.shape == (len(weights), length)
+    assert variances.shape == (len(weights), len(problem.sites))
     assert problem.token_variances.shape == (length,)
+    configurations, probabilities = problem.cluster_law
+    assert configurations.shape == (len(probabilities), length)
+    assert probabilities.min() > 0
+    assert abs(probabilities.sum() - 1) < 1e-12
     assert np.all(problem.token_variances > 0)
 
 
@@ -672,7 +1201,10 @@ json_values = st.recursive(
 @settings(deadline=None, max_examples=300)
 @given(
     st.sampled_from([f"{s}.{k}" for s, keys in Problem().to_dict().items() for k in keys]
-                    + ["tokens.spectrum", "positions.gram", "integration.nodes"]),
+                    + ["tokens.spectrum", "tokens.clusters", "tokens.law", "tokens.mean_positions",
+                       "tokens.mean_teacher", "positions.gram", "positions.teacher", "teacher.temperature",
+                       "student.causal", "regularizer.ridge", "regularizer.prox", "loss.kind", "loss.width",
+                       "integration.nodes"]),
     json_values,
 )  # fmt: skip
 def test_any_value_is_taken_or_refused_by_name(name, value):
