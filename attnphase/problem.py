@@ -1816,6 +1816,8 @@ class Problem:
                     raise ProblemError(
                         name, f"{name} cannot be set, since the present {section}.{key} is no ready-made law."
                     )
+                if inner == "kind":
+                    _forget_other_kinds(entries, name.rpartition(".")[0], value, changes)
             if value is None:
                 entries.pop(key, None)
             else:
@@ -1890,6 +1892,16 @@ def _displace(data: dict[str, Any], name: str, value: Any, changes: Mapping[str,
         data["positions"].pop("kind")
     if name == "tokens.spectrum" and value is not None and "tokens.clusters" not in changes:
         _forget_sigma(data["tokens"].get("clusters", ()))
+
+
+def _forget_other_kinds(law: dict[str, Any], place: str, kind: Any, changes: Mapping[str, Any]) -> None:
+    """Forget the keys of a ready-made law that its new kind does not have, unless they are given anew."""
+    uses = {**_LAW_KEYS, **_SPECTRUM_KEYS}.get(kind) if isinstance(kind, str) else None
+    if uses is None:  # no kind at all, which is refused later
+        return
+    for key in [*law]:
+        if key != "kind" and key not in uses and f"{place}.{key}" not in changes:
+            del law[key]
 
 
 def _forget_sigma(clusters: Sequence[Any]) -> None:

@@ -856,6 +856,21 @@ def test_refused_losses(data, field, words):
     assert words in str(error)
 
 
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ({"teacher": {"score": "hardmax"}}, "teacher.score"),
+        ({"student": {"score": "no_such_module:score"}}, "student.score"),
+        ({"student": {"score": "z / (1 + y)"}}, "student.score"),
+        ({"loss": {"kind": "expression", "expression": "(h0_0 - k0_7)**2"}}, "loss.expression"),
+    ],
+)
+def test_refused_functions_of_the_user(data, field):
+    error = refusal(Problem.from_dict, data)
+    assert error.field == field
+    assert str(error).startswith(field)
+
+
 def test_own_functions_are_checked_where_there_are_any(monkeypatch):
     """The checks need SymPy, so that a problem of shipped parts must not reach them."""
     calls = []
@@ -941,6 +956,12 @@ def test_an_entry_of_a_ready_made_law_can_be_set():
     assert flat.with_fields({name: value}) == Problem(
         tokens=Tokens(spectrum=SpectrumLaw(kind="power-law", exponent=1.5))
     )
+    assert mixed.with_fields({"tokens.law.kind": "independent"}).tokens.law == Law()
+    changes = {"tokens.law.transition": [[0.1, 0.9], [0.6, 0.4]], "tokens.law.kind": "markov"}
+    assert mixed.with_fields(changes).tokens.law == Law(kind="markov", transition=((0.1, 0.9), (0.6, 0.4)))
+    assert refusal(mixed.with_fields, {"tokens.law.kind": "markov"}).field == "tokens.law"
+    assert refusal(Problem().with_fields, {"tokens.law.kind": "markov"}).field == "tokens.law"
+    assert refusal(Problem().with_fields, {"tokens.spectrum.exponent": 1.0}).field == "tokens.spectrum"
     error = refusal(mixed.with_fields, {"tokens.law.probabilty": 0.3})
     assert (error.field, str(error)[-27:]) == ("tokens.law", 'did you mean "probability"?')
     atoms = Problem.from_dict({"tokens": {"spectrum": [POINT, OTHER]}})

@@ -1,6 +1,7 @@
 """The spectral measure: of problems, of finite matrices, in files."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,7 +198,7 @@ def test_what_is_left_out_of_the_matrices():
     spectrum = Spectrum.from_matrices(covariances)
     np.testing.assert_allclose(spectrum.rho[:, 0, 0], [np.trace(m) / 7 for m in covariances])
     np.testing.assert_array_equal(spectrum.mean, 0)
-    atoms = spectrum.atoms()
+    atoms: Any = spectrum.atoms()
     assert set(atoms[0]) == {"weight", "variances", "positions"}
     assert_same_measure(Spectrum.of(Problem(tokens=Tokens(spectrum=atoms))), spectrum)
 
@@ -253,7 +254,8 @@ def test_refused_matrices(covariances, others, words):
 def test_ready_made(spectrum, law):
     problem = Problem(tokens=Tokens(spectrum=law))
     assert_same_measure(spectrum, Spectrum.of(problem), rtol=1e-14)
-    assert_same_measure(spectrum, Spectrum.of(Problem(tokens=Tokens(spectrum=spectrum.atoms()))), rtol=1e-14)
+    atoms: Any = spectrum.atoms()
+    assert_same_measure(spectrum, Spectrum.of(Problem(tokens=Tokens(spectrum=atoms))), rtol=1e-14)
 
 
 def test_ready_made_with_encodings():
@@ -277,7 +279,8 @@ def test_a_spectrum_file_is_looked_for_beside_the_toml(tmp_path, monkeypatch):
     path = tmp_path / "problem.toml"
     path.write_text('[tokens]\nspectrum = "spectrum.csv"\n[teacher]\nrank = 2\n')
     problem = load_problem(path)
-    assert problem == Problem(tokens=Tokens(spectrum=spectrum.atoms()), teacher=Teacher(rank=2))
+    atoms: Any = spectrum.atoms()
+    assert problem == Problem(tokens=Tokens(spectrum=atoms), teacher=Teacher(rank=2))
     assert Problem.from_toml(problem.to_toml()) == problem  # the file is not needed any more
     monkeypatch.chdir(tmp_path)
     assert Problem(teacher=Teacher(rank=2)).with_fields({"tokens.spectrum": "spectrum.csv"}) == problem
