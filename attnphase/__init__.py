@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnphase.branches import thresholds
     from attnphase.check import check
+    from attnphase.compiled import register_score
     from attnphase.dataset import DatasetError, load_dataset, save_dataset, validate_dataset
     from attnphase.derive import derive
     from attnphase.problem import Problem, ProblemError, load_problem
@@ -32,6 +33,7 @@ __all__ = [
     "derive",
     "load_dataset",
     "load_problem",
+    "register_score",
     "save_dataset",
     "solve",
     "sweep",
@@ -48,6 +50,7 @@ _HOME = {
     "derive": "derive",
     "load_dataset": "dataset",
     "load_problem": "problem",
+    "register_score": "compiled",
     "save_dataset": "dataset",
     "solve": "solve",
     "sweep": "sweep",

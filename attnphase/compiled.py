@@ -41,6 +41,7 @@ __all__ = [
     "kernels_for",
     "load_kernels",
     "reference_backend",
+    "register_score",
 ]
 
 _MANIFEST = "manifest.json"
@@ -128,6 +129,30 @@ def _printed_row(score: str, length: int, field: str) -> str:
     except ScoreError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     return ", ".join(srepr(entry) for entry in entries)
+
+
+def register_score(name: str, row: Callable[..., Any]) -> None:
+    """Make a row function of the user's own known in this process, for ``student.score`` and ``teacher.score``.
+
+    Parameters
+    ----------
+    name : str
+        A Python name that no shipped score has.
+    row : callable
+        Maps a list of SymPy logits to as many expressions, for any number of logits.
+
+    Raises
+    ------
+    ProblemError
+        The name cannot be used, or `row` is not such a function; the sentence says why.
+    """
+    from derivations.scores import ScoreError
+    from derivations.scores import register_score as register
+
+    try:
+        register(name, row)
+    except ScoreError as error:
+        raise ProblemError("score", f"the score cannot be registered: {error}") from None
 
 
 def check_score(score: str, length: int, field: str) -> None:

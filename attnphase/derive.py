@@ -66,13 +66,40 @@ def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivat
     """
     from derivations.codegen import module_source
     from derivations.render import document
+    from derivations.replica import derive_free_entropy
+    from derivations.saddle_point import derive_saddle_point
 
-    model = ModelKey.of(problem if problem is not None else Problem.paper()).model()
-    page = document(model, concrete=concrete)
+    problem = problem if problem is not None else Problem.paper()
+    model = ModelKey.of(problem).model()
+    penalty = _penalty(problem)
+    free_entropy = derive_free_entropy(separable=penalty is not None)
+    page = document(model, concrete=concrete, penalty=penalty, clusters=problem.tokens.kind == "mixture")
     return Derivation(
         latex=page.latex(),
         markdown=page.markdown(),
-        python=module_source(model),
-        free_entropy=model.free_entropy,
-        saddle_point=model.saddle_point,
+        python=module_source(model, separable=penalty is not None),
+        free_entropy=free_entropy,
+        saddle_point=derive_saddle_point(free_entropy),
     )
+
+
+def _penalty(problem: Problem) -> str | None:
+    """LaTeX of the regulariser of one row of the weights; None for the ridge."""
+    kind = problem.regularizer.kind
+    absolute, norm = r"s \lVert w \rVert_1", r"s \lVert w \rVert_2"
+    quadratic = r"\tfrac{\lambda}{2} \lVert w \rVert_2^2" if problem.regularizer.ridge else ""
+    if kind == "ridge":
+        return None
+    if kind == "prox":
+        own = r"\rho(w)"
+    elif kind == "expression":
+        from derivations.regularizers import ConvexPenalty
+        from derivations.render import EquationPrinter
+
+        own = r"\sum_c \rho(w_c), \quad \rho(w) = " + EquationPrinter().show(
+            ConvexPenalty.of(str(problem.regularizer.expression)).expression
+        )
+        return f"{quadratic} + {own}" if quadratic else own
+    else:
+        own = norm if kind == "group-lasso" else absolute
+    return f"{own} + {quadratic}" if quadratic else own

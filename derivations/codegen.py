@@ -24,6 +24,8 @@ from derivations.array_maps import state_evolution_functions
 from derivations.functions import with_known_functions
 from derivations.layout import WIDTH, folded
 from derivations.model import AttentionModel, ScalarModel
+from derivations.replica import derive_free_entropy
+from derivations.saddle_point import derive_saddle_point
 from derivations.scores import RowScore, row_entries
 
 __all__ = ["BACKENDS", "local_problem_source", "module_source"]
@@ -514,17 +516,18 @@ def _local_problem(model: AttentionModel | ScalarModel) -> str:
     return _attention_source(model) if isinstance(model, AttentionModel) else _scalar_source(model)
 
 
-def module_source(model: AttentionModel | ScalarModel) -> str:
+def module_source(model: AttentionModel | ScalarModel, *, separable: bool = False) -> str:
     """Source of one readable module: a model's local problem (for Numba) and state-evolution maps.
 
     The functions are those of `local_problem_source` and `state_evolution_source`.
     """
     local = _local_problem(model)
+    free_entropy = derive_free_entropy(separable=separable)
     functions = [name for name in ("exp", "log", "log1p", "sqrt") if re.search(rf"\b{name}\(", local)]
     imports = f"from math import {', '.join(functions)}\n\n" if functions else ""
     helpers = _HEADERS["numba"].partition("from numba import njit\n")
     return (
         '"""Local problem and state evolution. Generated from the derived equations."""\n\n'
         f"{imports}import numpy as np\n{helpers[1]}{helpers[2]}\n{local}\n\n"
-        f"{state_evolution_functions(model.saddle_point, model.free_entropy)}"
+        f"{state_evolution_functions(derive_saddle_point(free_entropy), free_entropy)}"
     )

@@ -52,20 +52,25 @@ from derivations.nodes import (
     MoreauEnvelope,
     QuadraticMinimum,
     ReplicatedMoment,
+    RowMinimum,
+    RowPenalty,
     SpectralMean,
     TokenMatrix,
     TokenSum,
+    WeightMean,
     operands,
     transposed,
 )
-from derivations.observables import OBSERVABLES, FieldLoss
-from derivations.replica import Step, _ReplicaSum, precision
+from derivations.observables import OBSERVABLES, SEPARABLE_OBSERVABLES, FieldLoss
+from derivations.replica import FreeEntropy, Step, _ReplicaSum, derive_free_entropy, precision
 from derivations.saddle_point import (
     RESOLVENT,
+    SaddlePoint,
     abbreviated,
     conditional_covariance,
     conditional_mean,
     definitions,
+    derive_saddle_point,
 )
 from derivations.scores import RowScore
 
@@ -89,7 +94,7 @@ _PAPER = (
 # printed width, in characters of a formula, that fits the text block of the LaTeX page
 _LINE = 74
 
-_OPERATORS = (TokenSum, SpectralMean, FieldMean)
+_OPERATORS = (TokenSum, SpectralMean, FieldMean, WeightMean)
 # nodes that print a name of their own, whatever the sizes
 _NAMED = (
     CommonGaussianMoment,
@@ -98,6 +103,8 @@ _NAMED = (
     MoreauEnvelope,
     QuadraticMinimum,
     ReplicatedMoment,
+    RowMinimum,
+    RowPenalty,
 )
 
 
@@ -157,12 +164,16 @@ class EquationPrinter(LatexPrinter):
         Write sums over tokens out for this number of tokens.
     scalar : bool
         Print 1 x 1 matrices as numbers.
+    clusters : bool
+        Tokens come from mixtures: indices are pairs of a token and a cluster, and the mean of what belongs to such a
+        pair is over the samples whose token is in the cluster, the others counting as zero.
     """
 
-    def __init__(self, length: int | None = None, scalar: bool = False) -> None:
+    def __init__(self, length: int | None = None, scalar: bool = False, clusters: bool = False) -> None:
         super().__init__()
         self.length = length
         self.scalar = scalar
+        self.clusters = clusters
 
     def prepared(self, expression: Any) -> Any:
         """The expression as it will be printed: sums expanded, 1 x 1 matrices as numbers."""
@@ -236,8 +247,11 @@ class EquationPrinter(LatexPrinter):
         return rf"\left({text}\right)" if open_ended else text
 
     def _print(self, expr: Any, **kwargs: Any) -> str:
+        restricted = self.clusters and isinstance(expr, FieldMean) and expr.body.is_Matrix
         if self.scalar and isinstance(expr, MatrixExpr):
             expr = scalarized(expr)
+        if restricted and _split_number(expr)[0] == 1:
+            return rf"\mathbb{{E}}\left[\mathbf{{1}}_{{c_\ell = c}} \, {self._print(expr.body)}\right]"
         if isinstance(expr, (*_OPERATORS, _ReplicaSum)) and _split_number(expr)[0] != 1:
             negative, text = self._signed(expr)
             return f"-{text}" if negative else text
@@ -277,6 +291,8 @@ class EquationPrinter(LatexPrinter):
         return rf"{self._print(expr.base.label)}_{{{self._print(expr.indices[0])}}}"
 
     def _print_Symbol(self, expr: Any, style: str = "plain") -> str:
+        if self.clusters and expr in (sym.ell, sym.kappa):
+            return super()._print_Symbol(expr, style) + (" c" if expr == sym.ell else " j")
         return expr.name if expr.name.startswith("\\") else super()._print_Symbol(expr, style)
 
 
@@ -584,18 +600,47 @@ class _Sizes:
         return rf"\mathbb{{R}}^{{{rows}}}" if columns == "1" else rf"\mathbb{{R}}^{{{rows} \times {columns}}}"
 
 
-def document(model: AttentionModel | ScalarModel, *, concrete: bool = False) -> Document:
+@dataclass(frozen=True)
+class _Law:
+    """What a page needs to know beyond the model: the regulariser and the tokens' law.
+
+    ``penalty`` is the LaTeX of the regulariser of one row, None for the ridge.
+    """
+
+    penalty: str | None = None
+    clusters: bool = False
+
+    @property
+    def regularizer(self) -> str:
+        """The regulariser in a title."""
+        return "ridge" if self.penalty is None else "separable regulariser"
+
+
+def document(
+    model: AttentionModel | ScalarModel,
+    *,
+    concrete: bool = False,
+    penalty: str | None = None,
+    clusters: bool = False,
+) -> Document:
     """The page of a model's equations.
 
     Parameters
     ----------
     model : AttentionModel or ScalarModel
     concrete : bool
-        Print for the model's own L, r and t instead of symbols.
+        Print for the model's own L, r and t instead of symbols; mixture tokens keep their sums.
+    penalty : str, optional
+        LaTeX of the regulariser ``r(w)`` of one row of the weights, if it is not the ridge.
+    clusters : bool
+        Tokens come from a mixture of clusters, Result C.2.
     """
     sizes = _Sizes.of(model, concrete)
+    law = _Law(penalty, clusters)
     scalar = concrete and model.columns == model.teacher_rank == 1
-    printer = EquationPrinter(model.length if concrete else None, scalar)
+    free_entropy = derive_free_entropy(separable=penalty is not None)
+    saddle_point = derive_saddle_point(free_entropy)
+    printer = EquationPrinter(model.length if concrete and not clusters else None, scalar, clusters)
     page = _Page(printer)
     page.text(_summary(sizes, concrete))
     page.text(
@@ -603,17 +648,17 @@ def document(model: AttentionModel | ScalarModel, *, concrete: bool = False) -> 
         f"{_PAPER}. Token indices run from $1$ to ${sizes.length}$."
     )
     if isinstance(model, AttentionModel):
-        _attention_definitions(page, model, sizes, concrete)
+        _attention_definitions(page, model, sizes, concrete, law)
     else:
-        _scalar_definitions(page, model, sizes)
-    _order_parameters(page, model, sizes, scalar)
-    _auxiliary_problems(page, scalar)
-    _replica_chain(page, model)
-    _saddle_point(page, model)
-    _observables(page, model)
-    if isinstance(model, AttentionModel):
-        _baseline(page, sizes)
-    title = f"{_subject(model, sizes)}: replica-symmetric equations"
+        _scalar_definitions(page, model, sizes, law)
+    _order_parameters(page, model, sizes, scalar, law)
+    _auxiliary_problems(page, scalar, law)
+    _replica_chain(page, free_entropy)
+    _saddle_point(page, saddle_point)
+    _observables(page, free_entropy)
+    if isinstance(model, AttentionModel) and not model.values:
+        _baseline(page, sizes, law)
+    title = f"{_subject(model, sizes, law)}: replica-symmetric equations"
     return Document(title, tuple(page.blocks))
 
 
@@ -641,14 +686,15 @@ def equations_page() -> str:
 # --- sections ----------------------------------------------------------------------------------
 
 
-def _subject(model: AttentionModel | ScalarModel, sizes: _Sizes) -> str:
+def _subject(model: AttentionModel | ScalarModel, sizes: _Sizes, law: _Law) -> str:
     if isinstance(model, ScalarModel):
-        return f"{model.name.replace('_', ' ').capitalize()} with a ridge"
+        return f"{model.name.replace('_', ' ').capitalize()} with a {law.regularizer}"
     student, teacher = model.student, model.teacher
     return (
         f"{'Tied' if student.tied else 'Untied'} ${student.score.latex}$ attention of rank "
         f"${sizes.rank}$, "
-        f"${teacher.score.latex}$ teacher of rank ${sizes.teacher}$, ridge"
+        f"${teacher.score.latex}$ teacher of rank ${sizes.teacher}$, {law.regularizer}"
+        f"{', mixture tokens' if law.clusters else ''}{', value matrix' if model.values else ''}"
     )
 
 
@@ -662,13 +708,23 @@ def _summary(sizes: _Sizes, concrete: bool) -> str:
     )
 
 
-def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, concrete: bool) -> None:
+def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, concrete: bool, law: _Law) -> None:
     student, teacher = model.student, model.teacher
     length, columns = sizes.length, sizes.columns
     page.heading("Model", "D")
+    tokens = (
+        r"Tokens are the rows $x_\ell \sim \mathcal{N}(0, \Sigma_\ell)$ of "
+        rf"$x \in \mathbb{{R}}^{{{length} \times d}}$, independent over $\ell$"
+    )
+    if law.clusters:
+        tokens = (
+            r"Every token $\ell$ is in a cluster $c_\ell$, with any joint law $P(c_1, \dots, c_L)$; given the "
+            r"clusters, tokens are the rows $x_\ell \sim \mathcal{N}(\mu_{\ell c_\ell}, \Sigma_{\ell c_\ell})$ of "
+            rf"$x \in \mathbb{{R}}^{{{length} \times d}}$, independent over $\ell$ "
+            r"(paper, Result C.2)"
+        )
     page.text(
-        rf"Tokens are the rows $x_\ell \sim \mathcal{{N}}(0, \Sigma_\ell)$ of "
-        rf"$x \in \mathbb{{R}}^{{{length} \times d}}$, independent over $\ell$; positional "
+        rf"{tokens}; positional "
         rf"encodings are "
         rf"$p \in \mathbb{{R}}^{{{length} \times d}}$. Teacher ({_cited('(1), (16)')}), with "
         rf"$Q_\star \in \mathbb{{R}}^{{d \times {sizes.teacher}}}$ and a fixed matrix "
@@ -701,6 +757,9 @@ def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, co
             rf"\mathsf{{S}}(h) = {student.score.latex}\left({logits}\right)",
         )
     )
+    if student.causal or teacher.causal:
+        masked = " and ".join(n for n, one in (("student", student), ("teacher", teacher)) if one.causal)
+        page.text(rf"Under the causal mask of the {masked}, row $a$ of logits holds its entries $b \le a$ only.")
     size = min(model.length, 3) if concrete else 2
     page.text(f"Scores act on each row $z$ of logits; for a row of {size}:")
     for score in dict.fromkeys((student.score, teacher.score)):
@@ -713,13 +772,32 @@ def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, co
         r"$x x^\top/d \to D = \operatorname{diag}(\rho^\Sigma_\ell)$ with "
         r"$\rho^\Sigma_\ell = \operatorname{Tr} \Sigma_\ell/d$:"
     )
+    penalty = r"\frac{\lambda}{2} \left\lVert W \right\rVert_F^2" if law.penalty is None else r"\sum_i r(w_i)"
+    output = "" if not model.values else r"; here both are read through a value matrix, the last columns of the weights"
     page.formula(
         (
             r"\mathcal{R}(W)",
             r"= \sum_{\mu = 1}^{n} \frac{1}{2d} \left\lVert y(x^\mu) - f_W(x^\mu) \right\rVert_F^2 "
-            r"+ \frac{\lambda}{2} \left\lVert W \right\rVert_F^2",
+            rf"+ {penalty}",
         )
+        if not model.values
+        else (r"\mathcal{R}(W)", rf"= \sum_{{\mu = 1}}^{{n}} \ell(h^\mu, k^\mu) + {penalty}")
     )
+    if law.penalty is not None:
+        page.text("with the regulariser of one row of the weights")
+        page.formula((r"r(w)", f"= {law.penalty}"))
+    if model.values:
+        page.text(
+            rf"Teacher and student attend to values of width ${model.values}$ instead of the tokens{output}: fields "
+            r"$h = (h_Q | h_V)$ and $k = (k_Q | k_V)$, where $h_Q$ stands for all that makes the logits."
+        )
+        page.formula(
+            (
+                r"\ell(h, k)",
+                r"= \tfrac{1}{2} \left\lVert \mathsf{S}(h_Q) h_V - \mathsf{T}(k_Q) k_V \right\rVert_F^2",
+            )
+        )
+        return
     page.formula(
         (
             r"\ell(h, k)",
@@ -732,12 +810,12 @@ def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, co
 def _row(score: RowScore, size: int) -> str:
     """A row function's values on a row of ``size`` generic logits."""
     printer = EquationPrinter()
-    values = score.row([Symbol(f"z_{b}", real=True) for b in range(1, size + 1)])
+    values = score.entries([Symbol(f"z_{b}", real=True) for b in range(1, size + 1)])
     entries = r",\quad ".join(printer.show(value) for value in values)
     return rf"\left({entries}\right)"
 
 
-def _scalar_definitions(page: _Page, model: ScalarModel, sizes: _Sizes) -> None:
+def _scalar_definitions(page: _Page, model: ScalarModel, sizes: _Sizes, law: _Law) -> None:
     page.heading("Model", "D")
     page.text(
         r"Tokens are the rows $x_\ell \sim \mathcal{N}(0, \Sigma_\ell)$, independent over $\ell$, "
@@ -759,15 +837,17 @@ def _scalar_definitions(page: _Page, model: ScalarModel, sizes: _Sizes) -> None:
     page.formula(
         (
             r"\mathcal{R}(W)",
-            r"= \sum_{\mu = 1}^{n} \ell(h^\mu, k^\mu) + \frac{\lambda}{2} \left\lVert W "
-            r"\right\rVert_F^2",
+            r"= \sum_{\mu = 1}^{n} \ell(h^\mu, k^\mu) + "
+            + (r"\frac{\lambda}{2} \left\lVert W \right\rVert_F^2" if law.penalty is None else r"\sum_i r(w_i)"),
         )
     )
+    if law.penalty is not None:
+        page.formula((r"r(w)", f"= {law.penalty}"))
     loss = model.loss(fields("h", model.columns), fields("k", model.teacher_rank))
     page.equation(r"\ell(h, k)", loss)
 
 
-def _order_parameters(page: _Page, model: Any, sizes: _Sizes, scalar: bool) -> None:
+def _order_parameters(page: _Page, model: Any, sizes: _Sizes, scalar: bool, law: _Law) -> None:
     page.heading("Order parameters and spectral measure", "P")
     page.text(f"Overlaps of the weights ({_cited('(6)')}), and the teacher's own covariance:")
     show = page.printer.show
@@ -799,7 +879,17 @@ def _order_parameters(page: _Page, model: Any, sizes: _Sizes, scalar: bool) -> N
         rf"$\pi = Q_\star^\top e_i \in {sizes.shape(sym.pi)}$. On one eigendirection the weights "
         rf"see"
     )
+    if law.clusters:
+        page.text(
+            r"Everything that belongs to a token belongs to each of its clusters $c$: $\Sigma_{\ell c}$, "
+            r"$m_{\ell c} = W^\top (\mu_{\ell c} + p_\ell)/\sqrt{d}$, $\tau_{\ell c} = \sqrt{d} e_i^\top "
+            r"(\mu_{\ell c} + p_\ell)$ and so on; sums $\kappa j$ run over tokens and clusters. In the loss the "
+            r"teacher's field has the mean $m^\star_{\ell c} = Q_\star^\top \mu_{\ell c}/\sqrt{d}$, which $k$ below "
+            r"does not hold, and $D$ the variances of the clusters drawn."
+        )
     for name, value in definitions().items():
+        if law.penalty is not None and name == RESOLVENT:
+            continue
         left, expression = show(name), value
         inverse = isinstance(value, Inverse)
         if inverse and _width(page.printer.show(value)) > _LINE:
@@ -807,7 +897,7 @@ def _order_parameters(page: _Page, model: Any, sizes: _Sizes, scalar: bool) -> N
         page.equation(left, expression)
 
 
-def _auxiliary_problems(page: _Page, scalar: bool) -> None:
+def _auxiliary_problems(page: _Page, scalar: bool, law: _Law) -> None:
     show = page.printer.show
     page.heading("Local problem", "L")
     root = MatMul(MatrixSqrt(sym.q), sym.xi_field)
@@ -840,13 +930,22 @@ def _auxiliary_problems(page: _Page, scalar: bool) -> None:
     )
     residual = MatMul(Inverse(sym.V), MatAdd(sym.prox_field, MatMul(-1, sym.omega_field)))
     page.equation(show(sym.g_field), residual)
+    if law.penalty is not None:
+        (row,) = derive_free_entropy(separable=True).total.atoms(RowMinimum)
+        page.text(
+            rf"The weights of one eigendirection, ${show(sym.w)}(z)$, are the minimiser of its problem at given noise "
+            rf"$z \sim \mathcal{{N}}(0, {'1' if scalar else 'I'})$, and ${show(sym.chi)}$ is its derivative in $b$:"
+        )
+        page.formula(
+            (show(sym.w), rf"= \operatorname{{argmin}}_w \left\{{ r(w) + {show(_short(row.objective))} \right\}}")
+        )
 
 
-def _replica_chain(page: _Page, model: Any) -> None:
-    *chain, last = model.free_entropy.steps
+def _replica_chain(page: _Page, free_entropy: FreeEntropy) -> None:
+    *chain, last = free_entropy.steps
     # the argument does not depend on the number of tokens: its sums stay sums
-    full, page.printer = page.printer, EquationPrinter(None, page.printer.scalar)
-    order = list(model.free_entropy.terms)
+    full, page.printer = page.printer, EquationPrinter(None, page.printer.scalar, page.printer.clusters)
+    order = list(free_entropy.terms)
     page.heading("Replica calculation", "R")
     page.text(
         r"$Z = \int \mathrm{d}W e^{-\beta \mathcal{R}(W)}$ is the partition function of the risk, "
@@ -874,10 +973,10 @@ def _short(expression: Any) -> Any:
     return abbreviated(expression).xreplace({precision(): Inverse(RESOLVENT)})
 
 
-def _saddle_point(page: _Page, model: Any) -> None:
+def _saddle_point(page: _Page, saddle_point: SaddlePoint) -> None:
     page.heading("Saddle-point equations", "S")
     show = page.printer.show
-    for equations in (model.saddle_point.overlaps, model.saddle_point.conjugates):
+    for equations in (saddle_point.overlaps, saddle_point.conjugates):
         variables = ", ".join(f"${show(e.stationary_in)}$" for e in equations)
         numbers = ", ".join(dict.fromkeys(e.number for e in equations))
         page.text(f"Stationarity of the free entropy in {variables}, in this order ({_cited(numbers)}):")
@@ -889,34 +988,38 @@ def _saddle_point(page: _Page, model: Any) -> None:
     )
 
 
-def _observables(page: _Page, model: Any) -> None:
+def _observables(page: _Page, free_entropy: FreeEntropy) -> None:
     page.heading("Observables", "O")
     page.text(
         r"At a fixed point. A fresh sample's fields have the law of $(\omega_\ell, k_\ell)$, so "
         r"the test error is a mean "
         "over the same fields."
     )
-    for observable in OBSERVABLES:
+    for observable in SEPARABLE_OBSERVABLES if free_entropy.separable else OBSERVABLES:
         title = re.sub(r"\bd\b", "$d$", observable.title[0].upper() + observable.title[1:])
         page.text(f"{title} ({_cited(observable.number)}):")
         page.equation(observable.latex, _short(observable.expression))
 
 
-def _baseline(page: _Page, sizes: _Sizes) -> None:
+def _baseline(page: _Page, sizes: _Sizes, law: _Law) -> None:
     page.heading("Linear baseline", "B")
     page.text(
         rf"The best linear map $f(x) = \hat W x$, $\hat W \in \mathbb{{R}}^{{{sizes.length} "
         rf"\times {sizes.length}}}$, "
         rf"on tokens without encodings, and its test error ({_cited('(17), (19)-(20)')}):"
     )
-    page.formula((r"\hat W", r"= \mathbb{E}\left[\mathsf{T}(k)\right]"))
+    if law.clusters:
+        page.formula((r"\hat W", r"= \mathbb{E}\left[\mathsf{T}(k) D\right] \mathbb{E}\left[D\right]^{-1}"))
+    else:
+        page.formula((r"\hat W", r"= \mathbb{E}\left[\mathsf{T}(k)\right]"))
+    variance = r"\mathbb{E}[D]" if law.clusters else "D"
     page.formula(
         (
             r"\epsilon_{\mathrm{lin}}",
             rf"= \frac{{1}}{{{sizes.length}}} \left\{{\mathbb{{E}} "
             rf"\operatorname{{Tr}}\left[\mathsf{{T}}(k) D "
-            r"\mathsf{T}(k)^\top\right] - \operatorname{Tr}\left[\hat W D \hat "
-            r"W^\top\right]\right\}",
+            r"\mathsf{T}(k)^\top\right] - \operatorname{Tr}\left[\hat W "
+            rf"{variance} \hat W^\top\right]\right\}}",
         )
     )
 

@@ -1,0 +1,127 @@
+"""A user's regulariser, given as a formula of one weight: kinks, convexity, and source of its derivatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sympy import Expr, Symbol, lambdify, solveset
+from sympy.sets import FiniteSet, Reals
+
+from derivations.expressions import FormulaError, parse_formula
+from derivations.functions import KINKED, Sign, Step
+
+__all__ = ["ConvexPenalty", "RegularizerError"]
+
+_W = Symbol("w", real=True)
+_NUMPY = [
+    {
+        "Modulus": np.abs,
+        "Relu": lambda x: np.maximum(x, 0.0),
+        "Step": lambda x: np.where(x > 0, 1.0, 0.0),
+        "Sign": np.sign,
+        "Sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
+        "Softplus": lambda x: np.logaddexp(0, x),
+    },
+    "numpy",
+]
+# where convexity is looked at: many scales on both sides
+_SAMPLES = np.concatenate([-np.logspace(4, -6, 400), np.logspace(-6, 4, 400), np.linspace(-5.03, 5.01, 401)])
+
+
+class RegularizerError(ValueError):
+    """A formula that is no convex regulariser; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class ConvexPenalty:
+    """A convex function of one weight.
+
+    Attributes
+    ----------
+    expression : Expr
+        Of the symbol ``w``.
+    """
+
+    expression: Expr
+
+    @classmethod
+    def of(cls, text: str) -> ConvexPenalty:
+        """Read and check a formula.
+
+        Raises
+        ------
+        RegularizerError
+            It cannot be read, is not finite, has an undefined derivative, or is not convex; says where.
+        """
+        try:
+            expression: Any = parse_formula(text, {"w": _W})
+        except FormulaError as error:
+            raise RegularizerError(f"{text!r} cannot be used: {error}") from None
+        penalty = cls(expression)
+        penalty._check(text)
+        return penalty
+
+    @property
+    def kinks(self) -> tuple[tuple[float, float, float], ...]:
+        """Where the slope jumps: (weight, slope on the left, slope on the right)."""
+        places: set[float] = set()
+        for node in self.expression.atoms(*KINKED):
+            roots = solveset(node.args[0], _W, Reals)
+            if isinstance(roots, FiniteSet):
+                places |= {float(root) for root in roots}
+        slope = self.numeric[1]
+        found = []
+        for place in sorted(places):
+            step = 1e-9 * max(1.0, abs(place))
+            left, right = float(slope(np.array(place - step))), float(slope(np.array(place + step)))
+            if abs(right - left) > 1e-6 * (abs(left) + abs(right)):
+                found.append((place, left, right))
+        return tuple(found)
+
+    @property
+    def numeric(self) -> tuple[Any, Any, Any]:
+        """The penalty, its slope and its curvature as NumPy functions of an array, almost everywhere."""
+        functions = []
+        expression: Any = self.expression
+        for _ in range(3):
+            functions.append(_vectorised(lambdify(_W, expression, _NUMPY)))
+            expression = expression.diff(_W)
+        return tuple(functions)
+
+    @property
+    def even(self) -> bool:
+        """Whether the sign of the weight does not matter."""
+        value = self.numeric[0]
+        return bool(np.allclose(value(_SAMPLES), value(-_SAMPLES), rtol=1e-10, atol=1e-12))
+
+    def _check(self, text: str) -> None:
+        if not self.expression.has(_W):
+            raise RegularizerError(f"{text!r} does not depend on w.")
+        if self.expression.has(Step, Sign):
+            raise RegularizerError(f"{text!r} jumps, and a convex function does not.")
+        with np.errstate(all="ignore"):
+            value, slope, curvature = (f(_SAMPLES) for f in self.numeric)
+        for name, numbers in (("it", value), ("its slope", slope), ("its second derivative", curvature)):
+            bad = ~np.isfinite(numbers) & (np.abs(_SAMPLES) < 100)
+            if bad.any():
+                raise RegularizerError(f"{name} is not finite at w = {_SAMPLES[bad][0]:.3g}.")
+        order = np.argsort(_SAMPLES)
+        w, slope = _SAMPLES[order], slope[order]
+        finite = np.isfinite(slope)
+        w, slope = w[finite], slope[finite]
+        drop = np.diff(slope)
+        size = np.maximum(np.abs(slope[1:]), np.abs(slope[:-1])) + 1e-12
+        concave = drop < -1e-9 * size
+        if concave.any():
+            where = w[:-1][concave]
+            place = float(where[np.abs(where).argmin()])
+            raise RegularizerError(f"it is not convex: its slope falls at w = {place:.3g}.")
+
+
+def _vectorised(function: Any) -> Any:
+    def evaluate(w: Any) -> Any:
+        return np.broadcast_to(np.asarray(function(w), dtype=float), np.shape(w))
+
+    return evaluate

@@ -1,0 +1,39 @@
+"""docs/new-variant.md is executed as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import attnphase as ap
+
+PAGE = Path(__file__).parents[2] / "docs" / "new-variant.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_page_runs_and_its_variant_is_solved_and_consistent(capsys):
+    definition, *rest = blocks("python")
+    assert len([line for line in definition.splitlines() if line.strip()]) <= 10
+    namespace: dict = {}
+    for block in (definition, *rest):
+        exec(compile(block, str(PAGE), "exec"), namespace)
+    point, report = namespace["point"], namespace["report"]
+    assert point.status.item() == 0
+    assert float(point.theta[0, 0, 0]) > 0.05
+    assert report.passed, report.text()
+    assert namespace["latex"].startswith(r"\documentclass")
+    assert r"\mathrm{cosine}" in namespace["latex"]
+    printed = capsys.readouterr().out
+    assert "status = 0" in printed
+    assert "all checks passed" in printed
+    # the formula of the page is the same score
+    (toml,) = blocks("toml")
+    same = ap.solve(ap.Problem.from_toml(toml), alpha=2.0, branch="semantic")
+    np.testing.assert_allclose(same.q, point.q, rtol=1e-9)
