@@ -391,7 +391,7 @@ def _ridge_regression(problem: Problem, alpha: float, branch: str, settings: Sol
     values = {"alpha": alpha, "lambda": problem.regularizer.strength, "gamma": float(problem.site_variances[0])}
     worst = 0.0
     for name, expression in ridge_regression().items():
-        exact = float(expression.subs({s: values[s.name] for s in expression.free_symbols}))
+        exact = float(expression.subs({s: values[str(s)] for s in expression.free_symbols}))
         error = float(np.max(point.errors.get(name, 0.0)))
         worst = max(worst, abs(float(np.ravel(point.values[name])[0]) - exact) / (5 * error + 1e-6 * abs(exact)))
     return _below("reduction: ridge regression", worst, 1.0, "closed form, in units of 5 standard errors + 1e-6")

@@ -136,7 +136,9 @@ class Prior:
     def _rows(self, conjugates: Conjugates) -> dict[str, Any]:
         """Solve the rows' problems on nodes of their sources, replicate by replicate."""
         replicates = [self._replicate(conjugates.replicate(s)) for s in range(conjugates.q_hat.shape[1])]
-        joined = {name: np.stack([one[name] for one in replicates], axis=1) for name in ("w", "chi", "pi")}
+        joined: dict[str, Any] = {
+            name: np.stack([one[name] for one in replicates], axis=1) for name in ("w", "chi", "pi")
+        }
         joined |= {name: np.stack([one[name] for one in replicates], axis=2) for name in ("gamma", "tau")}
         joined |= {name: np.stack([one[name] for one in replicates], axis=1) for name in ("penalty", "row_minimum")}
         weights = np.stack([one["weights"] for one in replicates], axis=1)
@@ -173,10 +175,10 @@ class Prior:
         weights = (spectrum.weights[:, None] * node_weights).ravel()
         nodes = z.shape[1]
 
-        def flat(values: Array) -> Array:
+        def flat(values: NDArray[Any]) -> Array:
             return values.reshape(-1, *values.shape[2:])
 
-        nonzero = 1.0 - flat(rows.zeros(w)).mean(axis=-1)
+        nonzero = flat(1.0 - rows.zeros(w)).mean(axis=-1)
         return {
             "weights": weights,
             "gamma": np.repeat(spectrum.gamma, nodes, axis=1)[:, :, None, None],

@@ -83,8 +83,8 @@ def _tree(text: str) -> ast.expr:
 
 
 def _read(node: ast.expr, names: Mapping[str, Any], row: Sequence[Any] | None) -> Any:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return Integer(node.value) if type(node.value) is int else _number(node.value)
+    if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+        return Integer(node.value) if isinstance(node.value, int) else _number(node.value)
     if isinstance(node, ast.Name):
         if node.id not in names:
             known = ", ".join(names)
@@ -113,5 +113,5 @@ def _read(node: ast.expr, names: Mapping[str, Any], row: Sequence[Any] | None) -
 
 def _number(value: float) -> Any:
     """Decimals of few digits as fractions, so that derivatives stay exact."""
-    exact = Rational(str(value))
+    exact: Any = Rational(str(value))
     return exact if exact.q < 10**12 else Float(value)

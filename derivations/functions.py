@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sympy import Abs, Expr, Function, Heaviside, Integer, Max, Min, Piecewise, S, sign
+from sympy import Abs, Function, Heaviside, Integer, Max, Min, Piecewise, S, exp, log, sign
 
 __all__ = ["KINKED", "Modulus", "Relu", "Sigmoid", "Sign", "Softplus", "Step", "with_known_functions"]
 
@@ -16,11 +16,12 @@ class Step(Function):
     """1 for positive arguments, else 0; its derivative is 0."""
 
     @classmethod
-    def eval(cls, x: Any) -> Any:
+    def eval(cls, *args: Any) -> Any:
         """The value at a number."""
+        (x,) = args
         return S(int(x > 0)) if x.is_number and x.is_real else None
 
-    def fdiff(self, argindex: int = 1) -> Expr:
+    def fdiff(self, argindex: int = 1) -> Any:
         """Almost everywhere."""
         return S.Zero
 
@@ -32,11 +33,12 @@ class Sign(Function):
     """1, 0 or -1; its derivative is 0."""
 
     @classmethod
-    def eval(cls, x: Any) -> Any:
+    def eval(cls, *args: Any) -> Any:
         """The value at a number."""
+        (x,) = args
         return sign(x) if x.is_number and x.is_real else None
 
-    def fdiff(self, argindex: int = 1) -> Expr:
+    def fdiff(self, argindex: int = 1) -> Any:
         """Almost everywhere."""
         return S.Zero
 
@@ -48,11 +50,12 @@ class Modulus(Function):
     """Absolute value."""
 
     @classmethod
-    def eval(cls, x: Any) -> Any:
+    def eval(cls, *args: Any) -> Any:
         """The value at a number."""
+        (x,) = args
         return Abs(x) if x.is_number and x.is_real else None
 
-    def fdiff(self, argindex: int = 1) -> Expr:
+    def fdiff(self, argindex: int = 1) -> Any:
         """Almost everywhere."""
         return Sign(self.args[0])
 
@@ -64,11 +67,12 @@ class Relu(Function):
     """``max(0, x)``."""
 
     @classmethod
-    def eval(cls, x: Any) -> Any:
+    def eval(cls, *args: Any) -> Any:
         """The value at a number."""
+        (x,) = args
         return Max(0, x) if x.is_number and x.is_real else None
 
-    def fdiff(self, argindex: int = 1) -> Expr:
+    def fdiff(self, argindex: int = 1) -> Any:
         """Almost everywhere."""
         return Step(self.args[0])
 
@@ -80,13 +84,16 @@ class Sigmoid(Function):
     """``1 / (1 + exp(-x))``."""
 
     @classmethod
-    def eval(cls, x: Any) -> Any:
+    def eval(cls, *args: Any) -> Any:
         """The value at zero."""
-        return S.Half if x == 0 else None
+        return S.Half if args[0] == 0 else None
 
-    def fdiff(self, argindex: int = 1) -> Expr:
+    def fdiff(self, argindex: int = 1) -> Any:
         """A polynomial in the function itself."""
         return self * (1 - self)
+
+    def _eval_evalf(self, prec: int) -> Any:
+        return (1 / (1 + exp(-self.args[0])))._eval_evalf(prec)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\frac{{1}}{{1 + \exp\left(-{printer._print(self.args[0])}\right)}}"
@@ -95,9 +102,12 @@ class Sigmoid(Function):
 class Softplus(Function):
     """``log(1 + exp(x))``."""
 
-    def fdiff(self, argindex: int = 1) -> Expr:
+    def fdiff(self, argindex: int = 1) -> Any:
         """The sigmoid."""
         return Sigmoid(self.args[0])
+
+    def _eval_evalf(self, prec: int) -> Any:
+        return log(1 + exp(self.args[0]))._eval_evalf(prec)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\log\left(1 + \exp\left({printer._print(self.args[0])}\right)\right)"

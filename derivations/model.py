@@ -124,7 +124,7 @@ class ScalarModel(_Derived):
     """
 
     name: str
-    loss: Callable[[Sequence[Sequence[Symbol]], Sequence[Sequence[Symbol]]], Expr]
+    loss: Callable[[Sequence[Sequence[Symbol]], Sequence[Sequence[Symbol]]], Any]
     length: int = 1
     columns: int = 1
     teacher_rank: int = 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sympy import Expr, Symbol, lambdify, solveset
+from sympy import Expr, Symbol, lambdify, solveset, sympify
 from sympy.sets import FiniteSet, Reals
 
 from derivations.expressions import FormulaError, parse_formula
@@ -70,7 +70,7 @@ class ConvexPenalty:
         for node in self.expression.atoms(*KINKED):
             roots = solveset(node.args[0], _W, Reals)
             if isinstance(roots, FiniteSet):
-                places |= {float(root) for root in roots}
+                places |= {float(sympify(root)) for root in roots}
         slope = self.numeric[1]
         found = []
         for place in sorted(places):

@@ -92,7 +92,7 @@ def _at(matrix: TokenMatrix, index: Any) -> Any:
     return matrix.xreplace({matrix.index: index})
 
 
-def stiffness() -> MatrixExpr:
+def stiffness() -> Any:
     """``sum_kappa gamma_kappa V_hat_kappa``: the quadratic part of one eigendirection's problem."""
     k = sym.kappa
     return TokenSum.of(sym.gamma[k] * _at(sym.V_hat, k), k)

@@ -71,8 +71,8 @@ RELU_FLOOR = Rational(1, 10)
 """Added to the sum that normalises the ReLU score, so that a row without positive logits is zero and not 0/0."""
 
 
-def _relu_row(logits: Sequence[Expr]) -> tuple[Expr, ...]:
-    weights = [Relu(z) for z in logits]
+def _relu_row(logits: Sequence[Any]) -> tuple[Any, ...]:
+    weights: list[Any] = [Relu(z) for z in logits]
     total = RELU_FLOOR + Add(*weights)
     return tuple(w / total for w in weights)
 
@@ -145,7 +145,7 @@ def _imported(name: str) -> Row:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ScoreError(f'"{name}" cannot be imported: {error}.') from None
-    found = getattr(module, attribute, None)
+    found: Any = getattr(module, attribute, None)
     if isinstance(found, RowScore):
         return found.row
     if not callable(found):

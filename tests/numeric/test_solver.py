@@ -527,7 +527,7 @@ class Local:
         length, columns = self.V.shape[:2]
         size = length * columns
         u = rng.normal(size=(self.points, starts, size))
-        radius = np.sqrt(2 * self.proximal.losses(self.omega, self.k)[0, 0])[:, None, None]
+        radius = np.sqrt(2 * self.proximal.losses(self.omega, self.k)[0, 0, 0])[:, None, None]
         u *= radius * rng.random((self.points, starts, 1)) ** (1 / size) / np.linalg.norm(u, axis=-1, keepdims=True)
         u = u.reshape(self.points, starts, length, columns)
         return self.omega[0, 0, 0][:, None] + np.einsum("lij,nslj->nsli", self.factor, u)
@@ -556,13 +556,13 @@ def test_proximal_points_are_global_minima(name, solved):
     local = Local(*solved(name), points=2048)
     points, minima = local.minimise(Starts.COLD)
     assert minima.unsolved == 0
-    energy = points.envelope[0, 0]
+    energy = points.envelope[0, 0, 0]
     rng = np.random.default_rng(6)
     lowest, second = np.full(local.points, np.inf), np.full(local.points, np.inf)
     for _ in range(20):
         starts = np.ascontiguousarray(local.random_fields(rng, 2))
         found, ends = local.minimise(Starts.WARM, Minima(starts, np.tile([0.3, 0.4], (local.points, 1)), minima.steps))
-        lowest = np.minimum(lowest, found.envelope[0, 0])
+        lowest = np.minimum(lowest, found.envelope[0, 0, 0])
         elsewhere = np.abs(ends.fields - minima.fields[:, :1]).max(axis=(2, 3)) > 1e-3
         gaps = np.where(elsewhere, ends.energies - energy[:, None], np.inf)
         second = np.minimum(second, gaps.min(axis=1))
@@ -584,15 +584,15 @@ def test_proximal_points_against_an_independent_minimiser(name, solved):
     starts = local.random_fields(rng, 40)
     shape, inverse = local.V.shape[:2], np.linalg.inv(local.V)
     for node in chosen:
-        omega, k = local.omega[:, :, node : node + 1], local.k[:, :, node : node + 1]
+        omega, k = local.omega[:, :, :, node : node + 1], local.k[:, :, :, node : node + 1]
 
         def energy(flat, omega=omega, k=k):
-            h = flat.reshape(1, 1, 1, *shape)
-            d = (h - omega)[0, 0, 0]
+            h = flat.reshape(1, 1, 1, 1, *shape)
+            d = (h - omega)[0, 0, 0, 0]
             return np.einsum("li,lij,lj->", d, inverse, d) / 2 + local.proximal.losses(h, k).item()
 
         best = min(minimize(energy, h.ravel(), tol=1e-9).fun for h in starts[node])
-        assert points.envelope[0, 0, node] == pytest.approx(best, abs=1e-9)
+        assert points.envelope[0, 0, 0, node] == pytest.approx(best, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["tied, positional", "untied"])
@@ -602,14 +602,14 @@ def test_residual_envelope_and_loss_belong_to_the_proximal_point(name, solved):
     points, minima = local.minimise(Starts.COLD)
     prox = minima.fields[:, 0]
     assert (minima.energies[:, 0] <= minima.energies[:, 1]).all()
-    np.testing.assert_allclose(local.energy(prox), points.envelope[0, 0], rtol=1e-10)
-    np.testing.assert_allclose(local.proximal.losses(prox[None, None], local.k), points.loss, rtol=1e-10)
+    np.testing.assert_allclose(local.energy(prox), points.envelope[0, 0, 0], rtol=1e-10)
+    np.testing.assert_allclose(local.proximal.losses(prox[None, None, None], local.k), points.loss, rtol=1e-10)
     g = np.einsum("lij,nlj->nli", np.linalg.inv(local.V), prox - local.omega[0, 0, 0])
-    np.testing.assert_allclose(points.residual[0, 0], g, atol=1e-9)
+    np.testing.assert_allclose(points.residual[0, 0, 0], g, atol=1e-9)
     rng = np.random.default_rng(2)
     for _ in range(5):
         step = 1e-3 * rng.normal(size=prox.shape)
-        assert np.all(local.energy(prox + step) > points.envelope[0, 0] - 1e-13)
+        assert np.all(local.energy(prox + step) > points.envelope[0, 0, 0] - 1e-13)
 
 
 @pytest.mark.parametrize("name", ["tied, semantic, few samples", "tied, positional", "rank two"])

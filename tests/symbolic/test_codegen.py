@@ -17,13 +17,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sympy import Matrix, Rational, Symbol, diag, exp, lambdify, log, simplify, tanh
+from sympy import DiracDelta, Matrix, Rational, Symbol, diag, exp, lambdify, log, sign, simplify, sqrt, tanh
 
 from derivations.codegen import BACKENDS, local_problem_source
-from derivations.model import AttentionModel, ScalarModel, Student, Teacher
-from derivations.scores import SCORES, linear, softmax
+from derivations.model import SCALAR_LOSSES, AttentionModel, ScalarModel, Student, Teacher, formula_loss
+from derivations.scores import SCORES, linear, resolve, softmax
 
 DIGITS = 50
+TEMPERATURES = (1.25, 0.75)  # of student and teacher, exact in binary
+RATIO = "(z + z**3 / 5) / sqrt(2 + sum(z**2))"
 
 
 def softplus_loss(h, k):
@@ -44,9 +46,22 @@ ATTENTION = {
     "softmax student, linear teacher": AttentionModel(2, Student(softmax, 2), Teacher(linear, 2)),
     "linear student, softmax teacher": AttentionModel(3, Student(linear, 1), Teacher(softmax, 1)),
 }
+ATTENTION |= {
+    "causal L=3": AttentionModel(3, Student(softmax, 1, causal=True), Teacher(softmax, 1, causal=True)),
+    "causal student, untied": AttentionModel(2, Student(softmax, 1, tied=False, causal=True), Teacher(linear)),
+    "sigmoid": AttentionModel(2, Student(SCORES["sigmoid"], 2), Teacher(SCORES["sigmoid"])),
+    "softmax-1": AttentionModel(3, Student(SCORES["softmax1"]), Teacher(SCORES["softmax1"])),
+    "relu": AttentionModel(2, Student(SCORES["relu"]), Teacher(SCORES["relu"])),
+    "causal relu": AttentionModel(3, Student(SCORES["relu"], causal=True)),
+    "formula": AttentionModel(2, Student(resolve(RATIO, 2)), Teacher(resolve(RATIO, 2))),
+    "values": AttentionModel(2, values=2),
+    "values, causal, untied": AttentionModel(2, Student(softmax, 1, False, True), Teacher(linear), values=1),
+}
 SCALAR = {
     "square loss": ScalarModel("square", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2),
     "logistic loss": ScalarModel("logistic", softplus_loss, columns=2, teacher_rank=2),
+    "classification": SCALAR_LOSSES["logistic"],
+    "formula loss": formula_loss("(h0_0*h1_0 - k0_0)**2/2 + sqrt(1 + h0_0**2)*k1_0**2", 2, 1, 1),
 }
 MODELS = ATTENTION | SCALAR
 
@@ -78,20 +93,23 @@ class Printed:
         k = self.array(k)
         L = self.module.LENGTH
         target = self.zeros(L, max(L, self.module.TEACHER_RANK), like=k)
-        self.module.teacher_target(k, self.array(mixing), self.scalar(omega), target)
+        self.module.teacher_target(k, self.array(mixing), self.parameters(omega), target)
         return target
 
-    def scalar(self, value):
-        return mpmath.mpf(value) if self.backend == "mpmath" else value
+    def parameters(self, omega=0.0):
+        """Omega and the temperatures of student and teacher."""
+        return self.array([omega, *TEMPERATURES])
 
     def loss(self, h, target, variance):
-        return self.module.loss(h, target, self.array(variance))
+        return self.module.loss(h, target, self.array(variance), self.parameters())
 
     def derivatives(self, h, target, variance):
         size = self.module.LENGTH * self.module.COLUMNS
         gradient = self.zeros(self.module.LENGTH, self.module.COLUMNS, like=h)
         hessian, contracted = self.zeros(size, size, like=h), self.zeros(size, like=h)
-        value = self.module.loss_derivatives(h, target, self.array(variance), gradient, hessian, contracted)
+        value = self.module.loss_derivatives(
+            h, target, self.array(variance), self.parameters(), gradient, hessian, contracted
+        )
         return value, gradient, hessian
 
     def everything(self, sample):
@@ -144,6 +162,12 @@ COMPILED = [
     "linear student, softmax teacher",
     "square loss",
     "logistic loss",
+    "causal L=3",
+    "softmax-1",
+    "relu",
+    "formula",
+    "values, causal, untied",
+    "classification",
 ]
 
 
@@ -186,29 +210,59 @@ def test_loss_and_derivatives_return_the_same_loss(printed, name):
 # --- against dense differentiation ------------------------------------------------------------
 
 
-def dense_attention(score, pairs, fields):
-    """``S`` or ``T`` of explicit fields, by the definition of the score."""
-    L = fields.rows
-    logits = Matrix(L, L, lambda a, b: sum(fields[a, i] * fields[b, j] for i, j in pairs))
+def dense_row(score, row):
+    """One row of the attention matrix, by the definition of the score."""
+    weights = [exp(z) for z in row]
     if score == "linear":
-        return logits
-    weights = logits.applyfunc(exp)
-    return Matrix(L, L, lambda a, b: weights[a, b] / sum(weights[a, :]))
+        return list(row)
+    if score == "sigmoid":
+        return [1 / (1 + exp(-z)) for z in row]
+    if score == "relu":
+        positive = [z * (1 + sign(z)) / 2 for z in row]
+        return [p / (Rational(1, 10) + sum(positive)) for p in positive]
+    if score == RATIO:
+        return [(z + z**3 / 5) / sqrt(2 + sum(y**2 for y in row)) for z in row]
+    return [w / (sum(weights) + (1 if score == "softmax1" else 0)) for w in weights]
+
+
+def dense_attention(part, pairs, fields, temperature):
+    """``S`` or ``T`` of explicit fields, by the definition of the score and of the mask."""
+    L = fields.rows
+    logits = Matrix(L, L, lambda a, b: sum(fields[a, i] * fields[b, j] for i, j in pairs) / Rational(temperature))
+    rows = []
+    for a in range(L):
+        visible = a + 1 if part.causal else L
+        rows.append(dense_row(part.score.name, list(logits[a, :visible])) + [0] * (L - visible))
+    return Matrix(rows)
+
+
+def smooth(expression):
+    """The derivative almost everywhere."""
+    return expression.replace(DiracDelta, lambda *args: 0)
 
 
 def dense_problem(model):
-    """``1/2 Tr[(S-T) D (S-T)^T]``, gradient and Hessian as a function of (h, T, variance)."""
+    """``1/2 Tr[(S-T) D (S-T)^T]``, gradient and Hessian as a function of (h, T, variance).
+
+    With a value matrix ``1/2 |S h_V - Y|^2``, the target Y in place of T.
+    """
     L, columns = model.length, model.columns
-    h = Matrix(L, columns, lambda a, i: Symbol(f"h_{a}_{i}"))
-    T = Matrix(L, L, lambda a, b: Symbol(f"T_{a}_{b}"))
+    h = Matrix(L, columns, lambda a, i: Symbol(f"h_{a}_{i}", real=True))
+    T = Matrix(L, model.values or L, lambda a, b: Symbol(f"T_{a}_{b}"))
     D = diag(*(Symbol(f"D_{a}") for a in range(L)))
     rank = model.student.rank
     pairs = [(c, c if model.student.tied else rank + c) for c in range(rank)]
-    difference = dense_attention(model.student.score.name, pairs, h) - T
-    loss = (difference * D * difference.T).trace() / 2
+    S = dense_attention(model.student, pairs, h, TEMPERATURES[0])
+    if model.values:
+        loss = sum(x**2 for x in S * h[:, model.student.columns :] - T) / 2
+    else:
+        loss = ((S - T) * D * (S - T).T).trace() / 2
     fields = h.flat()
-    gradient = [loss.diff(x) for x in fields]
-    upper = {(i, j): gradient[i].diff(fields[j]) for i, j in combinations_with_replacement(range(len(fields)), 2)}
+    # away from its jump a sign is a constant
+    gradient = [smooth(loss.diff(x)) for x in fields]
+    upper = {
+        (i, j): smooth(gradient[i].diff(fields[j])) for i, j in combinations_with_replacement(range(len(fields)), 2)
+    }
     evaluate = lambdify(
         [fields, T.flat(), D.diagonal().flat()],
         [loss, gradient, list(upper.values())],
@@ -227,14 +281,16 @@ def dense_problem(model):
 
 
 def dense_target(model, sample):
-    """``(1 - omega) score(k k^T) + omega A`` with numbers, at the working precision."""
+    """``(1 - omega) score(k k^T) + omega A`` with numbers, at the working precision; times the values if any."""
     k = np.vectorize(mpmath.mpf, otypes=[object])(sample["k"])
-    logits = k @ k.T
-    if model.teacher.score.name == "softmax":
-        weights = np.vectorize(mpmath.exp, otypes=[object])(logits)
-        logits = weights / weights.sum(axis=1, keepdims=True)
+    symbols = Matrix(*k.shape, lambda a, i: Symbol(f"k_{a}_{i}", real=True))
+    rank = model.teacher.rank
+    scores = dense_attention(model.teacher, [(c, c) for c in range(rank)], symbols, TEMPERATURES[1])
+    entries = lambdify([symbols.flat()], list(scores), "mpmath")(list(k.ravel()))
     omega = mpmath.mpf(sample["omega"])
-    return (1 - omega) * logits + omega * np.vectorize(mpmath.mpf, otypes=[object])(sample["mixing"])
+    mixed = (1 - omega) * np.array(entries, dtype=object).reshape(model.length, model.length)
+    mixed = mixed + omega * np.vectorize(mpmath.mpf, otypes=[object])(sample["mixing"])
+    return mixed @ k[:, rank:] if model.values else mixed
 
 
 SMALL = [name for name, model in ATTENTION.items() if model.length * model.columns <= 4]
@@ -249,8 +305,8 @@ def test_derivatives_equal_dense_sympy(printed, name):
         with mpmath.workdps(DIGITS):
             target, loss, *derived = generated.everything(sample)
             expected_target = dense_target(model, sample)
-            L = model.length
-            assert np.abs(target[:, :L] - expected_target).max() < mpmath.mpf(10) ** -45
+            width = model.values or model.length
+            assert np.abs(target[:, :width] - expected_target).max() < mpmath.mpf(10) ** -45
             expected = dense(generated.array(sample["h"]), expected_target, sample["variance"])
             assert abs(loss - expected[0]) < mpmath.mpf(10) ** -40
             for value, reference in zip(derived, expected, strict=True):
@@ -279,7 +335,7 @@ def test_scalar_derivatives_equal_mpmath_differences(printed, name):
             assert np.abs(column - hessian[a]).max() < mpmath.mpf(10) ** -20
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", [name for name in ATTENTION if "relu" not in name])
 def test_derivatives_equal_complex_steps(printed, name):
     """The NumPy print in complex arithmetic: derivatives without cancellation, at every size."""
     model, generated = ATTENTION[name], printed(name, "numpy")
@@ -328,6 +384,8 @@ def test_large_fields_do_not_overflow(printed, name, seed):
     for value, expected, scale in zip(computed, reference, (1.0, 1.0, 1.0, 40.0, 1600.0), strict=True):
         if model.teacher.score is linear:
             scale *= 1600.0**2  # the residual itself is that large
+        if model.values:
+            scale *= 1600.0  # values of size 40 on both sides
         difference = np.asarray(value, dtype=float) - np.asarray(expected, dtype=float)
         assert np.abs(difference).max() < 1e-11 * scale
 
@@ -344,12 +402,12 @@ def test_large_fields_do_not_overflow_in_machine_code(printed, name):
 @pytest.mark.parametrize("name", SCORES)
 def test_shift_invariance_is_as_declared(name):
     score = SCORES[name]
-    z, shift = [Symbol(f"z{b}", real=True) for b in range(3)], Symbol("c", real=True)
+    z, shift = [Symbol(f"z{b}", real=True) for b in range(4 if score.null_logit else 3)], Symbol("c", real=True)
     differences = [
         simplify(moved - still) for moved, still in zip(score.row([x + shift for x in z]), score.row(z), strict=True)
     ]
     assert all(d == 0 for d in differences) == score.shift_invariant
-    point = {z[0]: 0.3, z[1]: -1.2, z[2]: 0.8, shift: 2.7}
+    point = {**dict(zip(z, (0.3, -1.2, 0.8, 0.1), strict=False)), shift: 2.7}
     largest = max(abs(float(d.subs(list(point.items())))) for d in differences)
     assert (largest < 1e-14) == score.shift_invariant
 
@@ -357,11 +415,13 @@ def test_shift_invariance_is_as_declared(name):
 # --- symmetries of the loss -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.sign_symmetric])
+@pytest.mark.parametrize("name", ATTENTION)
 def test_reflections_leave_the_loss_unchanged(printed, name):
     generated, sample = printed(name, "numpy"), sample_of(MODELS[name], 12)
     target, loss, _, gradient, hessian = generated.everything(sample)
     reflected = generated.everything(sample | {"h": -sample["h"], "k": -sample["k"]})
+    if MODELS[name].values:
+        target = -target
     for value, expected in zip(reflected, (target, loss, loss, -gradient, hessian), strict=True):
         assert_close(value, expected, 1e-14)
 

@@ -339,7 +339,7 @@ def test_scalar_print_equals_the_generated_maps():
 
     namespace: dict = {}
     exec(state_evolution_source(model.saddle_point, model.free_entropy), namespace)
-    mean = lambda values: values.mean(axis=-3)  # noqa: E731
+    mean = lambda values, *token: values.mean(axis=-3)  # noqa: E731
     by_name = {s.name: value for s, value in (matrices | fields).items()}
     prior = [by_name[n] for n in ("q_hat", "V_hat", "m_hat", "theta_hat")]
     channel = [by_name[n] for n in ("g", "xi", "k", "q", "V", "m", "theta")]
