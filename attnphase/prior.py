@@ -21,6 +21,8 @@ Array = NDArray[np.float64]
 
 # where a row has neither noise nor source, its response is a difference over fields of this relative size
 _NOISE_FLOOR = 1e-7
+# where all weights are zero V vanishes, and the local problem needs a positive one
+_VARIANCE_FLOOR = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,10 @@ class Prior:
             m_hat=conjugates.m_hat,
             theta_hat=conjugates.theta_hat,
         )
-        return Overlaps(symmetric(q[:, 0]), symmetric(V[:, 0]), m[:, 0], theta[:, 0])
+        V = symmetric(V[:, 0])
+        if self.rows is not None:
+            V = V + _VARIANCE_FLOOR * self.spectrum.site_variances[:, None, None] * np.eye(self.kernels.columns)
+        return Overlaps(symmetric(q[:, 0]), V, m[:, 0], theta[:, 0])
 
     def _curvature(self, conjugates: Conjugates) -> Array:
         """``sum_s gamma_s V_hat_s`` on every atom, (A, S, r, r)."""

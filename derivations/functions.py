@@ -90,10 +90,12 @@ class Sigmoid(Function):
 
     def fdiff(self, argindex: int = 1) -> Any:
         """A polynomial in the function itself."""
-        return self * (1 - self)
+        value: Any = self
+        return value * (1 - value)
 
     def _eval_evalf(self, prec: int) -> Any:
-        return (1 / (1 + exp(-self.args[0])))._eval_evalf(prec)
+        x: Any = self.args[0]
+        return (1 / (1 + exp(-x)))._eval_evalf(prec)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\frac{{1}}{{1 + \exp\left(-{printer._print(self.args[0])}\right)}}"

@@ -150,7 +150,8 @@ def _imported(name: str) -> Row:
         return found.row
     if not callable(found):
         raise ScoreError(f'"{name}" is not a function: module {module_name} has no callable "{attribute}".')
-    return found
+    row: Row = found
+    return row
 
 
 def check_row(score: RowScore, length: int) -> None:
