@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
-from sympy import Add, Expr, Float, Integer, Rational, cos, cosh, exp, log, sin, sinh, sqrt, tanh
+from sympy import Add, Expr, Float, I, Integer, Rational, cos, cosh, exp, log, nan, oo, sin, sinh, sqrt, tanh, zoo
 
-from derivations.functions import Modulus, Relu, Sigmoid, Sign, Softplus
+from derivations.functions import Modulus, Relu, Sigmoid, Sign, Softplus, with_known_functions
 
 __all__ = ["FUNCTIONS", "FormulaError", "parse_formula", "parse_row_formula"]
 
@@ -41,6 +42,8 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Pow: lambda a, b: a**b,
 }
 _LONGEST = 2000
+_DEEPEST = 200
+_LARGEST = 4096  # bits of a number
 
 
 class FormulaError(ValueError):
@@ -55,7 +58,8 @@ def parse_formula(text: str, names: Mapping[str, Expr]) -> Any:
     FormulaError
         It is no formula, or uses an unknown name or function.
     """
-    return _read(_tree(text), dict(names), None)
+    # SymPy may have made an absolute value of a root of a square
+    return with_known_functions(_read(_tree(text), dict(names), None))
 
 
 def parse_row_formula(text: str, logits: Sequence[Expr]) -> tuple[Any, ...]:
@@ -77,12 +81,28 @@ def _tree(text: str) -> ast.expr:
     if len(text) > _LONGEST:
         raise FormulaError(f"it is longer than {_LONGEST} characters.")
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise FormulaError(f"{text!r} is not a formula.") from None
+    level, depth = [tree], 0
+    while level:
+        level, depth = [child for node in level for child in ast.iter_child_nodes(node)], depth + 1
+        if depth > _DEEPEST:
+            raise FormulaError(f"it is nested more than {_DEEPEST} levels deep; put brackets in long sums.")
+    return tree
 
 
 def _read(node: ast.expr, names: Mapping[str, Any], row: Sequence[Any] | None) -> Any:
+    value = _value(node, names, row)
+    if value.is_number:
+        if value.has(nan, zoo, oo, -oo, I) or value.is_real is False:
+            raise FormulaError(f"{ast.unparse(node)!r} is not a finite real number.")
+        if value.is_Rational and max(abs(value.p), value.q).bit_length() > _LARGEST:
+            raise FormulaError("it holds too large a number.")
+    return value
+
+
+def _value(node: ast.expr, names: Mapping[str, Any], row: Sequence[Any] | None) -> Any:
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         return Integer(node.value) if isinstance(node.value, int) else _number(node.value)
     if isinstance(node, ast.Name):
@@ -113,5 +133,7 @@ def _read(node: ast.expr, names: Mapping[str, Any], row: Sequence[Any] | None) -
 
 def _number(value: float) -> Any:
     """Decimals of few digits as fractions, so that derivatives stay exact."""
+    if not isfinite(value):
+        raise FormulaError("it holds too large a number.")
     exact: Any = Rational(str(value))
     return exact if exact.q < 10**12 else Float(value)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 from sympy import Expr, Symbol, lambdify, solveset, sympify
 from sympy.sets import FiniteSet, Reals
 
@@ -28,6 +29,7 @@ _NUMPY = [
 ]
 # where convexity is looked at: many scales on both sides
 _SAMPLES = np.concatenate([-np.logspace(4, -6, 400), np.logspace(-6, 4, 400), np.linspace(-5.03, 5.01, 401)])
+_ORDERED = np.sort(_SAMPLES)
 
 
 class RegularizerError(ValueError):
@@ -68,15 +70,17 @@ class ConvexPenalty:
         """Where the slope jumps: (weight, slope on the left, slope on the right)."""
         places: set[float] = set()
         for node in self.expression.atoms(*KINKED):
-            roots = solveset(node.args[0], _W, Reals)
-            if isinstance(roots, FiniteSet):
-                places |= {float(sympify(root)) for root in roots}
+            places |= _roots(node.args[0])
         slope = self.numeric[1]
         found = []
         for place in sorted(places):
             step = 1e-9 * max(1.0, abs(place))
-            left, right = float(slope(np.array(place - step))), float(slope(np.array(place + step)))
-            if abs(right - left) > 1e-6 * (abs(left) + abs(right)):
+            near, far = (slope(place + size * step * np.array([-1.0, 1.0])) for size in (1, 2))
+            left, right = (float(side) for side in 2 * near - far)
+            # a slope that is continuous but steep changes less between nearer points
+            nearest = slope(place + step / 16 * np.array([-1.0, 1.0]))
+            jumps = nearest[1] - nearest[0] > (near[1] - near[0]) / 2
+            if jumps and right - left > 1e-6 * (abs(left) + abs(right)):
                 found.append((place, left, right))
         return tuple(found)
 
@@ -118,6 +122,23 @@ class ConvexPenalty:
             where = w[:-1][concave]
             place = float(where[np.abs(where).argmin()])
             raise RegularizerError(f"it is not convex: its slope falls at w = {place:.3g}.")
+
+
+def _roots(argument: Any) -> set[float]:
+    """Where a function of w changes sign or touches zero."""
+    if not argument.has(*KINKED):
+        roots = solveset(argument, _W, Reals)
+        if isinstance(roots, FiniteSet):
+            return {float(sympify(root)) for root in roots}
+    function = _vectorised(lambdify(_W, argument, _NUMPY))
+    with np.errstate(all="ignore"):
+        values = function(_ORDERED)
+    found = set(_ORDERED[values == 0].tolist())
+    for i in np.flatnonzero(values[1:] * values[:-1] < 0):
+        root = brentq(lambda w: float(function(w)), _ORDERED[i], _ORDERED[i + 1], xtol=1e-15)
+        rounded = round(root, 12)
+        found.add(rounded if float(function(rounded)) == 0 else root)
+    return found
 
 
 def _vectorised(function: Any) -> Any:
