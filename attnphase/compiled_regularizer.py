@@ -91,7 +91,7 @@ def _imported(name: str) -> Callable[..., Any]:
         sys.path.insert(0, "")  # a module beside the problem file, also under the installed command
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:
+    except Exception as error:  # a user's module may raise anything
         raise ProblemError(_PROX, f'{_PROX} "{name}" cannot be imported: {error}; write "module:function".') from None
     found = getattr(module, attribute, None)
     if not callable(found):

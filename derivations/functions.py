@@ -19,7 +19,9 @@ class Step(Function):
     def eval(cls, *args: Any) -> Any:
         """The value at a number."""
         (x,) = args
-        return S(int(x > 0)) if x.is_number and x.is_real else None
+        if not (x.is_number and x.is_real) or x.is_positive is None:
+            return None
+        return S.One if x.is_positive else S.Zero
 
     def fdiff(self, argindex: int = 1) -> Any:
         """Almost everywhere."""

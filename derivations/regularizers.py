@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
-from sympy import Expr, Symbol, lambdify, solveset, sympify
+from sympy import Expr, Symbol, lambdify, solveset
 from sympy.sets import FiniteSet, Reals
 
 from derivations.expressions import FormulaError, parse_formula
@@ -127,15 +127,15 @@ class ConvexPenalty:
 def _roots(argument: Any) -> set[float]:
     """Where a function of w changes sign or touches zero."""
     if not argument.has(*KINKED):
-        roots = solveset(argument, _W, Reals)
+        roots: Any = solveset(argument, _W, Reals)
         if isinstance(roots, FiniteSet):
-            return {float(sympify(root)) for root in roots}
+            return {float(root) for root in roots}
     function = _vectorised(lambdify(_W, argument, _NUMPY))
     with np.errstate(all="ignore"):
         values = function(_ORDERED)
     found = set(_ORDERED[values == 0].tolist())
     for i in np.flatnonzero(values[1:] * values[:-1] < 0):
-        root = brentq(lambda w: float(function(w)), _ORDERED[i], _ORDERED[i + 1], xtol=1e-15)
+        root: Any = brentq(lambda w: float(function(w)), _ORDERED[i], _ORDERED[i + 1], xtol=1e-15)
         rounded = round(root, 12)
         found.add(rounded if float(function(rounded)) == 0 else root)
     return found

@@ -143,7 +143,7 @@ def _imported(name: str) -> Row:
         sys.path.insert(0, "")  # a module beside the problem file, also under the installed command
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # a user's module may raise anything
         raise ScoreError(f'"{name}" cannot be imported: {error}.') from None
     found: Any = getattr(module, attribute, None)
     if isinstance(found, RowScore):
