@@ -233,7 +233,8 @@ def _panels(regularizer: RowRegularizer, mean: Array, root: Array, curvature: Ar
             source = slope + (curvature + regularizer.ridge) * place
             ends.append(np.clip((source - mean) / root, -_REACH, _REACH))
     edges = np.sort(np.stack(ends, axis=1), axis=1)
-    count = 6 if regularizer.exact else 96
+    # a formula may bend sharply without a kink
+    count = {"expression": 24, "prox": 96}.get(regularizer.name, 6)
     points, weights = np.polynomial.legendre.leggauss(20 if regularizer.exact else 6)
     fractions = np.linspace(0, 1, count + 1)
     starts = edges[:, :-1, None] + (edges[:, 1:, None] - edges[:, :-1, None]) * fractions[:-1]

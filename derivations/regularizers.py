@@ -129,7 +129,8 @@ def _roots(argument: Any) -> set[float]:
     if not argument.has(*KINKED):
         roots: Any = solveset(argument, _W, Reals)
         if isinstance(roots, FiniteSet):
-            return {float(root) for root in roots}
+            places: Any = list(roots)
+            return {float(root) for root in places}
     function = _vectorised(lambdify(_W, argument, _NUMPY))
     with np.errstate(all="ignore"):
         values = function(_ORDERED)
