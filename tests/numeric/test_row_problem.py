@@ -217,6 +217,14 @@ def test_rows_broadcast(kind):
     assert_allclose(both[2, 5], regularizer.minimise(curvature[2], source[5]), rtol=0, atol=1e-11)
 
 
+def test_large_sources_of_a_steep_penalty_are_solved():
+    # Newton steps down an exponential would be too many
+    regularizer, bounds = KINDS["steep"]
+    source = np.linspace(-41.3, 38.9, 801)[:, None]
+    w = row_regularizer(regularizer, 1).minimise(np.array([[0.9]]), source)
+    assert_allclose(bounds(w)[0] + 0.9 * w, source, rtol=0, atol=1e-11)
+
+
 def test_penalties_and_margin():
     w = np.array([[0.3, -1.2], [-0.4, 2.5]])
     squares, norms, sizes = (w**2).sum(axis=1), np.linalg.norm(w, axis=1), abs(w).sum(axis=1)
@@ -289,7 +297,7 @@ def test_lasso_moments_of_one_column(mean, root, stiffness, strength, ridge):
 
 @pytest.mark.parametrize(
     ("kind", "accuracy"),
-    [("smooth", 1e-10), ("kinks", 1e-10), ("dead zone", 1e-10), ("ridge", 1e-10), ("prox", 5e-5)],
+    [("smooth", 1e-10), ("kinks", 1e-10), ("dead zone", 1e-10), ("steep", 1e-10), ("ridge", 1e-10), ("prox", 5e-5)],
 )
 def test_moments_of_one_column_by_adaptive_quadrature(kind, accuracy):
     regularizer = row_regularizer(KINDS[kind][0], 1)
