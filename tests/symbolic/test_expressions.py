@@ -32,7 +32,7 @@ UNARY = {
     "relu": lambda a: max(a, 0.0),
     "sigmoid": lambda a: 1 / (1 + math.exp(-a)),
     "softplus": lambda a: math.log1p(math.exp(a)),
-    "sign": lambda a: math.copysign(1.0, a),
+    "sign": lambda a: float((a > 0) - (a < 0)),
     "sqrt": math.sqrt,
     "log": math.log,
 }
