@@ -81,7 +81,7 @@ class Prior:
         if lowest <= 0:
             if not lift:
                 return None
-            target = 0.1 * self.strength if self.strength > 0 else 1e-3 * np.abs(curvature).max()
+            target = 0.1 * self.strength if self.strength > 0 else max(1e-3 * float(np.abs(curvature).max()), 1e-6)
             shift = (target - lowest) / self.spectrum.gamma.sum(axis=0).min()
             conjugates = replace(conjugates, V_hat=conjugates.V_hat + shift * np.eye(self.kernels.columns))
         q, V, m, theta = self.maps.overlaps_from_conjugates(
@@ -166,7 +166,7 @@ class Prior:
         covariance = covariance + linear @ spectrum.covariance @ linear.mT
         natural = np.abs(covariance).max() + np.abs(mean).max() ** 2 + np.abs(curvature).max() ** 2
         values, vectors = np.linalg.eigh(symmetric(covariance))
-        scale = np.sqrt(np.maximum(values, _NOISE_FLOOR**2 * natural))
+        scale = np.sqrt(np.maximum(values, _NOISE_FLOOR**2 * (natural + 1e-12)))
         root, inverse_root = ((vectors * x[:, None, :]) @ vectors.mT for x in (scale, 1 / scale))
         z, node_weights = gaussian_nodes(rows, mean, root, curvature)
         source = mean[:, None] + np.einsum("aij,anj->ani", root, z)

@@ -397,6 +397,10 @@ class _Measured:
 def _measured(run: _Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response) -> _Measured:
     """Measure at the point found."""
     measured = map_.measure(found.point)
+    if measured is None and found.status is not Status.converged:
+        # at the edge of the domain a descent that ends elsewhere is enough to leave it
+        map_.lift = True
+        measured = map_.measure(found.point)
     if measured is None:
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
     gauge = rules.gauge(map_.channel.rule, float(map_.second_minimum_share(np.inf).mean()))

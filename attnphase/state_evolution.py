@@ -264,6 +264,9 @@ def _propagate(image_change: Array, measured_change: Array, response: Response) 
     ``dx = (I - J)^-1 dF`` and ``dE = dE|_x + (dE/dx) dx``; rows are replicates.
     """
     system = np.eye(len(response.jacobian)) - response.jacobian
+    if not (np.isfinite(system).all() and np.isfinite(image_change).all()):
+        # far from any fixed point the differences may overflow: errors are then unknown
+        return np.full(image_change.shape, np.nan), np.full(measured_change.shape, np.nan)
     dx = np.linalg.lstsq(system, image_change.T, rcond=1e-12)[0].T
     return dx, measured_change + dx @ response.measured.T
 
