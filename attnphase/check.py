@@ -260,7 +260,7 @@ def _gradients(problem: Problem, point: BranchPoint) -> Iterator[Check]:
     In the conjugates they are exact. In the overlaps the mean envelope is sampled, and its derivative agrees with the
     Stein forms in expectation only: it is judged by the scatter of the replicates.
     """
-    map_ = _map_at(problem, point, 256)
+    map_ = _map_at(problem, point, 1024)
     overlaps = point.restart.overlaps
     x = overlaps.pack()
     channel = map_.channel

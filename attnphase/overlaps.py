@@ -84,7 +84,12 @@ class Overlaps:
         pieces = []
         # floor for |theta| follows from |theta|^2 <= q rho; m has the size of sqrt(q); V is held against the loss's
         # curvature, of the teacher's size: it vanishes where a sparse regulariser makes all weights zero
-        for block, floor in ((self.q, natural), (self.V, 1 / natural), (self.m, np.sqrt(natural)), (self.theta, natural)):
+        for block, floor in (
+            (self.q, natural),
+            (self.V, 1 / natural),
+            (self.m, np.sqrt(natural)),
+            (self.theta, natural),
+        ):
             size = np.abs(block).max() if block.size else 0.0
             pieces.append(max(size, 1e-6 * floor))
         counts = [

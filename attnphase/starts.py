@@ -93,7 +93,7 @@ def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: A
     q = signal @ weighted @ signal.T + variance * scatter
     theta = signal @ weighted[:, :, count:]
     m = np.einsum("ij,ajl,a->li", signal, moments[:, :, :count], weights)[:, :, None]
-    strength = problem.regularizer.strength or problem.regularizer.ridge or 0.01
+    strength = max(problem.regularizer.strength or 0.0, problem.regularizer.ridge or 0.0) or 0.01
     V = 0.5 * variance / strength * np.eye(problem.columns)
     return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta))
 
