@@ -389,7 +389,8 @@ def test_ridge_moments(r):
 def test_nodes_are_a_standard_gaussian(kind):
     for r in (1, 2, 3):
         curvature, mean = draw(5, r, batch=3)
-        z, weights = gaussian_nodes(row_regularizer(KINDS[kind][0], r), mean, np.linalg.cholesky(curvature), curvature)
+        root = np.asarray(np.linalg.cholesky(curvature), dtype=np.float64)
+        z, weights = gaussian_nodes(row_regularizer(KINDS[kind][0], r), mean, root, curvature)
         assert z.shape == (*weights.shape, r)
         assert_allclose(weights.sum(axis=1), np.ones(3), rtol=0, atol=1e-13)
         assert_allclose(np.einsum("an,ani->ai", weights, z), np.zeros((3, r)), rtol=0, atol=1e-12)

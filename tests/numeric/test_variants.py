@@ -314,25 +314,25 @@ def test_report_notices_broken_equations(monkeypatch, broken):
     maps = kernels.ridge
     if broken == "conjugates":
 
-        def wrong(**arguments):
+        def wrong_conjugates(**arguments):
             q_hat, V_hat, m_hat, theta_hat = maps.conjugates_from_overlaps(**arguments)
             return q_hat, V_hat, m_hat, 1.1 * theta_hat
 
-        changed = replace(kernels, ridge=replace(maps, conjugates_from_overlaps=wrong))
+        changed = replace(kernels, ridge=replace(maps, conjugates_from_overlaps=wrong_conjugates))
     elif broken == "free entropy":
 
-        def wrong(**arguments):
+        def wrong_terms(**arguments):
             terms = maps.free_entropy_terms(**arguments)
             return terms | {"overlap": 1.01 * terms["overlap"]}
 
-        changed = replace(kernels, ridge=replace(maps, free_entropy_terms=wrong))
+        changed = replace(kernels, ridge=replace(maps, free_entropy_terms=wrong_terms))
     else:
 
-        def wrong(fields, teacher, mixing, parameters, variance, losses):
+        def wrong_losses(fields, teacher, mixing, parameters, variance, losses):
             kernels.losses_at(fields, teacher, mixing, parameters, variance, losses)
             losses *= 1 + 1e-6
 
-        changed = replace(kernels, losses_at=wrong)
+        changed = replace(kernels, losses_at=wrong_losses)
     for module in ("check", "solve"):
         monkeypatch.setattr(sys.modules[f"attnphase.{module}"], "kernels_for", lambda problem: changed)
     report = check(PAPER.with_fields({"integration.standard_error": 0.01}), 1.9)

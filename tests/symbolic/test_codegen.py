@@ -232,7 +232,7 @@ def dense_attention(part, pairs, fields, temperature):
     rows = []
     for a in range(L):
         visible = a + 1 if part.causal else L
-        rows.append(dense_row(part.score.name, list(logits[a, :visible])) + [0] * (L - visible))
+        rows.append(dense_row(part.score.name, [logits[a, b] for b in range(visible)]) + [0] * (L - visible))
     return Matrix(rows)
 
 
@@ -254,7 +254,8 @@ def dense_problem(model):
     pairs = [(c, c if model.student.tied else rank + c) for c in range(rank)]
     S = dense_attention(model.student, pairs, h, TEMPERATURES[0])
     if model.values:
-        loss = sum(x**2 for x in S * h[:, model.student.columns :] - T) / 2
+        output = S * h[:, model.student.columns :] - T
+        loss = (output * output.T).trace() / 2
     else:
         loss = ((S - T) * D * (S - T).T).trace() / 2
     fields = h.flat()
@@ -286,7 +287,7 @@ def dense_target(model, sample):
     symbols = Matrix(*k.shape, lambda a, i: Symbol(f"k_{a}_{i}", real=True))
     rank = model.teacher.rank
     scores = dense_attention(model.teacher, [(c, c) for c in range(rank)], symbols, TEMPERATURES[1])
-    entries = lambdify([symbols.flat()], list(scores), "mpmath")(list(k.ravel()))
+    entries = lambdify([symbols.flat()], scores.flat(), "mpmath")(list(k.ravel()))
     omega = mpmath.mpf(sample["omega"])
     mixed = (1 - omega) * np.array(entries, dtype=object).reshape(model.length, model.length)
     mixed = mixed + omega * np.vectorize(mpmath.mpf, otypes=[object])(sample["mixing"])
