@@ -90,7 +90,7 @@ class RowRegularizer:
     def _by_coordinates(self, curvature: Array, source: Array) -> Array:
         """Cyclic coordinate descent: every step is exact, and zeros stay exactly zero."""
         r = source.shape[-1]
-        w = np.linalg.solve(curvature, source[..., None])[..., 0]
+        w: Any = np.linalg.solve(curvature, source[..., None])[..., 0]
         w = self.prox(w, 1 / np.diagonal(curvature, axis1=-2, axis2=-1))
         for _ in range(_SWEEPS):
             largest = 0.0
@@ -269,5 +269,5 @@ def _points(r: int) -> tuple[Array, Array]:
     half = norm.ppf(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
     z = np.concatenate([half, -half])
     # unit covariance exactly: the response is read off E[w z]
-    whiten = np.linalg.inv(np.linalg.cholesky(z.T @ z / len(z)))
+    whiten: Any = np.linalg.inv(np.linalg.cholesky(z.T @ z / len(z)))
     return z @ whiten.T, np.full(len(z), 1 / len(z))

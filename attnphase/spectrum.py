@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ __all__ = ["Spectrum", "SpectrumError", "read_csv"]
 
 Array = NDArray[np.float64]
 
-_COMMUTE = 1e-8  # relative norm of a commutator that rounding may leave
+_COMMUTE = 1e-8  # norm of a commutator, relative to that of the product, that rounding may leave
+_NO_PRODUCT = 1e-14  # the same relative to the factors' norms, where the product is rounding too
 _ROUNDING = 1e-9  # relative asymmetry and negative eigenvalue likewise
 _CLOSE = 1e-5  # eigenvalues nearer than this share of their range are told apart by another combination
 _COLUMNS = {"variance": "variances", "position": "positions", "mean": "means", "teacher": "teacher"}
@@ -184,10 +185,13 @@ class Spectrum:
         if not matrices:
             raise SpectrumError("covariances must hold at least one matrix for every token.")
         d, length = len(np.atleast_1d(matrices[0])), max(tokens) + 1
+        if d == 0:
+            raise SpectrumError(f"{names[0]} is empty, but must be a square matrix.")
         matrices = [_covariance(name, matrix, d) for name, matrix in zip(names, matrices, strict=True)]
         _check_commuting(names, matrices)
         vectors = _common_eigenvectors(matrices)
         gamma = np.stack([np.einsum("ji,jk,ki->i", vectors, m, vectors, optimize=True) for m in matrices])
+        gamma = np.maximum(gamma, 0.0)  # rounding leaves zeros on either side
         encodings = np.zeros((length, d)) if positions is None else _finite("positions", positions, (length, d))
         point_positions = math.sqrt(d) * (encodings @ vectors).T
         mean = point_positions[:, tokens]
@@ -203,8 +207,8 @@ class Spectrum:
         if teacher is None:
             pi = np.zeros((d, 1))
         else:
-            columns = np.shape(teacher)[1] if np.ndim(teacher) == 2 else 1
-            pi = vectors.T @ _finite("teacher", teacher, (d, columns))
+            array = _real("teacher", teacher, "(d, t)")
+            pi = vectors.T @ _finite("teacher", array, (d, max(array.shape[1], 1) if array.ndim == 2 else 1))
         covariance = np.zeros((d, count + pi.shape[1], count + pi.shape[1]))
         if teacher is None:
             covariance[:, count, count] = 1.0
@@ -234,7 +238,7 @@ class Spectrum:
         ProblemError
             A value is wrong.
         """
-        law = SpectrumLaw(kind="isotropic", variance=_level(variance))
+        law = SpectrumLaw(kind="isotropic", variance=cast("Any", variance))
         return cls._ready_made(law, length, positions, teacher_rank)
 
     @classmethod
@@ -249,7 +253,7 @@ class Spectrum:
         teacher_rank: int = 1,
     ) -> Spectrum:
         """Eigenvalues in proportion to ``i^-exponent``, i = 1..atoms, with mean `variance`; see `isotropic`."""
-        law = SpectrumLaw(kind="power-law", exponent=exponent, variance=_level(variance), atoms=atoms)
+        law = SpectrumLaw(kind="power-law", exponent=exponent, variance=cast("Any", variance), atoms=atoms)
         return cls._ready_made(law, length, positions, teacher_rank)
 
     @classmethod
@@ -381,10 +385,6 @@ def _header_places(file: str, header: list[str]) -> dict[str, list[int]]:
     return {key: [entries[entry] for entry in range(len(entries))] for key, entries in found.items()}
 
 
-def _level(variance: float | Sequence[float]) -> float | tuple[float, ...]:
-    return float(variance) if isinstance(variance, int | float) else tuple(float(v) for v in variance)
-
-
 def _roots(moments: Array, count: int) -> Array:
     """Square roots of matrices (A, n, n): block by block if the first `count` variables are independent of the rest."""
 
@@ -402,6 +402,8 @@ def _roots(moments: Array, count: int) -> Array:
 
 def _flat(name: str, nested: Any, dimensions: int = 2) -> tuple[list[str], list[Any], list[int]]:
     """Flatten a list of arrays, or of lists of arrays, into names, arrays and the token of each."""
+    if isinstance(nested, str) or not isinstance(nested, Sequence | np.ndarray):
+        raise SpectrumError(f"{name} must be a list with an entry for every token.")
     names, arrays, tokens = [], [], []
     for token, item in enumerate(nested):
         try:
@@ -415,11 +417,18 @@ def _flat(name: str, nested: Any, dimensions: int = 2) -> tuple[list[str], list[
     return names, arrays, tokens
 
 
-def _finite(name: str, values: Any, shape: tuple[int, ...]) -> Array:
+def _real(name: str, values: Any, shape: object) -> Array:
     try:
-        array = np.asarray(values, dtype=float)
+        array = np.asarray(values)
+        if not np.iscomplexobj(array):  # whose imaginary part NumPy would drop with a mere warning
+            return array.astype(float)
     except (TypeError, ValueError):
-        raise SpectrumError(f"{name} must be an array of real numbers of shape {shape}.") from None
+        pass
+    raise SpectrumError(f"{name} must be an array of real numbers of shape {shape}.")
+
+
+def _finite(name: str, values: Any, shape: tuple[int, ...]) -> Array:
+    array = _real(name, values, shape)
     if array.shape != shape:
         raise SpectrumError(f"{name} has shape {array.shape}, but must have {shape}.")
     if not np.isfinite(array).all():
@@ -444,10 +453,12 @@ def _check_commuting(names: list[str], matrices: list[Array]) -> None:
     worst, pair = 0.0, ("", "")
     for (first, a), (second, b) in itertools.combinations(zip(names, matrices, strict=True), 2):
         product = a @ b
-        scale = np.linalg.norm(product)
-        off = np.linalg.norm(product - product.T) / scale if scale > 0 else 0.0
+        commutator = np.linalg.norm(product - product.T)
+        if commutator <= _NO_PRODUCT * np.linalg.norm(a) * np.linalg.norm(b):
+            continue
+        off = float(commutator / np.linalg.norm(product))
         if off > worst:
-            worst, pair = float(off), (first, second)
+            worst, pair = off, (first, second)
     if worst > _COMMUTE:
         raise SpectrumError(
             f"{pair[0]} and {pair[1]} do not commute: the norm of their commutator is {worst:.2g} of that of their"

@@ -148,10 +148,10 @@ def _imported(name: str) -> Row:
     found: Any = getattr(module, attribute, None)
     if isinstance(found, RowScore):
         return found.row
-    if not callable(found):
+    function: Any = found if callable(found) else None
+    if function is None:
         raise ScoreError(f'"{name}" is not a function: module {module_name} has no callable "{attribute}".')
-    row: Row = found
-    return row
+    return function
 
 
 def check_row(score: RowScore, length: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import attnphase as ap
+from derivations.scores import SCORES
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-variant.md"
 
@@ -17,7 +18,17 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.fixture
+def own_scores():
+    """Scores registered by a test are forgotten after it."""
+    before = dict(SCORES)
+    yield
+    SCORES.clear()
+    SCORES.update(before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("own_scores")
 def test_the_page_runs_and_its_variant_is_solved_and_consistent(capsys):
     definition, *rest = blocks("python")
     assert len([line for line in definition.splitlines() if line.strip()]) <= 10

@@ -193,6 +193,31 @@ def test_matrices_to_problem_and_back(seed, d, levels):
     assert pi.shape == (d, 1)
 
 
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 24), st.sampled_from([1e-3, 1.0, 1e3]))
+def test_singular_matrices_make_a_problem(seed, d, scale):
+    """Zero eigenvalues come out of rounding on either side; on other directions even the product is all rounding."""
+    generator = np.random.default_rng(seed)
+    basis = np.linalg.qr(generator.normal(size=(d, d)))[0]
+    values = scale * generator.uniform(0.1, 1.0, (3, d))
+    values[0, : d // 2] = 0.0
+    values[1, d // 2 :] = 0.0
+    spectrum = Spectrum.from_matrices([(basis * gamma) @ basis.T for gamma in values])
+    problem = Problem.from_dict({"tokens": {"length": 3, "spectrum": spectrum.atoms()}})
+    np.testing.assert_allclose(problem.site_variances, values.mean(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(spectrum.gamma.prod(axis=0), 0, atol=1e-12 * scale**3)
+    together = np.einsum("a,sa,ra->sr", spectrum.weights, spectrum.gamma, spectrum.gamma)
+    np.testing.assert_allclose(together, values @ values.T / d, rtol=1e-10, atol=1e-13 * scale**2)
+
+
+def test_matrices_that_nearly_have_no_product_must_commute_too():
+    """A commutator far below the matrices' norms is still seen against the product."""
+    first, second = np.diag([1.0, 0.0]), np.array([[0.0, 1e-7], [1e-7, 1.0]])
+    second = second @ second.T
+    with pytest.raises(SpectrumError, match="do not commute"):
+        Spectrum.from_matrices([first, second])
+
+
 def test_what_is_left_out_of_the_matrices():
     _, covariances = matrices(11, 7, 2, 0)
     spectrum = Spectrum.from_matrices(covariances)
@@ -228,8 +253,14 @@ def test_matrices_that_do_not_commute_are_refused_with_the_pair_and_the_size():
         ([np.ones((2, 3))], {}, "has shape (2, 3)"),
         ([], {}, "must hold at least one matrix"),
         (["ab"], {}, "must be an array of real numbers"),
+        ([np.diag([1.0, 0.3 + 0.4j])], {}, "covariances[0] must be an array of real numbers"),
+        ([np.zeros((0, 0))], {}, "covariances[0] is empty"),
+        (0.3, {}, "covariances must be a list with an entry for every token"),
+        ([np.eye(2)], {"means": 0.3}, "means must be a list with an entry for every token"),
         ([np.eye(2)], {"positions": np.zeros((2, 2))}, "positions has shape (2, 2), but must have (1, 2)"),
         ([np.eye(2)], {"teacher": np.zeros(2)}, "teacher has shape (2,), but must have (2, 1)"),
+        ([np.eye(2)], {"teacher": np.zeros((2, 0))}, "teacher has shape (2, 0), but must have (2, 1)"),
+        ([np.eye(2)], {"teacher": [[1.0], [2.0, 3.0]]}, "teacher must be an array of real numbers"),
         ([np.eye(2)], {"teacher": [[1.0], [np.inf]]}, "teacher holds a number that is not finite"),
         ([[np.eye(2)] * 2], {"means": [[np.zeros(2)]]}, "means must have the structure of covariances"),
         ([[np.eye(2)]], {"means": [[np.zeros(3)]]}, "means[0][0] has shape (3,), but must have (2,)"),
@@ -266,6 +297,11 @@ def test_ready_made_with_encodings():
     assert_same_measure(spectrum, Spectrum.of(problem))
     with pytest.raises(ProblemError, match="from 0 to 20"):
         Spectrum.power_law(-1.0)
+    wrong: Any = "large"
+    with pytest.raises(ProblemError, match="variance must be a number"):
+        Spectrum.isotropic(wrong)
+    levels: Any = np.array([0.3, 0.7])
+    assert_same_measure(Spectrum.isotropic(levels), Spectrum.isotropic([0.3, 0.7]))
 
 
 def test_a_spectrum_file_is_looked_for_beside_the_toml(tmp_path, monkeypatch):
