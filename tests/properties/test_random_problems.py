@@ -19,15 +19,35 @@ from attnphase.testing import SHAPES, problems
 QUICK = SolverSettings(tolerance=1e-6, max_maps=50, threads=1)
 
 
+SEVERAL_COLUMNS = [i for i, shape in enumerate(SHAPES) if Problem().with_fields(shape).columns > 1]
+ONE_COLUMN = [i for i in range(len(SHAPES)) if i not in SEVERAL_COLUMNS]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", range(len(SHAPES)))
+@pytest.mark.parametrize("shape", ONE_COLUMN)
 @settings(
     deadline=None,
-    max_examples=34,
+    max_examples=46,
     suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
 )
 @given(data=st.data())
 def test_a_random_problem_is_solved_consistently_or_flagged(shape, data):
+    assert_consistent_or_flagged(shape, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SEVERAL_COLUMNS)
+@settings(
+    deadline=None,
+    max_examples=6,  # beyond the ridge a solve takes seconds
+    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
+)
+@given(data=st.data())
+def test_a_random_problem_of_several_columns_likewise(shape, data):
+    assert_consistent_or_flagged(shape, data)
+
+
+def assert_consistent_or_flagged(shape, data):
     problem = data.draw(problems(shapes=[SHAPES[shape]], nodes=4))
     assert Problem.from_toml(problem.to_toml()) == problem
     alpha = data.draw(st.sampled_from([0.4, 0.9, 1.7, 3.1]))
