@@ -16,7 +16,8 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,7 @@ __all__ = [
     "Maps",
     "ModelKey",
     "ReferenceBackend",
+    "SampleKernels",
     "cache_directory",
     "check_loss",
     "check_score",
@@ -42,11 +44,16 @@ __all__ = [
     "load_kernels",
     "reference_backend",
     "register_score",
+    "sample_kernels_for",
+    "torch_module",
 ]
 
 _MANIFEST = "manifest.json"
 _MAPS = ("ridge", "separable")
 _NEWTON = Path(__file__).with_name("newton.py")
+_ENTRIES = {
+    finite: Path(__file__).with_name(f"newton_{'samples' if finite else 'nodes'}.py") for finite in (False, True)
+}
 
 
 class CacheError(RuntimeError):
@@ -69,10 +76,11 @@ class ModelKey:
     values: int = 0
     expression: str = ""
     functions: str = ""  # what a user's own row functions return, so that a changed one is compiled anew
+    finite: bool = False
 
     @classmethod
-    def of(cls, problem: Problem) -> ModelKey:
-        """The key of a problem's model.
+    def of(cls, problem: Problem, *, finite: bool = False) -> ModelKey:
+        """The key of a problem's model, in the limit of high dimension or of samples at finite d.
 
         Raises
         ------
@@ -97,6 +105,7 @@ class ModelKey:
                 for section, score in (("student", student.score), ("teacher", teacher.score))
                 if score not in SHIPPED_SCORES
             ),
+            finite,
         )
 
     def model(self) -> Any:
@@ -111,7 +120,7 @@ class ModelKey:
             return formula_loss(self.expression, self.length, columns, self.teacher_rank)
         student = Student(resolve(self.student_score, self.length), self.rank, self.tied, self.student_causal)
         teacher = Teacher(resolve(self.teacher_score, self.length), self.teacher_rank, self.teacher_causal)
-        return AttentionModel(self.length, student, teacher, self.values)
+        return AttentionModel(self.length, student, teacher, self.values, self.finite)
 
 
 SHIPPED_SCORES = ("softmax", "linear", "relu", "sigmoid", "softmax1")
@@ -239,15 +248,29 @@ class ReferenceBackend:
         return np.array(losses), np.stack(gradients)
 
 
+@lru_cache(maxsize=32)
+def torch_module(problem: Problem, *, finite: bool) -> ModuleType:
+    """The local problem of a problem's model printed for torch, in the limit or of samples at finite d.
+
+    Imports SymPy and torch.
+    """
+    return _printed(ModelKey.of(problem, finite=finite), "torch")
+
+
+def _printed(key: ModelKey, backend: str) -> ModuleType:
+    from derivations.codegen import local_problem_source
+
+    module = ModuleType(f"attnphase_printed_{backend}")
+    exec(compile(local_problem_source(key.model(), backend), module.__name__, "exec"), module.__dict__)
+    return module
+
+
 @lru_cache(maxsize=8)
 def reference_backend(problem: Problem, backend: str) -> ReferenceBackend:
     """The local problem of a problem's model printed for "numpy" or "mpmath" (imports SymPy)."""
-    from derivations.codegen import local_problem_source
-
-    model = ModelKey.of(problem).model()
-    module = ModuleType(f"attnphase_reference_{backend}")
-    exec(compile(local_problem_source(model, backend), module.__name__, "exec"), module.__dict__)
-    return ReferenceBackend(module, backend, model.length, model.columns)
+    key = ModelKey.of(problem)
+    module = _printed(key, backend)
+    return ReferenceBackend(module, backend, module.LENGTH, module.COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -292,6 +315,28 @@ class Kernels:
     targets_at: Callable[..., None]
     ridge: Maps
     separable: Maps
+    folder: Path
+
+
+@dataclass(frozen=True)
+class SampleKernels:
+    """Compiled functions of one model for samples at finite d; see ``newton_samples.py`` for their arguments.
+
+    Attributes
+    ----------
+    length, columns, teacher_rank : int
+        L, r, t.
+    minimise, derivatives_at : callable
+        The local problem, in machine code.
+    folder : Path
+        Where the generated source lies.
+    """
+
+    length: int
+    columns: int
+    teacher_rank: int
+    minimise: Callable[..., None]
+    derivatives_at: Callable[..., None]
     folder: Path
 
 
@@ -351,6 +396,38 @@ def load_kernels(key: Any) -> Kernels:
     CacheError
         The cache folder is not the user's own.
     """
+    with _built(key) as folder:
+        return _load(folder, folder.name)
+
+
+def sample_kernels_for(problem: Problem) -> SampleKernels:
+    """Compiled kernels for samples at finite d of a problem's model, from the cache if they are there and intact.
+
+    Raises
+    ------
+    CacheError
+        The cache folder is not the user's own.
+    """
+    return _load_sample_kernels(ModelKey.of(problem, finite=True))
+
+
+@lru_cache(maxsize=32)
+def _load_sample_kernels(key: ModelKey) -> SampleKernels:
+    with _built(key) as folder:
+        local = _import(folder / "local_problem.py", folder.name)
+        return SampleKernels(
+            length=local.LENGTH,
+            columns=local.COLUMNS,
+            teacher_rank=local.TEACHER_RANK,
+            minimise=local.minimise_samples,
+            derivatives_at=local.derivatives_at,
+            folder=folder,
+        )
+
+
+@contextmanager
+def _built(key: Any) -> Iterator[Path]:
+    """The kernel's intact folder in the cache, which no other process changes meanwhile."""
     root = cache_directory()
     name = _fingerprint(key)
     folder = root / name
@@ -358,7 +435,7 @@ def load_kernels(key: Any) -> Kernels:
         if not _intact(folder):
             shutil.rmtree(folder, ignore_errors=True)
             _build(key, folder)
-        return _load(folder, name)
+        yield folder
 
 
 def _fingerprint(key: Any) -> str:
@@ -374,7 +451,7 @@ def _fingerprint(key: Any) -> str:
     assert specification is not None
     assert specification.origin is not None
     sources = sorted(Path(specification.origin).parent.glob("*.py"))
-    for source in (*sources, _NEWTON):
+    for source in (*sources, _NEWTON, *_ENTRIES.values()):
         digest.update(source.read_bytes())
     return f"k{digest.hexdigest()[:24]}"
 
@@ -401,16 +478,20 @@ def _build(key: Any, folder: Path) -> None:
     from derivations.replica import derive_free_entropy
     from derivations.saddle_point import derive_saddle_point
 
-    model = key.model()
+    model, finite = key.model(), getattr(key, "finite", False)
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        local = f"{local_problem_source(model, 'numba')}\n{_NEWTON.read_text(encoding='utf-8')}"
+        templates = (_NEWTON, _ENTRIES[finite])
+        texts = [local_problem_source(model, "numba"), *(path.read_text(encoding="utf-8") for path in templates)]
+        local = "\n".join(texts)
         (aside / "local_problem.py").write_text(local, encoding="utf-8")
-        for name in _MAPS:
-            free_entropy = derive_free_entropy(separable=name == "separable")
-            maps = state_evolution_source(derive_saddle_point(free_entropy), free_entropy)
-            (aside / f"{name}.py").write_text(maps, encoding="utf-8")
-        _load(aside, folder.name)  # compiles, which writes the machine code beside the source
+        if not finite:
+            for name in _MAPS:
+                free_entropy = derive_free_entropy(separable=name == "separable")
+                maps = state_evolution_source(derive_saddle_point(free_entropy), free_entropy)
+                (aside / f"{name}.py").write_text(maps, encoding="utf-8")
+        # compiles, which writes the machine code beside the source
+        _import(aside / "local_problem.py", folder.name)
         (aside / _MANIFEST).write_text(json.dumps(_checksums(aside), indent=1), encoding="utf-8")
         aside.rename(folder)
     finally:

@@ -1,8 +1,8 @@
 """Global minimiser of the local problem: the part of a compiled kernel that does not depend on the model.
 
 This file is not imported.  Its text is appended to the generated local problem (``loss``, ``loss_derivatives``,
-``teacher_target``, ``LENGTH``, ``COLUMNS``, ``TEACHER_RANK``) and compiled with it as one module, so that the whole
-Newton iteration of a sample runs in machine code.
+``teacher_target``, ``LENGTH``, ``COLUMNS``, ``TEACHER_RANK``), that of ``newton_nodes.py`` or ``newton_samples.py``
+to it, and all is compiled as one module, so that the whole Newton iteration of a sample runs in machine code.
 
 With ``V_l = C_l C_l^T`` and ``h_l = omega_l + C_l u_l`` the energy is ``Psi(u) = |u|^2/2 + loss(omega + C u)``: well
 scaled for every V, also where V vanishes or is large.
@@ -237,156 +237,107 @@ def to_scaled(start, center, factor, u):
             u[a * COLUMNS + i] = total / factor[a, i, i]
 
 
-@njit(
-    "void(float64[:,:,::1], float64[:,:,::1], float64[:,:,::1], float64[:,::1], float64[::1], float64[::1], int64,"
-    "float64[:,:,:,::1], float64[:,::1], float64[::1], float64[:,:,::1], int64[::1])",
-    cache=True,
-    nogil=True,
-    error_model="numpy",
-)
-def minimise(
-    centers, teacher_fields, factor, mixing, parameters, variance, mode, minima, energies, losses, residuals, flags
+@compiled
+def search(
+    center,
+    k,
+    target,
+    variance,
+    factor,
+    parameters,
+    mode,
+    minima,
+    energies,
+    residual,
+    best,
+    other,
+    u,
+    h,
+    start,
+    gradient,
+    hessian,
+    contracted,
+    slope,
+    curvature,
+    lower,
+    step,
+    trial,
 ):
-    """Lowest and second-lowest minimum of the local problem of every sample.
+    """Lowest and second-lowest minimum of one sample's local problem.
 
-    Parameters
-    ----------
-    centers : (N, L, r) array
-        ``omega`` of every sample.
-    teacher_fields : (N, L, t) array
-    factor : (L, r, r) array
-        Lower Cholesky factor of V.
-    mixing, parameters, variance : (L, L), (3,) and (L,) arrays
-        Parameters of the loss: the matrix A; omega and the temperatures of student and teacher; the diagonal of D.
-    mode : int
-        COLD, WARM, FROM_ZERO or REFRESH: the starting points.
-    minima : (N, 2, L, r) array, in and out
-    energies : (N, 2) array, out
-        Their values of ``Psi``; both the same if only one minimum was found.
-    losses : (N,) array, out
-        Loss at the lowest minimum.
-    residuals : (N, L, r) array, out
-        ``g = V^-1 (prox - omega)``, computed as minus the gradient of the loss, which needs no division.
-    flags : (N,) array, out
-        Newton steps, negative where the gradient did not reach its tolerance.
+    Fills ``minima`` (2, L, r), ``energies`` (2,) and ``residual`` (L, r).  Returns the loss at the lowest minimum and the
+    number of Newton steps to it, negative where the gradient did not reach its tolerance.
     """
-    u = np.empty(SIZE)
-    h = np.empty((LENGTH, COLUMNS))
-    start = np.empty((LENGTH, COLUMNS))
-    target = np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))
-    gradient = np.empty((LENGTH, COLUMNS))
-    hessian = np.empty((SIZE, SIZE))
-    contracted = np.empty(SIZE)
-    slope = np.empty(SIZE)
-    curvature = np.empty((SIZE, SIZE))
-    lower = np.empty((SIZE, SIZE))
-    step = np.empty(SIZE)
-    trial = np.empty(SIZE)
-    best = np.empty(SIZE)
-    other = np.empty(SIZE)
-    for sample in range(centers.shape[0]):
-        center = centers[sample]
-        k = teacher_fields[sample]
-        teacher_target(k, mixing, parameters, target)
-        best_energy = np.inf
-        other_energy = np.inf
-        best_loss = 0.0
-        best_flag = 0
-        if closed_form(center, target, factor, h):
-            best_loss = loss(h, target, variance, parameters)
-            to_scaled(h, center, factor, u)
-            best_energy = best_loss
-            for i in range(SIZE):
-                best_energy += 0.5 * u[i] * u[i]
-            copy_start(h, minima[sample, 0])
-            copy_start(h, minima[sample, 1])
-            energies[sample, :] = best_energy
-            losses[sample] = best_loss
-            residuals[sample, 0, 0] = u[0] / factor[0, 0, 0]
-            flags[sample] = 0
-            continue
-        s = 0
-        while start_field(s, center, k, minima[sample, 0], minima[sample, 1], mode, start):
-            if s == 1 and (mode == WARM or mode == REFRESH) and energies[sample, 0] == energies[sample, 1]:
-                s += 1
-                continue
+    if closed_form(center, target, factor, h):
+        best_loss = loss(h, target, variance, parameters)
+        to_scaled(h, center, factor, u)
+        best_energy = best_loss
+        for i in range(SIZE):
+            best_energy += 0.5 * u[i] * u[i]
+        copy_start(h, minima[0])
+        copy_start(h, minima[1])
+        energies[:] = best_energy
+        residual[0, 0] = u[0] / factor[0, 0, 0]
+        return best_loss, 0
+    best_energy = np.inf
+    other_energy = np.inf
+    best_loss = 0.0
+    best_flag = 0
+    s = 0
+    while start_field(s, center, k, minima[0], minima[1], mode, start):
+        if s == 1 and (mode == WARM or mode == REFRESH) and energies[0] == energies[1]:
             s += 1
-            to_scaled(start, center, factor, u)
-            known = 0 if best_energy == np.inf else (1 if other_energy == np.inf else 2)
-            energy, value, flag = descend(
-                u,
-                center,
-                factor,
-                target,
-                variance,
-                parameters,
-                known,
-                best,
-                other,
-                h,
-                gradient,
-                hessian,
-                contracted,
-                slope,
-                curvature,
-                lower,
-                step,
-                trial,
-            )
-            if energy == np.inf:
-                continue
-            gap = 0.0
-            if best_energy < np.inf:
-                for i in range(SIZE):
-                    gap = max(gap, abs(u[i] - best[i]) / (1.0 + abs(best[i])))
-            if best_energy == np.inf or (energy < best_energy and gap > DISTINCT):
-                for i in range(SIZE):
-                    other[i] = best[i]
-                    best[i] = u[i]
-                other_energy = best_energy
-                best_energy = energy
-                best_loss = value
-                best_flag = flag
-                for a in range(LENGTH):
-                    for i in range(COLUMNS):
-                        residuals[sample, a, i] = -gradient[a, i]
-            elif gap > DISTINCT and energy < other_energy:
-                for i in range(SIZE):
-                    other[i] = u[i]
-                other_energy = energy
-        if other_energy == np.inf:
-            other_energy = best_energy
+            continue
+        s += 1
+        to_scaled(start, center, factor, u)
+        known = 0 if best_energy == np.inf else (1 if other_energy == np.inf else 2)
+        energy, value, flag = descend(
+            u,
+            center,
+            factor,
+            target,
+            variance,
+            parameters,
+            known,
+            best,
+            other,
+            h,
+            gradient,
+            hessian,
+            contracted,
+            slope,
+            curvature,
+            lower,
+            step,
+            trial,
+        )
+        if energy == np.inf:
+            continue
+        gap = 0.0
+        if best_energy < np.inf:
+            for i in range(SIZE):
+                gap = max(gap, abs(u[i] - best[i]) / (1.0 + abs(best[i])))
+        if best_energy == np.inf or (energy < best_energy and gap > DISTINCT):
             for i in range(SIZE):
                 other[i] = best[i]
-        place(best, center, factor, minima[sample, 0])
-        place(other, center, factor, minima[sample, 1])
-        energies[sample, 0] = best_energy
-        energies[sample, 1] = other_energy
-        losses[sample] = best_loss
-        flags[sample] = best_flag
-
-
-@njit(
-    "void(float64[:,:,::1], float64[:,:,::1], float64[:,::1], float64[::1], float64[::1], float64[::1])",
-    cache=True,
-    nogil=True,
-    error_model="numpy",
-)
-def losses_at(fields, teacher_fields, mixing, parameters, variance, losses):
-    """Loss of every sample at given fields (N, L, r), without any minimisation."""
-    target = np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))
-    for sample in range(fields.shape[0]):
-        teacher_target(teacher_fields[sample], mixing, parameters, target)
-        losses[sample] = loss(fields[sample], target, variance, parameters)
-
-
-@njit(
-    "void(float64[:,:,::1], float64[:,::1], float64[::1], float64[:,:,::1])",
-    cache=True,
-    nogil=True,
-    error_model="numpy",
-)
-def targets_at(teacher_fields, mixing, parameters, targets):
-    """Teacher's target of every sample, (N, L, L) (or (N, L, t) for a scalar loss)."""
-    for sample in range(teacher_fields.shape[0]):
-        teacher_target(teacher_fields[sample], mixing, parameters, targets[sample])
+                best[i] = u[i]
+            other_energy = best_energy
+            best_energy = energy
+            best_loss = value
+            best_flag = flag
+            for a in range(LENGTH):
+                for i in range(COLUMNS):
+                    residual[a, i] = -gradient[a, i]
+        elif gap > DISTINCT and energy < other_energy:
+            for i in range(SIZE):
+                other[i] = u[i]
+            other_energy = energy
+    if other_energy == np.inf:
+        other_energy = best_energy
+        for i in range(SIZE):
+            other[i] = best[i]
+    place(best, center, factor, minima[0])
+    place(other, center, factor, minima[1])
+    energies[0] = best_energy
+    energies[1] = other_energy
+    return best_loss, best_flag

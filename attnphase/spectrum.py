@@ -19,7 +19,7 @@ from attnphase.problem import Positions, Problem, ProblemError, SpectrumLaw, Tea
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["Spectrum", "SpectrumError", "read_csv"]
+__all__ = ["Spectrum", "SpectrumError", "gaussian_gram", "read_csv"]
 
 Array = NDArray[np.float64]
 
@@ -79,15 +79,10 @@ class Spectrum:
         means = problem.site_means
         directions = means.shape[1]
         positions, of_means, pi = (problem.tokens.points(key) for key in ("positions", "means", "teacher"))
-        joint = problem.joint_gram
-        teacher_means = means @ joint[:directions, directions + length :]
+        teacher_means = means @ problem.joint_gram[:directions, directions + length :]
         if of_means is not None and pi is not None:
             teacher_means = (of_means.T * weights) @ pi
-        # what the atoms have is no Gaussian vector
-        if positions is not None:
-            joint[directions : directions + length] = joint[:, directions : directions + length] = 0.0
-        if pi is not None:
-            joint[directions + length :] = joint[:, directions + length :] = 0.0
+        joint = gaussian_gram(problem)
         # the sites' vectors mu + p and the teacher's columns, in terms of e_k, p_l and Q_star
         combination = np.zeros((count + t, directions + length + t))
         combination[:count, :directions] = means
@@ -310,6 +305,17 @@ class Spectrum:
             for atom in atoms:
                 numbers = itertools.chain([atom["weight"]], *(atom[plural] for plural in singular))
                 writer.writerow([repr(number) for number in numbers])
+
+
+def gaussian_gram(problem: Problem) -> Array:
+    """`Problem.joint_gram` of the vectors that are Gaussian on the atoms; zero for those whose values the atoms have."""
+    directions, length = problem.tokens.mean_directions, problem.tokens.length
+    joint = problem.joint_gram
+    if problem.tokens.points("positions") is not None:
+        joint[directions : directions + length] = joint[:, directions : directions + length] = 0.0
+    if problem.tokens.points("teacher") is not None:
+        joint[directions + length :] = joint[:, directions + length :] = 0.0
+    return joint
 
 
 def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:

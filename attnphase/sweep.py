@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from ctypes import Array as SharedArray
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
+    from types import FrameType
 
 __all__ = ["Line", "SweepError", "parts_folder", "sweep"]
 
@@ -323,19 +325,21 @@ def _run_pool(
     try:
         futures: dict[Future[xr.Dataset], int] = {pool.submit(_solve_line, i, _on_one_core(lines[i])): i for i in todo}
         pending = set(futures)
-        while pending:
-            done, pending = wait(pending, _POLL, FIRST_COMPLETED)
-            report.set(base + sum(counters))
-            for future in done:
-                i = futures[future]
-                error = future.exception()
-                if isinstance(error, BrokenProcessPool):
-                    raise error
-                if error is not None:
-                    failures[i] = error
-                    continue
-                finished[i] = future.result()
-                parts.save(lines[i], finished[i])
+        with _interruptions_kept() as raise_if_interrupted:
+            while pending:
+                done, pending = wait(pending, _POLL, FIRST_COMPLETED)
+                raise_if_interrupted()
+                report.set(base + sum(counters))
+                for future in done:
+                    i = futures[future]
+                    error = future.exception()
+                    if isinstance(error, BrokenProcessPool):
+                        raise error
+                    if error is not None:
+                        failures[i] = error
+                        continue
+                    finished[i] = future.result()
+                    parts.save(lines[i], finished[i])
         report.set(base + sum(counters))
         pool.shutdown()
     except BaseException:
@@ -348,6 +352,35 @@ def _run_pool(
     finally:
         writer.close()
         reader.close()
+
+
+@contextmanager
+def _interruptions_kept() -> Iterator[Callable[[], None]]:
+    """A function that raises `KeyboardInterrupt` if Ctrl-C was pressed.
+
+    Python drops an exception that is raised in a destructor or a callback of the garbage collector, and with it the
+    interruption.
+    """
+    pressed = threading.Event()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        pressed.set()
+        signal.default_int_handler(number, frame)
+
+    def raise_if_interrupted() -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+
+    # another handler is the caller's own affair, and only the main thread may set one
+    ours = threading.current_thread() is threading.main_thread()
+    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        yield raise_if_interrupted
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(workers: set[BaseProcess]) -> None:
@@ -368,8 +401,6 @@ _counters: SharedArray[Any] | None = None
 
 
 def _prepare_worker(reader: Connection, counters: SharedArray[Any]) -> None:
-    import signal
-
     global _counters  # the only way for a pool's initializer to hand something to the tasks
     _counters = counters
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides

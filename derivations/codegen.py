@@ -1,12 +1,12 @@
-"""The local problem of a model as importable source, for Numba, NumPy and mpmath.
+"""The local problem of a model as importable source, for Numba, NumPy, torch and mpmath.
 
 Generated are the teacher's target, the loss, and its gradient and Hessian in the local fields.  A score is a row
 function: SymPy differentiates the loss of one row in the row's logits once, and the bilinear map from fields to logits
 is chained around it, so that size and cost stay polynomial in the sentence length.  The other generated code, the
 state-evolution maps, is made in `derivations.array_maps`.
 
-The three back ends share one body.  In the NumPy print every array carries the samples on a trailing axis, in the other
-two an array belongs to one sample.
+All back ends share one body.  In the NumPy and torch prints every array carries the samples on a trailing axis, in the
+other two an array belongs to one sample.
 """
 
 from __future__ import annotations
@@ -107,6 +107,50 @@ def sigmoid(x):
 
 def softplus(x):
     return logaddexp(0.0, x)
+""",
+    "torch": """\
+import math
+
+import torch
+
+
+def of_numbers_too(name):
+    of_tensors, of_numbers = getattr(torch, name), getattr(math, name)
+    return lambda x: of_tensors(x) if isinstance(x, torch.Tensor) else of_numbers(x)
+
+
+cos, cosh, exp, log = (of_numbers_too(name) for name in ("cos", "cosh", "exp", "log"))
+sin, sinh, sqrt, tanh = (of_numbers_too(name) for name in ("sin", "sinh", "sqrt", "tanh"))
+modulus = abs
+largest_of = torch.maximum
+
+
+def compiled(function):
+    return function
+
+
+def ratio(p, q):
+    return p / q
+
+
+def step(x):
+    return (x > 0.0).to(x.dtype)
+
+
+def sign(x):
+    return torch.sign(x)
+
+
+def relu(x):
+    return torch.relu(x)
+
+
+def sigmoid(x):
+    return torch.sigmoid(x)
+
+
+def softplus(x):
+    return torch.relu(x) + torch.log1p(torch.exp(-abs(x)))
 """,
     "mpmath": """\
 from mpmath import cos, cosh, exp, log, mpf, sign, sin, sinh, sqrt, tanh
@@ -254,7 +298,8 @@ def _row_values(score: RowScore, z: Sequence[Symbol]) -> tuple[Any, ...]:
 def _row_loss(model: AttentionModel, visible: int) -> tuple[list[Symbol], list[Symbol], Expr]:
     """Loss of one row as a function of its visible logits and, with a value matrix, of all visible values.
 
-    ``1/2 sum_b D_b (S_b - T_b)^2``, or ``1/2 sum_c (sum_b S_b v_bc - y_c)^2``.
+    ``1/2 sum_b D_b (S_b - T_b)^2``, or ``1/2 sum_c (sum_b S_b v_bc - y_c)^2``; at finite d
+    ``1/2 sum_bc S_b G_bc S_c - sum_b S_b C_b``.
     """
     z = [Symbol(f"z{b}", real=True) for b in range(visible)]
     row = _row_values(model.student.score, z)
@@ -265,6 +310,10 @@ def _row_loss(model: AttentionModel, visible: int) -> tuple[list[Symbol], list[S
         loss = Add(*((y - output) ** 2 for y, output in zip(targets, outputs, strict=True))) / 2
         return z, [symbol for entry in v for symbol in entry], loss
     target = [Symbol(f"target_{b}", real=True) for b in range(model.length)]
+    if model.has_grams:
+        gram = [[Symbol(f"gram_{min(b, c)}_{max(b, c)}", real=True) for c in range(visible)] for b in range(visible)]
+        square = Add(*(gram[b][c] * row[b] * row[c] for b in range(visible) for c in range(visible))) / 2
+        return z, [], square - Add(*(s * y for s, y in zip(row, target[:visible], strict=True)))
     weight = [Symbol(f"variance_{b}", real=True) for b in range(model.length)]
     padded = [*row, *[Integer(0)] * (model.length - visible)]
     return z, [], Add(*(w * (s - y) ** 2 for s, y, w in zip(padded, target, weight, strict=True))) / 2
@@ -277,6 +326,9 @@ def _row_constants(model: AttentionModel, visible: int) -> str:
         lines += [f"v{b}_{c} = h[{b}, {offset + c}]" for b in range(visible) for c in range(model.values)]
         return "\n".join(lines)
     lines = [f"target_{b} = target[a, {b}]" for b in range(model.length)]
+    if model.has_grams:
+        lines += [f"gram_{b}_{c} = variance[{b}, {c}]" for b in range(visible) for c in range(b, visible)]
+        return "\n".join(lines)
     lines += [f"variance_{b} = variance[{b}]" for b in range(model.length)]
     return "\n".join(lines)
 
@@ -288,21 +340,35 @@ def _rows(length: int, causal: bool, body: Callable[[int], str]) -> str:
     return "\n".join(f"a = {row}\n{body(row + 1)}" for row in range(length))
 
 
-def _chained(model: AttentionModel, visible: int) -> str:
-    """Gradient and Hessian in the fields from those in the row's logits and values."""
-    student, size, offset = model.student, model.columns, model.student.columns
-    z, v, _ = _row_loss(model, visible)
+def _value_places(model: AttentionModel, visible: int) -> list[int]:
+    """Places of the values among the fields of a sample."""
+    size, offset = model.columns, model.student.columns
+    return [b * size + offset + c for b in range(visible) for c in range(model.values)]
+
+
+def _chained_gradient(model: AttentionModel, visible: int) -> str:
+    """Gradient in the fields from that in the row's logits and values."""
+    size, lines = model.columns, []
     # a logit (a, b) is the sum over pairs (i, j) of h[a, i] h[b, j]; a value is a field itself
-    first, second, chain = [], [], []
+    for b in range(visible):
+        for i, j in model.student.pairs:
+            lines.append(f"gradient[a, {i}] += u{b} * h[{b}, {j}]")
+            lines.append(f"gradient[{b}, {j}] += u{b} * h[a, {i}]")
+    for x, place in enumerate(_value_places(model, visible), visible):
+        lines.append(f"gradient[{place // size}, {place % size}] += u{x}")
+    return "\n".join(lines)
+
+
+def _chained_hessian(model: AttentionModel, visible: int) -> str:
+    """Hessian in the fields from the derivatives in the row's logits and values."""
+    student, size = model.student, model.columns
+    z, v, _ = _row_loss(model, visible)
+    second, chain = [], []
     for b in range(visible):
         for i, j in student.pairs:
-            first.append(f"gradient[a, {i}] += u{b} * h[{b}, {j}]")
-            first.append(f"gradient[{b}, {j}] += u{b} * h[a, {i}]")
             second.append(f"hessian[a * {size} + {i}, {b * size + j}] += u{b}")
             second.append(f"hessian[{b * size + j}, a * {size} + {i}] += u{b}")
-    places = [b * size + offset + c for b in range(visible) for c in range(model.values)]
-    for x, place in enumerate(places, len(z)):
-        first.append(f"gradient[{place // size}, {place % size}] += u{x}")
+    places = _value_places(model, visible)
     # curvature of the row contracted with the Jacobian of its variables: y_x = sum_y w_xy dy / dh, row by row
     for x in range(len(z) + len(v)):
         chain.append(f"for i in range({model.length * size}):\n    contracted[i] = 0.0 * u0")
@@ -321,7 +387,7 @@ def _chained(model: AttentionModel, visible: int) -> str:
         for i, j in student.pairs:
             chain.append(f"    hessian[a * {size} + {i}, i] += h[{x}, {j}] * contracted[i]")
             chain.append(f"    hessian[{x * size + j}, i] += h[a, {i}] * contracted[i]")
-    return "\n".join(first + second + chain)
+    return "\n".join(second + chain)
 
 
 def _attention_source(model: AttentionModel) -> str:
@@ -355,23 +421,24 @@ def _attention_source(model: AttentionModel) -> str:
             )
         )
 
-    def derivative_row(visible: int) -> str:
+    def derivative_row(visible: int, second: bool = True) -> str:
         z, v, row_loss = _row_loss(model, visible)
         row, variables = _Lifted(), [*z, *v]
         loss = row.lift(row_loss)
         gradient = [row.derivative(loss, variable) for variable in variables]
         outputs: dict[str, Expr] = {"row_loss": loss}
         outputs |= {f"u{x}": value for x, value in enumerate(gradient)}
-        for x in range(len(variables)):
-            for y in range(x, len(variables)):
-                outputs[f"w{x}_{y}"] = row.derivative(gradient[x], variables[y])
         # derivatives in the logits carry a factor of the inverse temperature for each
         scaled = [f"u{x} = u{x} * inverse_temperature" for x in range(len(z))]
-        scaled += [
-            f"w{x}_{y} = w{x}_{y} * inverse_temperature" + ("**2" if y < len(z) else "")
-            for x in range(len(z))
-            for y in range(x, len(variables))
-        ]
+        if second:
+            for x in range(len(variables)):
+                for y in range(x, len(variables)):
+                    outputs[f"w{x}_{y}"] = row.derivative(gradient[x], variables[y])
+            scaled += [
+                f"w{x}_{y} = w{x}_{y} * inverse_temperature" + ("**2" if y < len(z) else "")
+                for x in range(len(z))
+                for y in range(x, len(variables))
+            ]
         return "\n".join(
             (
                 _logits("h", student.pairs, visible, student.score),
@@ -379,9 +446,13 @@ def _attention_source(model: AttentionModel) -> str:
                 _assignments(outputs, row),
                 "total = total + row_loss",
                 *scaled,
-                _chained(model, visible),
+                _chained_gradient(model, visible),
+                *([_chained_hessian(model, visible)] if second else []),
             )
         )
+
+    def gradient_row(visible: int) -> str:
+        return derivative_row(visible, second=False)
 
     return f"""
 LENGTH = {length}
@@ -406,6 +477,16 @@ def loss(h, target, variance, parameters):
 
 
 @compiled
+def loss_gradient(h, target, variance, parameters, gradient):
+    inverse_temperature = 1.0 / parameters[1]
+    for i in range({length * size}):
+        gradient[i // {size}, i % {size}] = 0.0 * h[0, 0]
+    total = 0.0
+{indent(_rows(length, student.causal, gradient_row), " " * 4)}
+    return total
+
+
+@compiled
 def loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted):
     inverse_temperature = 1.0 / parameters[1]
     for i in range({length * size}):
@@ -415,7 +496,17 @@ def loss_derivatives(h, target, variance, parameters, gradient, hessian, contrac
     total = 0.0
 {indent(_rows(length, student.causal, derivative_row), " " * 4)}
     return total
-{_NO_CLOSED_FORM}"""
+{_weights_of(model)}{_NO_CLOSED_FORM}"""
+
+
+def _weights_of(model: AttentionModel | ScalarModel) -> str:
+    """What the loss takes as ``variance``: a sample's Gram matrix where it uses one, else a row that it ignores."""
+    return f"""
+
+@compiled
+def weights_of(grams, sample):
+    return grams[sample{"" if model.has_grams else ", 0"}]
+"""
 
 
 _NO_CLOSED_FORM = """
@@ -484,21 +575,29 @@ def loss(h, target, variance, parameters):
 
 
 @compiled
+def loss_gradient(h, target, variance, parameters, gradient):
+{indent(read, " " * 4)}
+{indent(_assignments({"total": loss, **gradient}), " " * 4)}
+{indent(chr(10).join(write[: len(flat)]), " " * 4)}
+    return total + 0.0
+
+
+@compiled
 def loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted):
 {indent(read, " " * 4)}
 {indent(_assignments(outputs), " " * 4)}
 {indent(chr(10).join(write), " " * 4)}
     return total + 0.0
-{_closed_form(model)}"""
+{_weights_of(model)}{_closed_form(model)}"""
 
 
 def local_problem_source(model: AttentionModel | ScalarModel, backend: str = "numba") -> str:
-    """Source of a module with ``teacher_target``, ``loss`` and ``loss_derivatives`` of one sample.
+    """Source of a module with ``teacher_target``, ``loss``, ``loss_gradient`` and ``loss_derivatives`` of one sample.
 
     Parameters
     ----------
     model : AttentionModel or ScalarModel
-    backend : {"numba", "numpy", "mpmath"}
+    backend : {"numba", "numpy", "torch", "mpmath"}
 
     Returns
     -------
@@ -506,7 +605,9 @@ def local_problem_source(model: AttentionModel | ScalarModel, backend: str = "nu
         Functions of ``h`` (L, r), ``target`` (L, L) (with a value matrix the outputs (L, v), for a `ScalarModel` the
         teacher's fields (L, t)), ``variance`` (L,) and ``parameters`` (omega and the temperatures of student and
         teacher); ``loss_derivatives`` fills ``gradient`` (L, r) and ``hessian`` (L r, L r), using
-        ``contracted`` (L r,) as scratch, and returns the loss.  With "numpy" all arrays have a trailing sample axis.
+        ``contracted`` (L r,) as scratch, and returns the loss.  A model that is ``finite`` takes the matrix C as
+        ``target`` and the Gram matrix G, (L, L), as ``variance``.  With "numpy" and "torch" all arrays have a trailing
+        sample axis.
     """
     title = '"""Local problem of one sample. Generated by derivations.codegen: do not edit."""'
     return f"{title}\n\n{_HEADERS[backend]}\n{_local_problem(model)}"

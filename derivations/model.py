@@ -84,12 +84,17 @@ class AttentionModel(_Derived):
 
     The loss is ``1/2 Tr[(S(h) - T(k)) D (S(h) - T(k))^T]``; with a trainable value matrix of ``values`` columns it is
     ``1/2 |T(k_Q) k_V - S(h_Q) h_V|^2``, the last columns of the fields being the values.
+
+    With ``finite`` it is the loss of one sample at finite d, ``1/2 Tr[S G S^T] - Tr[S C^T]``: the sample's own Gram
+    matrix ``G = (x+p)(x+p)^T/d`` takes the place of D and ``C = y (x+p)^T/d`` that of ``T D``; the constant ``|y|^2/2d``
+    is left out.  A value matrix needs no Gram matrices, its loss is the same at every d.
     """
 
     length: int = 2
     student: Student = field(default_factory=Student)
     teacher: Teacher = field(default_factory=Teacher)
     values: int = 0
+    finite: bool = False
 
     @property
     def columns(self) -> int:
@@ -100,6 +105,11 @@ class AttentionModel(_Derived):
     def teacher_rank(self) -> int:
         """Number t of columns of the teacher's weights."""
         return self.teacher.rank + self.values
+
+    @property
+    def has_grams(self) -> bool:
+        """Whether the loss takes the sample's Gram matrix."""
+        return self.finite and not self.values
 
     @property
     def lift(self) -> tuple[int, ...]:
@@ -129,6 +139,7 @@ class ScalarModel(_Derived):
     columns: int = 1
     teacher_rank: int = 1
     prox: Callable[[Symbol, Symbol, Symbol], Sequence[tuple[Expr, Expr | None]]] | None = None
+    has_grams = False  # the fields are all it depends on, at every d
 
     @property
     def lift(self) -> tuple[int, ...]:

@@ -1,0 +1,198 @@
+"""What a trained student is like: overlaps (6), test error, the linear baseline."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnphase.channel import matrix_root
+from attnphase.experiments.data import Geometry, Instance, Stream, draw_samples
+from attnphase.experiments.risk import Risk
+from attnphase.gaussian import sobol
+
+__all__ = ["Overlaps", "density", "linear_errors", "overlaps_of", "sampled_test_errors", "test_errors"]
+
+Array = NDArray[np.float64]
+
+_POINTS, _REPLICATES = 2048, 8  # Sobol nodes of the mean over the fields
+
+
+@dataclass(frozen=True, eq=False)
+class Overlaps:
+    """Overlaps of one run's weights.
+
+    Attributes
+    ----------
+    q : (P, r, r) array
+        ``W^T Sigma_s W / d``.
+    m : (P, r) array
+        ``W^T (mu_s + p_l) / sqrt(d)``.
+    theta : (P, r, t) array
+        ``W^T Sigma_s Q_star / d``.
+    rho : (P, t, t) array
+        ``Q_star^T Sigma_s Q_star / d``.
+    teacher_means : (P, t) array
+        ``Q_star^T mu_s / sqrt(d)``.
+    """
+
+    q: Array
+    m: Array
+    theta: Array
+    rho: Array
+    teacher_means: Array
+
+
+def overlaps_of(instance: Instance, run: int, weights: Array) -> Overlaps:
+    """Overlaps of weights (d, r) with themselves, the encodings and the teacher of one run of the batch."""
+    geometry, d = instance.geometries[run], instance.dimension
+    tau = geometry.means + geometry.positions[_tokens(instance)]
+    return Overlaps(
+        q=np.einsum("sd,di,dj->sij", geometry.gamma, weights, weights, optimize=True) / d,
+        m=tau @ weights / d,
+        theta=np.einsum("sd,di,dj->sij", geometry.gamma, weights, geometry.teacher, optimize=True) / d,
+        rho=np.einsum("sd,di,dj->sij", geometry.gamma, geometry.teacher, geometry.teacher, optimize=True) / d,
+        teacher_means=geometry.means @ geometry.teacher / d,
+    )
+
+
+def _tokens(instance: Instance) -> NDArray[np.int64]:
+    return np.array([token for token, _ in instance.problem.sites])
+
+
+def density(weights: Array) -> float:
+    """Share of the weights that are not exactly zero."""
+    return float((weights != 0).mean())
+
+
+def test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array]:
+    """Test error ``E |y - f|^2 / (d L)`` of every run, exact at finite d up to the quadrature over the local fields.
+
+    Given a sample's fields its tokens are Gaussian with known mean and covariance, so that the mean of the loss over
+    everything else is the loss at the mean Gram matrices.  For other losses than the attention's it is 2/L times the mean
+    loss, as in the theory.
+
+    Returns
+    -------
+    values, standard_errors : (S,) arrays
+        The errors are those of the quadrature.
+    """
+    results = [_test_error(instance, s, w) for s, w in enumerate(weights.detach().cpu().double().numpy())]
+    replicates = np.stack(results)
+    return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(_REPLICATES)
+
+
+def _test_error(instance: Instance, run: int, weights: Array) -> Array:
+    """Of one run, per replicate."""
+    loss, geometry = instance.loss, instance.geometries[run]
+    overlaps = overlaps_of(instance, run, weights)
+    configurations, probabilities = instance.problem.cluster_law
+    total = np.zeros(_REPLICATES)
+    for sites, probability in zip(configurations, probabilities, strict=True):
+        h, k, own, cross, grams = _conditional(instance, geometry, overlaps, weights, sites)
+        fields, targets = _tensor(instance, h), loss.targets(_tensor(instance, k))
+        if loss.has_grams:
+            offsets = (targets @ _tensor(instance, own) * targets).sum(dim=(1, 2)) / 2
+            targets = targets @ _tensor(instance, cross)
+        else:
+            offsets = torch.zeros(len(h), dtype=loss.dtype, device=loss.device)
+        values = loss.values(fields, targets, _tensor(instance, grams)) + offsets
+        total += probability * values.double().cpu().numpy().reshape(_REPLICATES, -1).mean(axis=1)
+    return 2 * total / instance.problem.tokens.length
+
+
+def _tensor(instance: Instance, array: Array) -> Tensor:
+    return torch.as_tensor(array, dtype=instance.loss.dtype, device=instance.loss.device)
+
+
+def _conditional(
+    instance: Instance, geometry: Geometry, overlaps: Overlaps, weights: Array, sites: NDArray[np.int64]
+) -> tuple[Array, Array, Array, Array, Array]:
+    """Nodes of the fields h and k, and the means given them of ``x x^T / d``, ``x (x+p)^T / d``, ``(x+p)(x+p)^T / d``."""
+    d, length, columns = geometry.dimension, len(sites), weights.shape[1]
+    t = geometry.teacher.shape[1]
+    joint = np.concatenate([weights, geometry.teacher], axis=1)
+    rule = sobol(length * (columns + t), length * columns, False, _POINTS, _REPLICATES, instance.seed)
+    normal = rule.nodes.reshape(-1, length * (columns + t))
+    # the same nodes for every rank: the student's coordinates first
+    normal_h = normal[:, : length * columns].reshape(-1, length, columns)
+    normal = np.concatenate([normal_h, normal[:, length * columns :].reshape(-1, length, t)], axis=2)
+    fields, responses, captured = np.empty_like(normal), [], np.empty(length)
+    for l, site in enumerate(sites):
+        theta = overlaps.theta[site]
+        covariance = np.block([[overlaps.q[site], theta], [theta.T, overlaps.rho[site]]])
+        fields[:, l] = normal[:, l] @ matrix_root(covariance)
+        # E[x | fields] = mu + B F: coordinates of x in units of 1 / sqrt(d)
+        spread = geometry.gamma[site][:, None] * joint
+        response = spread @ np.linalg.pinv(covariance, rcond=1e-12, hermitian=True)
+        responses.append(response)
+        captured[l] = np.einsum("di,di->", response, spread) / d
+    # x_l / sqrt(d)-coordinates are combinations of mu_l, p_l and the columns of B_l; all products are taken once
+    vectors = [
+        np.concatenate([geometry.means[site][:, None], geometry.positions[l][:, None], responses[l]], axis=1) / d
+        for l, site in enumerate(sites)
+    ]
+    flat = np.concatenate(vectors, axis=1)
+    width = 2 + columns + t
+    products = (flat.T @ flat).reshape(length, width, length, width)
+    free = geometry.gamma[sites].mean(axis=1) - captured / d
+    nodes = len(normal)
+    x = np.concatenate([np.ones((nodes, length, 1)), np.zeros((nodes, length, 1)), fields], axis=2)
+    student = x.copy()
+    student[:, :, 1] = 1.0
+
+    def gram(left: Array, right: Array) -> Array:
+        return np.einsum("nla,lakb,nkb->nlk", left, products, right, optimize=True) + np.diag(free)
+
+    h = fields[:, :, :columns] + overlaps.m[sites]
+    k = fields[:, :, columns:] + overlaps.teacher_means[sites]
+    return h, k, gram(x, x), gram(x, student), gram(student, student)
+
+
+def sampled_test_errors(instance: Instance, weights: Tensor, count: int) -> tuple[Array, Array]:
+    """Test error of every run from fresh samples.
+
+    Returns
+    -------
+    values, standard_errors : (S,) arrays
+    """
+    length = instance.problem.tokens.length
+    values, errors = [], []
+    for s, run in enumerate(instance.runs):
+        samples = draw_samples(
+            instance.problem,
+            instance.geometries[s : s + 1],
+            count,
+            instance.seed,
+            (run,),
+            instance.loss,
+            (Stream.TEST_CLUSTERS, Stream.TEST_TOKENS),
+        )
+        losses = Risk(samples, instance.loss).sample_losses(weights[s : s + 1])[0].double().cpu().numpy()
+        values.append(2 * losses.mean() / length)
+        errors.append(2 * losses.std(ddof=1) / math.sqrt(count) / length)
+    return np.array(values), np.array(errors)
+
+
+def linear_errors(instance: Instance) -> Array:
+    """Test error (S,) of the linear predictor ``f(x) = W x`` fitted to the training samples; NaN for other losses."""
+    if not instance.loss.has_grams:
+        return np.full(len(instance.runs), np.nan)
+    samples, length = instance.samples, instance.problem.tokens.length
+    fits = torch.linalg.solve(samples.token_products, samples.label_products, left=False).double().cpu().numpy()
+    errors = []
+    configurations, probabilities = instance.problem.cluster_law
+    for run, fit in enumerate(fits):
+        geometry, total = instance.geometries[run], 0.0
+        zero = np.zeros((instance.dimension, instance.problem.columns))
+        overlaps = overlaps_of(instance, run, zero)
+        for sites, probability in zip(configurations, probabilities, strict=True):
+            _, k, own, _, _ = _conditional(instance, geometry, overlaps, zero, sites)
+            rest = instance.loss.targets(_tensor(instance, k)).double().cpu().numpy() - fit
+            total += probability * np.einsum("nab,nbc,nac->n", rest, own, rest, optimize=True).mean()
+        errors.append(total / length)
+    return np.array(errors)

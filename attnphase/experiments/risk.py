@@ -1,0 +1,135 @@
+"""The empirical risk (3) of a batch of runs, exact at finite d, in two passes over the data per gradient.
+
+One sample's loss is a function of its local fields and its L x L Gram matrices alone: the fields are one pass over the
+tokens, the gradient is another, and nothing of size n x L x d is ever formed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from attnphase.experiments.data import Instance, Samples
+from attnphase.experiments.local_loss import LocalLoss
+from attnphase.row_problem import RowRegularizer, row_regularizer
+
+__all__ = ["Risk", "fields_of", "pull_back"]
+
+
+def fields_of(tokens: Tensor, weights: Tensor) -> Tensor:
+    """Local fields ``(x+p) W / sqrt(d)``: (S, n L, d) and (S, d, r) to (S, n L, r)."""
+    return _product(tokens, weights) / math.sqrt(tokens.shape[2])
+
+
+def pull_back(tokens: Tensor, slopes: Tensor) -> Tensor:
+    """``(x+p)^T g / sqrt(d)``, gradients in the fields to gradients in the weights: (S, n L, r) to (S, d, r)."""
+    return _product(tokens.mT, slopes) / math.sqrt(tokens.shape[2])
+
+
+def _product(matrices: Tensor, columns: Tensor) -> Tensor:
+    if matrices.is_cuda:
+        return torch.bmm(matrices, columns)
+    # on CPUs a batched product with few columns falls back on slow code; one product a run runs at memory speed
+    return torch.stack([matrix @ column for matrix, column in zip(matrices, columns, strict=True)])
+
+
+@dataclass(frozen=True, eq=False)
+class Risk:
+    """``R(W) = sum_mu loss_mu + sum_i r(w_i)`` for every run of an instance.
+
+    Attributes
+    ----------
+    samples : Samples
+    loss : LocalLoss
+    regularizer : RowRegularizer
+    """
+
+    samples: Samples
+    loss: LocalLoss
+    regularizer: RowRegularizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        problem = self.loss.problem
+        object.__setattr__(self, "regularizer", row_regularizer(problem.regularizer, problem.columns))
+
+    @classmethod
+    def of(cls, instance: Instance) -> Risk:
+        """The training risk of an instance."""
+        return cls(instance.samples, instance.loss)
+
+    @property
+    def dimension(self) -> int:
+        """Number d of coordinates."""
+        return self.samples.tokens.shape[2]
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether the regulariser is the ridge."""
+        return self.regularizer.name == "ridge"
+
+    def fields(self, weights: Tensor) -> Tensor:
+        """Local fields (S n, L, r) of all samples."""
+        columns = weights.shape[2]
+        return fields_of(self.samples.tokens, weights).reshape(-1, self.loss.problem.tokens.length, columns)
+
+    def sample_losses(self, weights: Tensor) -> Tensor:
+        """Losses of all samples, (S, n)."""
+        h = self.fields(weights)
+        values = self.loss.values(h, self.samples.targets.flatten(0, 1), self.samples.grams.flatten(0, 1))
+        return values.reshape(self.samples.offsets.shape) + self.samples.offsets
+
+    def smooth(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Value (S,) and gradient (S, d, r) of the loss and of the regulariser's quadratic part."""
+        runs, columns = len(weights), weights.shape[2]
+        samples, ridge = self.samples, self.regularizer.ridge
+        h = self.fields(weights)
+        losses, slopes = self.loss.gradients(h, samples.targets.flatten(0, 1), samples.grams.flatten(0, 1))
+        value = losses.reshape(runs, -1).sum(dim=1) + samples.offsets.sum(dim=1)
+        gradient = pull_back(samples.tokens, slopes.reshape(runs, -1, columns)).add_(weights, alpha=ridge)
+        return value + ridge / 2 * weights.square().sum(dim=(1, 2)), gradient
+
+    def sharp(self, weights: Tensor) -> Tensor:
+        """Value (S,) of the rest of the regulariser, which need not be smooth."""
+        if self.is_smooth:
+            return weights.new_zeros(len(weights))
+        penalty, array = self.regularizer.value, weights.detach().cpu().double().numpy()
+        if self.regularizer.rowwise:
+            values = penalty((array**2).sum(axis=2) ** 0.5).sum(axis=1)
+        else:
+            values = penalty(array).sum(axis=(1, 2))
+        return torch.as_tensor(values, dtype=weights.dtype, device=weights.device)
+
+    def value(self, weights: Tensor) -> Tensor:
+        """``R(W)`` of every run, (S,)."""
+        ridge = self.regularizer.ridge / 2 * weights.square().sum(dim=(1, 2))
+        return self.sample_losses(weights).sum(dim=1) + ridge + self.sharp(weights)
+
+    def proximal_step(self, weights: Tensor, step: Tensor) -> Tensor:
+        """``argmin_w sharp(w) + |w - v|^2 / (2 step)``, with a step (S,) for each run."""
+        if self.is_smooth:
+            return weights
+        array, size = weights.detach().cpu().double().numpy(), step.detach().cpu().double().numpy()[:, None, None]
+        regularizer = self.regularizer
+        if regularizer.rowwise:
+            norms = (array**2).sum(axis=2, keepdims=True) ** 0.5
+            shrunk = regularizer.prox(norms, size)
+            result = array * (shrunk / (norms + (norms == 0)))
+        else:
+            result = regularizer.prox(array, size)
+        return torch.as_tensor(result, dtype=weights.dtype, device=weights.device)
+
+    def stationarity(self, weights: Tensor, gradient: Tensor, step: Tensor | None = None) -> Tensor:
+        """``|nabla R| / sqrt(d)`` of every run; with a regulariser that is not smooth the length of a proximal step.
+
+        The proximal step is divided by its size, so that it is the gradient where the regulariser is smooth.
+        """
+        if not self.is_smooth:
+            step = weights.new_ones(len(weights)) if step is None else step
+            size = step[:, None, None]
+            gradient = (weights - self.proximal_step(weights - size * gradient, step)) / size
+        return gradient.square().sum(dim=(1, 2)).sqrt() / math.sqrt(self.dimension)
+
+

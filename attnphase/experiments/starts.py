@@ -1,0 +1,103 @@
+"""Where training starts, as in the paper: at the teacher, along the encodings, or at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnphase.experiments.data import Geometry, Instance, Stream, generator
+from attnphase.experiments.errors import ExperimentError
+from attnphase.problem import Problem, ProblemError
+from attnphase.starts import BRANCHES, initial_overlaps
+
+__all__ = ["UNINFORMED_SCALE", "initial_weights"]
+
+Array = NDArray[np.float64]
+
+UNINFORMED_SCALE = 0.1
+"""Standard deviation of the entries of an uninformed start, the paper's."""
+
+
+def initial_weights(instance: Instance, start: str | Any) -> Tensor:
+    """Weights (S, d, r) from which training starts.
+
+    Parameters
+    ----------
+    instance : Instance
+    start : str or array
+        "semantic": W = Q_star.  "positional": the principal directions of the encodings, with norm 1 for each column, as
+        the paper's 1_d / sqrt(d).  "mixed": the first column semantic, the others positional.  "uninformed": independent
+        normal entries.  Untied weights start with Q = K.  Columns for which teacher or encodings have no direction
+        start as the uninformed ones.  Or an array (d, r) for all runs, or (S, d, r) for each.
+
+    Raises
+    ------
+    ProblemError
+        Unknown start, or one that the problem cannot have.
+    ExperimentError
+        The array has the wrong shape, or an entry that is not finite.
+    """
+    problem = instance.problem
+    if not isinstance(start, str):
+        return _given(instance, start)
+    if start not in BRANCHES:
+        raise ProblemError("start", f'start must be one of {", ".join(BRANCHES)} or an array, not "{start}".')
+    initial_overlaps(problem, start)  # a start that the problem cannot have is refused in the words of its branch
+    columns = [_informed(problem, geometry, start) for geometry in instance.geometries]
+    weights = []
+    for run, known in zip(instance.runs, columns, strict=True):
+        noise = generator(instance.seed, run, Stream.START).standard_normal(known.shape)
+        weights.append(np.where(np.isnan(known), UNINFORMED_SCALE * noise, known))
+    return torch.as_tensor(np.stack(weights), dtype=instance.loss.dtype, device=instance.loss.device)
+
+
+def _given(instance: Instance, start: Any) -> Tensor:
+    shape = (instance.dimension, instance.problem.columns)
+    array = np.asarray(start)
+    if array.dtype.kind not in "fiu":
+        raise ExperimentError(f"start must be a name or an array of numbers, not a {type(start).__name__}.")
+    if array.shape not in (shape, (len(instance.runs), *shape)):
+        raise ExperimentError(f"start has shape {array.shape}, but must have {shape}, or {('runs', *shape)}.")
+    if not np.isfinite(array).all():
+        raise ExperimentError("start has an entry that is not a finite number.")
+    whole = np.broadcast_to(array, (len(instance.runs), *shape)).copy()
+    return torch.as_tensor(whole, dtype=instance.loss.dtype, device=instance.loss.device)
+
+
+def _informed(problem: Problem, geometry: Geometry, start: str) -> Array:
+    """Columns that a start determines, (d, r); NaN where it does not."""
+    rank, d = problem.student.rank, geometry.dimension
+    columns = np.full((d, rank), np.nan)
+    semantic = {"semantic": min(rank, problem.teacher.rank), "mixed": 1}.get(start, 0)
+    columns[:, :semantic] = geometry.teacher[:, :semantic]
+    if start in ("positional", "mixed"):
+        axes = _principal_axes(problem, geometry)[:, : rank - semantic]
+        columns[:, semantic : semantic + axes.shape[1]] = axes
+    copies = 1 if problem.student.tied else 2
+    values = np.full((d, problem.loss.value_columns), np.nan)
+    if start != "uninformed":
+        values[:] = geometry.teacher[:, problem.teacher.rank :]
+    return np.concatenate([columns] * copies + [values], axis=1)
+
+
+def _principal_axes(problem: Problem, geometry: Geometry) -> Array:
+    """Principal directions of what the tokens' means are, encodings included, as unit vectors (d, ...).
+
+    Of mixture tokens they are those of the means over the clusters; where these vanish, of the clusters' means.
+    """
+    configurations, probabilities = problem.cluster_law
+    site_tokens = np.array([token for token, _ in problem.sites])
+    sites = geometry.means + geometry.positions[site_tokens]
+    average = np.einsum("c,cld->ld", probabilities, sites[configurations])
+    for vectors in (average, sites):
+        left, sizes, axes = np.linalg.svd(vectors / np.sqrt(geometry.dimension), full_matrices=False)
+        known = int((sizes > 1e-6 * max(sizes[0], 1.0)).sum()) if sizes[0] > 1e-6 else 0
+        if known:
+            # the sign of the token with the largest share
+            signs = np.sign(left[np.abs(left[:, :known]).argmax(axis=0), np.arange(known)])
+            return (signs[:, None] * axes[:known]).T
+    return np.empty((geometry.dimension, 0))
