@@ -13,8 +13,9 @@ import platform
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from enum import IntEnum
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -31,17 +32,22 @@ if TYPE_CHECKING:
     from attnphase.solve import BranchPoint
 
 __all__ = [
+    "EXPERIMENT_VARIABLES",
     "NOT_COMPUTED",
     "POINT_VARIABLES",
     "SCHEMAS",
     "STATUS_MEANINGS",
     "THRESHOLD_VARIABLES",
+    "TRAJECTORY_VARIABLES",
     "DatasetError",
+    "RunStatus",
     "Variable",
+    "by_cluster",
     "check_output",
     "coordinate_name",
     "from_lines",
     "from_points",
+    "from_runs",
     "from_thresholds",
     "load_dataset",
     "save_dataset",
@@ -56,6 +62,17 @@ NOT_COMPUTED = max(Status) + 1
 
 STATUS_MEANINGS = (*(status.name for status in Status), "not_computed")
 """Names of the values 0, 1, … of ``status``."""
+
+
+class RunStatus(IntEnum):
+    """How a training run ended; the values are the CF flags of the ``status`` of experiments."""
+
+    converged = 0  # the gradient fell below the tolerance
+    completed = 1  # all steps were made, and no tolerance was asked for
+    step_limit = 2  # the tolerance was not reached
+    unsettled = 3  # GAMP: the overlaps have settled, single weights keep moving
+    diverged = 4  # the last finite weights were measured
+    not_computed = 5
 
 
 class DatasetError(ValueError):
@@ -78,6 +95,8 @@ class Variable:
         Whether it has a standard error.
     dtype : str
         NumPy's name of the type it is stored as.
+    meanings : tuple of str
+        Names of the values 0, 1, ... of a flag.
     """
 
     name: str
@@ -86,6 +105,7 @@ class Variable:
     latex: str
     has_stderr: bool = False
     dtype: str = "float64"
+    meanings: tuple[str, ...] = ()
 
     @property
     def stderr(self) -> str:
@@ -96,16 +116,17 @@ class Variable:
         """Dimensions for a problem: with mixture tokens what a token has, each of its clusters has."""
         if "token" not in self.dims or problem.tokens.kind != "mixture":
             return self.dims
-        return ("token", "cluster", *self.dims[1:])
+        behind = self.dims.index("token") + 1
+        return (*self.dims[:behind], "cluster", *self.dims[behind:])
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the variable in a dataset."""
         attributes: dict[str, Any] = {"long_name": self.long_name, "units": "1", "latex": self.latex}
         if self.has_stderr:
             attributes["ancillary_variables"] = self.stderr
-        if self.name == "status":
-            attributes["flag_values"] = np.arange(len(STATUS_MEANINGS), dtype=self.dtype)
-            attributes["flag_meanings"] = " ".join(STATUS_MEANINGS)
+        if self.meanings:
+            attributes["flag_values"] = np.arange(len(self.meanings), dtype=self.dtype)
+            attributes["flag_meanings"] = " ".join(self.meanings)
         return attributes
 
     def stderr_attributes(self) -> dict[str, Any]:
@@ -150,7 +171,7 @@ POINT_VARIABLES = (
     Variable(
         "unsolved_nodes", (), "nodes whose local minimisation did not converge", r"n_{\mathrm{unsolved}}", dtype="int64"
     ),
-    Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8"),
+    Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8", meanings=STATUS_MEANINGS),
 )
 """What a solved point consists of."""
 
@@ -166,11 +187,55 @@ THRESHOLD_VARIABLES = (
 )  # fmt: skip
 """What `attnphase.thresholds` returns along omega; NaN where there is no crossing."""
 
-SCHEMAS = {"points": POINT_VARIABLES, "thresholds": THRESHOLD_VARIABLES}
+_POINT = {variable.name: variable for variable in POINT_VARIABLES}
+
+
+def _shared(*names: str) -> tuple[Variable, ...]:
+    """Quantities of the theory, as a single run has them: without a standard error."""
+    return tuple(replace(_POINT[name], has_stderr=False) for name in names)
+
+
+EXPERIMENT_VARIABLES = (
+    *_shared("q", "V", "m", "theta"),
+    Variable("test_error", (), "exact test error per token and dimension", r"\epsilon_g", True),
+    Variable("test_error_sampled", (), "test error on fresh samples", r"\epsilon_g^{\mathrm{fresh}}", True),
+    *_shared("training_loss", "weight_norm", "density"),
+    Variable(
+        "linear_test_error",
+        (),
+        "test error of the linear predictor fitted to the training samples",
+        r"\epsilon_g^{\mathrm{lin}}",
+    ),
+    Variable("gradient_norm", (), "norm of the risk's gradient", r"\Vert \nabla R \Vert / \sqrt{d}"),
+    Variable("replicon", (), "spectral radius of the linearised GAMP iteration", r"\Lambda"),
+    Variable("steps", (), "steps of the optimiser", r"n_{\mathrm{steps}}", dtype="int64"),
+    Variable(
+        "status",
+        (),
+        "how the run ended",
+        r"\mathrm{status}",
+        dtype="int8",
+        meanings=tuple(status.name for status in RunStatus),
+    ),
+)
+"""What a training run consists of; V and the replicon are NaN unless the optimiser is GAMP."""
+
+TRAJECTORY_VARIABLES = tuple(
+    replace(v, name=f"trajectory_{v.name}", dims=("step", *v.dims), long_name=f"{v.long_name}, along the run")
+    for v in EXPERIMENT_VARIABLES
+    if v.name in ("q", "V", "m", "theta", "training_loss", "gradient_norm")
+)
+"""What a run's trajectory consists of, where one was asked for; NaN behind the end of a run."""
+
+SCHEMAS = {"points": POINT_VARIABLES, "thresholds": THRESHOLD_VARIABLES, "experiments": EXPERIMENT_VARIABLES}
 """Kinds of dataset; the global attribute ``schema`` says which."""
 
 _COORDINATES = {
     "branch": ("branch of the fixed points", r"\mathrm{branch}"),
+    "start": ("where training starts", r"\mathrm{start}"),
+    "dimension": ("dimension of the tokens", "d"),
+    "seed": ("number of the random instance", r"\mathrm{seed}"),
+    "step": ("steps of the optimiser made before", "t"),
     "alpha": ("sample complexity n/d", r"\alpha"),
     "omega": ("weight of the teacher's positional part", r"\omega"),
     "sigma": ("standard deviation of the tokens' entries", r"\sigma"),
@@ -185,8 +250,8 @@ _GLOBAL_ATTRIBUTES = {
     "schema": "kind of dataset: " + " or ".join(SCHEMAS),
     "problem": "the problem as TOML; a field that a coordinate sweeps has its values there, whatever stands here",
     "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
-    "seed": "seed of the integration nodes",
-    "rule": "integration rules used",
+    "seed": "seed of the integration nodes; of experiments, of all their random numbers",
+    "rule": "integration rules used; of experiments, the optimiser with its settings",
     "attnphase_version": "version of attnphase",
     "numpy_version": "version of NumPy",
     "scipy_version": "version of SciPy",
@@ -332,11 +397,56 @@ def from_thresholds(
     return _assemble("thresholds", columns, swept, {}, problem, [rule], title)
 
 
+def from_runs(
+    problem: Problem,
+    swept: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    rule: str,
+    seed: int,
+    record: Sequence[int] = (),
+    title: str | None = None,
+) -> xr.Dataset:
+    """Label the runs of an experiment.
+
+    Parameters
+    ----------
+    problem : Problem
+    swept : mapping
+        Values along start, dimension, alpha and seed; all four are dimensions of the result.
+    columns : mapping
+        An array over these for every variable, with its standard error where it has one.
+    rule : str
+        The optimiser with its settings.
+    seed : int
+        From which all random numbers follow.
+    record : sequence of int
+        Steps at which the trajectories in `columns` were recorded.
+    title : str, optional
+        The dataset's title.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    ds = _assemble("experiments", columns, _in_order(swept), {}, problem, [rule], title or "Finite-size experiments")
+    ds.attrs["seed"] = seed
+    if len(record):
+        leading = ds["status"].dims
+        for variable in TRAJECTORY_VARIABLES:
+            dims = (*leading, *variable.dims_of(problem))
+            ds[variable.name] = (dims, columns[variable.name], variable.attributes())
+        ds = ds.assign_coords(step=("step", np.asarray(record, dtype=np.int64), _coordinate("step")))
+    return ds
+
+
+_RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4}  # of a dimension; fields of the problem: 2
+
+
 def _in_order(swept: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """Branch first, alpha last, plain values, and the short name omega spelt out."""
+    """Branch or start first, alpha and seed last, plain values, and the short name omega spelt out."""
     spelt = {"teacher.omega" if name == "omega" else name: np.asarray(v).tolist() for name, v in swept.items()}
-    rank = {"branch": 0, "alpha": 2}
-    return {name: spelt[name] for name in sorted(spelt, key=lambda name: rank.get(name, 1))}
+    return {name: spelt[name] for name in sorted(spelt, key=lambda name: _RANK.get(name, 2))}
 
 
 def _place(name: str, values: Sequence[Any], point: BranchPoint) -> int:
@@ -378,19 +488,22 @@ def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict
 def _error(point: BranchPoint, name: str, unknown: NDArray[Any]) -> NDArray[Any]:
     if name not in point.errors:
         return unknown
-    return np.asarray(_by_cluster(point, name, point.errors[name]), dtype=float)
+    return np.asarray(by_cluster(point.problem, name, point.errors[name]), dtype=float)
 
 
 def _value(point: BranchPoint, name: str) -> Any:
-    return _by_cluster(point, name, point.values[name] if name in point.values else getattr(point, name))
+    return by_cluster(point.problem, name, point.values[name] if name in point.values else getattr(point, name))
 
 
-def _by_cluster(point: BranchPoint, name: str, values: Any) -> Any:
-    """What every site has, (P, ...), as an array over token and cluster; NaN where a token has fewer clusters."""
-    if name not in _PER_SITE or point.problem.tokens.kind != "mixture":
+def by_cluster(problem: Problem, name: str, values: Any) -> Any:
+    """A variable as a dataset has it: what every site has, (P, ...), is an array over token and, in mixtures, cluster.
+
+    It is NaN where a token has fewer clusters than another.
+    """
+    if name not in _PER_SITE or problem.tokens.kind != "mixture":
         return values
-    sites = point.problem.sites
-    shape = (point.problem.tokens.length, 1 + max(cluster for _, cluster in sites), *np.shape(values)[1:])
+    sites = problem.sites
+    shape = (problem.tokens.length, 1 + max(cluster for _, cluster in sites), *np.shape(values)[1:])
     spread = np.full(shape, np.nan)
     for site, (token, cluster) in enumerate(sites):
         spread[token, cluster] = values[site]
@@ -462,7 +575,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     Parameters
     ----------
     ds : xarray.Dataset
-        As `attnphase.solve`, `attnphase.sweep` or `attnphase.thresholds` return it, or a selection from it.
+        As `attnphase.solve`, `sweep`, `thresholds` or `simulate` return it, or a selection from it.
 
     Returns
     -------
@@ -477,7 +590,10 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     problem = _check_attributes(ds)
     kind = ds.attrs["schema"]
     leading = _check_coordinates(ds, kind)
-    known = {name for variable in SCHEMAS[kind] for name in _names(variable)}
+    variables = SCHEMAS[kind]
+    if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
+        variables = (*variables, *TRAJECTORY_VARIABLES)
+    known = {name for variable in variables for name in _names(variable)}
     for name in map(str, ds.data_vars):
         if name not in known:
             raise DatasetError(f'variable "{name}" is not part of the schema: remove it before saving.')
@@ -488,7 +604,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     swept_fields = {ds[name].attrs.get("field", "") for name in leading}
     if {"student.rank", "student.tied", "teacher.rank", "tokens.length"} & swept_fields:
         sizes = {}  # then the common size is not the problem's
-    for variable in SCHEMAS[kind]:
+    for variable in variables:
         for name in _names(variable):
             _check_variable(ds, name, variable.dims_of(problem), variable, leading, sizes)
     if kind == "points":
@@ -522,11 +638,11 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     if first not in ds:
         raise DatasetError(f'variable "{first}" is missing.')
     leading = tuple(map(str, ds[first].dims))
-    for name in (*leading, *(("branch", "alpha") if kind == "points" else ("omega",))):
+    for name in (*leading, *_COORDINATES_OF[kind]):
         if name not in ds.coords:
             raise DatasetError(f'coordinate "{name}" is missing.')
         _check_described(ds, name)
-    if "branch" in leading[1:] or "alpha" in leading[:-1]:
+    if list(leading) != sorted(leading, key=lambda name: _RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
     if kind == "points":
         if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
@@ -534,10 +650,17 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
         strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(_BRANCHES))
         if strange:
             raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(_BRANCHES)}.')
+    if kind == "experiments" and not bool((ds["dimension"] > 0).all() and (ds["alpha"] > 0).all()):
+        raise DatasetError('coordinates "dimension" and "alpha" must be positive.')
     return leading
 
 
 _BRANCHES = ("semantic", "positional", "uninformed", "mixed")
+_COORDINATES_OF = {
+    "points": ("branch", "alpha"),
+    "thresholds": ("omega",),
+    "experiments": ("start", "dimension", "alpha", "seed"),
+}
 
 
 def _check_described(ds: xr.Dataset, name: str) -> None:
@@ -711,8 +834,9 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     with _reading(path):
         ds = xr.load_dataset(path, engine="netcdf4")
         ds = ds.drop_encoding()
-    if "branch" in ds.coords and ds["branch"].dtype.kind in "OT":  # strings, depending on xarray's version
-        ds["branch"] = ds["branch"].astype(str)
+    for name in {"branch", "start"} & set(ds.coords):
+        if ds[name].dtype.kind in "OT":  # strings, depending on xarray's version
+            ds[name] = ds[name].astype(str)
     try:
         return validate_dataset(ds)
     except DatasetError as error:
@@ -767,8 +891,11 @@ def schema_markdown() -> str:
     lines: list[str] = []
     for kind, variables in SCHEMAS.items():
         lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
-    meanings = enumerate(f"`{meaning}`" for meaning in STATUS_MEANINGS)
-    lines += ["### Values of `status`", "", *_table(("value", "meaning"), meanings), ""]
+    lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
+    for kind in ("points", "experiments"):
+        (flag,) = (variable for variable in SCHEMAS[kind] if variable.meanings)
+        meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
+        lines += [f"### Values of `status` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
     described = ((f"`{name}`", text) for name, text in _GLOBAL_ATTRIBUTES.items())
     return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])
 

@@ -11,7 +11,6 @@ scaled for every V, also where V vanishes or is large.
 # pyright: reportUndefinedVariable=false
 
 import numpy as np
-from numba import njit
 
 SIZE = LENGTH * COLUMNS
 MAX_NEWTON = 200
@@ -265,8 +264,8 @@ def search(
 ):
     """Lowest and second-lowest minimum of one sample's local problem.
 
-    Fills ``minima`` (2, L, r), ``energies`` (2,) and ``residual`` (L, r).  Returns the loss at the lowest minimum and the
-    number of Newton steps to it, negative where the gradient did not reach its tolerance.
+    Fills ``minima`` (2, L, r), ``energies`` (2,) and ``residual`` (L, r).  Returns the loss at the lowest minimum
+    and the number of Newton steps to it, negative where the gradient did not reach its tolerance.
     """
     if closed_form(center, target, factor, h):
         best_loss = loss(h, target, variance, parameters)

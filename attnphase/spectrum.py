@@ -308,7 +308,7 @@ class Spectrum:
 
 
 def gaussian_gram(problem: Problem) -> Array:
-    """`Problem.joint_gram` of the vectors that are Gaussian on the atoms; zero for those whose values the atoms have."""
+    """`Problem.joint_gram` of the vectors that are Gaussian on the atoms; zero for those that the atoms give."""
     directions, length = problem.tokens.mean_directions, problem.tokens.length
     joint = problem.joint_gram
     if problem.tokens.points("positions") is not None:

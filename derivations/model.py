@@ -86,8 +86,8 @@ class AttentionModel(_Derived):
     ``1/2 |T(k_Q) k_V - S(h_Q) h_V|^2``, the last columns of the fields being the values.
 
     With ``finite`` it is the loss of one sample at finite d, ``1/2 Tr[S G S^T] - Tr[S C^T]``: the sample's own Gram
-    matrix ``G = (x+p)(x+p)^T/d`` takes the place of D and ``C = y (x+p)^T/d`` that of ``T D``; the constant ``|y|^2/2d``
-    is left out.  A value matrix needs no Gram matrices, its loss is the same at every d.
+    matrix ``G = (x+p)(x+p)^T/d`` takes the place of D and ``C = y (x+p)^T/d`` that of ``T D``; the constant
+    ``|y|^2/2d`` is left out.  A value matrix needs no Gram matrices, its loss is the same at every d.
     """
 
     length: int = 2

@@ -1,7 +1,7 @@
 """Finite-size experiments in PyTorch: data, risk, training and GAMP at any dimension d.
 
-Data flows problem → instance → risk → optimiser → measurements → dataset.  This is the only part of the package, with the
-torch backend of the local problem, that imports torch.
+Data flows problem → instance → risk → optimiser → measurements → dataset.  This is the only part of the package,
+with the torch backend of the local problem, that imports torch.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Optimisers of the empirical risk that take gradients: gradient descent, Adam, L-BFGS, accelerated proximal gradient.
 
-Each holds the weights of a batch of runs, makes one step at a time and can be saved between any two of them; what it does
-in a step depends on nothing else, so that a run that goes on from a checkpoint makes the same numbers.
+Each holds the weights of a batch of runs, makes one step at a time and can be saved between any two of them; what it
+does in a step depends on nothing else, so that a run that goes on from a checkpoint makes the same numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHRINK, _GROW = 0.5, 1.05  # of a proximal gradient step
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What a step saw before it moved: ``R`` (S,), ``|nabla R| / sqrt(d)`` (S,) and the weights (S, d, r) it saw them at."""
+    """What a step saw before it moved: ``R`` (S,) and ``|nabla R| / sqrt(d)`` (S,), at weights (S, d, r)."""
 
     value: Tensor
     stationarity: Tensor
@@ -200,6 +200,7 @@ class Fista:
         """One accelerated step; the momentum is dropped where it points uphill."""
         before, point = self.weights, self._point
         value, gradient = self.risk.smooth(point)
+        new, change = point, torch.zeros_like(point)
         for _ in range(60):
             step = self._steps[:, None, None]
             new = self.risk.proximal_step(point - step * gradient, self._steps)

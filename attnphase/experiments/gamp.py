@@ -25,7 +25,6 @@ __all__ = ["Gamp"]
 
 Array = NDArray[np.float64]
 
-_LOOK = 5  # iterations between two evaluations of the risk
 _CURVATURE_FLOOR = 0.05  # of a row problem, relative to the mean; the fixed points do not depend on it
 _DIFFERENCE = 1e-6  # step of the row problem's numerical response
 _START_VARIANCE = 0.5  # of the weights, in units of 1 / lambda, as where the theory's branches start
@@ -72,7 +71,6 @@ class Gamp:
         self._steps = 0
         # single precision is enough for variances, on which no fixed point depends
         self._squares = samples.tokens.float().square()
-        self._last: Progress | None = None
         self.V = self._variances()
         self.responses = weights.new_zeros((runs, samples.count, self._length * columns, self._length * columns))
         self.gaps = self._energies[..., 0]
@@ -109,10 +107,8 @@ class Gamp:
         self._c = keep * self._c + (1 - keep) * c
         self.moved = (self.weights - before).square().sum(dim=(1, 2)).sqrt() / before.square().sum(dim=(1, 2)).sqrt()
         self._steps += 1
-        if self._last is None or self._steps % _LOOK == 1:
-            value, gradient = risk.smooth(before)
-            self._last = Progress(value + risk.sharp(before), risk.stationarity(before, gradient), before)
-        return self._last
+        value, gradient = risk.smooth(before)
+        return Progress(value + risk.sharp(before), risk.stationarity(before, gradient), before)
 
     def _minimise(self, omega: Tensor, V: Tensor, starts: Starts) -> Tensor:
         """Residuals ``g = V^-1 (prox - omega)`` of all samples, (S, n, L, r)."""
@@ -191,7 +187,8 @@ class Gamp:
     def replicon(self) -> Array:
         """Spectral radius of the linearised iteration, (S,): below 1 where perturbations of single weights die out.
 
-        ``P_l -> sum_i gamma_li c_i (sum_k gamma_ki C_k) c_i / d`` with ``C_k = sum_mu sum_l (dg_k/domega_l) P_l (...)^T / d``.
+        ``P_l -> sum_i gamma_li c_i (sum_k gamma_ki C_k) c_i / d`` with ``C_k = sum_mu sum_l (dg_k/domega_l) P_l
+        (...)^T / d``.
         """
         runs, count, length, columns = self._residual.shape
         sites, gamma, c = self.risk.samples.sites, self._gamma, self._c
@@ -222,14 +219,12 @@ class Gamp:
             "minima": self._minima,
             "energies": self._energies,
             "steps": self._steps,
-            "last": None if self._last is None else vars(self._last),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.weights, self._c, self._residual = state["weights"], state["c"], state["residual"]
         self._minima, self._energies, self._steps = state["minima"], state["energies"], state["steps"]
-        self._last = None if state["last"] is None else Progress(**state["last"])
 
 
 def _array(tensor: Tensor) -> Array:

@@ -13,6 +13,8 @@ from attnphase.problem import Problem
 
 __all__ = ["LocalLoss"]
 
+_CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True, eq=False)
 class LocalLoss:
@@ -29,7 +31,7 @@ class LocalLoss:
 
     problem: Problem
     finite: bool = True
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
     dtype: torch.dtype = torch.float64
     module: ModuleType = field(init=False)
     parameters: Tensor = field(init=False)
@@ -65,8 +67,8 @@ class LocalLoss:
     def values(self, h: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Losses (N,) at fields (N, L, r).
 
-        ``targets`` (N, ...) and ``weights`` (N, L, L) hold C and G of every sample; in the limit ``weights`` is (N, L), or
-        (L,) for all samples alike.
+        ``targets`` (N, ...) and ``weights`` (N, L, L) hold C and G of every sample; in the limit ``weights`` is (N,
+        L), or (L,) for all samples alike.
         """
         fields, targets, weights = self._trailing(h, targets, weights)
         return self.module.loss(fields, targets, weights, self.parameters).expand(len(h))
@@ -84,9 +86,7 @@ class LocalLoss:
         size = fields.shape[0] * fields.shape[1]
         gradient, hessian = torch.empty_like(fields), fields.new_empty((size, size, len(h)))
         scratch = fields.new_empty((size, len(h)))
-        losses = self.module.loss_derivatives(
-            fields, targets, weights, self.parameters, gradient, hessian, scratch
-        )
+        losses = self.module.loss_derivatives(fields, targets, weights, self.parameters, gradient, hessian, scratch)
         return losses, gradient.movedim(-1, 0), hessian.movedim(-1, 0)
 
     def _trailing(self, h: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -73,8 +73,8 @@ def test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array]:
     """Test error ``E |y - f|^2 / (d L)`` of every run, exact at finite d up to the quadrature over the local fields.
 
     Given a sample's fields its tokens are Gaussian with known mean and covariance, so that the mean of the loss over
-    everything else is the loss at the mean Gram matrices.  For other losses than the attention's it is 2/L times the mean
-    loss, as in the theory.
+    everything else is the loss at the mean Gram matrices.  For other losses than the attention's it is 2/L times the
+    mean loss, as in the theory.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def _tensor(instance: Instance, array: Array) -> Tensor:
 def _conditional(
     instance: Instance, geometry: Geometry, overlaps: Overlaps, weights: Array, sites: NDArray[np.int64]
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """Nodes of the fields h and k, and the means given them of ``x x^T / d``, ``x (x+p)^T / d``, ``(x+p)(x+p)^T / d``."""
+    """Nodes of h and k, and the means given them of ``x x^T / d``, ``x (x+p)^T / d`` and ``(x+p)(x+p)^T / d``."""
     d, length, columns = geometry.dimension, len(sites), weights.shape[1]
     t = geometry.teacher.shape[1]
     joint = np.concatenate([weights, geometry.teacher], axis=1)

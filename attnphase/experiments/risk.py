@@ -131,5 +131,3 @@ class Risk:
             size = step[:, None, None]
             gradient = (weights - self.proximal_step(weights - size * gradient, step)) / size
         return gradient.square().sum(dim=(1, 2)).sqrt() / math.sqrt(self.dimension)
-
-

@@ -29,8 +29,9 @@ def initial_weights(instance: Instance, start: str | Any) -> Tensor:
     ----------
     instance : Instance
     start : str or array
-        "semantic": W = Q_star.  "positional": the principal directions of the encodings, with norm 1 for each column, as
-        the paper's 1_d / sqrt(d).  "mixed": the first column semantic, the others positional.  "uninformed": independent
+        "semantic": W = Q_star.  "positional": the principal directions of the encodings, with norm 1 for each
+        column, as the paper's 1_d / sqrt(d).  "mixed": the first column semantic, the others positional.  "uninformed":
+        independent
         normal entries.  Untied weights start with Q = K.  Columns for which teacher or encodings have no direction
         start as the uninformed ones.  Or an array (d, r) for all runs, or (S, d, r) for each.
 

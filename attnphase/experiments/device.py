@@ -1,0 +1,35 @@
+"""Where torch computes: names of devices, and what is there."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from attnphase.experiments.errors import ExperimentError
+from attnphase.problem import ProblemError
+
+__all__ = ["device_of"]
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a name: "cpu", "cuda", or one of several GPUs as "cuda:1".
+
+    Raises
+    ------
+    ProblemError
+        There is no device of such a name.
+    ExperimentError
+        This machine does not have it.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        raise ProblemError("device", f'device must be "cpu", "cuda" or one of several as "cuda:0", not {name!r}.')
+    if name == "cpu":
+        return torch.device(name)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise ExperimentError('no CUDA device is available: use the device "cpu".')
+    device = torch.device(name)
+    if device.index is not None and device.index >= count:
+        raise ExperimentError(f'there is no CUDA device {device.index}: the last one here is "cuda:{count - 1}".')
+    return device

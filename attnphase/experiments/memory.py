@@ -1,0 +1,97 @@
+"""How much memory runs need, before anything is drawn."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from attnphase.experiments.errors import ExperimentError
+from attnphase.problem import Problem
+
+__all__ = ["MemoryNeed", "available_memory", "runs_that_fit"]
+
+_SHARE = 0.6  # of the free memory that runs may take
+_OVERHEAD = 300 << 20  # blocks of normals, generated code, libraries
+_PER_SAMPLE = 24  # arrays of the size of a sample's fields that a step makes
+_PER_COORDINATE = 60  # columns of d numbers: the optimiser's memory, geometry
+_LOCAL_MATRICES = 6  # matrices of a sample's local problem that GAMP makes
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes of one run.
+
+    Attributes
+    ----------
+    tokens : int
+        That grow like n L d.
+    rest : int
+        That grow like n, or like d.
+    """
+
+    tokens: int
+    rest: int
+
+    @classmethod
+    def of(
+        cls, problem: Problem, dimension: int, count: int, optimizer: str, test_samples: int, itemsize: int
+    ) -> MemoryNeed:
+        """Estimate the need of a run of n = `count` samples at d = `dimension`."""
+        length, columns = problem.tokens.length, problem.columns
+        size = length * columns
+        # GAMP keeps the tokens' squares in single precision, and makes them through a copy
+        each = itemsize + (8 if optimizer == "gamp" else 0)
+        local = _LOCAL_MATRICES * size**2 if optimizer == "gamp" else 0
+        tokens = length * dimension * (each * count + itemsize * test_samples)
+        rest = itemsize * (count * (_PER_SAMPLE * size + 2 * length**2 + local) + _PER_COORDINATE * columns * dimension)
+        return cls(tokens, rest)
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.tokens + self.rest
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that are free on a device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    page = os.sysconf("SC_PAGE_SIZE")
+    known = os.sysconf_names
+    free = page * os.sysconf("SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in known else "SC_PHYS_PAGES")
+    info = Path("/proc/meminfo")
+    if info.exists():  # pages of the file cache are free too
+        rows = dict(line.split(":", 1) for line in info.read_text(encoding="ascii").splitlines())
+        free = max(free, 1024 * int(rows["MemAvailable"].split()[0]))
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text(encoding="ascii").strip()).isdigit():
+        free = min(free, int(text) - int(used.read_text(encoding="ascii")))
+    return max(free, 0)
+
+
+def runs_that_fit(need: MemoryNeed, runs: int, free: int, *, dimension: int, count: int, length: int) -> int:
+    """How many of some runs may be held at once.
+
+    Raises
+    ------
+    ExperimentError
+        Not even one; the sentence names the largest n L d that fits.
+    """
+    budget = _SHARE * free - _OVERHEAD
+    fit = int(budget // need.total)
+    if fit < 1:
+        size = count * length * dimension
+        largest = max(budget, 0) / need.total * size
+        raise ExperimentError(
+            f"a run at d = {dimension} with n = {count} samples of {length} tokens (n L d = {size:.2g}) needs"
+            f" {_readable(need.total)}, but {_readable(free)} are free, of which {_SHARE:.0%} are used: the largest"
+            f' n L d that fits is about {largest:.1e}; lower the dimension or alpha, or use dtype "float32".'
+        )
+    return min(fit, runs)
+
+
+def _readable(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"

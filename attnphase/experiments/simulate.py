@@ -1,0 +1,423 @@
+"""Experiments on a grid of starts, dimensions and sample complexities, over many seeds, as a labelled dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnphase.dataset import (
+    EXPERIMENT_VARIABLES,
+    TRAJECTORY_VARIABLES,
+    RunStatus,
+    Variable,
+    by_cluster,
+    from_runs,
+)
+from attnphase.experiments.checkpoint import Checkpoint
+from attnphase.experiments.data import Instance, draw_instance
+from attnphase.experiments.device import device_of
+from attnphase.experiments.local_loss import LocalLoss
+from attnphase.experiments.measure import density, linear_errors, overlaps_of, sampled_test_errors, test_errors
+from attnphase.experiments.memory import MemoryNeed, available_memory, runs_that_fit
+from attnphase.experiments.risk import Risk
+from attnphase.experiments.starts import initial_weights
+from attnphase.experiments.training import Trained, TrainingSettings, train
+from attnphase.problem import Problem, ProblemError
+from attnphase.starts import BRANCHES
+
+__all__ = ["simulate"]
+
+Array = NDArray[np.float64]
+
+GIVEN = "given"
+"""Name of a start that is an array."""
+
+_LARGEST_GROUP = 64  # runs that are trained as one tensor program
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+def simulate(
+    problem: Problem,
+    alpha: float | Sequence[float],
+    start: str | Sequence[str] | Any = "semantic",
+    dimension: int | Sequence[int] = 1000,
+    seeds: int = 8,
+    optimizer: str = "lbfgs",
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    tolerance: float | None = None,
+    learning_rate: float | None = None,
+    damping: float | None = None,
+    trajectory: int = 0,
+    test_samples: int = 1000,
+    device: str = "cpu",
+    dtype: str = "float64",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_interval: float = 30.0,
+    progress: bool = False,
+) -> xr.Dataset:
+    """Train students on random instances of a problem at finite d.
+
+    Parameters
+    ----------
+    problem : Problem
+    alpha : float or sequence of float
+        Sample complexities; n = alpha d, rounded.
+    start : str, sequence of str, or array
+        Where training starts: "semantic" (at the teacher), "positional" (along the encodings), "uninformed" (small
+        random weights), "mixed" (rank 2: a column of each), or an array (d, r) or (seeds, d, r).
+    dimension : int or sequence of int
+        d.
+    seeds : int
+        Instances at every point of the grid.
+    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp"}
+    seed : int
+        From which all random numbers follow.  The same instance is trained from every start.
+    steps, tolerance, learning_rate, damping, trajectory : optional
+        As in `TrainingSettings`; `trajectory` is the number of steps between two records, 0 for none.
+    test_samples : int
+        Fresh samples for the sampled test error; 0 for none.
+    device : str
+        "cpu" or "cuda".
+    dtype : {"float64", "float32"}
+    checkpoint : path-like, optional
+        File that keeps what has been computed.  If it is there already, the experiment goes on from it, with the same
+        numbers as without the interruption.
+    checkpoint_interval : float
+        Seconds between two writes of it.
+    progress : bool
+        Whether a bar with the loss and the time left is shown on standard error.
+
+    Returns
+    -------
+    xarray.Dataset
+        Schema ``experiments``: over start, dimension, alpha, seed.  Each run has its ``status``.
+
+    Raises
+    ------
+    ProblemError
+        A wrong argument, or one that the problem does not allow.
+    ExperimentError
+        The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
+    """
+    grid = _Grid.of(problem, alpha, start, dimension, seeds, seed)
+    settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory)
+    settings.check(problem)
+    _whole("test_samples", test_samples, 0)
+    if test_samples == 1:
+        raise ProblemError("test_samples", "test_samples must be 0, or at least 2 for a standard error.")
+    if dtype not in _DTYPES:
+        raise ProblemError("dtype", f'dtype must be float64 or float32, not "{dtype}".')
+    if not (isinstance(checkpoint_interval, Real) and checkpoint_interval >= 0):
+        raise ProblemError(
+            "checkpoint_interval", f"checkpoint_interval must be a number of seconds, not {checkpoint_interval!r}."
+        )
+    loss = LocalLoss(problem, True, device_of(device), _DTYPES[dtype])
+    task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": dtype}
+    task |= {"test_samples": test_samples, "device": loss.device.type}
+    kept = Checkpoint(None if checkpoint is None else Path(checkpoint), task, float(checkpoint_interval))
+    if kept.load():
+        warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=2)
+    experiment = _Experiment(grid, settings, loss, test_samples, kept)
+    experiment.plan()
+    with _bar(progress, grid.size) as report:
+        experiment.run(report)
+    return experiment.dataset()
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """What is run: every start, dimension and alpha for every seed."""
+
+    problem: Problem
+    starts: tuple[str, ...]
+    given: Array | None
+    dimensions: tuple[int, ...]
+    alphas: tuple[float, ...]
+    seeds: int
+    seed: int
+
+    @classmethod
+    def of(cls, problem: Problem, alpha: Any, start: Any, dimension: Any, seeds: Any, seed: Any) -> _Grid:
+        """From the arguments of `simulate`."""
+        given = None
+        if isinstance(start, str):
+            starts: tuple[str, ...] = (start,)
+        elif isinstance(start, list | tuple) and start and all(isinstance(name, str) for name in start):
+            starts = tuple(start)
+        else:
+            starts, given = (GIVEN,), np.asarray(start)
+            if given.dtype.kind not in "fiu" or given.ndim < 2:
+                raise ProblemError(
+                    "start", f"start must be one of {', '.join(BRANCHES)}, several of them, or an array."
+                )
+        for name in starts:
+            if given is None and name not in BRANCHES:
+                raise ProblemError("start", f'start must be one of {", ".join(BRANCHES)}, not "{name}".')
+        alphas = _numbers("alpha", alpha)
+        dimensions = tuple(_whole("dimension", d, 2) for d in np.atleast_1d(np.asarray(dimension, dtype=object)))
+        for name, values in (("start", starts), ("alpha", alphas), ("dimension", dimensions)):
+            if not values or len(set(values)) < len(values):
+                raise ProblemError(name, f"{name} must have at least one value, and none twice.")
+        if given is not None and (len(dimensions) > 1 or given.shape[-2] not in dimensions):
+            raise ProblemError("start", "start is an array, which has one dimension: give that dimension alone.")
+        grid = cls(problem, starts, given, dimensions, alphas, _whole("seeds", seeds, 1), _whole("seed", seed, 0))
+        for d in dimensions:
+            for a in alphas:
+                if grid.count(d, a) < 1:
+                    raise ProblemError("alpha", f"alpha = {a:g} at d = {d} gives no sample (n = alpha d, rounded).")
+        return grid
+
+    def count(self, dimension: int, alpha: float) -> int:
+        """Number n of samples."""
+        return round(alpha * dimension)
+
+    @property
+    def size(self) -> int:
+        """Number of runs."""
+        return len(self.starts) * len(self.dimensions) * len(self.alphas) * self.seeds
+
+    @property
+    def swept(self) -> dict[str, Sequence[Any]]:
+        """The dimensions of the result."""
+        return {
+            "start": self.starts,
+            "dimension": self.dimensions,
+            "alpha": self.alphas,
+            "seed": tuple(range(self.seeds)),
+        }
+
+    def task(self) -> dict[str, Any]:
+        """All of it as plain values, for a fingerprint."""
+        given = None if self.given is None else hashlib.sha256(self.given.tobytes()).hexdigest()
+        return {**{name: list(values) for name, values in self.swept.items()}, "given": given, "base": self.seed}
+
+    def initial(self, instance: Instance, start: str) -> Tensor:
+        """Weights from which runs start."""
+        if self.given is None:
+            return initial_weights(instance, start)
+        whole = self.given
+        if whole.ndim == 3 and len(whole) == self.seeds:
+            whole = whole[list(instance.runs)]
+        return initial_weights(instance, whole)
+
+
+def _numbers(name: str, values: Any) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(v) for v in np.atleast_1d(np.asarray(values, dtype=float)))
+    except (TypeError, ValueError):
+        raise ProblemError(name, f"{name} must be a number or a sequence of numbers, not {values!r}.") from None
+    if not all(np.isfinite(v) and v > 0 for v in numbers):
+        raise ProblemError(name, f"{name} must be positive and finite, not {values!r}.")
+    return numbers
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ProblemError(name, f"{name} must be a whole number of at least {least}, not {value!r}.")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Runs that are trained together: from one start, at one dimension and alpha."""
+
+    start: str
+    dimension: int
+    alpha: float
+    runs: tuple[int, ...]
+
+    def key(self, run: int) -> str:
+        """Name of one run in a checkpoint."""
+        return f"{self.start} {self.dimension} {self.alpha!r} {run}"
+
+
+@dataclass(eq=False)
+class _Experiment:
+    """All groups of a grid, one after the other."""
+
+    grid: _Grid
+    settings: TrainingSettings
+    loss: LocalLoss
+    test_samples: int
+    kept: Checkpoint
+
+    def plan(self) -> None:
+        """Decide how many runs are held at once, before the first is drawn.
+
+        A resumed experiment keeps the old plan: sums of rounded numbers may depend on what shares a batch.
+        """
+        for d in self.grid.dimensions:
+            for a in self.grid.alphas:
+                count, problem = self.grid.count(d, a), self.grid.problem
+                need = MemoryNeed.of(
+                    problem, d, count, self.settings.optimizer, self.test_samples, self.loss.dtype.itemsize
+                )
+                fit = runs_that_fit(
+                    need,
+                    min(self.grid.seeds, _LARGEST_GROUP),
+                    available_memory(self.loss.device),
+                    dimension=d,
+                    count=count,
+                    length=problem.tokens.length,
+                )
+                self.kept.plan.setdefault(f"{d} {a!r}", fit)
+
+    def run(self, report: Callable[[float, str], None]) -> None:
+        """Train all that is not finished; `report` takes the number of runs done and a text."""
+        for d in self.grid.dimensions:
+            for a in self.grid.alphas:
+                size = self.kept.plan[f"{d} {a!r}"]
+                for begin in range(0, self.grid.seeds, size):
+                    runs = tuple(range(begin, min(begin + size, self.grid.seeds)))
+                    groups = [_Group(start, d, a, runs) for start in self.grid.starts]
+                    todo = [g for g in groups if g.key(runs[0]) not in self.kept.finished]
+                    if todo:
+                        count = self.grid.count(d, a)
+                        instance = draw_instance(self.grid.problem, d, count, self.grid.seed, runs, self.loss)
+                        for group in todo:
+                            self._run_group(group, instance, report)
+
+    def _run_group(self, group: _Group, instance: Instance, report: Callable[[float, str], None]) -> None:
+        kept, risk, base = self.kept, Risk.of(instance), len(self.kept.finished)
+        place = f"{group.start}, d = {group.dimension}, alpha = {group.alpha:g}"
+        resume = None
+        if kept.running is not None and kept.running["group"] == group.key(group.runs[0]):
+            resume = kept.running["state"]
+        latest: Callable[[], dict[str, Any]] | None = None
+
+        def keep(state: Callable[[], dict[str, Any]]) -> None:
+            nonlocal latest
+            latest = state
+            if kept.due():
+                write()
+
+        def write() -> None:
+            if latest is not None:
+                kept.running = {"group": group.key(group.runs[0]), "state": latest()}
+            kept.write()
+
+        def on_step(step: int, loss: float) -> None:
+            done = base + len(group.runs) * min(step / int(self.settings.steps or 1), 1.0)
+            report(done, f"{place}: step {step}, R/d {loss:.6f}")
+
+        report(base, place)
+        weights = self.grid.initial(instance, group.start)
+        try:
+            trained = train(instance, risk, weights, self.settings, resume=resume, keep=keep, on_step=on_step)
+        except KeyboardInterrupt:
+            write()
+            raise
+        for run, status, steps in zip(group.runs, trained.status, trained.steps, strict=True):
+            if status == RunStatus.diverged:
+                warnings.warn(
+                    f"{place}, seed {run}: diverged at step {steps}; its last finite weights are measured.",
+                    stacklevel=2,
+                )
+        for run, values in zip(group.runs, self._measure(instance, risk, trained), strict=True):
+            kept.finished[group.key(run)] = {name: torch.as_tensor(v) for name, v in values.items()}
+        kept.running = None
+        report(len(kept.finished), place)
+        kept.write()
+
+    def _measure(self, instance: Instance, risk: Risk, trained: Trained) -> list[dict[str, Any]]:
+        """Every variable of the schema for every run."""
+        d = instance.dimension
+        value, gradient = risk.smooth(trained.weights)
+        total = (value + risk.sharp(trained.weights)).double().cpu().numpy()
+        norms = risk.stationarity(trained.weights, gradient).double().cpu().numpy()
+        exact, exact_error = test_errors(instance, trained.weights)
+        fresh = fresh_error = np.full(len(instance.runs), np.nan)
+        if self.test_samples:
+            fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples)
+        linear = linear_errors(instance)
+        results = []
+        for s, weights in enumerate(trained.weights.double().cpu().numpy()):
+            overlaps = overlaps_of(instance, s, weights)
+            results.append(
+                {
+                    "q": overlaps.q,
+                    "V": trained.gamp["V"][s] if trained.gamp else np.full(overlaps.q.shape, np.nan),
+                    "m": overlaps.m,
+                    "theta": overlaps.theta,
+                    "test_error": exact[s],
+                    "test_error_stderr": exact_error[s],
+                    "test_error_sampled": fresh[s],
+                    "test_error_sampled_stderr": fresh_error[s],
+                    "training_loss": total[s] / d,
+                    "weight_norm": (weights**2).sum() / d,
+                    "density": density(weights),
+                    "linear_test_error": linear[s],
+                    "gradient_norm": norms[s],
+                    "replicon": trained.gamp["replicon"][s] if trained.gamp else np.nan,
+                    "steps": trained.steps[s],
+                    "status": trained.status[s],
+                    **{name: np.stack([r[s] for r in records]) for name, records in trained.trajectory.items()},
+                }
+            )
+        return results
+
+    def dataset(self) -> xr.Dataset:
+        """All results, labelled."""
+        grid, problem = self.grid, self.grid.problem
+        order = [
+            self.kept.finished[_Group(start, d, a, ()).key(run)]
+            for start in grid.starts
+            for d in grid.dimensions
+            for a in grid.alphas
+            for run in range(grid.seeds)
+        ]
+        sizes = tuple(len(values) for values in grid.swept.values())
+        variables: list[Variable] = list(EXPERIMENT_VARIABLES)
+        record: list[int] = []
+        if self.settings.trajectory:
+            variables += TRAJECTORY_VARIABLES
+            longest = max(len(values["trajectory_q"]) for values in order)
+            record = [i * self.settings.record_stride for i in range(longest)]
+        columns: dict[str, NDArray[Any]] = {}
+        for variable in variables:
+            for name in (variable.name, variable.stderr) if variable.has_stderr else (variable.name,):
+                rows = [self._spread(name, values[name].numpy(), len(record)) for values in order]
+                stacked = np.stack(rows).astype(variable.dtype)
+                columns[name] = stacked.reshape(sizes + stacked.shape[1:])
+        settings = f"{self.settings.description}, {self.loss.dtype}".replace("torch.", "")
+        return from_runs(problem, grid.swept, columns, rule=settings, seed=grid.seed, record=record)
+
+    def _spread(self, name: str, values: Array, records: int) -> Array:
+        """A run's variable over token and cluster; trajectories padded with NaN."""
+        problem = self.grid.problem
+        if not name.startswith("trajectory_"):
+            return by_cluster(problem, name, values)
+        name = name.removeprefix("trajectory_")
+        padded = np.full((records, *values.shape[1:]), np.nan)
+        padded[: len(values)] = values
+        return np.stack([by_cluster(problem, name, one) for one in padded])
+
+
+@contextmanager
+def _bar(shown: bool, total: int) -> Iterator[Callable[[float, str], None]]:
+    """A progress bar with the loss and the time left."""
+    if not shown:
+        yield lambda done, text: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("drawing samples", total=total)
+        yield lambda done, text: bar.update(task, completed=done, description=text)
