@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attnphase.branches import thresholds
     from attnphase.check import check
+    from attnphase.compare import compare
     from attnphase.compiled import register_score
     from attnphase.dataset import DatasetError, load_dataset, save_dataset, validate_dataset
     from attnphase.derive import derive
+    from attnphase.experiments.simulate import simulate
     from attnphase.problem import Problem, ProblemError, load_problem
     from attnphase.solve import solve
     from attnphase.spectrum import Spectrum
@@ -30,11 +32,13 @@ __all__ = [
     "Spectrum",
     "__version__",
     "check",
+    "compare",
     "derive",
     "load_dataset",
     "load_problem",
     "register_score",
     "save_dataset",
+    "simulate",
     "solve",
     "sweep",
     "thresholds",
@@ -47,11 +51,13 @@ _HOME = {
     "ProblemError": "problem",
     "Spectrum": "spectrum",
     "check": "check",
+    "compare": "compare",
     "derive": "derive",
     "load_dataset": "dataset",
     "load_problem": "problem",
     "register_score": "compiled",
     "save_dataset": "dataset",
+    "simulate": "experiments.simulate",
     "solve": "solve",
     "sweep": "sweep",
     "thresholds": "branches",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["format_value", "main"]
 
 _BRANCHES = ("semantic", "positional", "uninformed", "mixed")
+_OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
 _OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
@@ -64,6 +65,9 @@ def _expected_errors() -> tuple[type[Exception], ...]:
         "compiled": "CacheError",
         "solve": "SolverError",
         "sweep": "SweepError",
+        "extras": "MissingExtraError",
+        "compare": "CompareError",
+        "experiments.errors": "ExperimentError",
     }
     modules = {name: sys.modules.get(f"attnphase.{name}") for name in homes}
     return tuple(getattr(module, homes[name]) for name, module in modules.items() if module is not None)
@@ -134,6 +138,24 @@ class _Numbers(click.ParamType):
 
 
 _NUMBERS = _Numbers()
+
+
+class _WholeNumbers(click.ParamType):
+    """Whole numbers with commas between them."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number, nor several with commas between them.", param, ctx)
+
+
+_WHOLE_NUMBERS = _WholeNumbers()
 
 
 # ------------------------------------------------------------------------------------------------------------ options
@@ -294,6 +316,117 @@ def sweep(
     if not quiet:
         click.echo(f"{output}: {_status_counts(ds)}")
     return _convergence(ds, allow_unconverged)
+
+
+@main.command()
+@_problem_options
+@click.option("--alpha", type=_NUMBERS, required=True, help="START:STOP:COUNT, or numbers with commas between them.")
+@click.option(
+    "--start",
+    "starts",
+    type=click.Choice(_BRANCHES),
+    multiple=True,
+    default=("semantic",),
+    show_default=True,
+    help="Where training starts; may be given several times.",
+)
+@click.option("--dimension", type=_WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
+@click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
+@click.option("--optimizer", type=click.Choice(_OPTIMIZERS), default="lbfgs", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
+@click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
+@click.option("--tolerance", type=float, help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp.")
+@click.option("--learning-rate", type=float, help="Of gd (0.15), adam (0.01) and fista.")
+@click.option("--damping", type=float, help="Share of the old iterate that gamp keeps (0.5).")
+@click.option("--trajectory", type=int, default=0, help="Steps between two records of the trajectory; 0 for none.")
+@click.option("--test-samples", type=int, default=1000, show_default=True, help="Fresh samples for the test error.")
+@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option("--dtype", type=click.Choice(["float64", "float32"]), default="float64", show_default=True)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where finished runs and the state of the running ones are kept; beside the output by default.",
+)
+@_output(help="Write a netCDF file.")
+@_force
+@_json
+@_allow_unconverged
+@_quiet
+def simulate(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: tuple[float, ...],
+    starts: tuple[str, ...],
+    dimension: tuple[int, ...],
+    optimizer: str,
+    checkpoint: Path | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+    **settings: Any,
+) -> int:
+    """Train students at finite dimension.
+
+    An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a run
+    diverged or did not reach its tolerance.
+    """
+    from attnphase.dataset import check_output, save_dataset, to_json
+
+    problem = _problem(problem_file, changes)
+    if output is not None:
+        check_output(output, force)
+        checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
+    if checkpoint is not None and not checkpoint.exists():
+        check_output(checkpoint)
+    ds = _simulate(
+        problem=problem,
+        alpha=alpha,
+        start=starts,
+        dimension=dimension,
+        optimizer=optimizer,
+        checkpoint=checkpoint,
+        progress=not quiet,
+        **settings,
+    )
+    if output is not None:
+        save_dataset(_with_command(ds), output, force)
+        checkpoint.unlink(missing_ok=True)
+    if as_json:
+        click.echo(to_json(ds))
+    elif not quiet:
+        _print_runs(ds)
+    return _ended(ds, allow_unconverged)
+
+
+@main.command()
+@click.argument("theory", type=click.Path(path_type=Path))
+@click.argument("experiment", type=click.Path(path_type=Path))
+@click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the comparison, .png or .pdf.")
+@_force
+@_json
+@_quiet
+def compare(theory: Path, experiment: Path, figure_file: Path | None, force: bool, as_json: bool, quiet: bool) -> int:
+    """Hold experiments against theory, in standard errors.
+
+    With several dimensions in the experiment, a correction b/d is fitted and its limit compared.
+    """
+    from attnphase.compare import compare as compare_datasets
+    from attnphase.dataset import check_output, load_dataset
+
+    if figure_file is not None:
+        check_output(figure_file, force)
+    comparison = compare_datasets(load_dataset(theory), load_dataset(experiment))
+    if figure_file is not None:
+        from attnphase.figures import comparison_figure, save_figure
+
+        save_figure(comparison_figure(comparison), figure_file)
+    if as_json:
+        click.echo(comparison.to_json())
+    elif not quiet:
+        click.echo(comparison.text())
+    return 0
 
 
 @main.command()
@@ -494,6 +627,20 @@ def _sweep(how_to_go_on: str, **arguments: Any) -> xr.Dataset:
         raise click.exceptions.Exit(130) from None
 
 
+def _simulate(**arguments: Any) -> xr.Dataset:
+    """An experiment whose interruption ends in a sentence."""
+    import attnphase
+
+    try:
+        return attnphase.simulate(**arguments)
+    except KeyboardInterrupt:
+        kept = "nothing is kept; name a --checkpoint to keep it"
+        if arguments["checkpoint"] is not None:
+            kept = f"what was computed is kept in {arguments['checkpoint']}; run the same command again to go on"
+        click.echo(f"attnphase: interrupted: {kept}.", err=True)
+        raise click.exceptions.Exit(130) from None
+
+
 # ------------------------------------------------------------------------------------------------------------- output
 
 
@@ -531,8 +678,8 @@ def _print_table(table: Any) -> None:
     from rich.console import Console
 
     # a table is never broken to fit a pipe
-    console = Console(highlight=False)
-    console.print(table, width=None if console.is_terminal else 200, soft_wrap=True)
+    width = None if sys.stdout.isatty() else 200
+    Console(highlight=False, width=width).print(table, soft_wrap=True)
 
 
 def _print_points(ds: xr.Dataset) -> None:
@@ -563,11 +710,65 @@ def _print_points(ds: xr.Dataset) -> None:
     _print_table(table)
 
 
+def _print_runs(ds: xr.Dataset) -> None:
+    """A row for each point of the grid: means over the seeds with their standard errors."""
+    import numpy as np
+    from rich.table import Table
+
+    from attnphase.dataset import RunStatus
+
+    scalars = ("training_loss", "test_error", "linear_test_error", "weight_norm", "density")
+    columns = {name: ds[name] for name in scalars}
+    for name in ("m", "theta"):  # their size is the same in every frame of the weights
+        first = ds[name].isel(token=0)
+        inner = [dim for dim in first.dims if dim not in ds["status"].dims]
+        columns[f"|{name}[1]|"] = (first.fillna(0) ** 2).sum(inner) ** 0.5
+    if bool((columns["density"] == 1).all()):
+        del columns["density"]
+    for name in ("linear_test_error", "replicon"):
+        if bool(ds[name].isnull().all()):
+            columns.pop(name, None)
+        elif name not in columns:
+            columns[name] = ds[name]
+    table = Table(box=None, pad_edge=False)
+    for name in ("start", "d", "alpha", *columns, "gradient"):
+        table.add_column(name, justify="left" if name == "start" else "right", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for index in np.ndindex(*(ds.sizes[name] for name in ("start", "dimension", "alpha"))):
+        place = dict(zip(("start", "dimension", "alpha"), index, strict=True))
+        here = ds.isel(place)
+        statuses = here["status"].to_numpy().tolist()
+        counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in RunStatus if s in statuses)
+        row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
+        for values in (column.isel(place).to_numpy() for column in columns.values()):
+            error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            row.append(format_value(float(values.mean()), float(error)))
+        table.add_row(*row, f"{float(here['gradient_norm'].max()):.1e}", counts)
+    _print_table(table)
+
+
+def _ended(ds: xr.Dataset, allowed: bool) -> int:
+    """The exit code, after naming the runs that did not end well."""
+    from attnphase.dataset import RunStatus
+
+    status = ds["status"]
+    fine = status.isin([RunStatus.converged, RunStatus.completed])
+    failed = int((~fine).sum())
+    if not failed:
+        return 0
+    first = status.where(~fine).stack(run=status.dims).dropna("run")[0]
+    place = ", ".join(f"{name} = {_plain(first[name].item())}" for name in map(str, status.dims))
+    name = RunStatus(int(first)).name
+    hint = "" if allowed else "; --allow-unconverged accepts this"
+    click.echo(f"attnphase: {failed} of {status.size} runs not converged, the first {place} ({name}){hint}.", err=True)
+    return 0 if allowed else 1
+
+
 def _entries(name: str, ds: xr.Dataset) -> Iterable[tuple[str, tuple[int, ...]]]:
     """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
     import numpy as np
 
-    inner = [dim for dim in ds[name].dims if dim not in ("branch", "omega", "alpha")]
+    inner = [dim for dim in ds[name].dims if dim in ("token", "cluster", "row", "col", "teacher")]
     for index in np.ndindex(*(ds.sizes[dim] for dim in inner)):
         if inner[-2:] == ["row", "col"] and index[-1] < index[-2]:
             continue

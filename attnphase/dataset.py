@@ -199,7 +199,8 @@ EXPERIMENT_VARIABLES = (
     *_shared("q", "V", "m", "theta"),
     Variable("test_error", (), "exact test error per token and dimension", r"\epsilon_g", True),
     Variable("test_error_sampled", (), "test error on fresh samples", r"\epsilon_g^{\mathrm{fresh}}", True),
-    *_shared("training_loss", "weight_norm", "density"),
+    Variable("training_loss", (), "regularised risk, divided by d", r"\epsilon_t"),
+    *_shared("weight_norm", "density"),
     Variable(
         "linear_test_error",
         (),

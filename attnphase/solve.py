@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from attnphase.state_evolution import Response, StateEvolution, flatten, respons
 from attnphase.symmetries import is_sign_symmetric, problem_symmetries
 
 if TYPE_CHECKING:
+    import torch
     import xarray as xr
 
 __all__ = ["BranchPoint", "Restart", "SolverError", "SolverSettings", "probe", "solve", "solve_point"]
@@ -44,6 +46,7 @@ Array = NDArray[np.float64]
 SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
 MAX_THREADS = 256
 LARGEST_ALPHA = 1e6
+BACKENDS = ("numba", "torch", "cuda")
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 
 
@@ -67,6 +70,15 @@ class SolverSettings:
         Largest number of Sobol points, all replicates together.
     threads : int or None
         Threads for the local problems; None for all cores.
+    backend : {"numba", "torch", "cuda"}
+        What solves the local problems: compiled code, torch on the CPU, or torch on a GPU.
+
+    Raises
+    ------
+    ProblemError
+        A value is out of range; the message names it.
+    MissingExtraError, ExperimentError
+        The backend needs PyTorch, or a GPU, and there is none.
     """
 
     method: str = "newton"
@@ -74,6 +86,7 @@ class SolverSettings:
     max_maps: int = 400
     max_nodes: int = 2**18
     threads: int | None = None
+    backend: str = "numba"
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
@@ -87,6 +100,31 @@ class SolverSettings:
             raise ProblemError(
                 "threads", f"threads must be a whole number from 1 to {MAX_THREADS}, not {self.threads!r}."
             )
+        if self.backend not in BACKENDS:
+            raise ProblemError("backend", f'backend must be one of {", ".join(BACKENDS)}, not "{self.backend}".')
+        if self.backend != "numba":
+            _device(self.backend)
+
+
+def _device(backend: str) -> torch.device:
+    """The device of a torch backend; imports torch."""
+    from attnphase.experiments.device import device_of
+
+    return device_of("cpu" if backend == "torch" else backend)
+
+
+@lru_cache(maxsize=32)
+def _torch_kernels(problem: Problem, backend: str, threads: int) -> Kernels:
+    """Kernels whose local problems torch solves; always the same object, by which others are cached."""
+    from attnphase.experiments.proximal import node_minimiser
+
+    return replace(kernels_for(problem), minimise=node_minimiser(problem, _device(backend), threads))
+
+
+def _kernels(problem: Problem, settings: SolverSettings) -> Kernels:
+    if settings.backend == "numba":
+        return kernels_for(problem)
+    return _torch_kernels(problem, settings.backend, settings.threads or os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +197,8 @@ class _Run:
 
     @property
     def threads(self) -> int:
-        return self.settings.threads or os.cpu_count() or 1
+        """Parts that share the nodes of a pass; torch wants them all and has threads of its own."""
+        return (self.settings.threads or os.cpu_count() or 1) if self.settings.backend == "numba" else 1
 
     def map(self, rule: Rule) -> StateEvolution:
         channel = Channel(self.problem, self.kernels, self.spectrum, rule, self.threads)
@@ -289,7 +328,7 @@ def _solve_point(
     settings: SolverSettings,
     informed: Overlaps,
 ) -> BranchPoint:
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    kernels, spectrum = _kernels(problem, settings), Spectrum.of(problem)
     previous = start.restart if isinstance(start, BranchPoint) else None
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
@@ -375,7 +414,7 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
 def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:
     """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere."""
     informed = initial_overlaps(problem, branch)
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    kernels, spectrum = _kernels(problem, settings), Spectrum.of(problem)
     rough = replace(settings, tolerance=1e-3, max_maps=75)
     run = _Run(problem, alpha, rough, kernels, spectrum, sector_of(informed, problem, kernels, spectrum))
     map_ = run.map(Refinement(problem, kernels, spectrum, settings.max_nodes).first())
@@ -452,6 +491,7 @@ def solve(
     max_maps: int = 400,
     max_nodes: int = 2**18,
     threads: int | None = None,
+    backend: str = "numba",
 ) -> xr.Dataset:
     """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
 
@@ -464,7 +504,7 @@ def solve(
     """
     from attnphase.dataset import from_points
 
-    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads)
+    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend)
     if branch != "all":
         return from_points([solve_point(problem, alpha, branch, start=start, settings=settings)], {})
     names = branches_of(problem)

@@ -1,8 +1,9 @@
 """Global minimisers of the local problem in torch: damped Newton descents of many nodes from all starts at once.
 
-The algorithm is the compiled kernel's (`newton.py`), in ``u`` with ``h = omega + C u`` and ``V = C C^T``.  A descent from
-one start of one node is a lane; all lanes try their next step together, each with its own damping, and leave when they
-have arrived.  As in the generated code the lanes are on the last axis of every array.
+The algorithm is the compiled kernel's (`newton.py`), in ``u`` with ``h = omega + C u`` and ``V = C C^T``, but for one
+thing: no descent stops short near a minimum that is known already, since none is known while all are under way.  A
+descent from one start of one node is a lane; all lanes try their next step together, each with its own damping, and
+leave when they have arrived.  As in the generated code the lanes are on the last axis of every array.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PIVOT = 1e-12
 
 # Lanes of a block, and numbers in all their Hessians together: as many as fill a processor, and with everything else
 # that is computed for them some hundred MB of a computer's memory and some GB of a GPU's.
-_LANES = {"cpu": 1 << 14, "cuda": 1 << 20}
+_LANES = {"cpu": 1 << 16, "cuda": 1 << 20}
 _NUMBERS = {"cpu": 1 << 21, "cuda": 1 << 26}
 
 
@@ -140,7 +141,20 @@ class _Lanes:
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """Where N lanes stand: u, ``Psi``, loss, the loss's gradient in h, gradient and Hessian of ``Psi``, and ``|u|^2``."""
+    """Where N lanes stand.
+
+    Attributes
+    ----------
+    u : (L, r, N) tensor
+    energy, value : (N,) tensors
+        ``Psi`` and the loss.
+    gradient : (L, r, N) tensor
+        Of the loss in h.
+    slope, curvature : (L r, N) and (L r, L r, N) tensors
+        Gradient and Hessian of ``Psi`` in u.
+    norm : (N,) tensor
+        ``|u|^2``.
+    """
 
     u: Tensor
     energy: Tensor
@@ -317,7 +331,7 @@ def _starting_fields(
 
 def _search(nodes: _Lanes, fields: Tensor, used: Tensor) -> Solution:
     """The two lowest minima among those that the descents from all starts of N nodes end in."""
-    length, columns, starts, count = fields.shape
+    starts, count = used.shape
     lane = used.flatten().nonzero()[:, 0]
     lanes = nodes.take(lane % count)
     found, steps = _descend(lanes, lanes.scaled(fields.flatten(2)[..., lane]))
@@ -384,8 +398,9 @@ def _descend(lanes: _Lanes, u: Tensor) -> tuple[_Point, Tensor]:
         steps, tries = steps + good, torch.where(good, 0, tries + 1)
         shift = torch.where(good, torch.where(shift < 0.05, 0.0, 0.25 * shift), torch.clamp(4 * shift, min=0.1))
     order = torch.argsort(torch.cat([lane for lane, _, _ in ends]))
-    points = [torch.cat(values, dim=-1)[..., order] for values in zip(*(vars(p).values() for _, p, _ in ends))]
-    return _Point(*points), torch.cat([flag for _, _, flag in ends])[order]
+    pieces = zip(*(vars(end).values() for _, end, _ in ends), strict=True)
+    whole = _Point(*(torch.cat(piece, dim=-1)[..., order] for piece in pieces))
+    return whole, torch.cat([flag for _, _, flag in ends])[order]
 
 
 def _newton_step(point: _Point, shift: Tensor, tries: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -394,8 +394,9 @@ class _Experiment:
                 rows = [self._spread(name, values[name].numpy(), len(record)) for values in order]
                 stacked = np.stack(rows).astype(variable.dtype)
                 columns[name] = stacked.reshape(sizes + stacked.shape[1:])
-        settings = f"{self.settings.description}, {self.loss.dtype}".replace("torch.", "")
-        return from_runs(problem, grid.swept, columns, rule=settings, seed=grid.seed, record=record)
+        precision = str(self.loss.dtype).removeprefix("torch.")
+        rule = f"{self.settings.description}, {precision}, torch {torch.__version__} on {self.loss.device.type}"
+        return from_runs(problem, grid.swept, columns, rule=rule, seed=grid.seed, record=record)
 
     def _spread(self, name: str, values: Array, records: int) -> Array:
         """A run's variable over token and cluster; trajectories padded with NaN."""
