@@ -392,7 +392,8 @@ def simulate(
     )
     if output is not None:
         save_dataset(_with_command(ds), output, force)
-        checkpoint.unlink(missing_ok=True)
+        if checkpoint is not None:
+            checkpoint.unlink(missing_ok=True)
     if as_json:
         click.echo(to_json(ds))
     elif not quiet:

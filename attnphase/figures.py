@@ -27,7 +27,9 @@ from attnphase.reference import read_reference
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["FIGURES", "fig2", "fig3", "loss_crossing", "save_figure"]
+    from attnphase.compare import Comparison, Quantity
+
+__all__ = ["FIGURES", "comparison_figure", "fig2", "fig3", "loss_crossing", "save_figure"]
 
 _STYLE: Any = {
     "font.family": "serif",
@@ -49,8 +51,14 @@ _STYLE: Any = {
 }
 
 # Okabe and Ito's palette: told apart by every kind of colour vision, and in grey by marker and line
-_COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "uninformed": "#009E73"}
-_MARKERS = {"semantic": "o", "positional": "s", "uninformed": "^"}
+_COLOURS = {
+    "semantic": "#0072B2",
+    "positional": "#D55E00",
+    "uninformed": "#009E73",
+    "mixed": "#CC79A7",
+    "given": "#555555",
+}
+_MARKERS = {"semantic": "o", "positional": "s", "uninformed": "^", "mixed": "D", "given": "v"}
 
 _DIVERGING, _SEQUENTIAL = "PuOr_r", "cividis"
 
@@ -181,6 +189,97 @@ def fig3(theory: xr.Dataset) -> Figure:
 
 FIGURES: dict[str, Callable[[xr.Dataset], Figure]] = {"fig2": fig2, "fig3": fig3}
 """The figures by name."""
+
+
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Theory and experiment side by side: over 1/d, or over alpha if the experiment has several.
+
+    Parameters
+    ----------
+    comparison : attnphase.compare.Comparison
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Bars are one standard error.  Over 1/d with the fitted corrections, over alpha at the largest dimension.
+    """
+    over_alpha = len({q.alpha for q in comparison.quantities}) > 1
+    names = _compared(comparison.quantities)
+    with mpl.rc_context(_STYLE):
+        columns = min(3, len(names))
+        rows = -(-len(names) // columns)
+        figure = Figure(figsize=(2.4 * columns + 0.3, 2.1 * rows + 0.4), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
+        starts = list(dict.fromkeys(q.start for q in comparison.quantities))
+        for ax, name in zip(axes, names, strict=False):
+            for i, start in enumerate(starts):
+                chosen = [q for q in comparison.quantities if (q.start, q.name) == (start, name)]
+                if over_alpha:
+                    _along_alpha(ax, chosen)
+                elif chosen:
+                    _along_dimension(ax, chosen[0], i - (len(starts) - 1) / 2)
+            base, _, index = name.partition("[")
+            latex = comparison.theory[base].attrs["latex"].replace(r"\ell", index.rstrip("]").replace(",", "") or "")
+            ax.set_ylabel(f"${latex}$")
+            ax.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
+            ax.set_xlabel(r"$\alpha$" if over_alpha else r"$1/d$")
+        for ax in axes[len(names) :]:
+            ax.set_visible(False)
+        handles: list[tuple[Any, str]] = []
+        for start in starts:
+            handles.append((Line2D([], [], color=_COLOURS[start], lw=1.3), f"{start}, theory"))
+            marker = Line2D([], [], color=_COLOURS[start], ls="", marker=_MARKERS[start], ms=4)
+            largest = max(one.dimension for q in comparison.quantities for one in q.measured)
+            suffix = f" ($d={largest}$)" if over_alpha else ""
+            handles.append((marker, f"{start}, experiment{suffix}"))
+        drawn, labels = zip(*handles, strict=True)
+        figure.legend(drawn, labels, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _compared(quantities: tuple[Quantity, ...]) -> list[str]:
+    """Names of what is drawn: scalars, and of every overlap the first token's entry with the largest value."""
+    names = list(dict.fromkeys(q.name for q in quantities))
+    chosen = [name for name in ("training_loss", "test_error", "weight_norm", "density") if name in names]
+    for overlap in ("q", "m", "theta"):
+        entries = [q for q in quantities if q.name.startswith(f"{overlap}[1,")]
+        if entries:
+            chosen.append(max(entries, key=lambda q: abs(q.theory)).name)
+    return chosen[:6]
+
+
+def _along_alpha(ax: Axes, quantities: list[Quantity]) -> None:
+    line = sorted(quantities, key=lambda q: q.alpha)
+    if not line:
+        return
+    start, alphas = line[0].start, [q.alpha for q in line]
+    ax.plot(alphas, [q.theory for q in line], color=_COLOURS[start], lw=1.3)
+    last = [q.measured[-1] for q in line]
+    ax.errorbar(
+        alphas, [one.value for one in last], np.nan_to_num([one.stderr for one in last]), ls="",
+        marker=_MARKERS[start], ms=3.5, mew=0.5, mec="white", color=_COLOURS[start], elinewidth=0.8,
+    )  # fmt: skip
+
+
+def _along_dimension(ax: Axes, quantity: Quantity, side: float) -> None:
+    """Means over 1/d with the fit; the theory's line and the fit's limit at 0."""
+    start, measured = quantity.start, quantity.measured
+    colour = _COLOURS[start]
+    x = np.array([1 / one.dimension for one in measured])
+    right = 1.08 * x.max()
+    ax.axhline(quantity.theory, color=colour, lw=1.3)
+    if np.isfinite(quantity.theory_stderr) and quantity.theory_stderr > 0:
+        low, high = quantity.theory - quantity.theory_stderr, quantity.theory + quantity.theory_stderr
+        ax.axhspan(low, high, color=colour, alpha=0.3, lw=0)
+    apart = 0.012 * right * side  # two starts at one dimension must not hide each other
+    ax.errorbar(
+        x + apart, [one.value for one in measured], np.nan_to_num([one.stderr for one in measured]), ls="",
+        marker=_MARKERS[start], ms=3.5, mew=0.5, mec="white", color=colour, elinewidth=0.8,
+    )  # fmt: skip
+    if quantity.limit is not None:
+        ends = np.array([0.0, right])
+        ax.plot(ends, quantity.limit.value + quantity.limit.slope * ends, color=colour, lw=0.8, ls=":")
+    ax.set_xlim(-0.04 * right, right)
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

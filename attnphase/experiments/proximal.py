@@ -379,7 +379,7 @@ def _descend(lanes: _Lanes, u: Tensor) -> tuple[_Point, Tensor]:
         arrived = point.slope.square().sum(dim=0) <= _TOLERANCE**2 * (1 + point.norm)
         done = arrived | (tries >= _TRIES) | (steps >= _NEWTON_STEPS)
         out = done.nonzero()[:, 0]
-        if len(out):
+        if len(out) or not len(left):
             arrived &= steps < _NEWTON_STEPS
             flag = torch.where(arrived, steps, -(steps + 1).clamp(max=_NEWTON_STEPS))
             ends.append((left[out], point.take(out), flag[out]))
