@@ -127,24 +127,24 @@ def test_nodes_have_the_minima_of_the_compiled_kernel(problem, variance):
 
 
 def test_the_minimiser_jumps_where_the_compiled_one_does():
-    """On a line of centres about a positional state, where tokens repel: one step of the line, another basin."""
+    """On a line of centres about a positional state: one step of the line, another basin."""
     nodes = Nodes(PAPER, 400, 0)
-    line = np.linspace(-2, 2, 400)
+    line = np.linspace(-4, 4, 400)
     nodes.centers = np.stack([0.25 + line, -0.25 + 0.5 * line], axis=1)[..., None]
-    nodes.k = np.broadcast_to([[0.9], [-0.4]], nodes.k.shape).copy()
+    nodes.k = np.broadcast_to([[2.0], [-1.0]], nodes.k.shape).copy()
     nodes.factor = np.sqrt(np.full((2, 1, 1), 14.7))
     expected = nodes.solve("numba", Starts.COLD)
     found = nodes.solve("torch", Starts.COLD)
     assert_same(found, expected)
     moved = np.abs(np.diff(expected[0][:, 0], axis=0)).max(axis=(1, 2))
     assert moved.max() > 1
-    # the other side of a jump: one of the previous minima is the lowest now, and both are still there
-    nodes.centers += 0.1
+    # a few steps along the line: some nodes pass a jump, where the minima only change places
+    nodes.centers += [[0.1], [0.05]]
     warm = nodes.solve("torch", Starts.WARM, found)
     assert_same(warm, nodes.solve("numba", Starts.WARM, expected))
     jumped = np.abs(warm[0][:, 0] - found[0][:, 0]).max(axis=(1, 2)) > 1
     assert jumped.any()
-    np.testing.assert_allclose(warm[0][jumped, 0], found[0][jumped, 1], atol=0.5)
+    np.testing.assert_allclose(warm[0][jumped, 0], found[0][jumped, 1], atol=0.2)
 
 
 @pytest.mark.parametrize("name", ["paper", pytest.param("ranks 2", marks=pytest.mark.slow)])
@@ -187,19 +187,17 @@ def test_a_warm_pass_needs_minima():
         minimise(loss, fields, fields, loss.targets(fields), torch.ones(2), factors, Starts.WARM)
 
 
-def test_threads_are_torch_s_own_again_after_a_pass():
+def test_a_pass_leaves_the_number_of_threads_as_it_was(monkeypatch):
     before = torch.get_num_threads()
     nodes = Nodes(PAPER, 10, 0)
     seen = []
-    loss = node_minimiser(PAPER, CPU, before + 1)
     original = torch_proximal._minimise
-    try:
-        torch_proximal._minimise = lambda *args: seen.append(torch.get_num_threads()) or original(*args)
-        shape = (10, 2, 1)
-        outputs = np.zeros((10, 2, 2, 1)), np.zeros((10, 2)), np.zeros(10), np.zeros(shape), np.zeros(10, dtype=int)
-        loss(nodes.centers, nodes.k, nodes.factor, *nodes.parameters, nodes.variances, 0, *outputs)
-    finally:
-        torch_proximal._minimise = original
+    monkeypatch.setattr(
+        torch_proximal, "_minimise", lambda *args: seen.append(torch.get_num_threads()) or original(*args)
+    )
+    outputs = np.zeros((10, 2, 2, 1)), np.zeros((10, 2)), np.zeros(10), np.zeros((10, 2, 1)), np.zeros(10, dtype=int)
+    inputs = nodes.centers, nodes.k, nodes.factor, *nodes.parameters, nodes.variances
+    node_minimiser(PAPER, CPU, before + 1)(*inputs, int(Starts.COLD), *outputs)
     assert seen == [before + 1]
     assert torch.get_num_threads() == before
 
@@ -317,7 +315,7 @@ def test_hinge_is_refused():
 
 @pytest.mark.parametrize("backend", ["", "numpy", "CUDA", "cuda:0", 3, None])
 def test_unknown_backends_are_refused(backend):
-    with pytest.raises(ProblemError, match="^backend must be one of numba, torch, cuda, not") as caught:
+    with pytest.raises(ProblemError, match=r"^backend must be one of numba, torch, cuda, not") as caught:
         SolverSettings(backend=backend)
     assert caught.value.field == "backend"
 
@@ -333,10 +331,10 @@ def test_devices_by_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [device_of(name) for name in ("cpu", "cuda", "cuda:1")] == [CPU, *map(torch.device, ("cuda", "cuda:1"))]
-    with pytest.raises(ExperimentError, match='^there is no CUDA device 2: the last one here is "cuda:1".$'):
+    with pytest.raises(ExperimentError, match=r'^there is no CUDA device 2: the last one here is "cuda:1"\.$'):
         device_of("cuda:2")
     for name in ("gpu", "cpu:0", "cuda:", "cuda:-1", "cuda:x", "", None):
-        with pytest.raises(ProblemError, match="^device must be") as caught:
+        with pytest.raises(ProblemError, match=r"^device must be") as caught:
             device_of(name)
         assert caught.value.field == "device"
 
