@@ -27,7 +27,8 @@ def iterates(problem: Problem, alpha: float, start: Overlaps, steps: int, *, poi
     alpha : float
         Sample complexity.
     start : Overlaps
-        Of the weights from which GAMP starts, which must not depend on the samples, with the variances V it starts with.
+        Of the weights from which GAMP starts, which must not depend on the samples, with the variances V it starts
+        with.
     steps : int
         Number of iterations.
     points : int

@@ -15,7 +15,7 @@ from attnphase.experiments.data import Geometry, Instance, Stream, draw_samples
 from attnphase.experiments.risk import Risk
 from attnphase.gaussian import sobol
 
-__all__ = ["Overlaps", "density", "linear_errors", "overlaps_of", "sampled_test_errors", "test_errors"]
+__all__ = ["Overlaps", "density", "exact_test_errors", "linear_errors", "overlaps_of", "sampled_test_errors"]
 
 Array = NDArray[np.float64]
 
@@ -69,7 +69,7 @@ def density(weights: Array) -> float:
     return float((weights != 0).mean())
 
 
-def test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array]:
+def exact_test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array]:
     """Test error ``E |y - f|^2 / (d L)`` of every run, exact at finite d up to the quadrature over the local fields.
 
     Given a sample's fields its tokens are Gaussian with known mean and covariance, so that the mean of the loss over

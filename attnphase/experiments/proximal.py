@@ -136,7 +136,7 @@ class _Lanes:
             outer[..., : i + 1, :].addcmul_(inner[..., i, None, :], self.factor[:, i, : i + 1])
         curvature.diagonal().add_(1.0)
         norm = u.square().sum(dim=(0, 1))
-        return _Point(u, 0.5 * norm + value, value + 0.0 * norm, gradient, slope.reshape(size, count), curvature, norm)
+        return _Point(u, 0.5 * norm + value, value, gradient, slope.reshape(size, count), curvature, norm)
 
 
 @dataclass(frozen=True, eq=False)

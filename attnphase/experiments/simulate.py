@@ -30,7 +30,7 @@ from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.device import device_of
 from attnphase.experiments.local_loss import LocalLoss
-from attnphase.experiments.measure import density, linear_errors, overlaps_of, sampled_test_errors, test_errors
+from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, runs_that_fit
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
@@ -340,7 +340,7 @@ class _Experiment:
         value, gradient = risk.smooth(trained.weights)
         total = (value + risk.sharp(trained.weights)).double().cpu().numpy()
         norms = risk.stationarity(trained.weights, gradient).double().cpu().numpy()
-        exact, exact_error = test_errors(instance, trained.weights)
+        exact, exact_error = exact_test_errors(instance, trained.weights)
         fresh = fresh_error = np.full(len(instance.runs), np.nan)
         if self.test_samples:
             fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples)

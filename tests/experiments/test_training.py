@@ -1,0 +1,279 @@
+"""Optimisers and GAMP: against plain implementations, against each other, and how runs end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="experiments need PyTorch")
+
+import torch
+from torch import Tensor
+
+from attnphase.dataset import RunStatus
+from attnphase.experiments.data import Instance, draw_geometry, draw_instance, generator
+from attnphase.experiments.errors import ExperimentError
+from attnphase.experiments.gamp import Gamp
+from attnphase.experiments.local_loss import LocalLoss
+from attnphase.experiments.risk import Risk
+from attnphase.experiments.simulate import simulate
+from attnphase.experiments.starts import initial_weights
+from attnphase.experiments.training import TrainingSettings, train
+from attnphase.overlaps import Overlaps
+from attnphase.problem import Problem, ProblemError
+from attnphase.tracking import iterates
+
+PAPER = Problem.paper(omega=0.3)
+UNTIED = PAPER.with_fields({"student.tied": False})
+ELASTIC = PAPER.with_fields(
+    {"regularizer.kind": "elastic-net", "regularizer.strength": 0.004, "regularizer.ridge": 0.008}
+)
+
+
+def instance_of(problem: Problem, dimension: int = 40, alpha: float = 2.0, runs: tuple[int, ...] = (0, 1)) -> Instance:
+    return draw_instance(problem, dimension, round(alpha * dimension), 7, runs, LocalLoss(problem))
+
+
+def plain_risk(instance: Instance, s: int, weights: Tensor) -> Tensor:
+    """The loss part of the tied risk, by autograd on the generated loss alone."""
+    samples = instance.samples
+    h = (samples.tokens[s] @ weights / instance.dimension**0.5).view(-1, 2, instance.problem.columns)
+    S = torch.softmax(h @ h.mT, dim=-1)
+    G, C = samples.grams[s], samples.targets[s]
+    return ((S @ G * S).sum(dim=(1, 2)) / 2 - (S * C).sum(dim=(1, 2))).sum()
+
+
+@pytest.mark.parametrize("name", ["gd", "adam"])
+def test_steps_are_those_of_torch(name):
+    """The paper trains with SGD or Adam on the loss; its ridge is SGD's weight decay, for Adam a term of the loss."""
+    instance = instance_of(PAPER)
+    start = initial_weights(instance, "uninformed")
+    settings = TrainingSettings(name, steps=60)
+    trained = train(instance, Risk.of(instance), start, settings)
+    strength = PAPER.regularizer.strength
+    assert strength is not None
+    for s in range(2):
+        weights = start[s].clone().requires_grad_()
+        if name == "gd":
+            optimizer = torch.optim.SGD([weights], lr=0.15, weight_decay=strength)
+        else:
+            optimizer = torch.optim.Adam([weights], lr=0.01)
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = plain_risk(instance, s, weights)
+            if name == "adam":
+                loss = loss + strength / 2 * weights.square().sum()
+            loss.backward()
+            optimizer.step()
+        torch.testing.assert_close(trained.weights[s], weights.detach(), rtol=1e-9, atol=1e-11)
+    assert trained.status.tolist() == [RunStatus.completed] * 2
+    assert trained.steps.tolist() == [60, 60]
+
+
+def test_defaults_are_the_papers():
+    gd, adam = TrainingSettings("gd"), TrainingSettings("adam")
+    assert (gd.learning_rate, gd.steps, gd.tolerance) == (0.15, 5000, None)
+    assert (adam.learning_rate, adam.steps, adam.tolerance) == (0.01, 2500, None)
+
+
+@pytest.mark.parametrize(
+    "problem", [PAPER, UNTIED, PAPER.with_fields({"student.rank": 2})], ids=["tied", "untied", "r=2"]
+)
+def test_optimisers_find_one_minimum(problem):
+    """From the teacher: L-BFGS and GAMP end at the same critical point of the risk, and gradient descent near it."""
+    instance = instance_of(problem, 60, 3.0)
+    risk, start = Risk.of(instance), initial_weights(instance, "semantic")
+    ends = {}
+    for name, options in (("lbfgs", {}), ("gamp", {"damping": 0.6})):
+        settings = TrainingSettings(name, **options)
+        trained = train(instance, risk, start, settings)
+        assert trained.status.tolist() == [RunStatus.converged] * 2, name
+        value, gradient = risk.smooth(trained.weights)
+        assert risk.stationarity(trained.weights, gradient).max() <= (settings.tolerance or 0) * 1.01
+        ends[name] = value
+    torch.testing.assert_close(ends["gamp"], ends["lbfgs"], rtol=1e-9, atol=0)
+    descended = train(instance, risk, start, TrainingSettings("gd", steps=3000))
+    torch.testing.assert_close(risk.value(descended.weights), ends["lbfgs"], rtol=1e-4, atol=0)
+
+
+def test_sparse_optimisers_find_one_minimum_with_the_same_zeros():
+    instance = instance_of(ELASTIC, 60, 3.0)
+    risk, start = Risk.of(instance), initial_weights(instance, "semantic")
+    ends = {}
+    for name, options in (("fista", {}), ("gamp", {"damping": 0.6})):
+        trained = train(instance, risk, start, TrainingSettings(name, **options))
+        assert trained.status.tolist() == [RunStatus.converged] * 2, name
+        ends[name] = trained.weights
+    zeros = ends["fista"] == 0
+    assert 0.2 < float(zeros.double().mean()) < 0.9
+    assert torch.equal(ends["gamp"] == 0, zeros)
+    torch.testing.assert_close(ends["gamp"], ends["fista"], rtol=1e-5, atol=1e-6)
+    descended = train(instance, risk, start, TrainingSettings("gd", steps=3000))
+    torch.testing.assert_close(risk.value(descended.weights), risk.value(ends["fista"]), rtol=1e-4, atol=0)
+
+
+def test_runs_of_a_batch_do_not_mix():
+    together, alone = instance_of(UNTIED, runs=(0, 1, 2)), instance_of(UNTIED, runs=(1,))
+    for name in ("gd", "adam", "lbfgs", "gamp"):
+        settings = TrainingSettings(name, steps=40, tolerance=1e-4)
+        batch = train(together, Risk.of(together), initial_weights(together, "semantic"), settings)
+        single = train(alone, Risk.of(alone), initial_weights(alone, "semantic"), settings)
+        torch.testing.assert_close(batch.weights[1], single.weights[0], rtol=1e-12, atol=1e-14)
+        assert (batch.steps[1], batch.status[1]) == (single.steps[0], single.status[0])
+
+
+def test_one_diverging_run_stops_alone():
+    """A start that overflows ends its own run, with the step and the last finite weights, and no other."""
+    instance = instance_of(PAPER)
+    start = initial_weights(instance, "uninformed")
+    start[1] *= 1e200
+    trained = train(instance, Risk.of(instance), start, TrainingSettings("gd", steps=30))
+    assert trained.status.tolist() == [RunStatus.completed, RunStatus.diverged]
+    assert trained.steps.tolist() == [30, 0]
+    assert torch.isfinite(trained.weights).all()
+    # a step too long for the ridge: |1 - rate lambda| > 1
+    fast = train(instance, Risk.of(instance), 10 * start[:1].repeat(2, 1, 1), TrainingSettings("gd", learning_rate=900))
+    assert set(fast.status.tolist()) == {RunStatus.diverged}
+    assert 10 < fast.steps.min() < 5000
+    assert torch.isfinite(fast.weights).all()
+
+
+def test_trajectories_record_what_the_run_went_through():
+    ds = simulate(PAPER, 2.0, "semantic", 30, 2, "gd", steps=50, trajectory=20, test_samples=0)
+    assert ds["step"].to_numpy().tolist() == [0, 20, 40]
+    first = ds.isel(start=0, dimension=0, alpha=0, step=0)
+    for s in range(2):
+        geometry = draw_geometry(PAPER, 30, 0, s)
+        rho = 0.25 * (geometry.teacher**2).sum() / 30
+        np.testing.assert_allclose(first["trajectory_theta"][s].to_numpy().ravel(), rho, rtol=1e-13)
+    # the loss falls, and a run of 40 steps ends where the record of step 40 was made
+    loss = ds["trajectory_training_loss"].to_numpy().reshape(2, 3)
+    assert (np.diff(loss, axis=1) < 0).all()
+    shorter = simulate(PAPER, 2.0, "semantic", 30, 2, "gd", steps=40, test_samples=0)
+    last = ds["trajectory_q"].isel(step=2).to_numpy()
+    np.testing.assert_allclose(shorter["q"].to_numpy(), last, rtol=1e-13)
+
+
+# --- GAMP -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_point_of_gamp_is_critical_whatever_the_variances():
+    """Algorithm 1 with each sample's exact Gram matrices: the variances change the way, not the end."""
+    instance = instance_of(PAPER, 80, 3.0)
+    risk, start = Risk.of(instance), initial_weights(instance, "semantic")
+    ends = []
+    for variance in (20.0, 50.0):
+        gamp = Gamp(instance, risk, start, damping=0.6, variance=variance)
+        for _ in range(200):
+            progress = gamp.step()
+        assert progress.stationarity.max() < 1e-8
+        ends.append(progress.weights)
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-6)
+
+
+def test_gamp_says_that_it_does_not_settle():
+    """On the positional branch single weights keep moving: flagged, with the replicon."""
+    ds = simulate(PAPER, 2.0, "positional", 300, 3, "gamp", damping=0.8, steps=150, seed=3, test_samples=0)
+    statuses = [RunStatus(int(s)) for s in ds["status"].to_numpy().ravel()]
+    assert RunStatus.unsettled in statuses
+    assert RunStatus.converged not in [
+        s for s, g in zip(statuses, ds["gradient_norm"].to_numpy().ravel(), strict=True) if g > 1e-8
+    ]
+    assert np.isfinite(ds["replicon"]).all()
+    assert np.isfinite(ds["V"]).all()
+
+
+def start_with_limit(problem: Problem, dimension: int, seeds: int, shares: tuple[float, float, float]) -> np.ndarray:
+    """Weights made of the teacher, the first encoding and noise."""
+    weights = []
+    for s in range(seeds):
+        geometry = draw_geometry(problem, dimension, 3, s)
+        noise = generator(3, s, 99).standard_normal((dimension, problem.columns))
+        encoding = np.repeat(geometry.positions[:1].T, problem.columns, axis=1)
+        weights.append(shares[0] * geometry.teacher + shares[1] * encoding + shares[2] * noise)
+    return np.stack(weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fields", "shares"),
+    [
+        ({"positions.kind": "none"}, (0.6, 0.0, 0.4)),
+        ({"positions.kind": "none", "student.tied": False}, (0.6, 0.0, 0.4)),
+        ({"regularizer.strength": 0.1}, (0.1, 0.35, 0.3)),
+    ],
+    ids=["semantic", "untied", "positional"],
+)
+def test_state_evolution_tracks_gamp(fields, shares):
+    """Iteration by iteration, undamped, in standard errors over the seeds.
+
+    The two small starts differ by terms of order 1/d and by the runs' fluctuations of the start, which the theory is
+    given the mean of: both are of the size of the standard error at this dimension.
+    """
+    problem, dimension, seeds, steps = PAPER.with_fields(fields), 500, 24, 8
+    weights = start_with_limit(problem, dimension, seeds, shares)
+    options = {"damping": 0.0, "steps": steps, "trajectory": 1, "seed": 3, "test_samples": 0}
+    ds = simulate(problem, 2.0, weights, dimension, seeds, "gamp", **options)
+    runs = {name: ds[f"trajectory_{name}"].to_numpy()[0, 0, 0] for name in ("q", "V", "m", "theta")}
+    means = {name: values[:, 0].mean(axis=0) for name, values in runs.items()}
+    theory = list(
+        iterates(problem, 2.0, Overlaps(means["q"], means["V"], means["m"][..., None], means["theta"]), steps - 1)
+    )
+    assert len(theory) == steps
+    moved = 0.0
+    for t, overlaps in enumerate(theory):
+        expected = {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
+        for name, values in runs.items():
+            error = values[:, t].std(axis=0, ddof=1) / seeds**0.5
+            difference = values[:, t].mean(axis=0) - expected[name]
+            assert np.all(np.abs(difference) <= 3.5 * error + 1e-12), (t, name, difference / error)
+            moved = max(moved, np.abs(expected[name] - means[name]).max() / np.abs(means[name]).max().clip(1e-3))
+    assert moved > 0.15  # the iteration goes somewhere
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"optimizer": "sgd"}, 'optimizer must be one of gd, adam, lbfgs, fista, gamp, not "sgd".'),
+        ({"steps": 0}, "steps must be a whole number of at least 1, not 0."),
+        ({"tolerance": -1.0}, "tolerance must be a positive number, not -1.0."),
+        ({"damping": 1.0, "optimizer": "gamp"}, "damping must lie between 0 and below 1, not 1.0."),
+        ({"damping": 0.5}, "damping belongs to gamp, not to lbfgs."),
+        ({"learning_rate": 0.1}, "learning_rate belongs to gd, adam, fista, not to lbfgs."),
+        ({"trajectory": -2}, "trajectory must be a whole number of at least 0, not -2."),
+    ],
+)
+def test_wrong_settings_are_refused(options, sentence):
+    with pytest.raises(ProblemError) as caught:
+        TrainingSettings(**options)
+    assert str(caught.value) == sentence
+
+
+def test_problems_that_an_optimiser_cannot_train_are_refused():
+    with pytest.raises(ProblemError, match=r"^optimizer adam needs the ridge .*: use fista, gd or gamp\.$"):
+        TrainingSettings("adam").check(ELASTIC)
+    hinge = Problem().with_fields(
+        {"tokens.length": 1, "teacher.mixing": None, "positions.kind": "none", "loss.kind": "hinge"}
+    )
+    with pytest.raises(ProblemError, match=r"^loss\.kind hinge has a kink"):
+        TrainingSettings("gd").check(hinge)
+
+
+def test_starts():
+    instance = instance_of(PAPER.with_fields({"student.rank": 2}), 50)
+    geometry = instance.geometries[0]
+    mixed = initial_weights(instance, "mixed")[0].numpy()
+    np.testing.assert_array_equal(mixed[:, 0], geometry.teacher[:, 0])
+    along = geometry.positions[0] / np.linalg.norm(geometry.positions[0])
+    assert abs(mixed[:, 1] @ along) == pytest.approx(1, abs=1e-12)
+    uninformed = initial_weights(instance, "uninformed").numpy()
+    assert 0.08 < uninformed.std() < 0.12
+    given = np.arange(100.0).reshape(50, 2)
+    np.testing.assert_array_equal(initial_weights(instance, given)[1], given)
+    with pytest.raises(ExperimentError, match=r"^start has shape \(50, 3\), but must have \(50, 2\)"):
+        initial_weights(instance, np.zeros((50, 3)))
+    with pytest.raises(ExperimentError, match="not a finite number"):
+        initial_weights(instance, np.full((50, 2), np.nan))
