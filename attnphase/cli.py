@@ -174,6 +174,7 @@ _solver_options = _options(
     click.option("--method", default="newton", help="newton (default), anderson or damped."),
     click.option("--tolerance", type=float, help="On the undamped relative residual."),
     click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
+    click.option("--backend", default="numba", help="Of the local problem: numba (default), torch or cuda."),
 )
 
 _allow_unconverged = click.option(
@@ -196,10 +197,10 @@ def _problem(problem_file: Path | None, changes: Sequence[str]) -> Problem:
     return problem.with_fields(dict(map(parse_setting, changes))) if changes else problem
 
 
-def _settings(method: str, tolerance: float | None, max_maps: int | None) -> SolverSettings:
+def _settings(method: str, tolerance: float | None, max_maps: int | None, backend: str) -> SolverSettings:
     from attnphase.solve import SolverSettings
 
-    given = {"method": method, "tolerance": tolerance, "max_maps": max_maps}
+    given = {"method": method, "tolerance": tolerance, "max_maps": max_maps, "backend": backend}
     return SolverSettings(**{name: value for name, value in given.items() if value is not None})
 
 
@@ -235,6 +236,7 @@ def solve(
     method: str,
     tolerance: float | None,
     max_maps: int | None,
+    backend: str,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -247,7 +249,7 @@ def solve(
     from attnphase.dataset import check_output, save_dataset, to_json
     from attnphase.solve import solve as solve_problem
 
-    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps)
+    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
     if output is not None:
         check_output(output, force)
     ds = solve_problem(problem, alpha, branch, **asdict(settings))
@@ -288,6 +290,7 @@ def sweep(
     method: str,
     tolerance: float | None,
     max_maps: int | None,
+    backend: str,
     output: Path,
     force: bool,
     workers: int | None,
@@ -299,7 +302,7 @@ def sweep(
 
     Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
     """
-    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps)
+    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
     ds = _sweep(
         "run the same command again with --resume",
         problem=problem,

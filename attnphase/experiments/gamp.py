@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 
 _CURVATURE_FLOOR = 0.05  # of a row problem, relative to the mean; the fixed points do not depend on it
 _DIFFERENCE = 1e-6  # step of the row problem's numerical response
+_NEGLIGIBLE = 1e-10  # relative to the root mean square of the weights
 _START_VARIANCE = 0.5  # of the weights, in units of 1 / lambda, as where the theory's branches start
 
 
@@ -103,7 +104,10 @@ class Gamp:
         source = pull_back(samples.tokens, residual) + torch.einsum("bdij,bdj->bdi", curvature, before)
         weights, c = self._rows(curvature, source)
         keep = self.damping
-        self.weights = keep * before + (1 - keep) * weights
+        damped = keep * before + (1 - keep) * weights
+        # a damped weight whose undamped value is zero tends to zero without reaching it
+        negligible = damped.abs() <= _NEGLIGIBLE * before.square().mean(dim=(1, 2), keepdim=True).sqrt()
+        self.weights = torch.where((weights == 0) & negligible, weights, damped)
         self._c = keep * self._c + (1 - keep) * c
         self.moved = (self.weights - before).square().sum(dim=(1, 2)).sqrt() / before.square().sum(dim=(1, 2)).sqrt()
         self._steps += 1

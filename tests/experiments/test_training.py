@@ -80,7 +80,7 @@ def test_defaults_are_the_papers():
     "problem", [PAPER, UNTIED, PAPER.with_fields({"student.rank": 2})], ids=["tied", "untied", "r=2"]
 )
 def test_optimisers_find_one_minimum(problem):
-    """From the teacher: L-BFGS and GAMP end at the same critical point of the risk, and gradient descent near it."""
+    """From the teacher L-BFGS and GAMP end at one critical point; gradient descent falls back to it."""
     instance = instance_of(problem, 60, 3.0)
     risk, start = Risk.of(instance), initial_weights(instance, "semantic")
     ends = {}
@@ -91,9 +91,13 @@ def test_optimisers_find_one_minimum(problem):
         value, gradient = risk.smooth(trained.weights)
         assert risk.stationarity(trained.weights, gradient).max() <= (settings.tolerance or 0) * 1.01
         ends[name] = value
+        found = trained.weights
     torch.testing.assert_close(ends["gamp"], ends["lbfgs"], rtol=1e-9, atol=0)
-    descended = train(instance, risk, start, TrainingSettings("gd", steps=3000))
-    torch.testing.assert_close(risk.value(descended.weights), ends["lbfgs"], rtol=1e-4, atol=0)
+    noise = torch.randn(start.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    displaced = found + 0.05 * noise
+    assert (risk.value(displaced) > 1.0005 * ends["lbfgs"]).all()
+    descended = train(instance, risk, displaced, TrainingSettings("gd", steps=3000))
+    torch.testing.assert_close(risk.value(descended.weights), ends["lbfgs"], rtol=1e-6, atol=0)
 
 
 def test_sparse_optimisers_find_one_minimum_with_the_same_zeros():
@@ -105,7 +109,7 @@ def test_sparse_optimisers_find_one_minimum_with_the_same_zeros():
         assert trained.status.tolist() == [RunStatus.converged] * 2, name
         ends[name] = trained.weights
     zeros = ends["fista"] == 0
-    assert 0.2 < float(zeros.double().mean()) < 0.9
+    assert 0.1 < float(zeros.double().mean()) < 0.9
     assert torch.equal(ends["gamp"] == 0, zeros)
     torch.testing.assert_close(ends["gamp"], ends["fista"], rtol=1e-5, atol=1e-6)
     descended = train(instance, risk, start, TrainingSettings("gd", steps=3000))
