@@ -125,6 +125,7 @@ class Lbfgs:
         self._variables = [self.weights[s : s + 1].clone() for s in range(len(weights))]
         self._solvers = [self._solver(variable) for variable in self._variables]
         self._last = [self._evaluate(s) for s in range(len(weights))]
+        self._stuck = [False] * len(weights)  # rounding hides the risk's slope from the line search
 
     def _solver(self, variable: Tensor) -> torch.optim.LBFGS:
         # the tolerance of torch is on the largest entry of the gradient
@@ -148,7 +149,7 @@ class Lbfgs:
         seen = self._last
         self._last = list(seen)
         for s, variable in enumerate(self._variables):
-            if not seen[s][1] > self._tolerance:
+            if self._stuck[s] or not seen[s][1] > self._tolerance:
                 continue
 
             def closure(s: int = s, variable: Tensor = variable) -> Tensor:
@@ -158,16 +159,18 @@ class Lbfgs:
 
             _minimise(self._solvers[s], closure)
             self._last[s] = self._evaluate(s)
+            self._stuck[s] = torch.equal(self.weights[s], variable[0])
             self.weights[s] = variable[0]
         return Progress(torch.stack([v for v, _ in seen]), torch.stack([n for _, n in seen]), before)
 
     def state(self) -> dict[str, Any]:
         """Weights and the memories of curvature."""
-        return {"weights": self.weights, "solvers": [solver.state_dict() for solver in self._solvers]}
+        solvers = [solver.state_dict() for solver in self._solvers]
+        return {"weights": self.weights, "solvers": solvers, "stuck": self._stuck}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
-        self.weights = state["weights"].clone()
+        self.weights, self._stuck = state["weights"].clone(), list(state["stuck"])
         for s, variable in enumerate(self._variables):
             variable.copy_(self.weights[s : s + 1])
             self._solvers[s].load_state_dict(state["solvers"][s])

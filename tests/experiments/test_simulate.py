@@ -1,0 +1,334 @@
+"""Experiments as users run them: datasets, checkpoints and kills, refusals, memory, the command line, no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+
+pytest.importorskip("torch", reason="experiments need PyTorch")
+
+import torch
+
+import attnphase as ap
+from attnphase.cli import main
+from attnphase.dataset import DatasetError, RunStatus
+from attnphase.experiments import memory
+from attnphase.experiments.errors import ExperimentError
+from attnphase.experiments.memory import MemoryNeed, runs_that_fit
+from attnphase.experiments.simulate import simulate
+from attnphase.problem import Problem, ProblemError
+
+PAPER = Problem.paper(omega=0.3)
+SMALL = {"dimension": 30, "seeds": 2, "test_samples": 50}
+
+
+def same(a: xr.Dataset, b: xr.Dataset) -> None:
+    """Every number is the same, bit by bit."""
+    assert set(a.data_vars) == set(b.data_vars)
+    for name in a.data_vars:
+        np.testing.assert_array_equal(a[name].to_numpy(), b[name].to_numpy(), err_msg=str(name))
+
+
+def test_the_result_is_a_dataset_of_the_schema(tmp_path):
+    ds = simulate(PAPER, [1.0, 1.8], ["semantic", "positional"], [20, 30], 3, test_samples=80, seed=4, trajectory=10)
+    assert ds["status"].dims == ("start", "dimension", "alpha", "seed")
+    assert ds["theta"].dims == ("start", "dimension", "alpha", "seed", "token", "row", "teacher")
+    assert ds.attrs["seed"] == 4
+    assert ds.attrs["rule"].startswith("lbfgs (steps 2000; tolerance 1e-08), float64")
+    ap.save_dataset(ds, tmp_path / "runs.nc")
+    xr.testing.assert_identical(ap.load_dataset(tmp_path / "runs.nc"), ds)
+    # one start's runs do not depend on the others, and the seed decides everything
+    part = simulate(PAPER, 1.8, "positional", 30, 3, test_samples=80, seed=4, trajectory=10)
+    same(part, ds.sel(start=["positional"], dimension=[30], alpha=[1.8]).isel(step=slice(part.sizes["step"])))
+    other = simulate(PAPER, 1.8, "positional", 30, 3, test_samples=80, seed=5)
+    assert (other["test_error"].to_numpy() != part["test_error"].to_numpy()).all()
+
+
+def test_mixtures_have_their_clusters_dimension():
+    problem = PAPER.with_fields(
+        {
+            "tokens.kind": "mixture",
+            "tokens.clusters": [[{"sigma": 0.45, "mean": [0.7]}], [{"sigma": 0.6}, {"sigma": 0.4, "mean": [0.3]}]],
+            "tokens.law": {"kind": "table", "table": [[0.3, 0.7]]},
+        }
+    )
+    ds = ap.validate_dataset(simulate(problem, 2.0, "semantic", 30, 2, "gd", steps=20, trajectory=10, test_samples=0))
+    assert ds["q"].dims[-4:] == ("token", "cluster", "row", "col")
+    assert ds["trajectory_m"].dims[-4:] == ("step", "token", "cluster", "row")
+    assert np.isnan(ds["m"].to_numpy()[..., 0, 1, :]).all()
+    assert np.isfinite(ds["m"].to_numpy()[..., 1, :, :]).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_precision(dtype):
+    ds = simulate(PAPER, 2.0, "semantic", 40, 2, "gd", steps=200, dtype=dtype, test_samples=200, seed=2)
+    double = simulate(PAPER, 2.0, "semantic", 40, 2, "gd", steps=200, test_samples=200, seed=2)
+    limit = 1e-4 if dtype == "float32" else 0
+    for name in ("training_loss", "test_error", "test_error_sampled", "theta"):
+        np.testing.assert_allclose(ds[name], double[name], rtol=limit)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+LONG = """
+import sys, torch
+torch.set_num_threads(1)
+from attnphase.experiments.simulate import simulate
+from attnphase.problem import Problem
+simulate(Problem.paper(omega=0.3), [1.5, 2.0], ["semantic", "positional"], 60, 3, {optimizer!r}, steps={steps},
+         trajectory=50, test_samples=60, checkpoint=sys.argv[1], checkpoint_interval=0.1{options})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("optimizer", "steps", "options"),
+    [
+        ("gd", 1500, {}),
+        ("adam", 1500, {}),
+        ("lbfgs", 2000, {"tolerance": 1e-13}),
+        ("gamp", 250, {"damping": 0.7, "tolerance": 1e-13}),
+    ],
+)
+def test_a_killed_experiment_goes_on_with_the_same_numbers(tmp_path, optimizer, steps, options):
+    path = tmp_path / "runs.checkpoint"
+    given = "".join(f", {name}={value}" for name, value in options.items())
+    code = LONG.format(optimizer=optimizer, steps=steps, options=given)
+    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code, str(path)])
+    seen = 0.0
+    for _ in range(2000):
+        time.sleep(0.05)
+        if process.poll() is not None:
+            break
+        if path.exists() and path.stat().st_mtime != seen:
+            seen = path.stat().st_mtime
+            content = torch.load(path, weights_only=True)
+            if len(content["finished"]) >= 3 and content["running"] is not None:
+                break
+    assert process.poll() is None, "the experiment had ended before it could be killed"
+    process.kill()
+    process.wait()
+    arguments = {"steps": steps, "trajectory": 50, "test_samples": 60, **options}
+    grid = (PAPER, [1.5, 2.0], ["semantic", "positional"], 60, 3, optimizer)
+    with pytest.warns(UserWarning, match=r"going on from this checkpoint \(\d+ runs are done\)"):
+        resumed = simulate(*grid, **arguments, checkpoint=path)
+    same(resumed, simulate(*grid, **arguments))
+
+
+def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
+    path = tmp_path / "c"
+    done = simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
+    with pytest.raises(ExperimentError, match="belongs to another experiment; remove it, or name another"):
+        simulate(PAPER, 2.1, "semantic", **SMALL, checkpoint=path)
+    with pytest.raises(ExperimentError, match="belongs to another experiment"):
+        simulate(PAPER.with_fields({"teacher.omega": 0.31}), 2.0, "semantic", **SMALL, checkpoint=path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        same(simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path), done)
+    whole = path.read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"no checkpoint", whole[:500] + b"\0" * 300 + whole[800:]):
+        path.write_bytes(damaged)
+        with pytest.raises(
+            ExperimentError, match=r"^.*c: this is not a checkpoint, or it is damaged \(.*\); remove it"
+        ):
+            simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
+    with pytest.raises(DatasetError, match="cannot be written"):
+        simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=tmp_path / "none" / "c", checkpoint_interval=0)
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_what_was_computed(tmp_path):
+    output = tmp_path / "runs.nc"
+    command = [
+        "-m",
+        "attnphase.cli",
+        "simulate",
+        "--alpha",
+        "2",
+        "--dimension",
+        "60",
+        "--seeds",
+        "3",
+        "--optimizer",
+        "gd",
+    ]
+    command += ["--steps", "4000", "--test-samples", "50", "-o", str(output)]
+    # a bar is drawn for terminals only
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORCE_COLOR": "1"}
+    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True, env=environment)
+    checkpoint = tmp_path / "runs.nc.checkpoint"
+    assert process.stderr is not None
+    seen = ""
+    while "step" not in seen:  # the bar shows that training is on
+        read = process.stderr.read(1)
+        assert read, "the experiment ended before it could be interrupted"
+        seen += read
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate()
+    assert process.returncode == 130
+    sentence = f"interrupted: what was computed is kept in {checkpoint}; run the same command again to go on."
+    assert sentence in rest.replace("\n", "")
+    assert checkpoint.exists()
+    assert not output.exists()
+    again = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
+    assert again.returncode == 0
+    assert not checkpoint.exists()
+    same(ap.load_dataset(output), simulate(PAPER, 2.0, "semantic", 60, 3, "gd", steps=4000, test_samples=50))
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"alpha": 0.0}, "alpha must be positive and finite, not 0.0."),
+        ({"alpha": "two"}, "alpha must be a number or a sequence of numbers, not 'two'."),
+        ({"alpha": 0.001}, "alpha = 0.001 at d = 30 gives no sample (n = alpha d, rounded)."),
+        ({"alpha": [1.0, 1.0]}, "alpha must have at least one value, and none twice."),
+        ({"start": "random"}, 'start must be one of semantic, positional, uninformed, mixed, not "random".'),
+        ({"start": 3}, "start must be one of semantic, positional, uninformed, mixed, several of them, or an array."),
+        ({"dimension": 2.5}, "dimension must be a whole number of at least 2, not 2.5."),
+        ({"seeds": 0}, "seeds must be a whole number of at least 1, not 0."),
+        ({"seed": -1}, "seed must be a whole number of at least 0, not -1."),
+        ({"test_samples": 1}, "test_samples must be 0, or at least 2 for a standard error."),
+        ({"dtype": "half"}, 'dtype must be float64 or float32, not "half".'),
+        ({"start": np.zeros((31, 1))}, "start is an array, which has one dimension: give that dimension alone."),
+    ],
+)
+def test_wrong_arguments_are_refused(options, sentence):
+    arguments = {"alpha": 2.0, "start": "semantic", "dimension": 30, "seeds": 2, **options}
+    with pytest.raises(ProblemError) as caught:
+        simulate(PAPER, **arguments)
+    assert str(caught.value) == sentence
+
+
+def test_memory_is_foreseen():
+    need = MemoryNeed.of(PAPER, 1000, 2000, "lbfgs", 0, 8)
+    assert 2000 * 2 * 1000 * 8 <= need.total < 1.5 * 2000 * 2 * 1000 * 8
+    assert MemoryNeed.of(PAPER, 1000, 2000, "gamp", 0, 8).total > need.total
+    place = {"dimension": 1000, "count": 2000, "length": 2}
+    assert runs_that_fit(need, 8, 2**34, **place) == 8
+    few = runs_that_fit(need, 800, 2**31, **place)
+    assert 0 < few * need.total <= 2**31
+    with pytest.raises(
+        ExperimentError, match=r"n L d = 4e\+06\) needs 0\.0 GiB, .*: the largest n L d that fits is about \d"
+    ):
+        runs_that_fit(need, 8, 2**29 + 2**25, **place)
+
+
+def test_little_memory_makes_small_groups_with_the_same_numbers(monkeypatch):
+    plenty = simulate(PAPER, 2.0, "semantic", 30, 5, test_samples=50)
+    need = MemoryNeed.of(PAPER, 30, 60, "lbfgs", 50, 8).total
+    monkeypatch.setattr(memory, "_OVERHEAD", 0)
+    monkeypatch.setattr("attnphase.experiments.simulate.available_memory", lambda device: int(2.5 * need / 0.6))
+    same(simulate(PAPER, 2.0, "semantic", 30, 5, test_samples=50), plenty)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_no_gpu_is_one_sentence():
+    with pytest.raises(ExperimentError, match=r"^no CUDA device is available: [^.]*\.$"):
+        simulate(PAPER, 2.0, **SMALL, device="cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device")
+@pytest.mark.parametrize("optimizer", ["gd", "lbfgs", "gamp"])
+def test_gpu_and_cpu_agree(optimizer):
+    on_cpu, on_gpu = (simulate(PAPER, 2.5, **SMALL, optimizer=optimizer, device=d) for d in ("cpu", "cuda"))
+    for name in ("training_loss", "test_error", "q", "theta"):
+        np.testing.assert_allclose(on_gpu[name], on_cpu[name], rtol=1e-6)
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+FAST = ["--alpha", "2", "--dimension", "30", "--seeds", "2", "--test-samples", "50"]
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_prints_writes_and_says_how_runs_ended(tmp_path):
+    output = tmp_path / "runs.nc"
+    code, out, _ = run("simulate", *FAST, "--start", "semantic", "--start", "positional", "-o", str(output))
+    assert code == 0
+    assert out.count("2 converged") == 2
+    assert not output.with_name("runs.nc.checkpoint").exists()
+    same(ap.load_dataset(output), simulate(PAPER, 2.0, ["semantic", "positional"], 30, 2, test_samples=50))
+    code, out, _ = run("simulate", *FAST, "--json", "--quiet")
+    assert code == 0
+    assert np.shape(json.loads(out)["theta"]) == (1, 1, 1, 2, 2, 1, 1)
+    code, out, err = run("simulate", *FAST, "--steps", "10", "--quiet")
+    assert code == 1
+    assert (
+        "2 of 2 runs not converged, the first start = semantic, dimension = 30, alpha = 2, seed = 0 (step_limit)" in err
+    )
+    assert run("simulate", *FAST, "--steps", "10", "--quiet", "--allow-unconverged")[0] == 0
+    # a fixed number of steps is no failure
+    assert run("simulate", *FAST, "--optimizer", "gd", "--steps", "10", "--quiet")[0] == 0
+    code, out, err = run("simulate", *FAST, "--optimizer", "gd", "--learning-rate", "900", "--quiet")
+    assert code == 1
+    assert "diverged at step" in err
+    assert "(diverged)" in err
+
+
+def test_a_diverged_run_keeps_its_last_finite_numbers():
+    with pytest.warns(
+        UserWarning, match=r"^semantic, d = 30, alpha = 2, seed 0: diverged at step \d+; its last finite"
+    ):
+        ds = simulate(PAPER, 2.0, "semantic", 30, 1, "gd", learning_rate=900.0, test_samples=0)
+    assert int(ds["status"].item()) == RunStatus.diverged
+    assert np.isfinite(ds["weight_norm"].item())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--alpha", "2", "--dimension", "big"], "'big' is not a whole number"),
+        (["--alpha", "2", "--optimizer", "gd", "--damping", "0.5"], "damping belongs to gamp, not to gd"),
+        (["--alpha", "2", "--dimension", "1"], "dimension must be a whole number of at least 2, not 1"),
+        (["--alpha", "2", "--device", "tpu"], "device"),
+        (["--alpha", "2", "-o", "no/folder/runs.nc"], "there is no folder no/folder"),
+    ],
+)
+def test_wrong_options_end_with_2(arguments, sentence):
+    result = subprocess.run(
+        [sys.executable, "-m", "attnphase.cli", "simulate", *arguments], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_torch_the_extra_is_named(tmp_path):
+    """A finder that hides torch, in a process of its own."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n",
+        encoding="utf-8",
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for arguments in (["simulate", "--alpha", "2"], ["solve", "--alpha", "2", "--backend", "torch"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "attnphase.cli", *arguments], capture_output=True, text=True, env=environment,
+            check=False,
+        )  # fmt: skip
+        assert result.returncode == 2
+        assert 'pip install "attnphase[torch]"' in result.stderr
+        assert result.stderr.count("\n") == 1
+    light = "import sys, attnphase, attnphase.cli; attnphase.solve; assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", light], env=environment, check=False).returncode == 0
+    assert Path(tmp_path, "sitecustomize.py").exists()
