@@ -405,6 +405,50 @@ def simulate(
 
 
 @main.command()
+@click.argument("name")
+@click.option("--size", type=click.Choice(["quick", "full"]), default="quick", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
+@click.option("--alpha", type=_NUMBERS, help="Other sample complexities than the size's.")
+@click.option("--dimension", type=_WHOLE_NUMBERS, help="Other dimensions, with commas.")
+@click.option("--seeds", type=int, help="Another number of instances.")
+@click.option("--optimizer", type=click.Choice(_OPTIMIZERS), help="Another optimiser.")
+@click.option("--steps", type=int, help="Another number of steps.")
+@click.option("--device", help="cpu or cuda.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the results."
+)
+@_force
+@_quiet
+def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet: bool, **overrides: Any) -> int:
+    """Run an experiment of the paper, with theory beside it.
+
+    NAME is fig2, fig3, fig7, correlated, rank2, untied, values, adam or agreement. Writes two datasets, a figure and a
+    text. An interrupted command goes on when it is given again. docs/experiments.md says what each takes.
+    """
+    from attnphase.experiments.paper import run_experiment
+
+    given = {key: value for key, value in overrides.items() if value is not None}
+    try:
+        run_experiment(
+            name,
+            output,
+            size,
+            seed=seed,
+            overrides=given,
+            force=force,
+            progress=not quiet,
+            say=lambda text: None if quiet else click.echo(text),
+        )
+    except KeyboardInterrupt:
+        click.echo(
+            f"attnphase: interrupted: finished runs are kept in {output}; run the same command again to go on.",
+            err=True,
+        )
+        raise click.exceptions.Exit(130) from None
+    return 0
+
+
+@main.command()
 @click.argument("theory", type=click.Path(path_type=Path))
 @click.argument("experiment", type=click.Path(path_type=Path))
 @click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the comparison, .png or .pdf.")

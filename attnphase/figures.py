@@ -29,7 +29,16 @@ if TYPE_CHECKING:
 
     from attnphase.compare import Comparison, Quantity
 
-__all__ = ["FIGURES", "comparison_figure", "fig2", "fig3", "loss_crossing", "save_figure"]
+__all__ = [
+    "FIGURES",
+    "comparison_figure",
+    "fig2",
+    "fig3",
+    "grid_figure",
+    "loss_crossing",
+    "save_figure",
+    "scatter_figure",
+]
 
 _STYLE: Any = {
     "font.family": "serif",
@@ -209,7 +218,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
         columns = min(3, len(names))
         rows = -(-len(names) // columns)
         figure = Figure(figsize=(2.4 * columns + 0.3, 2.1 * rows + 0.4), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
         starts = list(dict.fromkeys(q.start for q in comparison.quantities))
         for ax, name in zip(axes, names, strict=False):
             for i, start in enumerate(starts):
@@ -219,7 +228,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
                 elif chosen:
                     _along_dimension(ax, chosen[0], i - (len(starts) - 1) / 2)
             base, _, index = name.partition("[")
-            latex = comparison.theory[base].attrs["latex"].replace(r"\ell", index.rstrip("]").replace(",", "") or "")
+            latex = comparison.theory[base].attrs["latex"].replace(r"\ell", f"{{{index.rstrip(']')}}}")
             ax.set_ylabel(f"${latex}$")
             ax.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
             ax.set_xlabel(r"$\alpha$" if over_alpha else r"$1/d$")
@@ -234,6 +243,75 @@ def comparison_figure(comparison: Comparison) -> Figure:
             handles.append((marker, f"{start}, experiment{suffix}"))
         drawn, labels = zip(*handles, strict=True)
         figure.legend(drawn, labels, loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def grid_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
+    """Difference in training loss, semantic minus positional, over alpha and omega: experiment, and theory beside it.
+
+    Parameters
+    ----------
+    theory : xarray.Dataset
+        Branches semantic and positional over omega and alpha.
+    runs : xarray.Dataset
+        Starts semantic and positional over dimension, omega, alpha and seed; the largest dimension is drawn.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    runs = runs.isel(dimension=-1)
+    mean = runs["training_loss"].mean("seed")
+    measured = mean.sel(start="semantic") - mean.sel(start="positional")
+    expected = theory["training_loss"].sel(branch="semantic") - theory["training_loss"].sel(branch="positional")
+    unsettled = (theory["status"] != Status.converged).any("branch")
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(6.9, 2.9), layout="constrained")
+        axes = figure.subplots(1, 2, sharex=True, sharey=True)
+        label = r"$10^3\,(\epsilon_t^{\mathrm{sem}} - \epsilon_t^{\mathrm{pos}})$"
+        _map(axes[0], 1e3 * measured, label, True, xr.zeros_like(measured, dtype=bool))
+        _map(axes[1], 1e3 * expected, label, True, unsettled)
+        for ax in axes:
+            _contour(ax, expected, r"$\alpha_c$", "black")
+            ax.set_xlabel(_symbol(theory, "alpha"))
+        axes[0].set_ylabel(_symbol(theory, "omega"))
+        axes[0].set_title(rf"(a) experiment, $d={int(runs['dimension'])}$, with the theory's $\alpha_c$")
+        axes[1].set_title("(b) theory")
+    return figure
+
+
+def scatter_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
+    """Overlaps of single runs, and the minima of the theory.
+
+    Parameters
+    ----------
+    theory : xarray.Dataset
+        Branches semantic and positional at the runs' alpha.
+    runs : xarray.Dataset
+        Any starts and seeds.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(3.6, 3.3), layout="constrained")
+        ax = figure.subplots()
+        for start in map(str, runs["start"].to_numpy()):
+            chosen = runs.sel(start=start)
+            m, theta = _size(chosen, "m").to_numpy().ravel(), _size(chosen, "theta").to_numpy().ravel()
+            ax.plot(m, theta, ls="", marker=".", ms=4, alpha=0.5, color=_COLOURS[start], label=f"runs, {start} start")
+        for branch in map(str, theory["branch"].to_numpy()):
+            point = theory.sel(branch=branch).squeeze()
+            ax.plot(
+                _size(point, "m"), _size(point, "theta"), ls="", marker=_MARKERS[branch], ms=8, mec="black",
+                color=_COLOURS[branch], label=f"theory, {branch}", clip_on=False, zorder=3,
+            )  # fmt: skip
+        ax.set_xlabel(_entry(theory, "m"))
+        ax.set_ylabel(_entry(theory, "theta"))
+        ax.set_xlim(left=0)
+        ax.set_ylim(bottom=0)
+        ax.legend(frameon=False)
     return figure
 
 
