@@ -152,8 +152,8 @@ def _experiments() -> dict[str, PaperExperiment]:
             quick=Size((2.0,), (100,), 16, {"test_samples": 0}),
             full=Size((2.0,), (100,), 400),
         ),
-        # a second column can always lower the loss of a semantic or positional solution: training leaves them for
-        the mixed PaperExperiment(
+        # with a second column training leaves a semantic or positional solution for the mixed one
+        PaperExperiment(
             "agreement-rank2",
             "Theory against L-BFGS for a student of rank 2 at alpha = 2, with the correction in d",
             {"": _PAPER.with_fields({"student.rank": 2})},
