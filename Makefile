@@ -31,8 +31,9 @@ lint: $(STAMP) ## check lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-benchmark: $(STAMP) ## time the solver against the published recipe, and how it grows with the length
+benchmark: $(STAMP) ## time the solver, the risk and the growth with the length
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/risk.py
 	$(BIN)/python benchmarks/compare.py
 
 clean: ## remove the environment, the results and every cache

@@ -37,6 +37,9 @@ _SIGMAS = 5.0  # standard errors within which sampled quantities must agree
 _POINTS = (64, 256, 1024)  # Sobol points per replicate, for the rate of the standard errors
 _RATES = (-1.6, -0.35)  # slowest and fastest decay of a standard error with the number of nodes that is believed
 _RATE_OF_MONTE_CARLO = -0.5
+_DIMENSIONS, _SEEDS = (60, 120, 240), 12  # of the small experiment
+_TRAINED = 1e-6  # norm of its gradient / sqrt(d)
+_COMPARED = ("training_loss", "test_error", "weight_norm")
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,7 @@ def check(
     branch: str = "semantic",
     *,
     settings: SolverSettings | None = None,
+    experiment: bool = True,
     on_check: Callable[[Check], None] | None = None,
 ) -> Report:
     """Check a problem's equations, code and numbers against each other.
@@ -126,6 +130,8 @@ def check(
     branch : str
         Its branch.
     settings : SolverSettings, optional
+    experiment : bool
+        Whether small instances at finite d are trained, which needs PyTorch and takes a few seconds.
     on_check : callable, optional
         Called with every check as it is made.
 
@@ -140,7 +146,7 @@ def check(
     """
     settings = settings or SolverSettings()
     checks = []
-    for one in _checks(problem, alpha, branch, settings):
+    for one in _checks(problem, alpha, branch, settings, experiment):
         checks.append(one)
         if on_check is not None:
             on_check(one)
@@ -151,7 +157,7 @@ def _below(name: str, value: float, limit: float, detail: str) -> Check:
     return Check(name, bool(value <= limit), float(value), limit, detail)
 
 
-def _checks(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Iterator[Check]:
+def _checks(problem: Problem, alpha: float, branch: str, settings: SolverSettings, experiment: bool) -> Iterator[Check]:
     point = solve_point(problem, alpha, branch, settings=settings)
     converged = point.status is Status.converged
     yield Check(
@@ -174,6 +180,8 @@ def _checks(problem: Problem, alpha: float, branch: str, settings: SolverSetting
         for name in names:
             yield Check(name, None, math.nan, math.nan, "not tried: the fixed point was not reached")
     yield from _reductions(problem, alpha, branch, settings)
+    if experiment:
+        yield _experiment(problem, point)
 
 
 # ------------------------------------------------------------------------------------------------------- the local code
@@ -347,9 +355,12 @@ def _rate(problem: Problem, point: BranchPoint, settings: SolverSettings) -> Che
     errors = []
     for points in _POINTS:
         hats = _map_at(problem, point, points).channel.evaluate(point.alpha, point.restart.overlaps, Starts.COLD)
-        values = np.concatenate([hats.conjugates.q_hat.reshape(-1, hats.envelope.size), hats.envelope[None]])
-        scatter = values.std(axis=1, ddof=1) / np.abs(values).mean(axis=1).clip(1e-300)
-        errors.append(float(np.exp(np.mean(np.log(scatter.clip(1e-300))))))
+        scatter = []
+        # entries that vanish by symmetry say nothing by themselves: each quantity is taken as a whole
+        for values in (np.moveaxis(hats.conjugates.q_hat, 1, 0), hats.envelope[:, None]):
+            flat = values.reshape(len(values), -1)
+            scatter.append(np.linalg.norm(flat.std(axis=0, ddof=1)) / max(np.linalg.norm(flat.mean(axis=0)), 1e-300))
+        errors.append(float(np.exp(np.mean(np.log(np.clip(scatter, 1e-300, None))))))
     if errors[0] < 1e-12:
         return Check(name, None, math.nan, math.nan, "the integrand is exact on every rule")
     slope = float(np.polyfit(np.log(_POINTS), np.log(errors), 1)[0])
@@ -477,3 +488,42 @@ _REDUCTIONS: dict[str, Callable[..., Check]] = {
     ),
     "temperature": _cooled,
 }
+
+
+# --------------------------------------------------------------------------------------------------------- experiment
+
+
+def _experiment(problem: Problem, point: BranchPoint) -> Check:
+    """Small instances, trained from the branch's start, against the theory after a correction in 1/d."""
+    from attnphase.compare import compare
+    from attnphase.dataset import from_points
+    from attnphase.extras import MissingExtraError, require_torch
+
+    name = "experiment at finite d"
+    try:
+        require_torch()
+    except MissingExtraError as error:
+        return Check(name, None, math.nan, math.nan, f"not tried: {error}")
+    if point.status is not Status.converged:
+        return Check(name, None, math.nan, math.nan, "not tried: the fixed point was not reached")
+    import attnphase
+    from attnphase.experiments.errors import ExperimentError
+
+    optimizer = "lbfgs" if problem.regularizer.kind == "ridge" else "fista"
+    options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1}
+    try:
+        runs = attnphase.simulate(problem, point.alpha, point.branch, _DIMENSIONS, _SEEDS, optimizer, **options)
+    except (ProblemError, ExperimentError) as error:
+        return Check(name, None, math.nan, math.nan, f"not tried: {error}")
+    quantities = [q for q in compare(from_points([point]), runs).quantities if q.name in _COMPARED]
+    known = [q for q in quantities if math.isfinite(q.z)]
+    if not known:
+        return Check(name, None, math.nan, math.nan, "no quantity has a standard error")
+    detail = f"{optimizer} at d = {', '.join(map(str, _DIMENSIONS))}, {_SEEDS} instances each: " + ", ".join(
+        f"{q.name} {q.z:+.1f}" for q in known
+    )
+    loss = next((q for q in known if q.name == "training_loss"), None)
+    if loss is not None and loss.z < -_SIGMAS:
+        left = f"the runs left this branch for a lower minimum (training loss {loss.z:+.1f} standard errors)"
+        return Check(name, None, math.nan, math.nan, left)
+    return _below(name, max(abs(q.z) for q in known), _SIGMAS, f"{detail} standard errors of the limit")

@@ -481,6 +481,7 @@ def compare(theory: Path, experiment: Path, figure_file: Path | None, force: boo
 @_problem_options
 @click.option("--alpha", type=float, default=1.5, show_default=True, help="Sample complexity of the point checked.")
 @click.option("--branch", type=click.Choice(_BRANCHES), default="semantic", show_default=True)
+@click.option("--experiment/--no-experiment", default=True, help="Train small instances too, if PyTorch is there.")
 @_json
 @_quiet
 def check(
@@ -488,6 +489,7 @@ def check(
     changes: tuple[str, ...],
     alpha: float,
     branch: str,
+    experiment: bool,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -501,7 +503,13 @@ def check(
 
     problem = _problem(problem_file, changes)
     with Console(stderr=True, quiet=quiet).status("solving") as status:
-        report = check_problem(problem, alpha, branch, on_check=lambda one: status.update(f"done: {one.name}"))
+        report = check_problem(
+            problem,
+            alpha,
+            branch,
+            experiment=experiment,
+            on_check=lambda one: status.update(f"done: {one.name}"),
+        )
     if as_json:
         click.echo(report.to_json())
     elif not quiet:
