@@ -174,7 +174,7 @@ def _experiments() -> dict[str, PaperExperiment]:
         ),
         PaperExperiment(
             "agreement",
-            "Theory against L-BFGS, or proximal gradients, for several kinds of problem at alpha = 2, with the correction in d",
+            "Theory against L-BFGS or proximal gradients at alpha = 2, with the correction in d",
             {
                 "tied": _PAPER,
                 "untied": _PAPER.with_fields({"student.tied": False}),

@@ -1,0 +1,190 @@
+"""Theory against experiment: frames, standard errors, fits, refusals; synthetic runs whose answer is known."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+
+pytest.importorskip("torch", reason="experiments need PyTorch")
+
+import attnphase as ap
+from attnphase.cli import main
+from attnphase.compare import CompareError, compare
+from attnphase.dataset import RunStatus
+from attnphase.problem import Problem
+
+FEW = {"integration.rule": "sobol", "integration.nodes": 64}
+PAPER = Problem.paper(omega=0.3).with_fields(FEW)
+GRID = ([50, 100, 200], 4)
+
+
+def experiment(problem: Problem, starts: list[str], alpha: float = 2.0) -> xr.Dataset:
+    """Runs of hardly any training: a frame to write numbers into."""
+    return ap.simulate(problem, alpha, starts, GRID[0], GRID[1], "gd", steps=1, test_samples=0).copy(deep=True)
+
+
+def written(runs: xr.Dataset, point: xr.Dataset, noise: float, slope: float, transform=None) -> xr.Dataset:
+    """Runs that have the theory's numbers plus slope/d plus noise of zero mean, each in a frame of its own."""
+    generator = np.random.default_rng(8)
+    for name in ("q", "m", "theta", "training_loss", "test_error", "weight_norm"):
+        for j, d in enumerate(GRID[0]):
+            values = np.repeat(point[name].to_numpy()[None], GRID[1], axis=0)
+            kicks = generator.standard_normal(values.shape)
+            kicks -= kicks.mean(axis=0)
+            values = values * (1 + slope / d + noise * kicks)
+            if name == "q":
+                values = (values + values.swapaxes(-1, -2)) / 2
+            if transform is not None:
+                values = transform(name, values)
+            runs[name].to_numpy()[0, j, 0] = values
+    return runs
+
+
+@pytest.fixture(scope="module")
+def paper_point() -> xr.Dataset:
+    return ap.solve(PAPER, 2.0, "semantic")
+
+
+def test_differences_and_fits_are_those_written(paper_point):
+    runs = written(experiment(PAPER, ["semantic"]), paper_point, 0.02, 7.0)
+    comparison = compare(paper_point, runs)
+    loss = next(q for q in comparison.quantities if q.name == "training_loss")
+    theory = float(paper_point["training_loss"])
+    for one, d in zip(loss.measured, GRID[0], strict=True):
+        values = runs["training_loss"].sel(dimension=d).to_numpy().ravel()
+        assert one.value == pytest.approx(values.mean(), rel=1e-14)
+        assert one.value == pytest.approx(theory * (1 + 7 / d), rel=1e-12)
+        error = values.std(ddof=1) / 2
+        assert one.stderr == pytest.approx(error, rel=1e-12)
+        expected = one.difference / math.hypot(error, float(paper_point["training_loss_stderr"]))
+        assert one.z == pytest.approx(expected, rel=1e-12)
+    assert loss.limit is not None
+    assert loss.limit.value == pytest.approx(theory, rel=1e-10)
+    assert loss.limit.slope == pytest.approx(7 * theory, rel=1e-8)
+    assert loss.limit.chi2 < 1e-12
+    assert loss.limit.degrees_of_freedom == 1
+    overlaps = [q for q in comparison.quantities if q.name[0] in "qmt" and "error" not in q.name]
+    assert len(overlaps) == 7  # q, m, theta of two tokens, and the training loss
+    assert max(abs(q.limit.difference) for q in overlaps if q.limit is not None) < 1e-10
+    # the text has them all
+    assert "training_loss" in comparison.text()
+    parsed = json.loads(comparison.to_json())
+    assert parsed["worst"] == pytest.approx(comparison.worst)
+    assert len(parsed["quantities"]) == len(comparison.quantities)
+
+
+def test_a_wrong_theory_is_seen(paper_point):
+    runs = written(experiment(PAPER, ["semantic"]), paper_point, 0.01, 0.0)
+    wrong = paper_point.copy(deep=True)
+    wrong["theta"] *= 1.05
+    comparison = compare(wrong, runs)
+    assert not comparison.within(3)
+    assert {q.name for q in comparison.quantities if abs(q.z) > 3} == {"theta[1,1,1]", "theta[2,1,1]"}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_overlaps_are_compared_up_to_rotations_and_signs(tied):
+    """Rank 2: every run is turned by a rotation of its columns and a sign of the teacher, which nothing may notice."""
+    problem = PAPER.with_fields({"student.rank": 2, "teacher.rank": 2, "student.tied": tied})
+    point = ap.solve(problem, 1.5, "semantic")
+    generator = np.random.default_rng(3)
+    turns, signs = [], []
+    for _ in range(GRID[1]):
+        turn = np.linalg.qr(generator.standard_normal((2, 2)))[0]
+        turns.append(turn if tied else np.kron(np.eye(2), turn))
+        signs.append(np.diag(generator.choice([-1.0, 1.0], 2)))
+
+    def transform(name, values):
+        if name == "q":
+            return np.stack([A @ v @ A.T for A, v in zip(turns, values, strict=True)])
+        if name == "m":
+            return np.stack([v @ A.T for A, v in zip(turns, values, strict=True)])
+        if name == "theta":
+            return np.stack([A @ v @ B for A, B, v in zip(turns, signs, values, strict=True)])
+        return values
+
+    runs = written(experiment(problem, ["semantic"], 1.5), point, 1e-4, 0.0, transform)
+    comparison = compare(point, runs)
+    for name in ("q[1,1,1]", "q[2,1,2]", "theta[1,1,1]", "theta[2,2,2]", "theta[1,1,2]"):
+        found = next(q for q in comparison.quantities if q.name == name)
+        assert abs(found.measured[-1].difference) < 2e-3 * np.abs(point[name[: name.index("[")]].to_numpy()).max(), name
+
+
+def test_lasso_columns_are_permuted_but_not_rotated():
+    problem = PAPER.with_fields(
+        {"student.rank": 2, "regularizer.kind": "elastic-net", "regularizer.strength": 0.002, "regularizer.ridge": 0.01}
+    )
+    from attnphase.compare import _Frame
+
+    frame = _Frame.of(problem)
+    assert not frame.rotates
+    assert len({A.tobytes() for _, A, _ in frame.elements}) == 8  # signed permutations of two columns
+    assert _Frame.of(PAPER.with_fields({"student.rank": 2})).rotates
+
+
+def test_runs_that_diverged_are_left_out_and_late_ones_named(paper_point):
+    runs = written(experiment(PAPER, ["semantic"]), paper_point, 0.01, 0.0)
+    runs["status"].to_numpy()[0, 0, 0, 0] = RunStatus.diverged
+    runs["training_loss"].to_numpy()[0, 0, 0, 0] = 1e9
+    runs["status"].to_numpy()[0, 1, 0, :2] = RunStatus.unsettled
+    comparison = compare(paper_point, runs)
+    assert comparison.excluded == (
+        "semantic, alpha = 2, d = 50: of 4 runs 1 diverged: not counted.",
+        "semantic, alpha = 2, d = 100: of 4 runs 2 unsettled: counted, though not converged.",
+    )
+    loss = next(q for q in comparison.quantities if q.name == "training_loss")
+    assert [one.runs for one in loss.measured] == [3, 4, 4]
+    assert loss.measured[0].value < 1
+
+
+def test_single_runs_have_no_z(paper_point):
+    runs = ap.simulate(PAPER, 2.0, "semantic", 40, 1, "gd", steps=1, test_samples=0)
+    comparison = compare(paper_point, runs)
+    assert math.isnan(comparison.worst)
+    assert not comparison.within()
+    assert "run more than one seed" in comparison.text()
+
+
+def test_theory_from_a_sweep_and_other_integration_rules_fit(paper_point):
+    runs = experiment(PAPER, ["semantic"])
+    other = PAPER.with_fields({"integration.nodes": 128, "teacher.omega": 0.1})
+    grid = ap.sweep(other, alpha=[1.9, 2.0], omega=[0.2, 0.3], branches=("semantic",), workers=1)
+    comparison = compare(grid, runs)
+    loss = next(q for q in comparison.quantities if q.name == "training_loss")
+    assert loss.theory == pytest.approx(float(paper_point["training_loss"]), rel=0.02)
+
+
+def test_what_does_not_belong_together_is_refused(paper_point, tmp_path):
+    runs = experiment(PAPER, ["semantic"])
+    with pytest.raises(CompareError, match=r'the theory must be a dataset of kind "points", but is "experiments"'):
+        compare(runs, runs)
+    with pytest.raises(CompareError, match=r'the experiment must be a dataset of kind "experiments", but is "points"'):
+        compare(paper_point, paper_point)
+    with pytest.raises(
+        CompareError, match=r"different problems: regularizer\.strength is 0\.02 in the theory and 0\.01"
+    ):
+        compare(ap.solve(PAPER.with_fields({"regularizer.strength": 0.02}), 2.0), runs)
+    with pytest.raises(CompareError, match=r"the theory has no alpha = 2, which the experiment has: solve there"):
+        compare(ap.solve(PAPER, 1.9), runs)
+    with pytest.raises(CompareError, match=r'the theory has no branch "positional", where the experiment starts'):
+        compare(paper_point, experiment(PAPER, ["positional"]))
+    grid = ap.sweep(PAPER, alpha=[2.0], omega=[0.2], branches=("semantic",), workers=1)
+    with pytest.raises(CompareError, match=r"the theory has no omega = 0\.3, which the experiment has"):
+        compare(grid, runs)
+    theory, experiment_file = tmp_path / "theory.nc", tmp_path / "runs.nc"
+    ap.save_dataset(paper_point, theory)
+    ap.save_dataset(runs, experiment_file)
+    result = CliRunner().invoke(
+        main, ["compare", str(theory), str(experiment_file), "--figure", str(tmp_path / "c.png")]
+    )
+    assert result.exit_code == 0
+    assert "a of a + b/d" in result.stdout
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    swapped = CliRunner().invoke(main, ["compare", str(experiment_file), str(theory)])
+    assert swapped.exit_code == 2
+    assert 'the theory must be a dataset of kind "points"' in swapped.stderr
