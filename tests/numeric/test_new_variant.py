@@ -44,6 +44,9 @@ def test_the_page_runs_and_its_variant_is_solved_and_consistent(capsys):
     printed = capsys.readouterr().out
     assert "status = 0" in printed
     assert "all checks passed" in printed
+    assert any(one.name == "experiment at finite d" and one.passed for one in report.checks)
+    assert namespace["comparison"].within(3)
+    assert "a of a + b/d" in printed
     # the formula of the page is the same score
     (toml,) = blocks("toml")
     same = ap.solve(ap.Problem.from_toml(toml), alpha=2.0, branch="semantic")
