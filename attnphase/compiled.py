@@ -248,7 +248,6 @@ class ReferenceBackend:
         return np.array(losses), np.stack(gradients)
 
 
-@lru_cache(maxsize=32)
 def torch_module(problem: Problem, *, finite: bool) -> ModuleType:
     """The local problem of a problem's model printed for torch, in the limit or of samples at finite d.
 
@@ -257,6 +256,7 @@ def torch_module(problem: Problem, *, finite: bool) -> ModuleType:
     return _printed(ModelKey.of(problem, finite=finite), "torch")
 
 
+@lru_cache(maxsize=32)
 def _printed(key: ModelKey, backend: str) -> ModuleType:
     from derivations.codegen import local_problem_source
 

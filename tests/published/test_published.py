@@ -3,11 +3,15 @@
 All at the paper's setting, omega = 0.3; the tables and their sources are in ``data/reference``.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import attnphase as ap
 from attnphase.baseline import linear_test_error
 from attnphase.branches import follow, thresholds
+from attnphase.compare import compare
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 from attnphase.reference import read_reference
@@ -115,3 +119,32 @@ def test_thresholds():
     # published with the biased rule: 1.451; the bias of its test error moves it by a few per cent
     assert float(found["alpha_l"][0]) == pytest.approx(1.451, rel=0.05)
     assert float(found["alpha_l_stderr"][0]) < 5e-3
+
+
+# --- shipped experiments ----------------------------------------------------------------------------------------------
+
+EXPERIMENTS = Path(__file__).parents[2] / "data" / "experiments"
+
+
+def test_shipped_gradient_descent_reproduces_figure_7():
+    """The published means at four dimensions lie where our runs of the same training do, in standard errors."""
+    pytest.importorskip("torch", reason="the table of published numbers is part of the experiments")
+    from attnphase.experiments.paper import published_table
+
+    lines = published_table("fig7_scaling", ap.load_dataset(EXPERIMENTS / "fig7-runs.nc")).splitlines()[1:]
+    z = np.array([float(line.split()[-1]) for line in lines])
+    assert len(z) == 32
+    assert np.abs(z).max() < 3.5
+    # 32 deviations of unit variance
+    assert np.sqrt((z**2).mean()) < 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tied", "untied"])
+def test_shipped_runs_up_to_d_2000_agree_with_theory(name):
+    runs = ap.load_dataset(EXPERIMENTS / f"agreement-{name}-runs.nc")
+    assert runs["dimension"].to_numpy().tolist() == [500, 1000, 2000]
+    problem = Problem.from_toml(runs.attrs["problem"])
+    theory = ap.sweep(problem, alpha=[2.0], branches=("semantic", "positional"), workers=1)
+    comparison = compare(theory, runs)
+    assert comparison.within(3.0), comparison.text()
