@@ -39,8 +39,8 @@ def test_theory_and_training_agree(name, branch):
     seeds = 10 if sparse else 20
     theory = ap.solve(problem, 2.0, branch)
     assert int(theory["status"]) == 0
-    options = {"seed": SEED, "test_samples": 0}
-    runs = ap.simulate(problem, 2.0, branch, DIMENSIONS, seeds, "fista" if sparse else "lbfgs", **options)
+    optimizer = "fista" if sparse else "lbfgs"
+    runs = ap.simulate(problem, 2.0, branch, DIMENSIONS, seeds, optimizer, seed=SEED, test_samples=0)
     assert (runs["status"] == 0).all()
     comparison = compare(theory, runs)
     limits = {q.name: q.limit for q in comparison.quantities}

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from attnphase.experiments.simulate import simulate
 from attnphase.problem import Problem, ProblemError
 
 PAPER = Problem.paper(omega=0.3)
-SMALL = {"dimension": 30, "seeds": 2, "test_samples": 50}
+SMALL: dict[str, Any] = {"dimension": 30, "seeds": 2, "test_samples": 50}
 
 
 def same(a: xr.Dataset, b: xr.Dataset) -> None:
@@ -119,7 +120,7 @@ def test_a_killed_experiment_goes_on_with_the_same_numbers(tmp_path, optimizer, 
     assert process.poll() is None, "the experiment had ended before it could be killed"
     process.kill()
     process.wait()
-    arguments = {"steps": steps, "trajectory": 50, "test_samples": 60, **options}
+    arguments: dict[str, Any] = {"steps": steps, "trajectory": 50, "test_samples": 60, **options}
     grid = (PAPER, [1.5, 2.0], ["semantic", "positional"], 60, 3, optimizer)
     with pytest.warns(UserWarning, match=r"going on from this checkpoint \(\d+ runs are done\)"):
         resumed = simulate(*grid, **arguments, checkpoint=path)
@@ -208,7 +209,7 @@ def test_ctrl_c_keeps_what_was_computed(tmp_path):
     ],
 )
 def test_wrong_arguments_are_refused(options, sentence):
-    arguments = {"alpha": 2.0, "start": "semantic", "dimension": 30, "seeds": 2, **options}
+    arguments: dict[str, Any] = {"alpha": 2.0, "start": "semantic", "dimension": 30, "seeds": 2, **options}
     with pytest.raises(ProblemError) as caught:
         simulate(PAPER, **arguments)
     assert str(caught.value) == sentence
