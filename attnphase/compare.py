@@ -131,7 +131,7 @@ class Comparison:
     problem : Problem
     quantities : tuple of Quantity
     excluded : tuple of str
-        Runs that were not counted, one sentence for each place.
+        Runs that were not counted and quantities that were left out, one sentence each.
     theory, experiment : xarray.Dataset
         What was compared; of the theory, the part that belongs to the experiment.
     """
@@ -167,6 +167,8 @@ class Comparison:
             f" {self.worst:.1f}."
             if known
             else "no quantity has a standard error: run more than one seed."
+            if self.quantities
+            else "there is no run to compare."
         )
         return "\n".join(lines).strip("\n")
 
@@ -246,6 +248,8 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
         One of them does not follow its schema.
     """
     for ds, kind, what in ((theory, "points", "theory"), (experiment, "experiments", "experiment")):
+        if not isinstance(ds, xr.Dataset):
+            raise CompareError(f"the {what} must be an xarray.Dataset, not a {type(ds).__name__}: load it first.")
         validate_dataset(ds)
         if ds.attrs["schema"] != kind:
             raise CompareError(f'the {what} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')
@@ -262,7 +266,7 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
             point = _point(theory, start, alpha)
             runs = experiment.sel(start=start, alpha=alpha)
             excluded += _excluded(runs, start, alpha)
-            quantities += _quantities(point, runs, frame, start, alpha)
+            quantities += _quantities(point, runs, frame, start, alpha, excluded)
     return Comparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
 
 
@@ -332,7 +336,10 @@ def _excluded(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
                 yield f"{start}, alpha = {alpha:g}, d = {d}: of {len(status)} runs {kinds}: {verb}."
 
 
-def _quantities(point: xr.Dataset, runs: xr.Dataset, frame: _Frame, start: str, alpha: float) -> Iterator[Quantity]:
+def _quantities(
+    point: xr.Dataset, runs: xr.Dataset, frame: _Frame, start: str, alpha: float, excluded: list[str]
+) -> Iterator[Quantity]:
+    """What can be compared; sentences about what cannot go to `excluded`."""
     dimensions = [int(d) for d in runs["dimension"].to_numpy()]
     samples: list[dict[str, Array]] = []
     for d in dimensions:
@@ -345,8 +352,11 @@ def _quantities(point: xr.Dataset, runs: xr.Dataset, frame: _Frame, start: str, 
         theory, error = point[source].to_numpy(), point[f"{source}_stderr"].to_numpy()
         for index in _entries(name, np.shape(theory)):
             values = [sample[name][(slice(None), *index)] for sample in samples]
-            if not np.isfinite(theory[index]) or not all(np.isfinite(v).all() for v in values):
-                continue
+            if not np.isfinite(theory[index]) or all(np.isnan(v).all() for v in values):
+                continue  # the problem, or the optimiser, does not have it
+            if not all(np.isfinite(v).all() for v in values):
+                excluded.append(f"{start}, alpha = {alpha:g}: {name} is not a number in some runs: left out.")
+                break
             if name == "density" and theory[index] == 1:
                 continue  # a ridge has no zeros
             label = f"{name}[{','.join(str(i + 1) for i in index)}]" if index else name

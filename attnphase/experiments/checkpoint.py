@@ -6,9 +6,14 @@ import hashlib
 import io
 import json
 import pickle
+import signal
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -16,9 +21,10 @@ import torch
 from attnphase.dataset import write_file
 from attnphase.experiments.errors import ExperimentError
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "interruptions_deferred"]
 
-_VERSION = 1
+_MAGIC = b"attnphase checkpoint 1\n"  # followed by the SHA-256 of the rest, which torch does not check
+_DIGEST = 32
 
 
 @dataclass
@@ -64,14 +70,16 @@ class Checkpoint:
         if self.path is None or not self.path.exists():
             return False
         try:
-            content = torch.load(io.BytesIO(self.path.read_bytes()), map_location="cpu", weights_only=True)
-            version, fingerprint = content["version"], content["fingerprint"]
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError) as error:
+            whole = self.path.read_bytes()
+            digest, image = whole[len(_MAGIC) : len(_MAGIC) + _DIGEST], whole[len(_MAGIC) + _DIGEST :]
+            if not whole.startswith(_MAGIC) or hashlib.sha256(image).digest() != digest:
+                raise ValueError("digest")
+            content = torch.load(io.BytesIO(image), map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
             raise ExperimentError(
-                f"{self.path}: this is not a checkpoint, or it is damaged ({type(error).__name__}); remove it to start"
-                " afresh."
+                f"{self.path}: this is not a checkpoint, or it is damaged ({error}); remove it to start afresh."
             ) from None
-        if version != _VERSION or fingerprint != self.fingerprint:
+        if content["fingerprint"] != self.fingerprint:
             raise ExperimentError(
                 f"{self.path}: this checkpoint belongs to another experiment; remove it, or name another with"
                 " --checkpoint (checkpoint=)."
@@ -87,14 +95,41 @@ class Checkpoint:
         """Write what is there now."""
         if self.path is None:
             return
-        content = {
-            "version": _VERSION,
+        state = {
             "fingerprint": self.fingerprint,
             "plan": self.plan,
             "finished": self.finished,
             "running": self.running,
         }
         image = io.BytesIO()
-        torch.save(content, image)
-        write_file(self.path, image.getbuffer())
+        torch.save(state, image)
+        content = image.getvalue()
+        write_file(self.path, _MAGIC + hashlib.sha256(content).digest() + content)
         self._written = time.monotonic()
+
+
+@contextmanager
+def interruptions_deferred() -> Iterator[Callable[[], bool]]:
+    """A function that says whether Ctrl-C was pressed, or the process told to end, since.
+
+    An optimiser must not be interrupted within a step, where its state is half that of the next one.  A second Ctrl-C
+    does not wait.
+    """
+    asked = threading.Event()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    # other handlers are the caller's own affair, and only the main thread may set one
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    main = threading.current_thread() is threading.main_thread()
+    ours = {number: old for number, old in defaults.items() if main and signal.getsignal(number) is old}
+    for number in ours:
+        signal.signal(number, handler)
+    try:
+        yield asked.is_set
+    finally:
+        for number, old in ours.items():
+            signal.signal(number, old)

@@ -26,7 +26,7 @@ from attnphase.dataset import (
     by_cluster,
     from_runs,
 )
-from attnphase.experiments.checkpoint import Checkpoint
+from attnphase.experiments.checkpoint import Checkpoint, interruptions_deferred
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.device import device_of
 from attnphase.experiments.local_loss import LocalLoss
@@ -36,6 +36,7 @@ from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, train
 from attnphase.problem import Problem, ProblemError
+from attnphase.solve import LARGEST_ALPHA
 from attnphase.starts import BRANCHES
 
 __all__ = ["simulate"]
@@ -114,13 +115,15 @@ def simulate(
     ExperimentError
         The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
     """
+    if not isinstance(problem, Problem):
+        raise ProblemError("problem", f"problem must be an attnphase.Problem, not a {type(problem).__name__}.")
     grid = _Grid.of(problem, alpha, start, dimension, seeds, seed)
     settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory)
     settings.check(problem)
     _whole("test_samples", test_samples, 0)
     if test_samples == 1:
         raise ProblemError("test_samples", "test_samples must be 0, or at least 2 for a standard error.")
-    if dtype not in _DTYPES:
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ProblemError("dtype", f'dtype must be float64 or float32, not "{dtype}".')
     if not (isinstance(checkpoint_interval, Real) and checkpoint_interval >= 0):
         raise ProblemError(
@@ -134,8 +137,8 @@ def simulate(
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=2)
     experiment = _Experiment(grid, settings, loss, test_samples, kept)
     experiment.plan()
-    with _bar(progress, grid.size) as report:
-        experiment.run(report)
+    with _bar(progress, grid.size) as report, interruptions_deferred() as interrupted:
+        experiment.run(report, interrupted)
     return experiment.dataset()
 
 
@@ -160,7 +163,7 @@ class _Grid:
         elif isinstance(start, list | tuple) and start and all(isinstance(name, str) for name in start):
             starts = tuple(start)
         else:
-            starts, given = (GIVEN,), np.asarray(start)
+            starts, given = (GIVEN,), _array(start)
             if given.dtype.kind not in "fiu" or given.ndim < 2:
                 raise ProblemError(
                     "start", f"start must be one of {', '.join(BRANCHES)}, several of them, or an array."
@@ -171,8 +174,10 @@ class _Grid:
         alphas = _numbers("alpha", alpha)
         dimensions = tuple(_whole("dimension", d, 2) for d in np.atleast_1d(np.asarray(dimension, dtype=object)))
         for name, values in (("start", starts), ("alpha", alphas), ("dimension", dimensions)):
-            if not values or len(set(values)) < len(values):
-                raise ProblemError(name, f"{name} must have at least one value, and none twice.")
+            twice = [value for i, value in enumerate(values) if value in values[:i]]
+            if not values or twice:
+                what = f"has {twice[0]} twice: give it once" if twice else "must have at least one value"
+                raise ProblemError(name, f"{name} {what}.")
         if given is not None and (len(dimensions) > 1 or given.shape[-2] not in dimensions):
             raise ProblemError("start", "start is an array, which has one dimension: give that dimension alone.")
         grid = cls(problem, starts, given, dimensions, alphas, _whole("seeds", seeds, 1), _whole("seed", seed, 0))
@@ -221,9 +226,16 @@ def _numbers(name: str, values: Any) -> tuple[float, ...]:
         numbers = tuple(float(v) for v in np.atleast_1d(np.asarray(values, dtype=float)))
     except (TypeError, ValueError):
         raise ProblemError(name, f"{name} must be a number or a sequence of numbers, not {values!r}.") from None
-    if not all(np.isfinite(v) and v > 0 for v in numbers):
-        raise ProblemError(name, f"{name} must be positive and finite, not {values!r}.")
+    if not all(0 < v <= LARGEST_ALPHA for v in numbers):
+        raise ProblemError(name, f"{name} must be positive and at most {LARGEST_ALPHA:g}, not {values!r}.")
     return numbers
+
+
+def _array(start: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(start)
+    except ValueError:  # nested lists of different lengths
+        return np.empty(0, dtype=object)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
@@ -277,8 +289,12 @@ class _Experiment:
                 )
                 self.kept.plan.setdefault(f"{d} {a!r}", fit)
 
-    def run(self, report: Callable[[float, str], None]) -> None:
-        """Train all that is not finished; `report` takes the number of runs done and a text."""
+    def run(self, report: Callable[[float, str], None], interrupted: Callable[[], bool]) -> None:
+        """Train all that is not finished.
+
+        `report` takes the number of runs done and a text; where `interrupted` says so, what there is is kept and
+        `KeyboardInterrupt` raised.
+        """
         for d in self.grid.dimensions:
             for a in self.grid.alphas:
                 size = self.kept.plan[f"{d} {a!r}"]
@@ -290,26 +306,28 @@ class _Experiment:
                         count = self.grid.count(d, a)
                         instance = draw_instance(self.grid.problem, d, count, self.grid.seed, runs, self.loss)
                         for group in todo:
-                            self._run_group(group, instance, report)
+                            self._run_group(group, instance, report, interrupted)
 
-    def _run_group(self, group: _Group, instance: Instance, report: Callable[[float, str], None]) -> None:
+    def _run_group(
+        self,
+        group: _Group,
+        instance: Instance,
+        report: Callable[[float, str], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
         kept, risk, base = self.kept, Risk.of(instance), len(self.kept.finished)
         place = f"{group.start}, d = {group.dimension}, alpha = {group.alpha:g}"
         resume = None
         if kept.running is not None and kept.running["group"] == group.key(group.runs[0]):
             resume = kept.running["state"]
-        latest: Callable[[], dict[str, Any]] | None = None
 
         def keep(state: Callable[[], dict[str, Any]]) -> None:
-            nonlocal latest
-            latest = state
-            if kept.due():
-                write()
-
-        def write() -> None:
-            if latest is not None:
-                kept.running = {"group": group.key(group.runs[0]), "state": latest()}
-            kept.write()
+            stopped = interrupted()
+            if stopped or kept.due():
+                kept.running = {"group": group.key(group.runs[0]), "state": state()}
+                kept.write()
+            if stopped:
+                raise KeyboardInterrupt
 
         def on_step(step: int, loss: float) -> None:
             done = base + len(group.runs) * min(step / int(self.settings.steps or 1), 1.0)
@@ -317,11 +335,7 @@ class _Experiment:
 
         report(base, place)
         weights = self.grid.initial(instance, group.start)
-        try:
-            trained = train(instance, risk, weights, self.settings, resume=resume, keep=keep, on_step=on_step)
-        except KeyboardInterrupt:
-            write()
-            raise
+        trained = train(instance, risk, weights, self.settings, resume=resume, keep=keep, on_step=on_step)
         for run, status, steps in zip(group.runs, trained.status, trained.steps, strict=True):
             if status == RunStatus.diverged:
                 warnings.warn(
@@ -333,6 +347,8 @@ class _Experiment:
         kept.running = None
         report(len(kept.finished), place)
         kept.write()
+        if interrupted():
+            raise KeyboardInterrupt
 
     def _measure(self, instance: Instance, risk: Risk, trained: Trained) -> list[dict[str, Any]]:
         """Every variable of the schema for every run."""

@@ -142,6 +142,20 @@ def test_runs_that_diverged_are_left_out_and_late_ones_named(paper_point):
     assert loss.measured[0].value < 1
 
 
+def test_what_cannot_be_compared_is_said(paper_point):
+    runs = written(experiment(PAPER, ["semantic"]), paper_point, 0.01, 0.0)
+    runs["m"].to_numpy()[0, 1, 0, 2] = np.nan
+    comparison = compare(paper_point, runs)
+    assert comparison.excluded == ("semantic, alpha = 2: m is not a number in some runs: left out.",)
+    assert not [q for q in comparison.quantities if q.name.startswith("m[")]
+    runs["status"].to_numpy()[:] = RunStatus.diverged
+    nothing = compare(paper_point, runs)
+    assert nothing.quantities == ()
+    assert nothing.text().endswith("there is no run to compare.")
+    with pytest.raises(CompareError, match=r"^the theory must be an xarray\.Dataset, not a str: load it first\.$"):
+        compare("theory.nc", runs)  # type: ignore[arg-type]
+
+
 def test_single_runs_have_no_z(paper_point):
     runs = ap.simulate(PAPER, 2.0, "semantic", 40, 1, "gd", steps=1, test_samples=0)
     comparison = compare(paper_point, runs)
