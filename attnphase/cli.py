@@ -422,8 +422,9 @@ def simulate(
 def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet: bool, **overrides: Any) -> int:
     """Run an experiment of the paper, with theory beside it.
 
-    NAME is fig2, fig3, fig7, correlated, rank2, untied, values, adam or agreement. Writes two datasets, a figure and a
-    text. An interrupted command goes on when it is given again. docs/experiments.md says what each takes.
+    NAME is fig2, fig3, fig7, correlated, rank2, untied, values, adam, agreement, agreement-rank2 or agreement-lasso.
+    Writes two datasets, a figure and a text. An interrupted command goes on when it is given again. docs/experiments.md
+    says what each takes.
     """
     from attnphase.experiments.paper import run_experiment
 
