@@ -798,8 +798,9 @@ def _print_runs(ds: xr.Dataset) -> None:
         counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in RunStatus if s in statuses)
         row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
         for values in (column.isel(place).to_numpy() for column in columns.values()):
+            values = values[here["status"].to_numpy() != RunStatus.diverged]
             error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            row.append(format_value(float(values.mean()), float(error)))
+            row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
         table.add_row(*row, f"{float(here['gradient_norm'].max()):.1e}", counts)
     _print_table(table)
 

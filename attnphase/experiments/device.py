@@ -28,7 +28,9 @@ def device_of(name: str) -> torch.device:
         return torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise ExperimentError('no CUDA device is available: use the device "cpu", or the backend "torch" in a solve.')
+        raise ExperimentError(
+            'no CUDA device is available: use the device "cpu" (in a solve, the backend "torch" or "numba").'
+        )
     device = torch.device(name)
     if device.index is not None and device.index >= count:
         raise ExperimentError(f'there is no CUDA device {device.index}: the last one here is "cuda:{count - 1}".')

@@ -88,7 +88,7 @@ import sys, torch
 torch.set_num_threads(1)
 from attnphase.experiments.simulate import simulate
 from attnphase.problem import Problem
-simulate(Problem.paper(omega=0.3), [1.5, 2.0], ["semantic", "positional"], 60, 3, {optimizer!r}, steps={steps},
+simulate(Problem.paper(omega=0.3), 2.0, ["semantic", "positional"], 60, 3, {optimizer!r}, steps={steps},
          trajectory=50, test_samples=60, checkpoint=sys.argv[1], checkpoint_interval=0.1{options})
 """
 
@@ -122,7 +122,7 @@ def test_a_killed_experiment_goes_on_with_the_same_numbers(tmp_path, optimizer, 
     process.kill()
     process.wait()
     arguments: dict[str, Any] = {"steps": steps, "trajectory": 50, "test_samples": 60, **options}
-    grid = (PAPER, [1.5, 2.0], ["semantic", "positional"], 60, 3, optimizer)
+    grid = (PAPER, 2.0, ["semantic", "positional"], 60, 3, optimizer)
     with pytest.warns(UserWarning, match=r"going on from this checkpoint \(\d+ runs are done\)"):
         resumed = simulate(*grid, **arguments, checkpoint=path)
     same(resumed, simulate(*grid, **arguments))
@@ -155,8 +155,7 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("optimizer", ["gd", "adam"])
+@pytest.mark.parametrize(("number", "optimizer"), [(signal.SIGINT, "gd"), (signal.SIGTERM, "adam")])
 def test_an_interruption_keeps_what_was_computed(tmp_path, number, optimizer):
     output = tmp_path / "runs.nc"
     command = [

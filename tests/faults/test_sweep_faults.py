@@ -129,9 +129,14 @@ def test_a_line_that_fails_is_named_and_the_others_are_kept(tmp_path, workers):
 # --- interruption ---------------------------------------------------------------------------------------------------
 
 
+@cache
+def whole_sweep():
+    return sweep(PROBLEM, MANY_ALPHAS, OMEGAS, workers=1)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
 def test_an_interrupted_sweep_keeps_its_lines_and_is_resumed(tmp_path, how):
-    undisturbed = sweep(PROBLEM, MANY_ALPHAS, OMEGAS, workers=1)
+    undisturbed = whole_sweep()
     output = tmp_path / "out.nc"
     process = start(output)
     wait_until(lambda: parts(output))
