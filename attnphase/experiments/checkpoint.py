@@ -23,7 +23,7 @@ from attnphase.experiments.errors import ExperimentError
 
 __all__ = ["Checkpoint", "interruptions_deferred"]
 
-_MAGIC = b"attnphase checkpoint 1\n"  # followed by the SHA-256 of the rest, which torch does not check
+_MAGIC = b"attnphase checkpoint 2\n"  # followed by the SHA-256 of the rest, which torch does not check
 _DIGEST = 32
 
 
@@ -54,10 +54,27 @@ class Checkpoint:
     running: dict[str, Any] | None = None
     _written: float = field(default_factory=time.monotonic)
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the task."""
-        return hashlib.sha256(json.dumps(self.task, sort_keys=True).encode()).hexdigest()[:16]
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """What a file holds.
+
+        Raises
+        ------
+        ExperimentError
+            It is damaged, or not a checkpoint.
+        """
+        try:
+            whole = path.read_bytes()
+            digest, image = whole[len(_MAGIC) : len(_MAGIC) + _DIGEST], whole[len(_MAGIC) + _DIGEST :]
+            if not whole.startswith(_MAGIC) or hashlib.sha256(image).digest() != digest:
+                raise ValueError("digest")
+            content = torch.load(io.BytesIO(image), map_location="cpu", weights_only=True)
+        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+            raise ExperimentError(
+                f"{path}: this is not a checkpoint, or it is damaged ({error}); remove it to start afresh."
+            ) from None
+        parts = {name: content[name] for name in ("plan", "finished", "running")}
+        return cls(path, json.loads(content["task"]), **parts)
 
     def load(self) -> bool:
         """Take up what an earlier run left; whether there was anything.
@@ -69,22 +86,15 @@ class Checkpoint:
         """
         if self.path is None or not self.path.exists():
             return False
-        try:
-            whole = self.path.read_bytes()
-            digest, image = whole[len(_MAGIC) : len(_MAGIC) + _DIGEST], whole[len(_MAGIC) + _DIGEST :]
-            if not whole.startswith(_MAGIC) or hashlib.sha256(image).digest() != digest:
-                raise ValueError("digest")
-            content = torch.load(io.BytesIO(image), map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        kept = Checkpoint.read(self.path)
+        theirs, ours = _flat(kept.task), _flat(json.loads(json.dumps(self.task)))
+        differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        if differing:
             raise ExperimentError(
-                f"{self.path}: this is not a checkpoint, or it is damaged ({error}); remove it to start afresh."
-            ) from None
-        if content["fingerprint"] != self.fingerprint:
-            raise ExperimentError(
-                f"{self.path}: this checkpoint belongs to another experiment; remove it, or name another with"
-                " --checkpoint (checkpoint=)."
+                f"{self.path}: this checkpoint belongs to another experiment, with another {differing[0]}; remove it,"
+                " or choose another place for this one."
             )
-        self.plan, self.finished, self.running = content["plan"], content["finished"], content["running"]
+        self.plan, self.finished, self.running = kept.plan, kept.finished, kept.running
         return True
 
     def due(self) -> bool:
@@ -96,7 +106,7 @@ class Checkpoint:
         if self.path is None:
             return
         state = {
-            "fingerprint": self.fingerprint,
+            "task": json.dumps(self.task),
             "plan": self.plan,
             "finished": self.finished,
             "running": self.running,
@@ -106,6 +116,14 @@ class Checkpoint:
         content = image.getvalue()
         write_file(self.path, _MAGIC + hashlib.sha256(content).digest() + content)
         self._written = time.monotonic()
+
+
+def _flat(task: dict[str, Any]) -> dict[str, Any]:
+    """A task without levels; the name of a value is its own, which says enough."""
+    flat: dict[str, Any] = {}
+    for name, value in task.items():
+        flat |= _flat(value) if isinstance(value, dict) else {name: value}
+    return flat
 
 
 @contextmanager

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -32,6 +31,7 @@ from attnphase.experiments.device import device_of
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, runs_that_fit
+from attnphase.experiments.progress import progress_bar
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, train
@@ -137,7 +137,7 @@ def simulate(
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=2)
     experiment = _Experiment(grid, settings, loss, test_samples, kept)
     experiment.plan()
-    with _bar(progress, grid.size) as report, interruptions_deferred() as interrupted:
+    with progress_bar(progress, grid.size, "drawing samples") as report, interruptions_deferred() as interrupted:
         experiment.run(report, interrupted)
     return experiment.dataset()
 
@@ -209,7 +209,8 @@ class _Grid:
     def task(self) -> dict[str, Any]:
         """All of it as plain values, for a fingerprint."""
         given = None if self.given is None else hashlib.sha256(self.given.tobytes()).hexdigest()
-        return {**{name: list(values) for name, values in self.swept.items()}, "given": given, "base": self.seed}
+        swept = {name: list(values) for name, values in self.swept.items() if name != "seed"}
+        return {**swept, "given": given, "seeds": self.seeds, "seed": self.seed}
 
     def initial(self, instance: Instance, start: str) -> Tensor:
         """Weights from which runs start."""
@@ -423,18 +424,3 @@ class _Experiment:
         padded = np.full((records, *values.shape[1:]), np.nan)
         padded[: len(values)] = values
         return np.stack([by_cluster(problem, name, one) for one in padded])
-
-
-@contextmanager
-def _bar(shown: bool, total: int) -> Iterator[Callable[[float, str], None]]:
-    """A progress bar with the loss and the time left."""
-    if not shown:
-        yield lambda done, text: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("drawing samples", total=total)
-        yield lambda done, text: bar.update(task, completed=done, description=text)

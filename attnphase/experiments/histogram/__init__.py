@@ -1,0 +1,4 @@
+"""The histogram task of Appendix A: one small transformer, two mechanisms.
+
+Data flows sequences → transformer → stages of training → report.
+"""

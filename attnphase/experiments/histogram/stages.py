@@ -1,0 +1,460 @@
+"""The two stages of training: frozen halves with Adam, then everything free with plain gradient descent."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from attnphase.experiments.checkpoint import Checkpoint, interruptions_deferred
+from attnphase.experiments.data import generator
+from attnphase.experiments.device import device_of
+from attnphase.experiments.errors import ExperimentError
+from attnphase.experiments.histogram.task import HistogramSizes, Sequences, Stream, draw_sequences
+from attnphase.experiments.histogram.transformer import (
+    MECHANISMS,
+    Parameters,
+    absorbed,
+    initial_parameters,
+    logits,
+    with_noise,
+)
+from attnphase.experiments.memory import available_memory
+from attnphase.experiments.progress import progress_bar
+from attnphase.problem import ProblemError
+
+__all__ = ["Trained", "load_trained", "test_errors", "train_histogram", "unfreeze_histogram"]
+
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_BETAS = (0.9, 0.98)
+_CHUNK = 1000  # sequences that are tested at once
+_LOOK = 25  # batches between two updates of the progress bar
+_SHARE = 0.6  # of the free memory that runs may take
+
+
+@dataclass(frozen=True)
+class Trained:
+    """All that a folder holds of the runs of one mechanism.
+
+    Attributes
+    ----------
+    mechanism : {"positional", "semantic"}
+    runs, seed : int
+    sizes : HistogramSizes
+    dtype : torch.dtype
+    task : dict
+        Everything that the numbers of the first stage depend on.
+    stages : dict
+        What is finished, by stage ("frozen", "unfrozen"): ``parameters`` in the full form; ``training_loss``,
+        ``test_loss`` and ``accuracy``, each (R, epochs); ``diverged``, epoch or -1 (R); ``seconds``; ``settings``.
+    """
+
+    mechanism: str
+    runs: int
+    seed: int
+    sizes: HistogramSizes
+    dtype: torch.dtype
+    task: dict[str, Any]
+    stages: dict[str, dict[str, Any]]
+
+    @property
+    def initial(self) -> Parameters:
+        """Weights from which training started, in the full form."""
+        return absorbed(initial_parameters(self.sizes, self.seed, self.runs, self.dtype), self.mechanism)
+
+    def noisy(self) -> Parameters:
+        """Weights from which the second stage started."""
+        return with_noise(self.stages["frozen"]["parameters"], self.stages["unfrozen"]["settings"]["noise"], self.seed)
+
+
+def train_histogram(
+    folder: Path,
+    mechanism: str = "both",
+    runs: int = 3,
+    epochs: int = 200,
+    seed: int = 0,
+    *,
+    sizes: HistogramSizes | None = None,
+    batch: int = 32,
+    learning_rate: float = 1e-3,
+    device: str = "cpu",
+    dtype: str = "float32",
+    progress: bool = False,
+) -> None:
+    """Train the frozen forms with Adam.
+
+    Parameters
+    ----------
+    folder : path
+        Is made if needed; each mechanism has a checkpoint there, which is written after every epoch.  If it is there
+        already, training goes on from it, with the same numbers as without the interruption.
+    mechanism : {"both", "positional", "semantic"}
+    runs : int
+        Random sequences, initial weights and orders of training.
+    epochs : int
+        In all; more than were made before makes the missing ones.
+    seed : int
+        From which all random numbers follow.
+    sizes : HistogramSizes, optional
+        The paper's by default.
+    batch : int
+        Sequences of a step.
+    learning_rate : float
+    device : str
+        "cpu" or "cuda".
+    dtype : {"float32", "float64"}
+    progress : bool
+        Whether a bar with loss and accuracy is shown on standard error.
+
+    Raises
+    ------
+    ProblemError
+        A wrong argument.
+    ExperimentError
+        A checkpoint is damaged or belongs to other settings, the runs do not fit into memory, or there is no such
+        device.
+    """
+    mechanisms = _mechanisms(mechanism)
+    sizes = sizes or HistogramSizes()
+    for name, value, least in (("runs", runs, 1), ("epochs", epochs, 1), ("seed", seed, 0), ("batch", batch, 1)):
+        _whole(name, value, least)
+    _positive("learning_rate", learning_rate)
+    if dtype not in _DTYPES:
+        raise ProblemError("dtype", f'dtype must be float32 or float64, not "{dtype}".')
+    place = device_of(device)
+    _check_memory(sizes, runs, place)
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {}
+    for name in mechanisms:
+        task = {"mechanism": name, "runs": runs, "seed": seed, **asdict(sizes)}
+        task |= {"batch": batch, "learning_rate": learning_rate, "dtype": dtype}
+        kept[name] = Checkpoint(checkpoint_path(folder, name), task)
+        kept[name].load()
+        _check_epochs(kept[name], epochs)
+    with progress_bar(progress, epochs * len(mechanisms), "drawing sequences") as report:
+        for i, name in enumerate(mechanisms):
+            frozen = kept[name].finished.get("frozen")
+            if frozen is None or frozen["epoch"] < epochs:
+                stage = _Stage("frozen", name, kept[name], {"epochs": epochs}, place)
+                stage.run(lambda done, text, i=i: report(i * epochs + done, text))
+
+
+def unfreeze_histogram(
+    folder: Path,
+    mechanism: str = "both",
+    epochs: int = 100,
+    *,
+    noise: float = 1e-3,
+    learning_rate: float = 1e-3,
+    device: str = "cpu",
+    force: bool = False,
+    progress: bool = False,
+) -> None:
+    """Free every weight of trained runs, disturb them, and train on with plain gradient descent.
+
+    Parameters
+    ----------
+    folder : path
+        Of `train_histogram`.
+    mechanism : {"both", "positional", "semantic"}
+        "both" takes what is there.
+    epochs : int
+    noise : float
+        Standard deviation of the noise on embeddings, query and key.
+    learning_rate : float
+    device : str
+        "cpu" or "cuda".
+    force : bool
+        Whether runs that were unfrozen with other settings are unfrozen anew.
+    progress : bool
+        Whether a bar with loss and accuracy is shown on standard error.
+
+    Raises
+    ------
+    ProblemError
+        A wrong argument.
+    ExperimentError
+        There is nothing to unfreeze, or training has not ended; a checkpoint is damaged; no such device.
+    """
+    names = _mechanisms(mechanism)
+    _whole("epochs", epochs, 1)
+    if not (isinstance(noise, Real) and 0 <= noise < np.inf):
+        raise ProblemError("noise", f"noise must be a number of at least 0, not {noise!r}.")
+    _positive("learning_rate", learning_rate)
+    place = device_of(device)
+    settings = {"epochs": epochs, "noise": float(noise), "learning_rate": float(learning_rate)}
+    kept = {name: Checkpoint.read(path) for name, path in _present(folder, names).items()}
+    for one in kept.values():
+        if "frozen" not in one.finished:
+            raise ExperimentError(f"{one.path}: training has not ended; run the command that began it once more first.")
+        for state in (one.finished.get("unfrozen"), one.running):
+            if state and state["settings"] != settings and not force:
+                other = next(name for name in settings if state["settings"].get(name) != settings[name])
+                raise ExperimentError(
+                    f"{one.path}: these runs were unfrozen with another {other} ({state['settings'][other]:g}); use"
+                    " --force (force=True) to unfreeze them anew."
+                )
+            if state and state["settings"] != settings:
+                one.running = None
+                one.finished.pop("unfrozen", None)
+    with progress_bar(progress, epochs * len(kept), "drawing sequences") as report:
+        for i, (name, one) in enumerate(kept.items()):
+            if "unfrozen" not in one.finished:
+                stage = _Stage("unfrozen", name, one, settings, place)
+                stage.run(lambda done, text, i=i: report(i * epochs + done, text))
+
+
+def load_trained(folder: Path) -> list[Trained]:
+    """The finished runs of a folder, mechanism by mechanism.
+
+    Raises
+    ------
+    ExperimentError
+        There are none; a checkpoint is damaged, or no histogram's; training has not ended.
+    """
+    trained = []
+    for name, path in _present(folder, MECHANISMS).items():
+        kept = Checkpoint.read(path)
+        sizes = _sizes(kept, name)
+        if "frozen" not in kept.finished:
+            raise ExperimentError(f"{path}: training has not ended; run the command that began it once more first.")
+        task = kept.task
+        trained.append(
+            Trained(name, task["runs"], task["seed"], sizes, _DTYPES[task["dtype"]], task, _in_full(kept, name))
+        )
+    return trained
+
+
+def checkpoint_path(folder: Path, mechanism: str) -> Path:
+    """Where the runs of a mechanism are kept."""
+    return folder / f"{mechanism}.checkpoint"
+
+
+def test_errors(full: Parameters, test: Sequences) -> tuple[Tensor, Tensor]:
+    """Cross-entropy and share of right counts, per token, of every run, each (R)."""
+    runs, count = test.symbols.shape[:2]
+    loss = torch.zeros(runs, dtype=torch.float64)
+    right = torch.zeros(runs, dtype=torch.float64)
+    with torch.no_grad():
+        for begin in range(0, count, _CHUNK):
+            part = slice(begin, begin + _CHUNK)
+            scores, target = logits(full, test.symbols[:, part]), test.counts[:, part].reshape(runs, -1)
+            losses = cross_entropy(scores.mT, target, reduction="none")
+            loss += losses.double().sum(1).cpu()
+            right += (scores.argmax(-1) == target).sum(1).cpu()
+    tokens = test.counts[0].numel()
+    return loss / tokens, right / tokens
+
+
+@dataclass(eq=False)
+class _Stage:
+    """One stage of the runs of one mechanism, from its last finished epoch to its end."""
+
+    name: str
+    mechanism: str
+    kept: Checkpoint
+    settings: dict[str, Any]
+    device: torch.device
+
+    def run(self, report: Callable[[float, str], None]) -> None:
+        """Train; `report` takes the epochs done and a text.
+
+        After Ctrl-C the epoch begun is dropped: its order of the sequences is drawn anew, and is the same.
+        """
+        task, epochs = self.kept.task, self.settings["epochs"]
+        sizes = _sizes(self.kept, self.mechanism)
+        training, test = draw_sequences(sizes, task["seed"], task["runs"], self.device)
+        state = self._begin()
+        free = {name: value.to(self.device).requires_grad_() for name, value in state["parameters"].items()}
+        optimizer = self._optimizer(free.values())
+        if state["optimizer"]:
+            optimizer.load_state_dict(state["optimizer"])
+        with interruptions_deferred() as interrupted:
+            while state["epoch"] < epochs:
+                begin, epoch = time.monotonic(), state["epoch"]
+                text = self._progress(state)
+                batches = -(-sizes.training_count // task["batch"])
+                total = torch.zeros(task["runs"], dtype=torch.float64, device=self.device)
+                for i, (symbols, target) in enumerate(self._batches(training, epoch)):
+                    if interrupted():
+                        raise KeyboardInterrupt
+                    if i % _LOOK == 0:
+                        report(epoch + i / batches, text)
+                    total += self._step(free, optimizer, symbols, target) * len(symbols[0])
+                with torch.no_grad():
+                    full = self._full(free)
+                records = (total.cpu() / sizes.training_count, *test_errors(full, test))
+                for name, record in zip(("training_loss", "test_loss", "accuracy"), records, strict=True):
+                    state[name] = torch.cat([state[name], record[:, None]], 1)
+                fresh = ~torch.isfinite(records[0] + records[1]) & (state["diverged"] < 0)
+                for run in fresh.nonzero().flatten().tolist():
+                    state["diverged"][run] = epoch + 1
+                    warnings.warn(f"{self.mechanism}, run {run}: diverged in epoch {epoch + 1}.", stacklevel=2)
+                state["parameters"] = {name: value.detach().cpu().clone() for name, value in free.items()}
+                state["optimizer"] = optimizer.state_dict()
+                state["epoch"] = epoch + 1
+                state["seconds"] += time.monotonic() - begin
+                self._keep(state)
+                report(epoch + 1, self._progress(state))
+
+    def _begin(self) -> dict[str, Any]:
+        """The state to go on from."""
+        task, kept = self.kept.task, self.kept
+        running = kept.running or kept.finished.get(self.name)
+        if running is not None:
+            return {**running, "settings": self.settings}
+        if self.name == "frozen":
+            sizes = _sizes(kept, self.mechanism)
+            parameters = initial_parameters(sizes, task["seed"], task["runs"], _DTYPES[task["dtype"]])
+        else:
+            full = absorbed(kept.finished["frozen"]["parameters"], self.mechanism)
+            parameters = with_noise(full, self.settings["noise"], task["seed"])
+        records = {name: torch.zeros(task["runs"], 0) for name in ("training_loss", "test_loss", "accuracy")}
+        return {
+            "stage": self.name,
+            "settings": self.settings,
+            "epoch": 0,
+            "parameters": parameters,
+            "optimizer": {},
+            "diverged": torch.full((task["runs"],), -1),
+            "seconds": 0.0,
+            **{name: value.double() for name, value in records.items()},
+        }
+
+    def _keep(self, state: dict[str, Any]) -> None:
+        if state["epoch"] == self.settings["epochs"]:
+            self.kept.finished[self.name], self.kept.running = state, None
+        else:
+            self.kept.finished.pop(self.name, None)
+            self.kept.running = state
+        self.kept.write()
+
+    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        if self.name == "frozen":
+            return torch.optim.Adam(parameters, lr=self.kept.task["learning_rate"], betas=_BETAS, fused=True)
+        return torch.optim.SGD(parameters, lr=self.settings["learning_rate"], fused=True)
+
+    def _full(self, free: Parameters) -> Parameters:
+        return absorbed(free, self.mechanism) if self.name == "frozen" else free
+
+    def _step(self, free: Parameters, optimizer: torch.optim.Optimizer, symbols: Tensor, target: Tensor) -> Tensor:
+        """One step of every run, each by its own mean loss; these losses, (R)."""
+        scores = logits(self._full(free), symbols)
+        losses = cross_entropy(scores.mT, target.reshape(len(symbols), -1), reduction="none").mean(1)
+        optimizer.zero_grad()
+        losses.sum().backward()
+        optimizer.step()
+        return losses.detach()
+
+    def _batches(self, training: Sequences, epoch: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """The training sequences of every run in an order of its own, batch by batch."""
+        seed, size = self.kept.task["seed"], self.kept.task["batch"]
+        runs, count = training.symbols.shape[:2]
+        stream = Stream.FROZEN_ORDER if self.name == "frozen" else Stream.UNFROZEN_ORDER
+        orders = [
+            np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(run, stream, epoch))).permutation(count)
+            for run in range(runs)
+        ]
+        order = torch.from_numpy(np.stack(orders)).to(self.device)
+        run = torch.arange(runs, device=self.device)[:, None]
+        for begin in range(0, count, size):
+            chosen = order[:, begin : begin + size]
+            yield training.symbols[run, chosen], training.counts[run, chosen]
+
+    def _progress(self, state: dict[str, Any]) -> str:
+        where = f"{self.mechanism}, {self.name}: epoch {state['epoch']}/{self.settings['epochs']}"
+        if not state["epoch"]:
+            return where
+        loss, accuracy = (float(state[name][:, -1].mean()) for name in ("training_loss", "accuracy"))
+        return f"{where}, loss {loss:.4f}, accuracy {accuracy:.4f}"
+
+
+def _check_epochs(kept: Checkpoint, epochs: int) -> None:
+    """Refuse a number of epochs that the runs of a checkpoint cannot be taken to."""
+    unfrozen = "frozen" in kept.finished and (kept.running is not None or "unfrozen" in kept.finished)
+    state = kept.finished.get("frozen") or kept.running
+    if state is None:
+        return
+    if epochs < state["epoch"]:
+        raise ExperimentError(
+            f"{kept.path}: {state['epoch']} epochs were made already, more than the {epochs} asked for; choose another"
+            " folder."
+        )
+    if unfrozen and epochs > state["epoch"]:
+        raise ExperimentError(
+            f"{kept.path}: these runs are unfrozen already and cannot be trained further; choose another folder."
+        )
+
+
+def _in_full(kept: Checkpoint, mechanism: str) -> dict[str, dict[str, Any]]:
+    """The finished stages, with the weights of both in the full form."""
+    stages = {name: dict(state) for name, state in kept.finished.items()}
+    stages["frozen"]["parameters"] = absorbed(stages["frozen"]["parameters"], mechanism)
+    return stages
+
+
+def _sizes(kept: Checkpoint, mechanism: str) -> HistogramSizes:
+    """Sizes of the runs in a checkpoint."""
+    names = HistogramSizes.__dataclass_fields__
+    if kept.task.get("mechanism") != mechanism or not set(names) <= set(kept.task):
+        raise ExperimentError(
+            f"{kept.path}: this is a checkpoint of something else than {mechanism} histogram runs; name the folder of"
+            " attnphase histogram train."
+        )
+    return HistogramSizes(**{name: kept.task[name] for name in names})
+
+
+def _present(folder: Path, mechanisms: tuple[str, ...]) -> dict[str, Path]:
+    """Checkpoints of some mechanisms; one that was asked for alone must be there."""
+    if not folder.is_dir():
+        raise ExperimentError(f"{folder}: there is no such folder; name that of attnphase histogram train.")
+    paths = {name: checkpoint_path(folder, name) for name in mechanisms}
+    there = {name: path for name, path in paths.items() if path.exists()}
+    if not there:
+        raise ExperimentError(
+            f"{folder}: there are no {' or '.join(mechanisms)} runs here; train them first, with attnphase histogram"
+            " train."
+        )
+    return there
+
+
+def _check_memory(sizes: HistogramSizes, runs: int, device: torch.device) -> None:
+    """Refuse what does not fit, before it is drawn."""
+    symbols = 3 * 2 * 8 * sizes.sequences * sizes.length  # symbols and counts; shuffling and stacking hold copies
+    m, hidden = sizes.model_dimension, sizes.hidden
+    weights = 8 * 8 * (3 * m * m + (sizes.alphabet + sizes.length) * m + hidden * (m + sizes.length + 2))
+    per_token = sizes.length + 2 * (sizes.length + sizes.alphabet) + 4 * m + 2 * hidden
+    testing = 8 * _CHUNK * sizes.length * per_token
+    need, free = runs * (symbols + weights + testing), available_memory(device)
+    if need > _SHARE * free:
+        raise ExperimentError(
+            f"{runs} runs of {sizes.sequences} sequences need about {need / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB"
+            f" are free, of which {_SHARE:.0%} are used; lower runs, sequences or the sizes of the model."
+        )
+
+
+def _mechanisms(mechanism: str) -> tuple[str, ...]:
+    if mechanism == "both":
+        return MECHANISMS
+    if mechanism not in MECHANISMS:
+        raise ProblemError("mechanism", f'mechanism must be positional, semantic or both, not "{mechanism}".')
+    return (mechanism,)
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ProblemError(name, f"{name} must be a whole number of at least {least}, not {value!r}.")
+
+
+def _positive(name: str, value: Any) -> None:
+    if not (isinstance(value, Real) and 0 < value < np.inf):
+        raise ProblemError(name, f"{name} must be a positive number, not {value!r}.")
