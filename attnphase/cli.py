@@ -11,7 +11,8 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -156,6 +157,18 @@ class _WholeNumbers(click.ParamType):
 
 
 _WHOLE_NUMBERS = _WholeNumbers()
+
+
+class _Sequence(_WholeNumbers):
+    """Symbols as letters, A for the first, or as whole numbers from 0 with commas between them."""
+
+    name = "symbols"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the numbers of the symbols."""
+        if isinstance(value, str) and value.isascii() and value.isalpha():
+            return tuple(ord(letter) - ord("A") for letter in value.upper())
+        return super().convert(value, param, ctx)
 
 
 # ------------------------------------------------------------------------------------------------------------ options
@@ -516,6 +529,167 @@ def check(
     elif not quiet:
         click.echo(report.text())
     return 0 if report.passed else 1
+
+
+_mechanism = click.option(
+    "--mechanism", type=click.Choice(["positional", "semantic", "both"]), default="both", show_default=True
+)
+_device = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+
+
+@main.group(no_args_is_help=True)
+def histogram() -> None:
+    """Train a small transformer to count, with positional or semantic attention.
+
+    First train, then unfreeze, then report. An interrupted command goes on when it is given again. docs/histogram.md
+    tells the story.
+    """
+
+
+@histogram.command("train")
+@_mechanism
+@click.option("--runs", type=int, default=3, show_default=True, help="Random data and initial weights.")
+@click.option("--epochs", type=int, default=200, show_default=True, help="In all, those made before included.")
+@click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
+@click.option("--length", type=int, default=10, show_default=True, help="L, symbols of a sequence.")
+@click.option("--alphabet", type=int, default=15, show_default=True, help="T, symbols to choose from.")
+@click.option("--model-dimension", type=int, default=64, show_default=True, help="Length of an embedding; even.")
+@click.option("--hidden", type=int, default=128, show_default=True, help="Units of the hidden layer.")
+@click.option("--sequences", type=int, default=50_000, show_default=True, help="Drawn in all.")
+@click.option("--training-share", type=float, default=0.7, show_default=True, help="Share of them to train on.")
+@click.option("--batch", type=int, default=32, show_default=True, help="Sequences of a step.")
+@click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="Of Adam.")
+@_device
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the runs."
+)
+@_quiet
+def histogram_train(
+    mechanism: str,
+    runs: int,
+    epochs: int,
+    seed: int,
+    batch: int,
+    learning_rate: float,
+    device: str,
+    dtype: str,
+    output: Path,
+    quiet: bool,
+    **sizes: Any,
+) -> int:
+    """Train runs whose attention sees one half of the embeddings.
+
+    The state is written after every epoch, to one checkpoint for each mechanism.
+    """
+    from attnphase.experiments.histogram.stages import train_histogram
+    from attnphase.experiments.histogram.task import HistogramSizes
+
+    with _kept_in(output):
+        train_histogram(
+            output,
+            mechanism,
+            runs,
+            epochs,
+            seed,
+            sizes=HistogramSizes(**sizes),
+            batch=batch,
+            learning_rate=learning_rate,
+            device=device,
+            dtype=dtype,
+            progress=not quiet,
+        )
+    return _print_histogram(output, quiet)
+
+
+@histogram.command("unfreeze")
+@click.argument("folder", type=click.Path(path_type=Path))
+@_mechanism
+@click.option("--epochs", type=int, default=100, show_default=True)
+@click.option("--noise", type=float, default=1e-3, show_default=True, help="Standard deviation, before training.")
+@click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="Of plain gradient descent.")
+@_device
+@click.option("--force", is_flag=True, help="Unfreeze anew runs that were unfrozen with other settings.")
+@_quiet
+def histogram_unfreeze(folder: Path, quiet: bool, **settings: Any) -> int:
+    """Free all weights of trained runs, add noise, and train on.
+
+    FOLDER is that of attnphase histogram train.
+    """
+    from attnphase.experiments.histogram.stages import unfreeze_histogram
+
+    with _kept_in(folder):
+        unfreeze_histogram(folder, progress=not quiet, **settings)
+    return _print_histogram(folder, quiet)
+
+
+@histogram.command("report")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option(
+    "--sequence",
+    "sequences",
+    type=_Sequence(),
+    multiple=True,
+    help="Whose attention matrix is drawn, as BAAC or 1,0,0,2; may be given several times. Three random ones by"
+    " default.",
+)
+@click.option("--run", type=int, default=0, show_default=True, help="Whose attention matrices are drawn.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, file_okay=False), help="Folder; FOLDER by default.")
+@_force
+@_quiet
+def histogram_report(
+    folder: Path, sequences: tuple[tuple[int, ...], ...], run: int, output: Path | None, force: bool, quiet: bool
+) -> int:
+    """Write what trained runs have learnt.
+
+    FOLDER is that of attnphase histogram train. Writes report.nc, report.txt, attention.png and learning.png.
+    """
+    from attnphase.dataset import check_output, save_dataset, write_file
+    from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
+    from attnphase.figures import attention_figure, learning_figure, save_figure
+    from attnphase.problem import ProblemError
+
+    ds = _with_command(histogram_dataset(folder, sequences or None))
+    if not 0 <= run < ds.sizes["run"]:
+        raise ProblemError("run", f"run must lie between 0 and {ds.sizes['run'] - 1}, not {run}.")
+    output = output or folder
+    output.mkdir(parents=True, exist_ok=True)
+    names = ("report.nc", "report.txt", "attention.png", "learning.png")
+    data, text, attention, learning = (check_output(output / name, force) for name in names)
+    save_dataset(ds, data, force)
+    write_file(text, f"{histogram_text(ds)}\n".encode())
+    save_figure(attention_figure(ds, run), attention)
+    save_figure(learning_figure(ds), learning)
+    if not quiet:
+        click.echo(f"{histogram_text(ds)}\n\n{', '.join(str(output / name) for name in names)}")
+    return 0
+
+
+def _print_histogram(folder: Path, quiet: bool) -> int:
+    """The table of what a folder holds; exit code 1 if a run diverged."""
+    from attnphase.dataset import RunStatus
+    from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
+
+    ds = histogram_dataset(folder)
+    if not quiet:
+        click.echo(histogram_text(ds))
+    diverged = int((ds["status"] == RunStatus.diverged).any("stage").sum())
+    if diverged:
+        click.echo(f"attnphase: {diverged} runs diverged; lower the learning rate.", err=True)
+    return 1 if diverged else 0
+
+
+@contextmanager
+def _kept_in(folder: Path) -> Iterator[None]:
+    """An interruption of what is kept in a folder ends in a sentence."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(
+            f"attnphase: interrupted: finished epochs are kept in {folder}; run the same command again to go on.",
+            err=True,
+        )
+        raise click.exceptions.Exit(130) from None
 
 
 @main.command(cls=_ManyValues)

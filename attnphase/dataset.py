@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPERIMENT_VARIABLES",
+    "HISTOGRAM_ENTRIES",
+    "HISTOGRAM_STAGES",
+    "HISTOGRAM_VARIABLES",
     "NOT_COMPUTED",
     "POINT_VARIABLES",
     "SCHEMAS",
@@ -45,6 +48,7 @@ __all__ = [
     "by_cluster",
     "check_output",
     "coordinate_name",
+    "from_histogram",
     "from_lines",
     "from_points",
     "from_runs",
@@ -75,6 +79,13 @@ class RunStatus(IntEnum):
     not_computed = 5
 
 
+HISTOGRAM_STAGES = ("frozen", "unfrozen")
+"""Stages of training of the histogram task."""
+
+HISTOGRAM_ENTRIES = ("all", "off_diagonal")
+"""Which entries of the attention matrices of the histogram task are scored."""
+
+
 class DatasetError(ValueError):
     """A dataset that does not follow the schema, or a file that cannot be read or written."""
 
@@ -90,13 +101,15 @@ class Variable:
     dims : tuple of str
         The dimensions behind the swept ones.
     long_name, latex : str
-        Its attributes; ``units`` is always "1".
+        Its attributes.
     has_stderr : bool
         Whether it has a standard error.
     dtype : str
         NumPy's name of the type it is stored as.
     meanings : tuple of str
         Names of the values 0, 1, ... of a flag.
+    units : str
+        "1" for everything but times.
     """
 
     name: str
@@ -106,6 +119,7 @@ class Variable:
     has_stderr: bool = False
     dtype: str = "float64"
     meanings: tuple[str, ...] = ()
+    units: str = "1"
 
     @property
     def stderr(self) -> str:
@@ -121,7 +135,7 @@ class Variable:
 
     def attributes(self) -> dict[str, Any]:
         """The attributes of the variable in a dataset."""
-        attributes: dict[str, Any] = {"long_name": self.long_name, "units": "1", "latex": self.latex}
+        attributes: dict[str, Any] = {"long_name": self.long_name, "units": self.units, "latex": self.latex}
         if self.has_stderr:
             attributes["ancillary_variables"] = self.stderr
         if self.meanings:
@@ -228,7 +242,49 @@ TRAJECTORY_VARIABLES = tuple(
 )
 """What a run's trajectory consists of, where one was asked for; NaN behind the end of a run."""
 
-SCHEMAS = {"points": POINT_VARIABLES, "thresholds": THRESHOLD_VARIABLES, "experiments": EXPERIMENT_VARIABLES}
+_PER_STAGE, _PER_EPOCH = ("stage",), ("stage", "epoch")
+
+HISTOGRAM_VARIABLES = (
+    Variable("accuracy", _PER_STAGE, "share of test tokens that are counted right, at the stage's end", r"a"),
+    Variable("test_loss", _PER_STAGE, "cross-entropy per test token, at the stage's end", r"\mathcal{L}"),
+    Variable("noisy_accuracy", (), "accuracy after the noise, before everything is trained", r"a_{\mathrm{noisy}}"),
+    Variable(
+        "distance_sum", _PER_STAGE, "sum over the tensors of the norm of what the stage changed, noise included",
+        r"\sum_k \Vert \Delta \theta_k \Vert",
+    ),
+    Variable(
+        "distance_l2", _PER_STAGE, "norm of what the stage changed, noise included", r"\Vert \Delta \theta \Vert"
+    ),
+    Variable(
+        "position_share", ("stage", "entries"),
+        "share of the variance of the attention matrices' entries that pairs of places explain", r"\eta_{\mathrm{pos}}",
+        True,
+    ),
+    Variable(
+        "token_share", ("stage", "entries"),
+        "share of the variance of the attention matrices' entries that pairs of symbols explain",
+        r"\eta_{\mathrm{sem}}", True,
+    ),
+    Variable("attention", ("stage", "sequence", "token", "attended"), "attention matrix of a given sequence", r"A"),
+    Variable("epoch_training_loss", _PER_EPOCH, "mean cross-entropy per token along an epoch", r"\mathcal{L}_{tr}"),
+    Variable("epoch_test_loss", _PER_EPOCH, "cross-entropy per test token after an epoch", r"\mathcal{L}"),
+    Variable("epoch_accuracy", _PER_EPOCH, "share of test tokens that are counted right after an epoch", r"a"),
+    Variable(
+        "seconds", _PER_STAGE, "time of the stage, divided by the number of runs trained at once", r"t", units="s"
+    ),
+    Variable(
+        "status", _PER_STAGE, "how the stage ended", r"\mathrm{status}", dtype="int8",
+        meanings=tuple(status.name for status in RunStatus),
+    ),
+)  # fmt: skip
+"""What a run of the histogram task consists of; NaN for a stage that was not made and behind its last epoch."""
+
+SCHEMAS = {
+    "points": POINT_VARIABLES,
+    "thresholds": THRESHOLD_VARIABLES,
+    "experiments": EXPERIMENT_VARIABLES,
+    "histogram": HISTOGRAM_VARIABLES,
+}
 """Kinds of dataset; the global attribute ``schema`` says which."""
 
 _COORDINATES = {
@@ -241,16 +297,25 @@ _COORDINATES = {
     "omega": ("weight of the teacher's positional part", r"\omega"),
     "sigma": ("standard deviation of the tokens' entries", r"\sigma"),
     "strength": ("strength of the regulariser", r"\lambda"),
+    "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
+    "run": ("number of the run", r"\mathrm{run}"),
+    "stage": ("stage of training", r"\mathrm{stage}"),
+    "epoch": ("epochs of the stage made", "t"),
+    "entries": ("entries of the attention matrices that are counted", r"\mathrm{entries}"),
+    "symbols": ("symbols of the given sequences", "x"),
 }
 
 _TITLE = "Fixed points of the saddle-point equations"
+
+_PROBLEM_ATTRIBUTES = {
+    "problem": "the problem as TOML; a field that a coordinate sweeps has its values there, whatever stands here",
+    "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
+}
 
 _GLOBAL_ATTRIBUTES = {
     "title": "what the data is",
     "Conventions": "CF-1.11",
     "schema": "kind of dataset: " + " or ".join(SCHEMAS),
-    "problem": "the problem as TOML; a field that a coordinate sweeps has its values there, whatever stands here",
-    "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
     "seed": "seed of the integration nodes; of experiments, of all their random numbers",
     "rule": "integration rules used; of experiments, the optimiser with its settings",
     "attnphase_version": "version of attnphase",
@@ -441,6 +506,50 @@ def from_runs(
     return ds
 
 
+def from_histogram(
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    mechanisms: Sequence[str],
+    runs: int,
+    symbols: NDArray[np.int64],
+    rule: str,
+    seed: int,
+) -> xr.Dataset:
+    """Label runs of the histogram task.
+
+    Parameters
+    ----------
+    columns : mapping
+        An array for every variable of the schema ``histogram``, over mechanism and run, then its own dimensions; with
+        its standard error where it has one.
+    mechanisms : sequence of str
+    runs : int
+    symbols : (sequences, L) array
+        The sequences whose attention matrices are given.
+    rule : str
+        Sizes and settings.
+    seed : int
+        From which all random numbers follow.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    leading = ("mechanism", "run")
+    variables = {}
+    for variable in HISTOGRAM_VARIABLES:
+        dims = (*leading, *variable.dims)
+        variables[variable.name] = (dims, columns[variable.name], variable.attributes())
+        if variable.has_stderr:
+            variables[variable.stderr] = (dims, columns[variable.stderr], variable.stderr_attributes())
+    epochs = columns["epoch_accuracy"].shape[-1]
+    values = {"mechanism": list(mechanisms), "run": range(runs), "stage": HISTOGRAM_STAGES}
+    values |= {"epoch": range(1, epochs + 1), "entries": HISTOGRAM_ENTRIES}
+    coordinates: dict[str, Any] = {name: ((name,), np.asarray(v), _coordinate(name)) for name, v in values.items()}
+    coordinates["symbols"] = (("sequence", "token"), symbols, _coordinate("symbols"))
+    return xr.Dataset(variables, coordinates, _global_attributes("histogram", "The histogram task", seed, rule))
+
+
 _RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4}  # of a dimension; fields of the problem: 2
 
 
@@ -534,23 +643,25 @@ def _assemble(
     for field, values in swept.items():
         name = coordinate_name(field)
         coordinates[name] = ((name,), np.asarray(values), _coordinate(name, field))
+    attributes = _global_attributes(kind, title, problem.integration.seed, ", ".join(rules))
+    attributes |= {"problem": problem.to_toml(), "problem_hash": problem.hash}
+    return xr.Dataset(variables, coordinates, attributes)
+
+
+def _global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, Any]:
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    versions = {f"{name}_version": version(name) for name in ("numpy", "scipy", "numba")}
-    attributes = {
+    return {
         "title": title,
         "Conventions": "CF-1.11",
         "schema": kind,
-        "problem": problem.to_toml(),
-        "problem_hash": problem.hash,
-        "seed": problem.integration.seed,
-        "rule": ", ".join(rules),
+        "seed": seed,
+        "rule": rule,
         "attnphase_version": _own_version(),
-        **versions,
+        **{f"{name}_version": version(name) for name in ("numpy", "scipy", "numba")},
         "python_version": platform.python_version(),
         "created": created,
         "history": f"{created}: attnphase {_own_version()}: {title}",
     }
-    return xr.Dataset(variables, coordinates, attributes)
 
 
 def _coordinate(name: str, field: str = "") -> dict[str, str]:
@@ -588,8 +699,8 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     DatasetError
         One sentence that names the variable or the attribute.
     """
-    problem = _check_attributes(ds)
-    kind = ds.attrs["schema"]
+    kind = _check_attributes(ds)
+    problem = Problem() if kind == "histogram" else _check_problem(ds)
     leading = _check_coordinates(ds, kind)
     variables = SCHEMAS[kind]
     if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
@@ -602,6 +713,8 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     clusters = 1 + max(cluster for _, cluster in problem.sites)
     sizes = {"token": problem.tokens.length, "row": columns, "col": columns, "teacher": problem.teacher_columns}
     sizes["cluster"] = clusters
+    if kind == "histogram":  # it is no experiment on a problem
+        sizes = {"stage": len(HISTOGRAM_STAGES), "entries": len(HISTOGRAM_ENTRIES)}
     swept_fields = {ds[name].attrs.get("field", "") for name in leading}
     if {"student.rank", "student.tied", "teacher.rank", "tokens.length"} & swept_fields:
         sizes = {}  # then the common size is not the problem's
@@ -617,13 +730,21 @@ def _names(variable: Variable) -> tuple[str, ...]:
     return (variable.name, variable.stderr) if variable.has_stderr else (variable.name,)
 
 
-def _check_attributes(ds: xr.Dataset) -> Problem:
+def _check_attributes(ds: xr.Dataset) -> str:
+    """The kind of a dataset."""
     for name in _GLOBAL_ATTRIBUTES:
         if name not in ds.attrs:
             raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
     if not isinstance(ds.attrs["schema"], str) or ds.attrs["schema"] not in SCHEMAS:
         kinds = " or ".join(SCHEMAS)
         raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be {kinds}.')
+    return ds.attrs["schema"]
+
+
+def _check_problem(ds: xr.Dataset) -> Problem:
+    for name in _PROBLEM_ATTRIBUTES:
+        if name not in ds.attrs:
+            raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
     try:
         problem = Problem.from_toml(str(ds.attrs["problem"]))
     except ProblemError as error:
@@ -635,10 +756,10 @@ def _check_attributes(ds: xr.Dataset) -> Problem:
 
 def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     """The swept dimensions, in order."""
-    first = SCHEMAS[kind][-1].name
-    if first not in ds:
-        raise DatasetError(f'variable "{first}" is missing.')
-    leading = tuple(map(str, ds[first].dims))
+    last = SCHEMAS[kind][-1]
+    if last.name not in ds:
+        raise DatasetError(f'variable "{last.name}" is missing.')
+    leading = tuple(map(str, ds[last.name].dims[: ds[last.name].ndim - len(last.dims)]))
     for name in (*leading, *_COORDINATES_OF[kind]):
         if name not in ds.coords:
             raise DatasetError(f'coordinate "{name}" is missing.')
@@ -661,15 +782,16 @@ _COORDINATES_OF = {
     "points": ("branch", "alpha"),
     "thresholds": ("omega",),
     "experiments": ("start", "dimension", "alpha", "seed"),
+    "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
 }
 
 
-def _check_described(ds: xr.Dataset, name: str) -> None:
+def _check_described(ds: xr.Dataset, name: str, units: str = "1") -> None:
     for attribute in ("long_name", "units", "latex"):
         if attribute not in ds[name].attrs:
             raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
-    if ds[name].attrs["units"] != "1":
-        raise DatasetError(f'variable "{name}" has units {ds[name].attrs["units"]!r}, but must have units "1".')
+    if ds[name].attrs["units"] != units:
+        raise DatasetError(f'variable "{name}" has units {ds[name].attrs["units"]!r}, but must have units "{units}".')
 
 
 def _check_variable(
@@ -692,7 +814,7 @@ def _check_variable(
             raise DatasetError(f'variable "{name}" has {given}, but the problem has {sizes[dim]}.')
     if array.dtype != variable.dtype:
         raise DatasetError(f'variable "{name}" has type {array.dtype}, but must have {variable.dtype}.')
-    _check_described(ds, name)
+    _check_described(ds, name, variable.units)
     if name == variable.stderr and bool((array < 0).any()):
         raise DatasetError(f'variable "{name}" is negative somewhere.')
 
@@ -835,7 +957,7 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     with _reading(path):
         ds = xr.load_dataset(path, engine="netcdf4")
         ds = ds.drop_encoding()
-    for name in {"branch", "start"} & set(ds.coords):
+    for name in {"branch", "start", "mechanism", "stage", "entries"} & set(ds.coords):
         if ds[name].dtype.kind in "OT":  # strings, depending on xarray's version
             ds[name] = ds[name].astype(str)
     try:
@@ -893,11 +1015,12 @@ def schema_markdown() -> str:
     for kind, variables in SCHEMAS.items():
         lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
-    for kind in ("points", "experiments"):
+    for kind in ("points", "experiments", "histogram"):
         (flag,) = (variable for variable in SCHEMAS[kind] if variable.meanings)
         meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
         lines += [f"### Values of `status` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
-    described = ((f"`{name}`", text) for name, text in _GLOBAL_ATTRIBUTES.items())
+    also = {name: f"{text} (not of `histogram`)" for name, text in _PROBLEM_ATTRIBUTES.items()}
+    described = ((f"`{name}`", text) for name, text in {**_GLOBAL_ATTRIBUTES, **also}.items())
     return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])
 
 

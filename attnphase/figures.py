@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnphase.branches import Threshold, crossing
-from attnphase.dataset import DatasetError, write_file
+from attnphase.dataset import DatasetError, RunStatus, write_file
 from attnphase.fixed_point import Status
 from attnphase.reference import read_reference
 
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIGURES",
+    "attention_figure",
     "comparison_figure",
     "fig2",
     "fig3",
     "grid_figure",
+    "learning_figure",
     "loss_crossing",
     "save_figure",
     "scatter_figure",
@@ -313,6 +315,100 @@ def scatter_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
         ax.set_ylim(bottom=0)
         ax.legend(frameon=False)
     return figure
+
+
+def attention_figure(runs: xr.Dataset, run: int = 0) -> Figure:
+    """Attention matrices of the given sequences, of both mechanisms, before and after everything was trained.
+
+    Parameters
+    ----------
+    runs : xarray.Dataset
+        Schema ``histogram``.
+    run : int
+        Which one is drawn.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        A row for each sequence.
+    """
+    made = runs["status"].sel(run=run) != RunStatus.not_computed
+    columns = [
+        (str(mechanism), str(stage))
+        for mechanism in runs["mechanism"].to_numpy()
+        for stage in runs["stage"].to_numpy()
+        if bool(made.sel(mechanism=mechanism, stage=stage))
+    ]
+    count, length = runs.sizes["sequence"], runs.sizes["token"]
+    largest = float(runs["attention"].sel(run=run).max())
+    with mpl.rc_context(
+        {**_STYLE, "xtick.top": False, "ytick.right": False, "xtick.labelsize": 6, "ytick.labelsize": 6}
+    ):
+        figure = Figure(figsize=(1.75 * len(columns) + 0.7, 1.8 * count + 0.2), layout="constrained")
+        axes = figure.subplots(count, len(columns), squeeze=False)
+        for (row, col), ax in np.ndenumerate(axes):
+            mechanism, stage = columns[col]
+            matrix = runs["attention"].sel(mechanism=mechanism, stage=stage, run=run).isel(sequence=row)
+            ax.imshow(matrix.to_numpy(), vmin=0, vmax=largest, cmap=_SEQUENTIAL, interpolation="nearest")
+            labels = [_letter(symbol) for symbol in runs["symbols"].isel(sequence=row).to_numpy().tolist()]
+            ax.set_xticks(range(length), labels)
+            ax.set_yticks(range(length), labels)
+            ax.tick_params(length=0)
+            if row == 0:
+                ax.set_title(f"{mechanism}, {stage}")
+        figure.colorbar(axes[0, 0].images[0], ax=axes, label=_symbol(runs, "attention"), shrink=0.6)
+    return figure
+
+
+def learning_figure(runs: xr.Dataset) -> Figure:
+    """Loss and error along the epochs of the histogram task, and how positional and semantic attention became.
+
+    Parameters
+    ----------
+    runs : xarray.Dataset
+        Schema ``histogram``.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Thin lines are single runs, thick ones their mean; the second stage is drawn behind the first.
+    """
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(7.0, 2.5), layout="constrained")
+        loss, error, shares = figure.subplots(1, 3)
+        for mechanism in map(str, runs["mechanism"].to_numpy()):
+            here, colour = runs.sel(mechanism=mechanism), _COLOURS[mechanism]
+            begin = 0
+            for stage in runs["stage"].to_numpy():
+                part = here.sel(stage=stage).dropna("epoch", how="all", subset=["epoch_accuracy"])
+                epochs = begin + part["epoch"].to_numpy()
+                begin += part.sizes["epoch"]
+                for ax, curves in ((loss, part["epoch_test_loss"]), (error, 1 - part["epoch_accuracy"])):
+                    curves = curves.transpose("epoch", "run").to_numpy()
+                    ax.plot(epochs, curves, color=colour, lw=0.4, alpha=0.4)
+                    first = mechanism if stage == "frozen" else None
+                    ax.plot(epochs, curves.mean(1), color=colour, lw=1.2, label=first)
+                off = here.sel(stage=stage, entries="off_diagonal")
+                filled = colour if stage == "frozen" else "none"
+                shares.plot(
+                    off["position_share"], off["token_share"], ls="", marker=_MARKERS[mechanism], ms=5, color=colour,
+                    mfc=filled, clip_on=False, label=f"{mechanism}, {stage}",
+                )  # fmt: skip
+        for ax, name in ((loss, "epoch_test_loss"), (error, "error")):
+            ax.set_yscale("log")
+            ax.set_xlabel("epochs, frozen then unfrozen")
+            ax.set_ylabel(_symbol(runs, name) if name in runs else r"wrong counts, $1 - a$")
+        loss.legend(frameon=False)
+        shares.set(xlim=(-0.05, 1.05), ylim=(-0.05, 1.05))
+        shares.set_xlabel(_symbol(runs, "position_share"))
+        shares.set_ylabel(_symbol(runs, "token_share"))
+        shares.legend(frameon=False)
+    return figure
+
+
+def _letter(symbol: int) -> str:
+    """A symbol as a letter, as long as there are some."""
+    return chr(ord("A") + symbol) if symbol < 26 else str(symbol)
 
 
 def _compared(quantities: tuple[Quantity, ...]) -> list[str]:

@@ -34,9 +34,9 @@ class Stream:
     GEOMETRY, CLUSTERS, TOKENS, TEST_CLUSTERS, TEST_TOKENS, START = range(6)
 
 
-def generator(seed: int, run: int, stream: int) -> np.random.Generator:
-    """The random numbers of one stream of one run: the same whatever else is drawn."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(run, stream)))
+def generator(seed: int, run: int, *stream: int) -> np.random.Generator:
+    """The random numbers of one stream, or part of a stream, of one run: the same whatever else is drawn."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(run, *stream)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +12,8 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import torch
 from torch import nn
 
-from attnphase.experiments.histogram.stages import load_trained, test_errors, train_histogram, unfreeze_histogram
-from attnphase.experiments.histogram.task import HistogramSizes, Sequences, counts, draw_sequences
+from attnphase.experiments.histogram.stages import load_trained, test_errors, train_histogram
+from attnphase.experiments.histogram.task import HistogramSizes, counts, draw_sequences
 from attnphase.experiments.histogram.transformer import (
     MECHANISMS,
     absorbed,

@@ -131,7 +131,10 @@ def test_a_killed_experiment_goes_on_with_the_same_numbers(tmp_path, optimizer, 
 def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
     path = tmp_path / "c"
     done = simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
-    with pytest.raises(ExperimentError, match="belongs to another experiment, with another alpha; remove it, or choose another place for this one"):
+    with pytest.raises(
+        ExperimentError,
+        match="belongs to another experiment, with another alpha; remove it, or choose another place for this one",
+    ):
         simulate(PAPER, 2.1, "semantic", **SMALL, checkpoint=path)
     with pytest.raises(ExperimentError, match="belongs to another experiment, with another problem"):
         simulate(PAPER.with_fields({"teacher.omega": 0.31}), 2.0, "semantic", **SMALL, checkpoint=path)

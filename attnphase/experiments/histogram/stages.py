@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +187,7 @@ def unfreeze_histogram(
     """
     names = _mechanisms(mechanism)
     _whole("epochs", epochs, 1)
-    if not (isinstance(noise, Real) and 0 <= noise < np.inf):
+    if not (isinstance(noise, int | float) and 0 <= noise < np.inf):
         raise ProblemError("noise", f"noise must be a number of at least 0, not {noise!r}.")
     _positive("learning_rate", learning_rate)
     place = device_of(device)
@@ -274,7 +274,8 @@ class _Stage:
         sizes = _sizes(self.kept, self.mechanism)
         training, test = draw_sequences(sizes, task["seed"], task["runs"], self.device)
         state = self._begin()
-        free = {name: value.to(self.device).requires_grad_() for name, value in state["parameters"].items()}
+        # copies: what is kept of the stage before must not move
+        free = {name: value.to(self.device, copy=True).requires_grad_() for name, value in state["parameters"].items()}
         optimizer = self._optimizer(free.values())
         if state["optimizer"]:
             optimizer.load_state_dict(state["optimizer"])
@@ -299,7 +300,7 @@ class _Stage:
                 for run in fresh.nonzero().flatten().tolist():
                     state["diverged"][run] = epoch + 1
                     warnings.warn(f"{self.mechanism}, run {run}: diverged in epoch {epoch + 1}.", stacklevel=2)
-                state["parameters"] = {name: value.detach().cpu().clone() for name, value in free.items()}
+                state["parameters"] = {name: value.detach().to("cpu", copy=True) for name, value in free.items()}
                 state["optimizer"] = optimizer.state_dict()
                 state["epoch"] = epoch + 1
                 state["seconds"] += time.monotonic() - begin
@@ -360,10 +361,7 @@ class _Stage:
         seed, size = self.kept.task["seed"], self.kept.task["batch"]
         runs, count = training.symbols.shape[:2]
         stream = Stream.FROZEN_ORDER if self.name == "frozen" else Stream.UNFROZEN_ORDER
-        orders = [
-            np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(run, stream, epoch))).permutation(count)
-            for run in range(runs)
-        ]
+        orders = [generator(seed, run, stream, epoch).permutation(count) for run in range(runs)]
         order = torch.from_numpy(np.stack(orders)).to(self.device)
         run = torch.arange(runs, device=self.device)[:, None]
         for begin in range(0, count, size):
@@ -456,5 +454,5 @@ def _whole(name: str, value: Any, least: int) -> None:
 
 
 def _positive(name: str, value: Any) -> None:
-    if not (isinstance(value, Real) and 0 < value < np.inf):
+    if not (isinstance(value, int | float) and 0 < value < np.inf):
         raise ProblemError(name, f"{name} must be a positive number, not {value!r}.")

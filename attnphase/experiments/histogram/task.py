@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ _LARGEST = 10**9  # of any size: what is beyond is a slip of the keyboard
 class Stream:
     """Independent streams of random numbers of one seed."""
 
-    SEQUENCES, SPLIT, WEIGHTS, NOISE, FROZEN_ORDER, UNFROZEN_ORDER = range(100, 106)
+    SEQUENCES, SPLIT, WEIGHTS, NOISE, FROZEN_ORDER, UNFROZEN_ORDER, EXAMPLES, SCORE = range(100, 108)
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ class HistogramSizes:
         for name, smallest in least.items():
             value = getattr(self, name)
             whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if not (whole and smallest <= value <= _LARGEST):
+            if not (whole and smallest <= int(value) <= _LARGEST):
                 raise ProblemError(name, f"{name} must be a whole number of at least {smallest}, not {value!r}.")
+            object.__setattr__(self, name, int(value))  # NumPy's whole numbers cannot be written to a checkpoint
         if self.model_dimension % 2:
             raise ProblemError(
                 "model_dimension",
@@ -65,7 +66,7 @@ class HistogramSizes:
                 f" {self.model_dimension}.",
             )
         share = self.training_share
-        if not (isinstance(share, Real) and 0 < share < 1):
+        if not (isinstance(share, float) and 0 < share < 1):
             raise ProblemError("training_share", f"training_share must lie between 0 and 1, not {share!r}.")
         if not 0 < self.training_count < self.sequences:
             raise ProblemError(

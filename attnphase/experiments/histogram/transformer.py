@@ -41,7 +41,7 @@ def initial_parameters(sizes: HistogramSizes, seed: int, runs: int, dtype: torch
 
     Returns
     -------
-    Parameters
+    dict of str to Tensor
         The embeddings have m/2 columns, query and key m/2 rows; all else is as in the full form.
     """
     m, hidden, outputs = sizes.model_dimension, sizes.hidden, sizes.length + 1
@@ -100,7 +100,7 @@ def attention(full: Parameters, symbols: Tensor) -> Tensor:
 
     Parameters
     ----------
-    full : Parameters
+    full : dict of str to Tensor
     symbols : (R, n, L) tensor
 
     Returns
@@ -117,7 +117,7 @@ def logits(full: Parameters, symbols: Tensor) -> Tensor:
 
     Parameters
     ----------
-    full : Parameters
+    full : dict of str to Tensor
     symbols : (R, n, L) tensor
 
     Returns
