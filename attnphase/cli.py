@@ -605,7 +605,7 @@ def histogram_train(
 @histogram.command("unfreeze")
 @click.argument("folder", type=click.Path(path_type=Path))
 @_mechanism
-@click.option("--epochs", type=int, default=100, show_default=True)
+@click.option("--epochs", type=int, default=100, show_default=True, help="In all, those made before included.")
 @click.option("--noise", type=float, default=1e-3, show_default=True, help="Standard deviation, before training.")
 @click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="Of plain gradient descent.")
 @_device

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import torch
 from torch import nn
 
-from attnphase.experiments.histogram.stages import load_trained, test_errors, train_histogram
-from attnphase.experiments.histogram.task import HistogramSizes, counts, draw_sequences
+import attnphase as ap
+from attnphase.cli import main
+from attnphase.dataset import DatasetError, RunStatus, write_file
+from attnphase.experiments.checkpoint import Checkpoint
+from attnphase.experiments.data import generator
+from attnphase.experiments.histogram.report import distances, histogram_dataset, histogram_text, variance_shares
+from attnphase.experiments.histogram.stages import (
+    checkpoint_path,
+    load_trained,
+    train_histogram,
+    unfreeze_histogram,
+)
+from attnphase.experiments.histogram.task import HistogramSizes, Stream, counts, draw_sequences
 from attnphase.experiments.histogram.transformer import (
     MECHANISMS,
     absorbed,
@@ -22,8 +40,6 @@ from attnphase.experiments.histogram.transformer import (
     logits,
     with_noise,
 )
-
-test_errors.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
 
 SMALL = HistogramSizes(length=4, alphabet=6, model_dimension=10, hidden=7, sequences=60)
 CPU = torch.device("cpu")
@@ -122,9 +138,8 @@ def test_training_is_adam_on_the_masked_transformer_and_what_is_frozen_stays_zer
     frozen += [(w, w.detach() == 0) for w in (plain.query.weight, plain.key.weight)]
     optimizer = torch.optim.Adam(plain.parameters(), lr=rate, betas=(0.9, 0.98))
     for epoch in range(epochs):
-        order = np.random.default_rng(np.random.SeedSequence(5, spawn_key=(run, 104, epoch))).permutation(42)
-        for begin in range(0, 42, batch):
-            chosen = torch.from_numpy(order[begin : begin + batch])
+        order = torch.from_numpy(generator(5, run, Stream.FROZEN_ORDER, epoch).permutation(42))
+        for chosen in order.split(batch):
             loss = nn.functional.cross_entropy(
                 plain(training.symbols[run, chosen]).flatten(0, 1), training.counts[run, chosen].flatten()
             )
@@ -139,3 +154,363 @@ def test_training_is_adam_on_the_masked_transformer_and_what_is_frozen_stays_zer
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-9)
     right = (plain(test.symbols[run]).argmax(-1) == test.counts[run]).double().mean()
     assert trained.stages["frozen"]["accuracy"][run, -1] == pytest.approx(float(right), abs=1e-12)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_absorbing_the_mask_changes_no_output(mechanism):
+    """Against query and key that see a masked embedding, and have entries behind the mask, too."""
+    free = initial_parameters(SMALL, 11, 2, torch.float32)
+    full = absorbed(free, mechanism)
+    m = SMALL.model_dimension
+    mask = torch.zeros(m)
+    mask[: m // 2 if mechanism == "semantic" else m] = 1
+    mask[: 0 if mechanism == "semantic" else m // 2] = 0
+    symbols = draw_sequences(SMALL, 11, 2, CPU)[0].symbols
+    for run in range(2):
+        plain = Plain(SMALL, {name: value[run] for name, value in full.items()})
+        with torch.no_grad():
+            for weight in (plain.query.weight, plain.key.weight):
+                weight += (1 - mask) * torch.randn(m, m)
+        embedded = plain.symbols(symbols[run]) + plain.places.weight
+        seen = mask * embedded
+        matrix = (plain.query(seen) @ plain.key(seen).mT / math.sqrt(m)).softmax(-1)
+        masked = plain.output(plain.hidden(plain.norm(matrix @ plain.value(embedded))).relu())
+        ours = logits(full, symbols)[run].reshape(masked.shape)
+        torch.testing.assert_close(ours, masked, rtol=0, atol=1e-6)
+
+
+def test_unfreezing_is_plain_descent_from_the_disturbed_solution(tmp_path):
+    noise, rate, batch = 0.02, 0.03, 9
+    train_histogram(tmp_path, "positional", 2, 2, 6, sizes=SMALL, batch=batch, dtype="float64")
+    (before,) = load_trained(tmp_path)
+    unfreeze_histogram(tmp_path, epochs=2, noise=noise, learning_rate=rate)
+    (after,) = load_trained(tmp_path)
+    frozen, unfrozen = (after.stages[name]["parameters"] for name in ("frozen", "unfrozen"))
+    for name, value in before.stages["frozen"]["parameters"].items():
+        assert torch.equal(value, frozen[name])
+    noisy = after.noisy()
+    added = torch.cat([(noisy[name] - frozen[name]).flatten() for name in frozen])
+    disturbed = torch.cat([added[added != 0]])
+    m = SMALL.model_dimension
+    assert len(disturbed) == 2 * (2 * m * m + (SMALL.alphabet + SMALL.length) * m)
+    assert float(disturbed.std()) == pytest.approx(noise, rel=4 / math.sqrt(2 * len(disturbed)))
+
+    training, _ = draw_sequences(SMALL, 6, 2, CPU)
+    for run in range(2):
+        plain = Plain(SMALL, {name: value[run] for name, value in noisy.items()})
+        optimizer = torch.optim.SGD(plain.parameters(), lr=rate)
+        for epoch in range(2):
+            order = torch.from_numpy(generator(6, run, Stream.UNFROZEN_ORDER, epoch).permutation(42))
+            for chosen in order.split(batch):
+                target = training.counts[run, chosen].flatten()
+                loss = nn.functional.cross_entropy(plain(training.symbols[run, chosen]).flatten(0, 1), target)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        reference = Plain(SMALL, {name: value[run] for name, value in unfrozen.items()})
+        for mine, theirs in zip(reference.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+    # without noise and almost without steps nothing happens
+    unfreeze_histogram(tmp_path, epochs=1, noise=0, learning_rate=1e-30, force=True)
+    (still,) = load_trained(tmp_path)
+    assert torch.equal(still.stages["unfrozen"]["accuracy"][:, 0], still.stages["frozen"]["accuracy"][:, -1])
+    assert distances(still.stages["frozen"]["parameters"], still.stages["unfrozen"]["parameters"])[0].max() < 1e-20
+
+
+def test_distances_are_sums_of_norms_and_one_norm():
+    before = {"a": torch.zeros(2, 3), "b": torch.ones(2, 2, 2)}
+    after = {
+        "a": torch.tensor([[3.0, 0, 4], [0, 0, 0]]),
+        "b": torch.ones(2, 2, 2) + torch.tensor([6.0, 1])[:, None, None],
+    }
+    both = distances(before, after)
+    np.testing.assert_allclose(both[0], [5 + 12, 0 + 2], rtol=1e-15)
+    np.testing.assert_allclose(both[1], [13, 2], rtol=1e-15)
+
+
+# --- shares of the variance -------------------------------------------------------------------------------------------
+
+
+def test_shares_of_made_up_matrices():
+    """Entries that are a sum of a part of the places, one of the symbols, and noise, with known variances."""
+    rng = np.random.default_rng(5)
+    length, alphabet, count = 6, 4, 20_000
+    symbols = torch.from_numpy(rng.integers(alphabet, size=(count, length)))
+    places = torch.from_numpy(rng.standard_normal((length, length)))
+    table = torch.from_numpy(rng.standard_normal((alphabet, alphabet)))
+    noise = torch.from_numpy(rng.standard_normal((count, length, length)))
+    off = ~torch.eye(length, dtype=torch.bool)
+    # off the diagonal every pair of symbols has one probability
+    parts = float(places[off].var(correction=0)), float(table.var(correction=0)), 0.7**2
+    matrices = places + table[symbols[:, :, None], symbols[:, None, :]] + 0.7 * noise
+    shares = variance_shares(matrices, symbols, alphabet)
+    for name, part in zip(("position_share", "token_share"), parts, strict=False):
+        share, error = shares[name]["off_diagonal"]
+        assert abs(share - part / sum(parts)) < 4 * error
+        assert error < 0.01
+    alone = variance_shares(places.expand(count, -1, -1), symbols, alphabet)
+    assert alone["position_share"]["all"][0] == pytest.approx(1, abs=1e-9)
+    assert abs(alone["token_share"]["off_diagonal"][0]) < 1e-3
+    shuffled = variance_shares(noise, symbols, alphabet)
+    for name in ("position_share", "token_share"):
+        share, error = shuffled[name]["all"]
+        assert abs(share) < 4 * error
+        assert error < 1e-3
+
+
+def test_equal_attention_has_no_shares():
+    symbols = torch.from_numpy(np.random.default_rng(1).integers(3, size=(100, 4)))
+    shares = variance_shares(torch.full((100, 4, 4), 0.25), symbols, 3)
+    assert all(math.isnan(share) for both in shares.values() for share, _ in both.values())
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def snapshot(folder: Path) -> list[dict[str, Any]]:
+    return [
+        {name: {**state, "seconds": 0} for name, state in one.stages.items()} for one in load_trained(folder)
+    ]  # times differ
+
+
+def same(a: Any, b: Any) -> None:
+    """Equal bit by bit, all the way down."""
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            same(a[key], b[key])
+    elif isinstance(a, list):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            same(one, other)
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    else:
+        assert a == b
+
+
+OPTIONS = ["--runs", "2", "--sequences", "3000", "--epochs", "6", "--seed", "3", "--hidden", "20", "--quiet"]
+
+
+def refusal(*arguments: str) -> str:
+    """The one sentence with which a command refuses its input."""
+    result = CliRunner().invoke(main, ["histogram", *arguments])
+    assert result.exit_code == 2, result.output
+    assert result.output.startswith("attnphase: error: ")
+    return result.output.removeprefix("attnphase: error: ").strip()
+
+
+def kill_after(epochs: int, how: signal.Signals, folder: Path, *arguments: str) -> None:
+    """Start a command and end it when some epochs of its stage are made."""
+    command = [sys.executable, "-m", "attnphase.cli", "histogram", *arguments]
+    path, deadline = checkpoint_path(folder, "semantic"), time.monotonic() + 60
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while not path.exists() or (Checkpoint.read(path).running or {"epoch": 0})["epoch"] < epochs:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(how)
+        _, text = process.communicate(timeout=60)
+    if how != signal.SIGKILL:
+        assert process.returncode == 130
+        sentence = f"interrupted: finished epochs are kept in {folder}; run the same command again to go on."
+        assert text.decode() == f"attnphase: {sentence}\n"
+
+
+@pytest.mark.parametrize(
+    "how", [(signal.SIGKILL, signal.SIGINT), (signal.SIGTERM, signal.SIGKILL)], ids=["KILL-INT", "TERM-KILL"]
+)
+def test_killed_commands_go_on_with_the_same_numbers(how, tmp_path, undisturbed):
+    train = ["train", "--mechanism", "semantic", *OPTIONS, "-o", str(tmp_path)]
+    kill_after(2, how[0], tmp_path, *train)
+    assert "frozen" not in Checkpoint.read(checkpoint_path(tmp_path, "semantic")).finished
+    assert CliRunner().invoke(main, ["histogram", *train]).exit_code == 0
+    unfreeze = ["unfreeze", str(tmp_path), "--epochs", "4", "--quiet"]
+    kill_after(1, how[1], tmp_path, *unfreeze)
+    assert "unfrozen" not in Checkpoint.read(checkpoint_path(tmp_path, "semantic")).finished
+    assert CliRunner().invoke(main, ["histogram", *unfreeze]).exit_code == 0
+    same(snapshot(tmp_path), snapshot(undisturbed))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    for arguments in (["train", "--mechanism", "semantic", *OPTIONS, "-o"], ["unfreeze", "--epochs", "4", "--quiet"]):
+        result = CliRunner().invoke(main, ["histogram", *arguments, str(folder)])
+        assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_more_epochs_go_on_from_fewer(tmp_path, undisturbed):
+    train = ["train", "--mechanism", "semantic", *OPTIONS, "-o", str(tmp_path)]
+    fewer = [*train, "--epochs", "4"]
+    assert CliRunner().invoke(main, ["histogram", *fewer]).exit_code == 0
+    assert CliRunner().invoke(main, ["histogram", *train]).exit_code == 0
+    same(snapshot(tmp_path)[0]["frozen"], snapshot(undisturbed)[0]["frozen"])
+    assert "6 epochs were made already, more than the 4 asked for; choose another folder." in refusal(*fewer)
+    for epochs in ("1", "4"):
+        unfreeze = ["histogram", "unfreeze", str(tmp_path), "--quiet", "--epochs", epochs]
+        assert CliRunner().invoke(main, unfreeze).exit_code == 0
+    same(snapshot(tmp_path), snapshot(undisturbed))
+    back = refusal("unfreeze", str(tmp_path), "--epochs", "3")
+    assert "4 epochs were made already, more than the 3 asked for; use --force" in back
+
+
+def test_a_full_disk_keeps_the_last_epoch(tmp_path, monkeypatch):
+    def full(path: Path, content: bytes) -> None:
+        if Checkpoint.read(path).running if path.exists() else None:
+            raise DatasetError(f"{path}: the file cannot be written: No space left on device.")
+        write_file(path, content)
+
+    monkeypatch.setattr("attnphase.experiments.checkpoint.write_file", full)
+    with pytest.raises(DatasetError, match=r"semantic\.checkpoint: the file cannot be written: No space left"):
+        train_histogram(tmp_path, "semantic", 1, 5, sizes=SMALL)
+    monkeypatch.undo()
+    assert (Checkpoint.read(checkpoint_path(tmp_path, "semantic")).running or {})["epoch"] == 1
+    train_histogram(tmp_path, "semantic", 1, 5, sizes=SMALL)
+    train_histogram(tmp_path / "other", "semantic", 1, 5, sizes=SMALL)
+    same(snapshot(tmp_path), snapshot(tmp_path / "other"))
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (
+            ["--model-dimension", "63"],
+            "model_dimension must be even, as half of it is semantic and half positional, not 63",
+        ),
+        (["--length", "1"], "length must be a whole number of at least 2, not 1."),
+        (["--alphabet", "1"], "alphabet must be a whole number of at least 2, not 1."),
+        (["--hidden", "0"], "hidden must be a whole number of at least 1, not 0."),
+        (["--sequences", "1"], "sequences must be a whole number of at least 2, not 1."),
+        (["--training-share", "1.0"], "training_share must lie between 0 and 1, not 1.0."),
+        (["--training-share", "nan"], "training_share must lie between 0 and 1, not nan."),
+        (["--training-share", "0.999", "--sequences", "10"], "leaves none to train on or none to test."),
+        (["--batch", "0"], "batch must be a whole number of at least 1, not 0."),
+        (["--runs", "0"], "runs must be a whole number of at least 1, not 0."),
+        (["--epochs", "0"], "epochs must be a whole number of at least 1, not 0."),
+        (["--seed", "-1"], "seed must be a whole number of at least 0, not -1."),
+        (["--learning-rate", "inf"], "learning_rate must be a positive number, not inf."),
+        (["--device", "tpu"], 'device must be "cpu", "cuda"'),
+        (["--runs", "100000"], "100000 runs of 50000 sequences need about"),
+        (["--sequences", "900000000"], "GiB are free, of which 60% are used; lower runs, sequences"),
+    ],
+)
+def test_settings_that_cannot_be(options, sentence, tmp_path):
+    folder = tmp_path / "runs"
+    assert sentence in refusal("train", "-o", str(folder), *options)
+    assert not folder.exists()
+
+
+def test_checkpoints_of_others_and_damaged_ones(tmp_path, undisturbed):
+    own, path = str(tmp_path), checkpoint_path(tmp_path, "semantic")
+    assert "there is no such folder" in refusal("unfreeze", f"{own}/none")
+    assert "there are no positional or semantic runs here; train them first" in refusal("report", own)
+    whole = checkpoint_path(undisturbed, "semantic").read_bytes()
+    for damaged in (whole[:1000], b"", whole[:5000] + b"?" + whole[5001:], b"nothing of the kind"):
+        path.write_bytes(damaged)
+        for arguments in (["train", *OPTIONS, "-o", own], ["unfreeze", own], ["report", own]):
+            assert "semantic.checkpoint: this is not a checkpoint, or it is damaged" in refusal(*arguments)
+        assert path.read_bytes() == damaged
+    # a whole one under the wrong name, one of another command, other settings, one that is not finished
+    path.write_bytes(whole)
+    path.rename(checkpoint_path(tmp_path, "positional"))
+    for command in ("report", "unfreeze"):
+        assert "something else than positional histogram runs" in refusal(command, own)
+    assert "belongs to another experiment, with another mechanism" in refusal("train", *OPTIONS, "-o", own)
+    checkpoint_path(tmp_path, "positional").unlink()
+    Checkpoint(path, {"problem": "none"}).write()
+    assert "something else than semantic histogram runs" in refusal("unfreeze", own)
+    path.write_bytes(whole)
+    other = refusal("train", "--mechanism", "semantic", *OPTIONS, "--batch", "31", "-o", own)
+    assert "belongs to another experiment, with another batch; remove it, or choose another place for this one" in other
+    further = refusal("train", "--mechanism", "semantic", *OPTIONS, "--epochs", "7", "-o", own)
+    assert "unfrozen already and cannot be trained further" in further
+    again = refusal("unfreeze", own, "--epochs", "4", "--noise", "0.5")
+    assert "unfrozen with another noise (0.001); use --force" in again
+    assert path.read_bytes() == whole
+    kept = Checkpoint.read(path)
+    kept.running, kept.finished = kept.finished["frozen"], {}
+    kept.write()
+    for command in ("report", "unfreeze"):
+        assert "training has not ended; run the command that began it once more first" in refusal(command, own)
+
+
+def test_sequences_that_do_not_fit(undisturbed, tmp_path):
+    for given, shown in (("ABC", "0,1,2"), ("AAAAAAAAAZ", "0,0,0,0,0,0,0,0,0,25"), ("1,2,3,4,5,6,7,8,9,-1", "9,-1")):
+        sentence = refusal("report", str(undisturbed), "--sequence", given, "-o", str(tmp_path))
+        assert "sequence must be 10 symbols between 0 and 14, not" in sentence
+        assert shown in sentence
+    other_run = refusal("report", str(undisturbed), "--run", "2", "-o", str(tmp_path))
+    assert other_run == "run must lie between 0 and 1, not 2."
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_that_diverge_are_named_and_left_out(tmp_path):
+    sizes = HistogramSizes(sequences=100)
+    with pytest.warns(UserWarning, match=r"semantic, run 1: diverged in epoch 1\."):
+        train_histogram(tmp_path, "semantic", epochs=2, learning_rate=1e38, sizes=sizes)
+    command = ["train", "--mechanism", "semantic", "--sequences", "100", "--epochs", "2", "--learning-rate", "1e38"]
+    result = CliRunner().invoke(main, ["histogram", *command, "--quiet", "-o", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "3 runs diverged; lower the learning rate." in result.output
+    ds = histogram_dataset(tmp_path)
+    assert (ds["status"].sel(stage="frozen") == RunStatus.diverged).all()
+    assert "0 (3 diverged)" in histogram_text(ds)
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_of_short_runs(tmp_path):
+    """A small size of the paper's experiment: both mechanisms count nine symbols of ten, each in its own way."""
+    runs, out = tmp_path / "runs", tmp_path / "report"
+    train = ["train", "--runs", "2", "--sequences", "10000", "--epochs", "9", "--seed", "1", "--quiet", "-o", str(runs)]
+    for arguments in (train, ["unfreeze", str(runs), "--epochs", "2", "--quiet"]):
+        assert CliRunner().invoke(main, ["histogram", *arguments]).exit_code == 0
+    words = ["AABBCCDDEE", "ABCDEFGHIJ"]
+    report = ["report", str(runs), "-o", str(out), "--run", "1", "--sequence", words[0], "--sequence"]
+    result = CliRunner().invoke(main, ["histogram", *report, "0,1,2,3,4,5,6,7,8,9"])
+    assert result.exit_code == 0, result.output
+    ds = ap.load_dataset(out / "report.nc")
+    assert ds["attention"].dims == ("mechanism", "run", "stage", "sequence", "token", "attended")
+    assert ["".join("ABCDEFGHIJ"[i] for i in row) for row in ds["symbols"].to_numpy()] == words
+    assert (ds["accuracy"] > 0.9).all()
+    np.testing.assert_allclose(ds["attention"].sum("attended"), 1, rtol=0, atol=1e-6)
+    frozen = ds.sel(stage="frozen", entries="off_diagonal")
+    np.testing.assert_allclose(frozen["position_share"].sel(mechanism="positional"), 1, rtol=0, atol=1e-9)
+    assert (abs(frozen["token_share"].sel(mechanism="positional")) < 0.01).all()
+    assert (abs(frozen["position_share"].sel(mechanism="semantic")) < 0.01).all()
+    assert (frozen["token_share"].sel(mechanism="semantic") > 0.8).all()
+    # a positional matrix is the same for all sequences, a semantic one for all places of the same symbols
+    positional = ds["attention"].sel(mechanism="positional", stage="frozen")
+    np.testing.assert_allclose(positional.isel(sequence=0), positional.isel(sequence=1), rtol=0, atol=1e-6)
+    semantic = ds["attention"].sel(mechanism="semantic", stage="frozen").isel(sequence=0).to_numpy()
+    np.testing.assert_allclose(semantic[:, 0], semantic[:, 1], rtol=0, atol=1e-6)
+    trained = load_trained(runs)
+    for one in trained:
+        stages = {name: state["parameters"] for name, state in one.stages.items()}
+        for begin, stage in ((one.initial, "frozen"), (stages["frozen"], "unfrozen")):
+            moved = {name: (stages[stage][name] - value).double() for name, value in begin.items()}
+            squares = [[float((value[run] ** 2).sum()) for value in moved.values()] for run in range(2)]
+            here = ds.sel(mechanism=one.mechanism, stage=stage)
+            np.testing.assert_allclose(here["distance_sum"], np.sqrt(squares).sum(1), rtol=1e-6)
+            np.testing.assert_allclose(here["distance_l2"], np.sqrt(np.sum(squares, 1)), rtol=1e-6)
+    for name in ("attention.png", "learning.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    text = (out / "report.txt").read_text(encoding="utf-8")
+    assert text.count("unfrozen") >= 2
+    assert text.strip() in result.output
+    kept = {path: path.read_bytes() for path in out.iterdir()}
+    assert "report.nc: the file exists; use --force" in refusal(*report, "ABCDEFGHIJ")
+    assert {path: path.read_bytes() for path in out.iterdir()} == kept
+    # a mechanism that was trained otherwise does not belong in one table
+    other = ["histogram", "train", "--mechanism", "semantic", "--runs", "2", "--sequences", "20", "--epochs", "1"]
+    assert CliRunner().invoke(main, [*other, "--quiet", "-o", str(tmp_path / "other")]).exit_code == 0
+    checkpoint_path(tmp_path / "other", "semantic").replace(checkpoint_path(runs, "semantic"))
+    mixed = refusal("report", str(runs), "-o", str(tmp_path / "mixed"))
+    assert "seed is 1 for the positional runs and 0 for the semantic ones" in mixed

@@ -286,5 +286,7 @@ def _mean_and_deviation(values: Array) -> str:
     if len(values) == 1:
         return f"{mean:.5g}"
     deviation = float(values.std(ddof=1))
-    places = 5 if deviation < 1e-5 else max(0, 1 - math.floor(math.log10(deviation)))
+    if deviation < 1e-5:
+        return f"{mean:.5g}"
+    places = max(0, 1 - math.floor(math.log10(deviation)))
     return f"{mean:.{places}f} ± {deviation:.{places}f}"

@@ -32,7 +32,7 @@ from attnphase.experiments.memory import available_memory
 from attnphase.experiments.progress import progress_bar
 from attnphase.problem import ProblemError
 
-__all__ = ["Trained", "load_trained", "test_errors", "train_histogram", "unfreeze_histogram"]
+__all__ = ["Trained", "checkpoint_path", "load_trained", "test_errors", "train_histogram", "unfreeze_histogram"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BETAS = (0.9, 0.98)
@@ -168,13 +168,14 @@ def unfreeze_histogram(
     mechanism : {"both", "positional", "semantic"}
         "both" takes what is there.
     epochs : int
+        In all; more than were made before makes the missing ones.
     noise : float
         Standard deviation of the noise on embeddings, query and key.
     learning_rate : float
     device : str
         "cpu" or "cuda".
     force : bool
-        Whether runs that were unfrozen with other settings are unfrozen anew.
+        Whether runs that were unfrozen with other settings, or for longer, are unfrozen anew.
     progress : bool
         Whether a bar with loss and accuracy is shown on standard error.
 
@@ -193,22 +194,31 @@ def unfreeze_histogram(
     place = device_of(device)
     settings = {"epochs": epochs, "noise": float(noise), "learning_rate": float(learning_rate)}
     kept = {name: Checkpoint.read(path) for name, path in _present(folder, names).items()}
-    for one in kept.values():
+    for name, one in kept.items():
+        _sizes(one, name)
         if "frozen" not in one.finished:
             raise ExperimentError(f"{one.path}: training has not ended; run the command that began it once more first.")
-        for state in (one.finished.get("unfrozen"), one.running):
-            if state and state["settings"] != settings and not force:
-                other = next(name for name in settings if state["settings"].get(name) != settings[name])
-                raise ExperimentError(
-                    f"{one.path}: these runs were unfrozen with another {other} ({state['settings'][other]:g}); use"
-                    " --force (force=True) to unfreeze them anew."
-                )
-            if state and state["settings"] != settings:
-                one.running = None
-                one.finished.pop("unfrozen", None)
+        state = one.running or one.finished.get("unfrozen")
+        if state is None:
+            continue
+        other = next((key for key in ("noise", "learning_rate") if state["settings"][key] != settings[key]), None)
+        if force and (other or epochs < state["epoch"]):
+            one.running = None
+            one.finished.pop("unfrozen", None)
+        elif other:
+            raise ExperimentError(
+                f"{one.path}: these runs were unfrozen with another {other} ({state['settings'][other]:g}); use --force"
+                " (force=True) to unfreeze them anew."
+            )
+        elif epochs < state["epoch"]:
+            raise ExperimentError(
+                f"{one.path}: {state['epoch']} epochs were made already, more than the {epochs} asked for; use --force"
+                " (force=True) to unfreeze the runs anew."
+            )
     with progress_bar(progress, epochs * len(kept), "drawing sequences") as report:
         for i, (name, one) in enumerate(kept.items()):
-            if "unfrozen" not in one.finished:
+            unfrozen = one.finished.get("unfrozen")
+            if unfrozen is None or unfrozen["epoch"] < epochs:
                 stage = _Stage("unfrozen", name, one, settings, place)
                 stage.run(lambda done, text, i=i: report(i * epochs + done, text))
 
