@@ -946,14 +946,13 @@ def _print_runs(ds: xr.Dataset) -> None:
     import numpy as np
     from rich.table import Table
 
-    from attnphase.dataset import RunStatus
+    from attnphase.dataset import RunStatus, overlap_size
 
     scalars = ("training_loss", "test_error", "linear_test_error", "weight_norm", "density")
     columns = {name: ds[name] for name in scalars}
     for name in ("m", "theta"):  # their size is the same in every frame of the weights
-        first = ds[name].isel(token=0)
-        inner = [dim for dim in first.dims if dim not in ds["status"].dims]
-        columns[f"|{name}[1]|"] = (first.fillna(0) ** 2).sum(inner) ** 0.5
+        size = overlap_size(ds, name)
+        columns[f"|{name}[1]|"] = (size**2).sum("cluster") ** 0.5 if "cluster" in size.dims else size
     if bool((columns["density"] == 1).all()):
         del columns["density"]
     for name in ("linear_test_error", "replicon"):

@@ -16,7 +16,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from attnphase.compiled import kernels_for
-from attnphase.dataset import NOT_COMPUTED, RunStatus, validate_dataset
+from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, validate_dataset
 from attnphase.fixed_point import Status
 from attnphase.prior import Prior
 from attnphase.problem import Problem
@@ -436,7 +436,7 @@ class _Frame:
             own = {name: self._by_site(runs[name].to_numpy()[s]) for name in _OVERLAPS}
             best = min((self._moved(own, wanted, element) for element in self.elements), key=lambda moved: moved[0])
             for name in _OVERLAPS:
-                found[name].append(self._by_token(best[1][name]))
+                found[name].append(by_cluster(self.problem, name, best[1][name]))
         shapes = {name: point[name].shape for name in _OVERLAPS}
         return {name: np.array(rows).reshape(-1, *shapes[name]) for name, rows in found.items()}
 
@@ -478,12 +478,3 @@ class _Frame:
         if self.problem.tokens.kind != "mixture":
             return values
         return np.stack([values[token, cluster] for token, cluster in self.problem.sites])
-
-    def _by_token(self, values: Array) -> Array:
-        if self.problem.tokens.kind != "mixture":
-            return values
-        clusters = 1 + max(cluster for _, cluster in self.problem.sites)
-        spread = np.full((self.problem.tokens.length, clusters, *values.shape[1:]), np.nan)
-        for site, (token, cluster) in enumerate(self.problem.sites):
-            spread[token, cluster] = values[site]
-        return spread

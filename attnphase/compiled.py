@@ -326,7 +326,7 @@ class SampleKernels:
     ----------
     length, columns, teacher_rank : int
         L, r, t.
-    minimise, derivatives_at : callable
+    minimise : callable
         The local problem, in machine code.
     folder : Path
         Where the generated source lies.
@@ -336,7 +336,6 @@ class SampleKernels:
     columns: int
     teacher_rank: int
     minimise: Callable[..., None]
-    derivatives_at: Callable[..., None]
     folder: Path
 
 
@@ -420,7 +419,6 @@ def _load_sample_kernels(key: ModelKey) -> SampleKernels:
             columns=local.COLUMNS,
             teacher_rank=local.TEACHER_RANK,
             minimise=local.minimise_samples,
-            derivatives_at=local.derivatives_at,
             folder=folder,
         )
 

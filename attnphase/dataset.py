@@ -54,6 +54,7 @@ __all__ = [
     "from_runs",
     "from_thresholds",
     "load_dataset",
+    "overlap_size",
     "save_dataset",
     "schema_markdown",
     "to_json",
@@ -792,6 +793,25 @@ def _check_described(ds: xr.Dataset, name: str, units: str = "1") -> None:
             raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
     if ds[name].attrs["units"] != units:
         raise DatasetError(f'variable "{name}" has units {ds[name].attrs["units"]!r}, but must have units "{units}".')
+
+
+def overlap_size(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """Magnitude of the first token's overlap, which no rotation of the weights changes.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        Points or experiments.
+    name : {"m", "theta"}
+
+    Returns
+    -------
+    xarray.DataArray
+        Over the swept dimensions and, of mixtures, cluster.
+    """
+    first = ds[name].isel(token=0)
+    inner = [dim for dim in ("row", "teacher") if dim in first.dims]
+    return (first**2).sum(inner, skipna=False) ** 0.5
 
 
 def _check_variable(

@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnphase.branches import Threshold, crossing
-from attnphase.dataset import DatasetError, RunStatus, write_file
+from attnphase.dataset import DatasetError, RunStatus, overlap_size, write_file
 from attnphase.fixed_point import Status
 from attnphase.reference import read_reference
 
@@ -169,15 +169,15 @@ def fig3(theory: xr.Dataset) -> Figure:
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
     unsettled = (theory["status"] != Status.converged).any("branch")
     # where one of the branches has fallen onto the trivial point there is no transition between the two
-    both = (_size(semantic, "theta") > _VISIBLE) & (_size(positional, "m") > _VISIBLE)
+    both = (overlap_size(semantic, "theta") > _VISIBLE) & (overlap_size(positional, "m") > _VISIBLE)
     transition = loss_gap.where(both)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.9, 5.6), layout="constrained")
         axes = figure.subplots(2, 2, sharex=True, sharey=True)
         _map(axes[0, 0], 1e3 * loss_gap, rf"$10^3\,({loss}{sem} - {loss}{pos})$", True, unsettled)
         _map(axes[0, 1], 1e3 * error_gap, rf"$10^3\,({error} - {linear})$", True, unsettled)
-        _map(axes[1, 0], _size(lowest, "theta"), _entry(theory, "theta"), False, unsettled)
-        _map(axes[1, 1], _size(lowest, "m"), _entry(theory, "m"), False, unsettled)
+        _map(axes[1, 0], overlap_size(lowest, "theta"), _entry(theory, "theta"), False, unsettled)
+        _map(axes[1, 1], overlap_size(lowest, "m"), _entry(theory, "m"), False, unsettled)
         _contour(axes[0, 0], transition, r"$\alpha_c$", "black")
         _contour(axes[0, 1], error_gap, r"$\alpha_l$", "black")
         titles = (
@@ -301,13 +301,13 @@ def scatter_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
         ax = figure.subplots()
         for start in map(str, runs["start"].to_numpy()):
             chosen = runs.sel(start=start)
-            m, theta = _size(chosen, "m").to_numpy().ravel(), _size(chosen, "theta").to_numpy().ravel()
+            m, theta = overlap_size(chosen, "m").to_numpy().ravel(), overlap_size(chosen, "theta").to_numpy().ravel()
             ax.plot(m, theta, ls="", marker=".", ms=4, alpha=0.5, color=_COLOURS[start], label=f"runs, {start} start")
         for branch in map(str, theory["branch"].to_numpy()):
             point = theory.sel(branch=branch).squeeze()
             ax.plot(
-                _size(point, "m"), _size(point, "theta"), ls="", marker=_MARKERS[branch], ms=8, mec="black",
-                color=_COLOURS[branch], label=f"theory, {branch}", clip_on=False, zorder=3,
+                overlap_size(point, "m"), overlap_size(point, "theta"), ls="", marker=_MARKERS[branch], ms=8,
+                mec="black", color=_COLOURS[branch], label=f"theory, {branch}", clip_on=False, zorder=3,
             )  # fmt: skip
         ax.set_xlabel(_entry(theory, "m"))
         ax.set_ylabel(_entry(theory, "theta"))
@@ -527,15 +527,8 @@ def _entry(ds: xr.Dataset, name: str) -> str:
     return rf"$|{latex}|$"
 
 
-def _size(ds: xr.Dataset, name: str) -> xr.DataArray:
-    """Magnitude of the first token's overlap, which no rotation of the weights changes."""
-    array = ds[name].isel(token=0)
-    inner = [dim for dim in ("row", "teacher") if dim in array.dims]
-    return (array**2).sum(inner, skipna=False) ** 0.5
-
-
 def _size_error(ds: xr.Dataset, name: str) -> xr.DataArray:
-    """First-order standard error of `_size`: at most that of its largest entries together."""
+    """First-order standard error of `overlap_size`: at most that of its largest entries together."""
     array = ds[f"{name}_stderr"].isel(token=0)
     inner = [dim for dim in ("row", "teacher") if dim in array.dims]
     return (array**2).sum(inner) ** 0.5
@@ -545,7 +538,7 @@ def _curves(ax: Axes, theory: xr.Dataset, name: str, factor: float) -> None:
     for branch in map(str, theory["branch"].to_numpy()):
         line = theory.sel(branch=branch)
         scalar = line[name].ndim == 1
-        value = factor * (line[name] if scalar else _size(line, name)).to_numpy()
+        value = factor * (line[name] if scalar else overlap_size(line, name)).to_numpy()
         error = factor * (line[f"{name}_stderr"] if scalar else _size_error(line, name)).fillna(0).to_numpy()
         alpha, colour = line["alpha"].to_numpy(), _COLOURS[branch]
         settled = (line["status"] == Status.converged).to_numpy()

@@ -92,25 +92,3 @@ def minimise_samples(
             step,
             trial,
         )
-
-
-@njit(
-    "void(float64[:,:,::1], float64[:,:,::1], float64[:,:,::1], float64[::1], float64[::1], float64[:,:,::1],"
-    "float64[:,:,::1])",
-    cache=True,
-    nogil=True,
-    error_model="numpy",
-)
-def derivatives_at(fields, targets, grams, parameters, losses, gradients, hessians):
-    """Loss (N,), gradient (N, L, r) and Hessian (N, L r, L r) of every sample at given fields (N, L, r)."""
-    contracted = np.empty(SIZE)
-    for sample in range(fields.shape[0]):
-        losses[sample] = loss_derivatives(
-            fields[sample],
-            targets[sample],
-            weights_of(grams, sample),
-            parameters,
-            gradients[sample],
-            hessians[sample],
-            contracted,
-        )

@@ -37,6 +37,7 @@ from attnphase.dataset import (
     load_dataset,
     save_dataset,
 )
+from attnphase.interruption import interruptions_deferred
 from attnphase.problem import Problem, ProblemError
 from attnphase.solve import BranchPoint, SolverSettings
 from attnphase.starts import BRANCHES, initial_overlaps
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from ctypes import Array as SharedArray
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
-    from types import FrameType
 
 __all__ = ["Line", "SweepError", "parts_folder", "sweep"]
 
@@ -325,10 +325,11 @@ def _run_pool(
     try:
         futures: dict[Future[xr.Dataset], int] = {pool.submit(_solve_line, i, _on_one_core(lines[i])): i for i in todo}
         pending = set(futures)
-        with _interruptions_kept() as raise_if_interrupted:
+        with interruptions_deferred() as interrupted:
             while pending:
                 done, pending = wait(pending, _POLL, FIRST_COMPLETED)
-                raise_if_interrupted()
+                if interrupted():
+                    raise KeyboardInterrupt
                 report.set(base + sum(counters))
                 for future in done:
                     i = futures[future]
@@ -352,35 +353,6 @@ def _run_pool(
     finally:
         writer.close()
         reader.close()
-
-
-@contextmanager
-def _interruptions_kept() -> Iterator[Callable[[], None]]:
-    """A function that raises `KeyboardInterrupt` if Ctrl-C was pressed.
-
-    Python drops an exception that is raised in a destructor or a callback of the garbage collector, and with it the
-    interruption.
-    """
-    pressed = threading.Event()
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        pressed.set()
-        signal.default_int_handler(number, frame)
-
-    def raise_if_interrupted() -> None:
-        if pressed.is_set():
-            raise KeyboardInterrupt
-
-    # another handler is the caller's own affair, and only the main thread may set one
-    ours = threading.current_thread() is threading.main_thread()
-    ours = ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if ours:
-        signal.signal(signal.SIGINT, handler)
-    try:
-        yield raise_if_interrupted
-    finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _end(workers: set[BaseProcess]) -> None:

@@ -6,14 +6,9 @@ import hashlib
 import io
 import json
 import pickle
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -21,7 +16,7 @@ import torch
 from attnphase.dataset import write_file
 from attnphase.experiments.errors import ExperimentError
 
-__all__ = ["Checkpoint", "interruptions_deferred"]
+__all__ = ["Checkpoint"]
 
 _MAGIC = b"attnphase checkpoint 2\n"  # followed by the SHA-256 of the rest, which torch does not check
 _DIGEST = 32
@@ -124,30 +119,3 @@ def _flat(task: dict[str, Any]) -> dict[str, Any]:
     for name, value in task.items():
         flat |= _flat(value) if isinstance(value, dict) else {name: value}
     return flat
-
-
-@contextmanager
-def interruptions_deferred() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C was pressed, or the process told to end, since.
-
-    An optimiser must not be interrupted within a step, where its state is half that of the next one.  A second Ctrl-C
-    does not wait.
-    """
-    asked = threading.Event()
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    # other handlers are the caller's own affair, and only the main thread may set one
-    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-    main = threading.current_thread() is threading.main_thread()
-    ours = {number: old for number, old in defaults.items() if main and signal.getsignal(number) is old}
-    for number in ours:
-        signal.signal(number, handler)
-    try:
-        yield asked.is_set
-    finally:
-        for number, old in ours.items():
-            signal.signal(number, old)

@@ -6,7 +6,6 @@ critical point of the true risk at finite d, whatever the variances are.  State 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -74,8 +73,6 @@ class Gamp:
         self._squares = samples.tokens.float().square()
         self.V = self._variances()
         self.responses = weights.new_zeros((runs, samples.count, self._length * columns, self._length * columns))
-        self.gaps = self._energies[..., 0]
-        self.moved = weights.new_full((runs,), math.inf)
 
     def _variances(self) -> Tensor:
         """``V_s = sum_i gamma_si c_i / d``, (S, P, r, r)."""
@@ -109,25 +106,19 @@ class Gamp:
         negligible = damped.abs() <= _NEGLIGIBLE * before.square().mean(dim=(1, 2), keepdim=True).sqrt()
         self.weights = torch.where((weights == 0) & negligible, weights, damped)
         self._c = keep * self._c + (1 - keep) * c
-        self.moved = (self.weights - before).square().sum(dim=(1, 2)).sqrt() / before.square().sum(dim=(1, 2)).sqrt()
         self._steps += 1
         value, gradient = risk.smooth(before)
         return Progress(value + risk.sharp(before), risk.stationarity(before, gradient), before)
 
     def _minimise(self, omega: Tensor, V: Tensor, starts: Starts) -> Tensor:
         """Residuals ``g = V^-1 (prox - omega)`` of all samples, (S, n, L, r)."""
-        samples, problem = self.risk.samples, self.instance.problem
+        samples = self.risk.samples
         factors = torch.linalg.cholesky(V)
         if omega.device.type != "cpu":
-            found = minimise_samples(
-                self.risk.loss, omega, samples, factors, starts, self._minima, self._energies, problem
-            )
+            found = minimise_samples(self.risk.loss, omega, samples, factors, starts, self._minima, self._energies)
             self._minima, self._energies, residual = found
-        else:
-            residual = self._minimise_compiled(omega, factors, starts)
-        gap = self._energies[..., 1] - self._energies[..., 0]
-        self.gaps = torch.where(gap > 0, gap, torch.inf)
-        return residual
+            return residual
+        return self._minimise_compiled(omega, factors, starts)
 
     def _minimise_compiled(self, omega: Tensor, factors: Tensor, starts: Starts) -> Tensor:
         kernels, samples, problem = sample_kernels_for(self.instance.problem), self.risk.samples, self.instance.problem

@@ -16,7 +16,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase.compare import Comparison, compare
-from attnphase.dataset import check_output, save_dataset, write_file
+from attnphase.dataset import check_output, overlap_size, save_dataset, write_file
 from attnphase.experiments.simulate import simulate
 from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
 from attnphase.problem import Problem, ProblemError
@@ -363,9 +363,9 @@ def basins(theory: xr.Dataset, runs: xr.Dataset) -> dict[str, float]:
     runs : xarray.Dataset
         Of one start, dimension and alpha.
     """
-    theta, m = (_size(runs, name).to_numpy().ravel() for name in ("theta", "m"))
-    semantic = theta >= _NEAR * float(_size(theory.sel(branch="semantic"), "theta").squeeze())
-    positional = m >= _NEAR * float(_size(theory.sel(branch="positional"), "m").squeeze())
+    theta, m = (overlap_size(runs, name).to_numpy().ravel() for name in ("theta", "m"))
+    semantic = theta >= _NEAR * float(overlap_size(theory.sel(branch="semantic"), "theta").squeeze())
+    positional = m >= _NEAR * float(overlap_size(theory.sel(branch="positional"), "m").squeeze())
     masks = {
         "semantic": semantic & ~positional,
         "positional": positional & ~semantic,
@@ -373,13 +373,6 @@ def basins(theory: xr.Dataset, runs: xr.Dataset) -> dict[str, float]:
         "neither": ~semantic & ~positional,
     }
     return {name: float(mask.mean()) for name, mask in masks.items()}
-
-
-def _size(ds: xr.Dataset, name: str) -> xr.DataArray:
-    """Magnitude of the first token's overlap."""
-    first = ds[name].isel(token=0)
-    inner = [dim for dim in ("row", "teacher") if dim in first.dims]
-    return (first**2).sum(inner) ** 0.5
 
 
 def _basin_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
@@ -433,7 +426,7 @@ def published_table(name: str, runs: xr.Dataset) -> str:
             continue
         here = runs.sel(start=str(row["start"]), dimension=d).isel(alpha=int(np.flatnonzero(near)[0]))
         for quantity in ("test_error", "training_loss", "m", "theta"):
-            values = _size(here, quantity) if quantity in ("m", "theta") else here[quantity]
+            values = overlap_size(here, quantity) if quantity in ("m", "theta") else here[quantity]
             values = values.to_numpy()
             mean, spread = values.mean(), values.std(ddof=1)
             theirs = float(row[f"{quantity}_sd"]) if f"{quantity}_sd" in names else spread

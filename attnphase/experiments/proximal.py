@@ -182,7 +182,6 @@ def minimise_samples(
     starts: Starts,
     minima: Tensor,
     energies: Tensor,
-    problem: Problem,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Minima (S, n, 2, L, r), energies (S, n, 2) and residuals (S, n, L, r) of all samples of a batch of runs.
 
@@ -198,15 +197,13 @@ def minimise_samples(
     starts : Starts
     minima, energies : (S, n, 2, L, r) and (S, n, 2) tensors
         Of the last pass, for warm starts.
-    problem : Problem
-        The loss's.
 
     Raises
     ------
     ExperimentError
         The loss has kinks.
     """
-    _check(problem)
+    _check(loss.problem)
     runs, count, length, columns = omega.shape
     local = factors[torch.arange(runs, device=omega.device)[:, None, None], samples.sites]
     found = minimise(

@@ -25,7 +25,7 @@ from attnphase.dataset import (
     by_cluster,
     from_runs,
 )
-from attnphase.experiments.checkpoint import Checkpoint, interruptions_deferred
+from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.device import device_of
 from attnphase.experiments.local_loss import LocalLoss
@@ -35,6 +35,7 @@ from attnphase.experiments.progress import progress_bar
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, train
+from attnphase.interruption import interruptions_deferred
 from attnphase.problem import Problem, ProblemError
 from attnphase.solve import LARGEST_ALPHA
 from attnphase.starts import BRANCHES

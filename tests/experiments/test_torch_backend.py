@@ -231,7 +231,7 @@ def test_samples_have_the_minima_of_the_compiled_kernel(problem):
     minima, energies = np.zeros((runs, count, 2, length, columns)), np.zeros((runs, count, 2))
     for starts in (Starts.COLD, Starts.REFRESH, Starts.WARM, Starts.FROM_ZERO):
         centers, roots, *previous = (torch.from_numpy(x.copy()) for x in (omega, factors, minima, energies))
-        found = minimise_samples(loss, centers, samples, roots, starts, previous[0], previous[1], problem)
+        found = minimise_samples(loss, centers, samples, roots, starts, previous[0], previous[1])
         residuals = np.empty_like(omega)
         for s in range(runs):
             sample_kernels_for(problem).minimise(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from attnphase.experiments.checkpoint import Checkpoint, interruptions_deferred
+from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import generator
 from attnphase.experiments.device import device_of
 from attnphase.experiments.errors import ExperimentError
@@ -30,6 +30,7 @@ from attnphase.experiments.histogram.transformer import (
 )
 from attnphase.experiments.memory import available_memory
 from attnphase.experiments.progress import progress_bar
+from attnphase.interruption import interruptions_deferred
 from attnphase.problem import ProblemError
 
 __all__ = ["Trained", "checkpoint_path", "load_trained", "test_errors", "train_histogram", "unfreeze_histogram"]
