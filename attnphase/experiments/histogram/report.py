@@ -17,7 +17,8 @@ from torch import Tensor
 from attnphase.dataset import HISTOGRAM_ENTRIES, HISTOGRAM_STAGES, RunStatus, from_histogram
 from attnphase.experiments.data import generator
 from attnphase.experiments.errors import ExperimentError
-from attnphase.experiments.histogram.stages import Trained, load_trained, test_errors
+from attnphase.experiments.histogram.stages import Trained, load_trained
+from attnphase.experiments.histogram.steps import test_errors
 from attnphase.experiments.histogram.task import HistogramSizes, Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import Parameters, attention
 from attnphase.problem import ProblemError

@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from attnphase.experiments.checkpoint import Checkpoint
-from attnphase.experiments.data import generator
 from attnphase.experiments.device import device_of
 from attnphase.experiments.errors import ExperimentError
-from attnphase.experiments.histogram.task import HistogramSizes, Sequences, Stream, draw_sequences
+from attnphase.experiments.histogram.steps import TESTED_AT_ONCE, batches, step, test_errors
+from attnphase.experiments.histogram.task import HistogramSizes, Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import (
     MECHANISMS,
     Parameters,
     absorbed,
     initial_parameters,
-    logits,
     with_noise,
 )
 from attnphase.experiments.memory import available_memory
@@ -33,11 +31,10 @@ from attnphase.experiments.progress import progress_bar
 from attnphase.interruption import interruptions_deferred
 from attnphase.problem import ProblemError
 
-__all__ = ["Trained", "checkpoint_path", "load_trained", "test_errors", "train_histogram", "unfreeze_histogram"]
+__all__ = ["Trained", "checkpoint_path", "load_trained", "train_histogram", "unfreeze_histogram"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _BETAS = (0.9, 0.98)
-_CHUNK = 1000  # sequences that are tested at once
 _LOOK = 25  # batches between two updates of the progress bar
 _SHARE = 0.6  # of the free memory that runs may take
 
@@ -250,22 +247,6 @@ def checkpoint_path(folder: Path, mechanism: str) -> Path:
     return folder / f"{mechanism}.checkpoint"
 
 
-def test_errors(full: Parameters, test: Sequences) -> tuple[Tensor, Tensor]:
-    """Cross-entropy and share of right counts, per token, of every run, each (R)."""
-    runs, count = test.symbols.shape[:2]
-    loss = torch.zeros(runs, dtype=torch.float64)
-    right = torch.zeros(runs, dtype=torch.float64)
-    with torch.no_grad():
-        for begin in range(0, count, _CHUNK):
-            part = slice(begin, begin + _CHUNK)
-            scores, target = logits(full, test.symbols[:, part]), test.counts[:, part].reshape(runs, -1)
-            losses = cross_entropy(scores.mT, target, reduction="none")
-            loss += losses.double().sum(1).cpu()
-            right += (scores.argmax(-1) == target).sum(1).cpu()
-    tokens = test.counts[0].numel()
-    return loss / tokens, right / tokens
-
-
 @dataclass(eq=False)
 class _Stage:
     """One stage of the runs of one mechanism, from its last finished epoch to its end."""
@@ -290,18 +271,18 @@ class _Stage:
         optimizer = self._optimizer(free.values())
         if state["optimizer"]:
             optimizer.load_state_dict(state["optimizer"])
+        stream = Stream.FROZEN_ORDER if self.name == "frozen" else Stream.UNFROZEN_ORDER
         with interruptions_deferred() as interrupted:
             while state["epoch"] < epochs:
                 begin, epoch = time.monotonic(), state["epoch"]
                 text = self._progress(state)
-                batches = -(-sizes.training_count // task["batch"])
                 total = torch.zeros(task["runs"], dtype=torch.float64, device=self.device)
-                for i, (symbols, target) in enumerate(self._batches(training, epoch)):
+                for i, (symbols, target) in enumerate(batches(training, task["batch"], task["seed"], stream, epoch)):
                     if interrupted():
                         raise KeyboardInterrupt
                     if i % _LOOK == 0:
-                        report(epoch + i / batches, text)
-                    total += self._step(free, optimizer, symbols, target) * len(symbols[0])
+                        report(epoch + i * task["batch"] / sizes.training_count, text)
+                    total += step(lambda: self._full(free), optimizer, symbols, target) * len(symbols[0])
                 with torch.no_grad():
                     full = self._full(free)
                 records = (total.cpu() / sizes.training_count, *test_errors(full, test))
@@ -357,27 +338,6 @@ class _Stage:
 
     def _full(self, free: Parameters) -> Parameters:
         return absorbed(free, self.mechanism) if self.name == "frozen" else free
-
-    def _step(self, free: Parameters, optimizer: torch.optim.Optimizer, symbols: Tensor, target: Tensor) -> Tensor:
-        """One step of every run, each by its own mean loss; these losses, (R)."""
-        scores = logits(self._full(free), symbols)
-        losses = cross_entropy(scores.mT, target.reshape(len(symbols), -1), reduction="none").mean(1)
-        optimizer.zero_grad()
-        losses.sum().backward()
-        optimizer.step()
-        return losses.detach()
-
-    def _batches(self, training: Sequences, epoch: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """The training sequences of every run in an order of its own, batch by batch."""
-        seed, size = self.kept.task["seed"], self.kept.task["batch"]
-        runs, count = training.symbols.shape[:2]
-        stream = Stream.FROZEN_ORDER if self.name == "frozen" else Stream.UNFROZEN_ORDER
-        orders = [generator(seed, run, stream, epoch).permutation(count) for run in range(runs)]
-        order = torch.from_numpy(np.stack(orders)).to(self.device)
-        run = torch.arange(runs, device=self.device)[:, None]
-        for begin in range(0, count, size):
-            chosen = order[:, begin : begin + size]
-            yield training.symbols[run, chosen], training.counts[run, chosen]
 
     def _progress(self, state: dict[str, Any]) -> str:
         where = f"{self.mechanism}, {self.name}: epoch {state['epoch']}/{self.settings['epochs']}"
@@ -442,7 +402,7 @@ def _check_memory(sizes: HistogramSizes, runs: int, device: torch.device) -> Non
     m, hidden = sizes.model_dimension, sizes.hidden
     weights = 8 * 8 * (3 * m * m + (sizes.alphabet + sizes.length) * m + hidden * (m + sizes.length + 2))
     per_token = sizes.length + 2 * (sizes.length + sizes.alphabet) + 4 * m + 2 * hidden
-    testing = 8 * _CHUNK * sizes.length * per_token
+    testing = 8 * TESTED_AT_ONCE * sizes.length * per_token
     need, free = runs * (symbols + weights + testing), available_memory(device)
     if need > _SHARE * free:
         raise ExperimentError(

@@ -36,8 +36,9 @@ _NOISY = ("semantic_embedding", "positional_embedding", "query", "key")
 def initial_parameters(sizes: HistogramSizes, seed: int, runs: int, dtype: torch.dtype) -> Parameters:
     """Random weights of the frozen form: those of its parameters that are free.
 
-    Embeddings are standard normal; a matrix and its bias are uniform in +-1/sqrt(inputs); these are the usual choices
-    for such layers, as the paper names none.
+    Normal with the variance one over the number of inputs, after LeCun; embeddings are of norm about one, biases are
+    zero.  The paper names no choice.  Where embeddings start as standard normal, about a sixth of the semantic runs end
+    in a local minimum in which one symbol does not attend to itself.
 
     Returns
     -------
@@ -49,22 +50,22 @@ def initial_parameters(sizes: HistogramSizes, seed: int, runs: int, dtype: torch
     for run in range(runs):
         rng = generator(seed, run, Stream.WEIGHTS)
 
-        def uniform(*shape: int, inputs: int, rng: np.random.Generator = rng) -> NDArray[np.float64]:
-            return rng.uniform(-1, 1, shape) / math.sqrt(inputs)
+        def normal(*shape: int, inputs: int, rng: np.random.Generator = rng) -> NDArray[np.float64]:
+            return rng.standard_normal(shape) / math.sqrt(inputs)
 
         drawn.append(
             {
-                "semantic_embedding": rng.standard_normal((sizes.alphabet, m // 2)),
-                "positional_embedding": rng.standard_normal((sizes.length, m // 2)),
-                "query": uniform(m // 2, m, inputs=m),
-                "key": uniform(m // 2, m, inputs=m),
-                "value": uniform(m, m, inputs=m),
+                "semantic_embedding": normal(sizes.alphabet, m // 2, inputs=m // 2),
+                "positional_embedding": normal(sizes.length, m // 2, inputs=m // 2),
+                "query": normal(m // 2, m, inputs=m // 2),
+                "key": normal(m // 2, m, inputs=m // 2),
+                "value": normal(m, m, inputs=m),
                 "gain": np.ones(m),
                 "shift": np.zeros(m),
-                "hidden_weight": uniform(m, hidden, inputs=m),
-                "hidden_bias": uniform(hidden, inputs=m),
-                "output_weight": uniform(hidden, outputs, inputs=hidden),
-                "output_bias": uniform(outputs, inputs=hidden),
+                "hidden_weight": normal(m, hidden, inputs=m),
+                "hidden_bias": np.zeros(hidden),
+                "output_weight": normal(hidden, outputs, inputs=hidden),
+                "output_bias": np.zeros(outputs),
             }
         )
     return {name: torch.from_numpy(np.stack([one[name] for one in drawn])).to(dtype) for name in drawn[0]}
