@@ -31,9 +31,10 @@ lint: $(STAMP) ## check lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-benchmark: $(STAMP) ## time the solver, the risk and the growth with the length
+benchmark: $(STAMP) ## time the solver, the risk, the growth with the length, and counting
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/risk.py
+	$(BIN)/python benchmarks/histogram.py
 	$(BIN)/python benchmarks/compare.py
 
 clean: ## remove the environment, the results and every cache

@@ -340,7 +340,7 @@ def attention_figure(runs: xr.Dataset, run: int = 0) -> Figure:
         if bool(made.sel(mechanism=mechanism, stage=stage))
     ]
     count, length = runs.sizes["sequence"], runs.sizes["token"]
-    largest = float(runs["attention"].sel(run=run).max())
+    largest = np.nan_to_num(float(runs["attention"].sel(run=run).max()), nan=1.0)  # a run that diverged has none
     with mpl.rc_context(
         {**_STYLE, "xtick.top": False, "ytick.right": False, "xtick.labelsize": 6, "ytick.labelsize": 6}
     ):
@@ -380,6 +380,8 @@ def learning_figure(runs: xr.Dataset) -> Figure:
             here, colour = runs.sel(mechanism=mechanism), _COLOURS[mechanism]
             begin = 0
             for stage in runs["stage"].to_numpy():
+                if bool((here["status"].sel(stage=stage) == RunStatus.not_computed).all()):
+                    continue
                 part = here.sel(stage=stage).dropna("epoch", how="all", subset=["epoch_accuracy"])
                 epochs = begin + part["epoch"].to_numpy()
                 begin += part.sizes["epoch"]

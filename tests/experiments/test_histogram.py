@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from attnphase.experiments.histogram.transformer import (
     with_noise,
 )
 
+ROOT = Path(__file__).parents[2]
 SMALL = HistogramSizes(length=4, alphabet=6, model_dimension=10, hidden=7, sequences=60)
 CPU = torch.device("cpu")
 
@@ -461,6 +463,32 @@ def test_runs_that_diverge_are_named_and_left_out(tmp_path):
     ds = histogram_dataset(tmp_path)
     assert (ds["status"].sel(stage="frozen") == RunStatus.diverged).all()
     assert "0 (3 diverged)" in histogram_text(ds)
+    result = CliRunner().invoke(main, ["histogram", "report", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "attention.png").exists()
+
+
+def test_the_smallest_sizes_work(tmp_path):
+    smallest = ["--length", "2", "--alphabet", "2", "--model-dimension", "2", "--hidden", "1", "--sequences", "2"]
+    train = ["train", *smallest, "--training-share", "0.5", "--epochs", "2", "--runs", "1", "-o", str(tmp_path)]
+    for arguments in (train, ["unfreeze", str(tmp_path), "--epochs", "1"], ["report", str(tmp_path)]):
+        result = CliRunner().invoke(main, ["histogram", *arguments, "--quiet"])
+        assert result.exit_code == 0, result.output
+    ds = ap.load_dataset(tmp_path / "report.nc")
+    assert (ds["status"] == RunStatus.completed).all()
+    assert np.isfinite(ds["distance_sum"]).all()
+
+
+def test_the_page_is_what_the_code_says(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs" / "histogram.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    table, printed = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "histogram.md", "exec"), {})
+    assert capsys.readouterr().out == printed
+    shipped = ap.load_dataset(ROOT / "data" / "histogram" / "report.nc")
+    assert histogram_text(shipped).strip() == table.strip()
+    assert (ROOT / "data" / "histogram" / "report.txt").read_text(encoding="utf-8").strip() == table.strip()
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

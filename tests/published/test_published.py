@@ -12,6 +12,7 @@ import attnphase as ap
 from attnphase.baseline import linear_test_error
 from attnphase.branches import follow, thresholds
 from attnphase.compare import compare
+from attnphase.dataset import RunStatus
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 from attnphase.reference import read_reference
@@ -137,6 +138,23 @@ def test_shipped_gradient_descent_reproduces_figure_7():
     assert np.abs(z).max() < 3.5
     # 32 deviations of unit variance
     assert np.sqrt((z**2).mean()) < 1.5
+
+
+def test_shipped_histogram_runs_count_as_in_the_paper():
+    """Appendix A reports accuracies of .9989 and distances of 159 and 164, then .61 and .46, over ten runs."""
+    ds = ap.load_dataset(Path(__file__).parents[2] / "data" / "histogram" / "report.nc")
+    assert ds["mechanism"].to_numpy().tolist() == ["positional", "semantic"]
+    assert ds.sizes["run"] >= 3
+    assert (ds["status"] == RunStatus.completed).all()
+    epochs = ds["epoch_accuracy"].notnull().all(["mechanism", "run"]).sum("epoch")
+    assert epochs.to_numpy().tolist() == [200, 100]
+    assert "sequences 50000" in ds.attrs["rule"]
+    assert (ds["accuracy"] >= 0.995).all()
+    assert ((ds["distance_sum"].sel(stage="frozen") > 120) & (ds["distance_sum"].sel(stage="frozen") < 200)).all()
+    assert (ds["distance_sum"].sel(stage="unfrozen") < 1).all()
+    share = {"positional": "position_share", "semantic": "token_share"}
+    for mechanism, name in share.items():
+        assert (ds[name].sel(mechanism=mechanism, entries="off_diagonal") > 0.8).all()
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -32,12 +33,12 @@ _BLOCKS = 10  # of random sequences, for the standard error of the shares
 _BLOCK = 400
 
 
-def histogram_dataset(folder: Path, sequences: Sequence[Sequence[int]] | None = None) -> xr.Dataset:
+def histogram_dataset(folder: str | os.PathLike[str], sequences: Sequence[Sequence[int]] | None = None) -> xr.Dataset:
     """Measure the finished runs of a folder.
 
     Parameters
     ----------
-    folder : path
+    folder : path-like
         Of `train_histogram`.
     sequences : sequence of sequences of int, optional
         L symbols each, numbers below T, whose attention matrices are given; three random ones by default.
@@ -118,44 +119,79 @@ def variance_shares(matrices: Tensor, symbols: Tensor, alphabet: int) -> dict[st
     -------
     dict
         For ``position_share`` and ``token_share``: for ``all`` entries and for those ``off_diagonal``, the share and
-        its standard error, from ten blocks of sequences.  A diagonal entry attends from a symbol to itself, and thus
-        tells places apart in a semantic matrix, too; off the diagonal a purely semantic one has no position share.
-        NaN where all entries are the same.
+        its standard error, by the jackknife over ten blocks of sequences, which corrects the share's bias, too.  A
+        diagonal entry attends from a symbol to itself, and thus tells places apart in a semantic matrix, too; off the
+        diagonal a purely semantic one has no position share.  NaN where all entries are the same.
     """
     length = symbols.shape[1]
-    pairs = {
-        "position_share": torch.arange(length**2).reshape(length, length).expand(matrices.shape),
-        "token_share": symbols[:, :, None] * alphabet + symbols[:, None, :],
+    places = torch.arange(length**2).reshape(length, length).expand(matrices.shape)
+    groups = {
+        "position_share": (places, length**2),
+        "token_share": (symbols[:, :, None] * alphabet + symbols[:, None, :], alphabet**2),
     }
     counted = {
         "all": torch.ones(length, length, dtype=torch.bool),
         "off_diagonal": ~torch.eye(length, dtype=torch.bool),
     }
+    values = matrices.double() - matrices.double().mean()
     shares: dict[str, dict[str, tuple[float, float]]] = {}
-    for name, groups in pairs.items():
+    for name, (group, size) in groups.items():
         shares[name] = {}
         for entries in HISTOGRAM_ENTRIES:
             kept = counted[entries].expand(matrices.shape)
-            blocks = [
-                _explained(a[k], g[k])
-                for a, g, k in zip(matrices.chunk(_BLOCKS), groups.chunk(_BLOCKS), kept.chunk(_BLOCKS), strict=True)
-            ]
-            shares[name][entries] = float(np.mean(blocks)), float(np.std(blocks, ddof=1) / math.sqrt(_BLOCKS))
+            blocks = zip(values.chunk(_BLOCKS), group.chunk(_BLOCKS), kept.chunk(_BLOCKS), strict=True)
+            shares[name][entries] = _jackknife([_Sums.of(a[k], g[k], size) for a, g, k in blocks])
     return shares
 
 
-def _explained(values: Tensor, groups: Tensor) -> float:
-    """Share of the variance of values that lies between their groups, free of the bias of finite groups."""
-    values = values.double()
-    sizes = torch.bincount(groups)
-    means = torch.bincount(groups, values) / sizes.clamp(min=1)
-    total = float(((values - values.mean()) ** 2).sum())
-    within = float(((values - means[groups]) ** 2).sum())
-    count, used = len(values), int((sizes > 0).sum())
-    # rounding of equal entries is no variance
-    if total <= count * torch.finfo(torch.float32).eps ** 2 or count <= used:
-        return math.nan
-    return 1 - (within / (count - used)) / (total / (count - 1))
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """What the variance of grouped values is made of.
+
+    Attributes
+    ----------
+    counts, sums : (G) arrays
+        Number and sum of the values of every group.
+    squares : float
+        Sum of the squares of all values.
+    """
+
+    counts: Array
+    sums: Array
+    squares: float
+
+    @classmethod
+    def of(cls, values: Tensor, groups: Tensor, size: int) -> _Sums:
+        """Of values and the number of the group of each."""
+        counts = torch.bincount(groups, minlength=size).double().numpy()
+        sums = torch.bincount(groups, values, minlength=size).numpy()
+        return cls(counts, sums, float((values**2).sum()))
+
+    def plus(self, other: _Sums, sign: float = 1.0) -> _Sums:
+        """Of both, or without the other."""
+        counts, sums = self.counts + sign * other.counts, self.sums + sign * other.sums
+        return _Sums(counts, sums, self.squares + sign * other.squares)
+
+    @property
+    def explained(self) -> float:
+        """Share of the variance that lies between the groups; unbiased if all values are independent."""
+        there = self.counts > 0
+        count, groups = self.counts.sum(), there.sum()
+        total = self.squares - self.sums.sum() ** 2 / count
+        within = self.squares - (self.sums[there] ** 2 / self.counts[there]).sum()
+        # rounding of equal entries is no variance
+        if not total > count * np.finfo(np.float32).eps ** 2 or count <= groups:
+            return math.nan
+        return 1 - (within / (count - groups)) / (total / (count - 1))
+
+
+def _jackknife(blocks: list[_Sums]) -> tuple[float, float]:
+    """The share of the variance that groups explain, without its bias of first order, and its standard error."""
+    whole = functools.reduce(_Sums.plus, blocks)
+    without = np.array([whole.plus(block, -1.0).explained for block in blocks])
+    n = len(blocks)
+    share = n * whole.explained - (n - 1) * without.mean()
+    return float(share), float(np.sqrt((n - 1) * without.var()))
 
 
 def _symbols(sizes: HistogramSizes, seed: int, sequences: Sequence[Sequence[int]] | None) -> NDArray[np.int64]:

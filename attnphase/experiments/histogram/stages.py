@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -75,7 +76,7 @@ class Trained:
 
 
 def train_histogram(
-    folder: Path,
+    folder: str | os.PathLike[str],
     mechanism: str = "both",
     runs: int = 3,
     epochs: int = 200,
@@ -92,7 +93,7 @@ def train_histogram(
 
     Parameters
     ----------
-    folder : path
+    folder : path-like
         Is made if needed; each mechanism has a checkpoint there, which is written after every epoch.  If it is there
         already, training goes on from it, with the same numbers as without the interruption.
     mechanism : {"both", "positional", "semantic"}
@@ -130,6 +131,7 @@ def train_histogram(
         raise ProblemError("dtype", f'dtype must be float32 or float64, not "{dtype}".')
     place = device_of(device)
     _check_memory(sizes, runs, place)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     kept = {}
     for name in mechanisms:
@@ -147,7 +149,7 @@ def train_histogram(
 
 
 def unfreeze_histogram(
-    folder: Path,
+    folder: str | os.PathLike[str],
     mechanism: str = "both",
     epochs: int = 100,
     *,
@@ -161,7 +163,7 @@ def unfreeze_histogram(
 
     Parameters
     ----------
-    folder : path
+    folder : path-like
         Of `train_histogram`.
     mechanism : {"both", "positional", "semantic"}
         "both" takes what is there.
@@ -191,7 +193,7 @@ def unfreeze_histogram(
     _positive("learning_rate", learning_rate)
     place = device_of(device)
     settings = {"epochs": epochs, "noise": float(noise), "learning_rate": float(learning_rate)}
-    kept = {name: Checkpoint.read(path) for name, path in _present(folder, names).items()}
+    kept = {name: Checkpoint.read(path) for name, path in _present(Path(folder), names).items()}
     for name, one in kept.items():
         _sizes(one, name)
         if "frozen" not in one.finished:
@@ -221,7 +223,7 @@ def unfreeze_histogram(
                 stage.run(lambda done, text, i=i: report(i * epochs + done, text))
 
 
-def load_trained(folder: Path) -> list[Trained]:
+def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:
     """The finished runs of a folder, mechanism by mechanism.
 
     Raises
@@ -230,7 +232,7 @@ def load_trained(folder: Path) -> list[Trained]:
         There are none; a checkpoint is damaged, or no histogram's; training has not ended.
     """
     trained = []
-    for name, path in _present(folder, MECHANISMS).items():
+    for name, path in _present(Path(folder), MECHANISMS).items():
         kept = Checkpoint.read(path)
         sizes = _sizes(kept, name)
         if "frozen" not in kept.finished:
