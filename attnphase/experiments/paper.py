@@ -261,7 +261,9 @@ def run_experiment(
             check_output(path, force)
         checkpoint = folder / f"{stem}.checkpoint"
         part = _Part(experiment, plan, problem, optimizer, seed, checkpoint, progress)
-        theory, runs = part.theory(), part.runs()
+        # runs first: they are what can be refused, and what an interruption keeps
+        runs = part.runs()
+        theory = part.theory()
         text, figure, result = part.conclude(theory, runs)
         save_dataset(theory, files["-theory.nc"], force=True)
         save_dataset(runs, files["-runs.nc"], force=True)

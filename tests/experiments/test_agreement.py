@@ -146,3 +146,6 @@ def test_unknown_experiments_are_refused(tmp_path):
         run_experiment("fig9", tmp_path)
     with pytest.raises(ProblemError, match='size must be quick or full, not "huge"'):
         run_experiment("fig2", tmp_path, "huge")
+    with pytest.raises(ProblemError, match="steps must be a whole number of at least 1, not 0"):
+        run_experiment("fig7", tmp_path, overrides={"steps": 0})
+    assert not list(tmp_path.iterdir())
