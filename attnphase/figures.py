@@ -393,7 +393,7 @@ def learning_figure(runs: xr.Dataset) -> Figure:
                 off = here.sel(stage=stage, entries="off_diagonal")
                 filled = colour if stage == "frozen" else "none"
                 shares.plot(
-                    off["position_share"], off["token_share"], ls="", marker=_MARKERS[mechanism], ms=5, color=colour,
+                    off["position_share"], off["token_share"], ls="", marker=_MARKERS[mechanism], ms=5 + 2 * (stage != "frozen"), color=colour,
                     mfc=filled, clip_on=False, label=f"{mechanism}, {stage}",
                 )  # fmt: skip
         for ax, name in ((loss, "epoch_test_loss"), (error, "error")):
