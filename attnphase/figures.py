@@ -393,8 +393,9 @@ def learning_figure(runs: xr.Dataset) -> Figure:
                 off = here.sel(stage=stage, entries="off_diagonal")
                 filled = colour if stage == "frozen" else "none"
                 shares.plot(
-                    off["position_share"], off["token_share"], ls="", color=colour,
-                    marker=_MARKERS[mechanism], ms=5 if stage == "frozen" else 7, mfc=filled, clip_on=False, label=f"{mechanism}, {stage}",
+                    off["position_share"], off["token_share"], ls="", color=colour, clip_on=False,
+                    marker=_MARKERS[mechanism], ms=5 if stage == "frozen" else 7, mfc=filled,
+                    label=f"{mechanism}, {stage}",
                 )  # fmt: skip
         for ax, name in ((loss, "epoch_test_loss"), (error, "error")):
             ax.set_yscale("log")
