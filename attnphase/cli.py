@@ -532,7 +532,11 @@ def check(
 
 
 _mechanism = click.option(
-    "--mechanism", type=click.Choice(["positional", "semantic", "both"]), default="both", show_default=True
+    "--mechanism",
+    type=click.Choice(["positional", "semantic", "both"]),
+    default="both",
+    show_default=True,
+    help="What attention sees while it is frozen.",
 )
 _device = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
 
@@ -548,7 +552,13 @@ def histogram() -> None:
 
 @histogram.command("train")
 @_mechanism
-@click.option("--runs", type=int, default=3, show_default=True, help="Random data and initial weights.")
+@click.option(
+    "--runs",
+    type=int,
+    default=3,
+    show_default=True,
+    help="Of each mechanism; each has its own random data and initial weights.",
+)
 @click.option("--epochs", type=int, default=200, show_default=True, help="In all, those made before included.")
 @click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
 @click.option("--length", type=int, default=10, show_default=True, help="L, symbols of a sequence.")
@@ -560,7 +570,9 @@ def histogram() -> None:
 @click.option("--batch", type=int, default=32, show_default=True, help="Sequences of a step.")
 @click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="Of Adam.")
 @_device
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
+@click.option(
+    "--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True, help="Of all weights."
+)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the runs."
 )
@@ -609,7 +621,7 @@ def histogram_train(
 @click.option("--noise", type=float, default=1e-3, show_default=True, help="Standard deviation, before training.")
 @click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="Of plain gradient descent.")
 @_device
-@click.option("--force", is_flag=True, help="Unfreeze anew runs that were unfrozen with other settings.")
+@click.option("--force", is_flag=True, help="Unfreeze anew runs that were unfrozen with other settings, or longer.")
 @_quiet
 def histogram_unfreeze(folder: Path, quiet: bool, **settings: Any) -> int:
     """Free all weights of trained runs, add noise, and train on.
@@ -675,7 +687,7 @@ def _print_histogram(folder: Path, quiet: bool) -> int:
         click.echo(histogram_text(ds))
     diverged = int((ds["status"] == RunStatus.diverged).any("stage").sum())
     if diverged:
-        click.echo(f"attnphase: {diverged} runs diverged; lower the learning rate.", err=True)
+        click.echo(f"attnphase: {diverged} runs diverged; lower the learning rate, or the noise.", err=True)
     return 1 if diverged else 0
 
 

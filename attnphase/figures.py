@@ -332,6 +332,7 @@ def attention_figure(runs: xr.Dataset, run: int = 0) -> Figure:
     matplotlib.figure.Figure
         A row for each sequence.
     """
+    _need(runs, "mechanism", "run", "stage", "sequence")
     made = runs["status"].sel(run=run) != RunStatus.not_computed
     columns = [
         (str(mechanism), str(stage))
@@ -373,6 +374,7 @@ def learning_figure(runs: xr.Dataset) -> Figure:
     matplotlib.figure.Figure
         Thin lines are single runs, thick ones their mean; the second stage is drawn behind the first.
     """
+    _need(runs, "mechanism", "run", "stage")
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(7.0, 2.5), layout="constrained")
         loss, error, shares = figure.subplots(1, 3)
@@ -387,14 +389,15 @@ def learning_figure(runs: xr.Dataset) -> Figure:
                 begin += part.sizes["epoch"]
                 for ax, curves in ((loss, part["epoch_test_loss"]), (error, 1 - part["epoch_accuracy"])):
                     curves = curves.transpose("epoch", "run").to_numpy()
-                    ax.plot(epochs, curves, color=colour, lw=0.4, alpha=0.4)
+                    marker = "." if len(epochs) == 1 else ""  # one point makes no line
+                    ax.plot(epochs, curves, color=colour, lw=0.4, alpha=0.4, marker=marker)
                     first = mechanism if stage == "frozen" else None
                     ax.plot(epochs, curves.mean(1), color=colour, lw=1.2, label=first)
                 off = here.sel(stage=stage, entries="off_diagonal")
                 filled = colour if stage == "frozen" else "none"
                 shares.plot(
                     off["position_share"], off["token_share"], ls="", color=colour, clip_on=False,
-                    marker=_MARKERS[mechanism], ms=5 if stage == "frozen" else 7, mfc=filled,
+                    marker=_MARKERS[mechanism], ms=4 if stage == "frozen" else 9, mfc=filled,
                     label=f"{mechanism}, {stage}",
                 )  # fmt: skip
         for ax, name in ((loss, "epoch_test_loss"), (error, "error")):

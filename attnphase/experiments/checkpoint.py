@@ -86,8 +86,8 @@ class Checkpoint:
         differing = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         if differing:
             raise ExperimentError(
-                f"{self.path}: this checkpoint belongs to another experiment, with another {differing[0]}; remove it,"
-                " or choose another place for this one."
+                f"{self.path}: this checkpoint belongs to another experiment, with another value of {differing[0]};"
+                " remove it, or choose another place for this one."
             )
         self.plan, self.finished, self.running = kept.plan, kept.finished, kept.running
         return True

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from attnphase.cli import main
 from attnphase.dataset import DatasetError, RunStatus, write_file
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import generator
+from attnphase.experiments.errors import ExperimentError
 from attnphase.experiments.histogram.report import distances, histogram_dataset, histogram_text, variance_shares
 from attnphase.experiments.histogram.stages import (
     checkpoint_path,
@@ -41,6 +43,7 @@ from attnphase.experiments.histogram.transformer import (
     logits,
     with_noise,
 )
+from attnphase.problem import ProblemError
 
 ROOT = Path(__file__).parents[2]
 SMALL = HistogramSizes(length=4, alphabet=6, model_dimension=10, hidden=7, sequences=60)
@@ -359,6 +362,64 @@ def test_more_epochs_go_on_from_fewer(tmp_path, undisturbed):
     assert "4 epochs were made already, more than the 3 asked for; use --force" in back
 
 
+def interrupted_after(epochs: int, monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> None:
+    """Ctrl-C while the checkpoint of an epoch is written."""
+    written: list[Path] = []
+
+    def and_interrupt(path: Path, content: bytes) -> None:
+        write_file(path, content)
+        written.append(path)
+        if len(written) == epochs:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attnphase.experiments.checkpoint.write_file", and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            command()
+
+
+def test_what_is_finished_stays_while_it_is_extended_and_may_end_where_it_stands(tmp_path, monkeypatch):
+    one: Any = np.int64(1)
+
+    def train(epochs: int, mechanism: str = "both") -> None:
+        train_histogram(tmp_path, mechanism, one, epochs * one, sizes=SMALL, learning_rate=np.float64(1e-3))
+
+    # an interruption in the last epoch of one mechanism is heard before the next
+    interrupted_after(2, monkeypatch, lambda: train(2))
+    assert not checkpoint_path(tmp_path, "semantic").exists()
+    train(2)
+    interrupted_after(2, monkeypatch, lambda: train(6, "positional"))
+    lengths = {x.mechanism: x.stages["frozen"]["epoch"] for x in load_trained(tmp_path)}
+    assert lengths == {"positional": 2, "semantic": 2}
+    with pytest.raises(ExperimentError, match=r"positional\.checkpoint: training has not ended"):
+        unfreeze_histogram(tmp_path)
+    train(4)
+    assert {x.stages["frozen"]["epoch"] for x in load_trained(tmp_path)} == {4}
+    interrupted_after(3, monkeypatch, lambda: unfreeze_histogram(tmp_path, "positional", 9 * one))
+    unfreeze_histogram(tmp_path, epochs=3 * one)
+    ended = load_trained(tmp_path)
+    train_histogram(tmp_path / "once", "both", 1, 4, sizes=SMALL)
+    unfreeze_histogram(tmp_path / "once", epochs=3)
+    for mine, other in zip(ended, load_trained(tmp_path / "once"), strict=True):
+        for stage in ("frozen", "unfrozen"):
+            same(mine.stages[stage]["parameters"], other.stages[stage]["parameters"])
+
+
+def test_a_mechanism_in_work_is_left_out(tmp_path, monkeypatch):
+    train_histogram(tmp_path, "semantic", 1, 1, sizes=SMALL)
+    interrupted_after(1, monkeypatch, lambda: train_histogram(tmp_path, "positional", 1, 2, sizes=SMALL))
+    with pytest.warns(UserWarning, match=r"positional\.checkpoint: training has not ended; these runs are left out\."):
+        ds = histogram_dataset(tmp_path)
+    assert ds["mechanism"].to_numpy().tolist() == ["semantic"]
+
+
+@pytest.mark.parametrize("sequences", [[[0.5] * 4], ["ABCD"], [1, 2, 3, 4], 5])
+def test_sequences_are_whole_numbers(sequences, tmp_path):
+    train_histogram(tmp_path, "semantic", 1, 1, sizes=SMALL)
+    with pytest.raises(ProblemError, match=r"^sequence must be 4 symbols between 0 and 5 \(A to F\)"):
+        histogram_dataset(tmp_path, sequences)
+
+
 def test_a_full_disk_keeps_the_last_epoch(tmp_path, monkeypatch):
     def full(path: Path, content: bytes) -> None:
         if Checkpoint.read(path).running if path.exists() else None:
@@ -385,17 +446,20 @@ def test_a_full_disk_keeps_the_last_epoch(tmp_path, monkeypatch):
             ["--model-dimension", "63"],
             "model_dimension must be even, as half of it is semantic and half positional, not 63",
         ),
-        (["--length", "1"], "length must be a whole number of at least 2, not 1."),
-        (["--alphabet", "1"], "alphabet must be a whole number of at least 2, not 1."),
-        (["--hidden", "0"], "hidden must be a whole number of at least 1, not 0."),
-        (["--sequences", "1"], "sequences must be a whole number of at least 2, not 1."),
+        (["--length", "1"], "length must be a whole number from 2 to 100, not 1."),
+        (["--alphabet", "1"], "alphabet must be a whole number from 2 to 1000, not 1."),
+        (["--hidden", "0"], "hidden must be a whole number from 1 to 1000000000, not 0."),
+        (["--sequences", "1"], "sequences must be a whole number from 2 to 1000000000, not 1."),
         (["--training-share", "1.0"], "training_share must lie between 0 and 1, not 1.0."),
         (["--training-share", "nan"], "training_share must lie between 0 and 1, not nan."),
         (["--training-share", "0.999", "--sequences", "10"], "leaves none to train on or none to test."),
-        (["--batch", "0"], "batch must be a whole number of at least 1, not 0."),
-        (["--runs", "0"], "runs must be a whole number of at least 1, not 0."),
-        (["--epochs", "0"], "epochs must be a whole number of at least 1, not 0."),
-        (["--seed", "-1"], "seed must be a whole number of at least 0, not -1."),
+        (["--batch", "0"], "batch must be a whole number from 1 to 1000000000, not 0."),
+        (["--runs", "0"], "runs must be a whole number from 1 to 1000000000, not 0."),
+        (["--epochs", "0"], "epochs must be a whole number from 1 to 1000000000, not 0."),
+        (["--seed", "-1"], "seed must be a whole number from 0 to 9223372036854775807, not -1."),
+        (["--seed", "9223372036854775808"], "seed must be a whole number from 0 to"),
+        (["--length", "101"], "length must be a whole number from 2 to 100, not 101."),
+        (["--sequences", "1000000", "--batch", "900000", "--runs", "100"], "lower runs, sequences, batch"),
         (["--learning-rate", "inf"], "learning_rate must be a positive number, not inf."),
         (["--device", "tpu"], 'device must be "cpu", "cuda"'),
         (["--runs", "100000"], "100000 runs of 50000 sequences need about"),
@@ -423,17 +487,20 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path, undisturbed):
     path.rename(checkpoint_path(tmp_path, "positional"))
     for command in ("report", "unfreeze"):
         assert "something else than positional histogram runs" in refusal(command, own)
-    assert "belongs to another experiment, with another mechanism" in refusal("train", *OPTIONS, "-o", own)
+    assert "belongs to another experiment, with another value of mechanism" in refusal("train", *OPTIONS, "-o", own)
     checkpoint_path(tmp_path, "positional").unlink()
     Checkpoint(path, {"problem": "none"}).write()
     assert "something else than semantic histogram runs" in refusal("unfreeze", own)
     path.write_bytes(whole)
     other = refusal("train", "--mechanism", "semantic", *OPTIONS, "--batch", "31", "-o", own)
-    assert "belongs to another experiment, with another batch; remove it, or choose another place for this one" in other
+    assert (
+        "belongs to another experiment, with another value of batch; remove it, or choose another place for this one"
+        in other
+    )
     further = refusal("train", "--mechanism", "semantic", *OPTIONS, "--epochs", "7", "-o", own)
     assert "unfrozen already and cannot be trained further" in further
     again = refusal("unfreeze", own, "--epochs", "4", "--noise", "0.5")
-    assert "unfrozen with another noise (0.001); use --force" in again
+    assert "unfrozen with another value of noise (0.001); use --force" in again
     assert path.read_bytes() == whole
     kept = Checkpoint.read(path)
     kept.running, kept.finished = kept.finished["frozen"], {}
@@ -445,7 +512,7 @@ def test_checkpoints_of_others_and_damaged_ones(tmp_path, undisturbed):
 def test_sequences_that_do_not_fit(undisturbed, tmp_path):
     for given, shown in (("ABC", "0,1,2"), ("AAAAAAAAAZ", "0,0,0,0,0,0,0,0,0,25"), ("1,2,3,4,5,6,7,8,9,-1", "9,-1")):
         sentence = refusal("report", str(undisturbed), "--sequence", given, "-o", str(tmp_path))
-        assert "sequence must be 10 symbols between 0 and 14, not" in sentence
+        assert "sequence must be 10 symbols between 0 and 14 (A to O), not" in sentence
         assert shown in sentence
     other_run = refusal("report", str(undisturbed), "--run", "2", "-o", str(tmp_path))
     assert other_run == "run must lie between 0 and 1, not 2."
@@ -459,7 +526,7 @@ def test_runs_that_diverge_are_named_and_left_out(tmp_path):
     command = ["train", "--mechanism", "semantic", "--sequences", "100", "--epochs", "2", "--learning-rate", "1e38"]
     result = CliRunner().invoke(main, ["histogram", *command, "--quiet", "-o", str(tmp_path)])
     assert result.exit_code == 1
-    assert "3 runs diverged; lower the learning rate." in result.output
+    assert "3 runs diverged; lower the learning rate, or the noise." in result.output
     ds = histogram_dataset(tmp_path)
     assert (ds["status"].sel(stage="frozen") == RunStatus.diverged).all()
     assert "0 (3 diverged)" in histogram_text(ds)
@@ -538,7 +605,12 @@ def test_the_report_of_short_runs(tmp_path):
     assert {path: path.read_bytes() for path in out.iterdir()} == kept
     # a mechanism that was trained otherwise does not belong in one table
     other = ["histogram", "train", "--mechanism", "semantic", "--runs", "2", "--sequences", "20", "--epochs", "1"]
+    refused = refusal(*other[1:], "-o", str(runs))
+    assert "belongs to another experiment" in refused
     assert CliRunner().invoke(main, [*other, "--quiet", "-o", str(tmp_path / "other")]).exit_code == 0
     checkpoint_path(tmp_path / "other", "semantic").replace(checkpoint_path(runs, "semantic"))
     mixed = refusal("report", str(runs), "-o", str(tmp_path / "mixed"))
-    assert "seed is 1 for the positional runs and 0 for the semantic ones" in mixed
+    assert "seed is 1 for the positional runs here and 0 for the semantic ones" in mixed
+    checkpoint_path(runs, "semantic").unlink()
+    assert "seed is 1 for the positional runs here and 0 for the semantic ones" in refusal(*other[1:], "-o", str(runs))
+    assert not checkpoint_path(runs, "semantic").exists()

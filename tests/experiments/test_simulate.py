@@ -133,10 +133,10 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
     done = simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
     with pytest.raises(
         ExperimentError,
-        match="belongs to another experiment, with another alpha; remove it, or choose another place for this one",
+        match="belongs to another experiment, with another value of alpha; remove it, or choose",
     ):
         simulate(PAPER, 2.1, "semantic", **SMALL, checkpoint=path)
-    with pytest.raises(ExperimentError, match="belongs to another experiment, with another problem"):
+    with pytest.raises(ExperimentError, match="belongs to another experiment, with another value of problem"):
         simulate(PAPER.with_fields({"teacher.omega": 0.31}), 2.0, "semantic", **SMALL, checkpoint=path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

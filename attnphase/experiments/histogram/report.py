@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,8 +18,7 @@ from torch import Tensor
 
 from attnphase.dataset import HISTOGRAM_ENTRIES, HISTOGRAM_STAGES, RunStatus, from_histogram
 from attnphase.experiments.data import generator
-from attnphase.experiments.errors import ExperimentError
-from attnphase.experiments.histogram.stages import Trained, load_trained
+from attnphase.experiments.histogram.stages import BETAS, Trained, check_same, load_trained
 from attnphase.experiments.histogram.steps import test_errors
 from attnphase.experiments.histogram.task import HistogramSizes, Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import Parameters, attention
@@ -53,32 +53,26 @@ def histogram_dataset(folder: str | os.PathLike[str], sequences: Sequence[Sequen
     ProblemError
         The sequences do not fit the task.
     ExperimentError
-        There are no runs, training has not ended, a checkpoint is damaged, or the mechanisms were trained with
-        different settings.
+        There are no finished runs, a checkpoint is damaged, or the mechanisms were trained with different settings.
     """
     trained = load_trained(folder)
     first = trained[0]
     for other in trained[1:]:
-        for name, value in first.task.items():
-            if name != "mechanism" and other.task[name] != value:
-                raise ExperimentError(
-                    f"{folder}: {name} is {value} for the {first.mechanism} runs and {other.task[name]} for the"
-                    f" {other.mechanism} ones, which cannot stand in one report; move one of the two checkpoints to a"
-                    " folder of its own."
-                )
+        check_same(folder, first.task, other.task)
     symbols = _symbols(first.sizes, first.seed, sequences)
     epochs = max(state["epoch"] for one in trained for state in one.stages.values())
     measured = [_measured(one, symbols, epochs) for one in trained]
     columns = {name: np.stack([one[name] for one in measured]) for name in measured[0]}
     settings = [
-        ", ".join(f"{key} {value:g}" for key, value in one.stages[name]["settings"].items())
+        ", ".join(f"{key} {value}" for key, value in one.stages[name]["settings"].items())
         for one in trained
         for name in one.stages
     ]
     described = [f"{one.mechanism} {name}" for one in trained for name in one.stages]
     stages = "; ".join(f"{what}: {text}" for what, text in zip(described, settings, strict=True))
     common = {**asdict(first.sizes), **{name: first.task[name] for name in ("batch", "learning_rate", "dtype")}}
-    rule = f"{', '.join(f'{name} {value}' for name, value in common.items())}; {stages}; torch {torch.__version__}"
+    names = ", ".join(f"{name} {value}" for name, value in common.items())
+    rule = f"{names}; Adam with betas {BETAS}, then plain descent; {stages}; torch {torch.__version__}"
     return from_histogram(
         columns,
         mechanisms=[one.mechanism for one in trained],
@@ -198,16 +192,18 @@ def _symbols(sizes: HistogramSizes, seed: int, sequences: Sequence[Sequence[int]
     """The given sequences, or random ones."""
     if sequences is None:
         return generator(seed, 0, Stream.EXAMPLES).integers(sizes.alphabet, size=(_EXAMPLES, sizes.length))
-    for sequence in sequences:
-        if len(sequence) != sizes.length or not all(0 <= symbol < sizes.alphabet for symbol in sequence):
-            raise ProblemError(
-                "sequence",
-                f"sequence must be {sizes.length} symbols between 0 and {sizes.alphabet - 1}, not"
-                f" {','.join(map(str, sequence))}.",
-            )
-    if not len(sequences):
+    letters = f" (A to {chr(ord('A') + sizes.alphabet - 1)})" if sizes.alphabet <= 26 else ""
+    wanted = f"{sizes.length} symbols between 0 and {sizes.alphabet - 1}{letters}"
+    try:
+        rows = [[operator.index(symbol) for symbol in sequence] for sequence in sequences]
+    except TypeError:
+        raise ProblemError("sequence", f"sequence must be {wanted}; give a list of such lists.") from None
+    for row in rows:
+        if len(row) != sizes.length or not all(0 <= symbol < sizes.alphabet for symbol in row):
+            raise ProblemError("sequence", f"sequence must be {wanted}, not {','.join(map(str, row))}.")
+    if not rows:
         raise ProblemError("sequence", "sequence must be given at least once, or left out.")
-    return np.array(sequences, dtype=np.int64)
+    return np.array(rows, dtype=np.int64)
 
 
 def _measured(trained: Trained, symbols: NDArray[np.int64], epochs: int) -> dict[str, NDArray[Any]]:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,12 @@ from attnphase.experiments.progress import progress_bar
 from attnphase.interruption import interruptions_deferred
 from attnphase.problem import ProblemError
 
-__all__ = ["Trained", "checkpoint_path", "load_trained", "train_histogram", "unfreeze_histogram"]
+__all__ = ["BETAS", "Trained", "check_same", "checkpoint_path", "load_trained", "train_histogram", "unfreeze_histogram"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_BETAS = (0.9, 0.98)
+BETAS = (0.9, 0.98)
+"""Of Adam."""
+
 _LOOK = 25  # batches between two updates of the progress bar
 _SHARE = 0.6  # of the free memory that runs may take
 
@@ -123,29 +125,37 @@ def train_histogram(
         device.
     """
     mechanisms = _mechanisms(mechanism)
-    sizes = sizes or HistogramSizes()
-    for name, value, least in (("runs", runs, 1), ("epochs", epochs, 1), ("seed", seed, 0), ("batch", batch, 1)):
-        _whole(name, value, least)
-    _positive("learning_rate", learning_rate)
-    if dtype not in _DTYPES:
-        raise ProblemError("dtype", f'dtype must be float32 or float64, not "{dtype}".')
+    sizes = HistogramSizes() if sizes is None else sizes
+    if not isinstance(sizes, HistogramSizes):
+        raise ProblemError("sizes", f"sizes must be HistogramSizes, not a {type(sizes).__name__}.")
+    runs, epochs, batch = _whole("runs", runs, 1), _whole("epochs", epochs, 1), _whole("batch", batch, 1)
+    seed = _whole("seed", seed, 0, 2**63 - 1)
+    learning_rate = _number("learning_rate", learning_rate, "positive")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ProblemError("dtype", f"dtype must be float32 or float64, not {dtype!r}.")
     place = device_of(device)
-    _check_memory(sizes, runs, place)
+    _check_memory(sizes, runs, batch, place)
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ExperimentError(f"{folder}: this is not a folder; name another.")
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {}
+    kept: dict[str, Checkpoint] = {}
     for name in mechanisms:
         task = {"mechanism": name, "runs": runs, "seed": seed, **asdict(sizes)}
         task |= {"batch": batch, "learning_rate": learning_rate, "dtype": dtype}
         kept[name] = Checkpoint(checkpoint_path(folder, name), task)
         kept[name].load()
         _check_epochs(kept[name], epochs)
+        for other in set(MECHANISMS) - set(mechanisms):
+            if checkpoint_path(folder, other).exists():
+                check_same(folder, Checkpoint.read(checkpoint_path(folder, other)).task, task)
     with progress_bar(progress, epochs * len(mechanisms), "drawing sequences") as report:
         for i, name in enumerate(mechanisms):
             frozen = kept[name].finished.get("frozen")
             if frozen is None or frozen["epoch"] < epochs:
                 stage = _Stage("frozen", name, kept[name], {"epochs": epochs}, place)
                 stage.run(lambda done, text, i=i: report(i * epochs + done, text))
+            report((i + 1) * epochs, f"{name}, frozen: {epochs} epochs are made")
 
 
 def unfreeze_histogram(
@@ -187,18 +197,17 @@ def unfreeze_histogram(
         There is nothing to unfreeze, or training has not ended; a checkpoint is damaged; no such device.
     """
     names = _mechanisms(mechanism)
-    _whole("epochs", epochs, 1)
-    if not (isinstance(noise, int | float) and 0 <= noise < np.inf):
-        raise ProblemError("noise", f"noise must be a number of at least 0, not {noise!r}.")
-    _positive("learning_rate", learning_rate)
+    epochs = _whole("epochs", epochs, 1)
+    noise = _number("noise", noise, "finite, not negative")
+    learning_rate = _number("learning_rate", learning_rate, "positive")
     place = device_of(device)
-    settings = {"epochs": epochs, "noise": float(noise), "learning_rate": float(learning_rate)}
+    settings = {"epochs": epochs, "noise": noise, "learning_rate": learning_rate}
     kept = {name: Checkpoint.read(path) for name, path in _present(Path(folder), names).items()}
     for name, one in kept.items():
         _sizes(one, name)
-        if "frozen" not in one.finished:
+        if "frozen" not in one.finished or (one.running and one.running["stage"] == "frozen"):
             raise ExperimentError(f"{one.path}: training has not ended; run the command that began it once more first.")
-        state = one.running or one.finished.get("unfrozen")
+        state = _state(one, "unfrozen")
         if state is None:
             continue
         other = next((key for key in ("noise", "learning_rate") if state["settings"][key] != settings[key]), None)
@@ -207,8 +216,8 @@ def unfreeze_histogram(
             one.finished.pop("unfrozen", None)
         elif other:
             raise ExperimentError(
-                f"{one.path}: these runs were unfrozen with another {other} ({state['settings'][other]:g}); use --force"
-                " (force=True) to unfreeze them anew."
+                f"{one.path}: these runs were unfrozen with another value of {other} ({state['settings'][other]}); use"
+                " --force (force=True) to unfreeze them anew."
             )
         elif epochs < state["epoch"]:
             raise ExperimentError(
@@ -221,26 +230,35 @@ def unfreeze_histogram(
             if unfrozen is None or unfrozen["epoch"] < epochs:
                 stage = _Stage("unfrozen", name, one, settings, place)
                 stage.run(lambda done, text, i=i: report(i * epochs + done, text))
+            report((i + 1) * epochs, f"{name}, unfrozen: {epochs} epochs are made")
 
 
 def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:
-    """The finished runs of a folder, mechanism by mechanism.
+    """The finished runs of a folder, mechanism by mechanism; one whose training has not ended is left out.
 
     Raises
     ------
     ExperimentError
-        There are none; a checkpoint is damaged, or no histogram's; training has not ended.
+        There are none, or none that are finished; a checkpoint is damaged, or no histogram's.
     """
-    trained = []
+    trained: list[Trained] = []
+    unfinished: list[Path] = []
     for name, path in _present(Path(folder), MECHANISMS).items():
         kept = Checkpoint.read(path)
         sizes = _sizes(kept, name)
         if "frozen" not in kept.finished:
-            raise ExperimentError(f"{path}: training has not ended; run the command that began it once more first.")
+            unfinished.append(path)
+            continue
         task = kept.task
         trained.append(
             Trained(name, task["runs"], task["seed"], sizes, _DTYPES[task["dtype"]], task, _in_full(kept, name))
         )
+    if not trained:
+        raise ExperimentError(
+            f"{unfinished[0]}: training has not ended; run the command that began it once more first."
+        )
+    for path in unfinished:
+        warnings.warn(f"{path}: training has not ended; these runs are left out.", stacklevel=2)
     return trained
 
 
@@ -300,13 +318,17 @@ class _Stage:
                 state["seconds"] += time.monotonic() - begin
                 self._keep(state)
                 report(epoch + 1, self._progress(state))
+            if self.kept.running is not None:  # no more epochs were asked for than were made before
+                self._keep(state)
+            if interrupted():
+                raise KeyboardInterrupt
 
     def _begin(self) -> dict[str, Any]:
         """The state to go on from."""
         task, kept = self.kept.task, self.kept
-        running = kept.running or kept.finished.get(self.name)
-        if running is not None:
-            return {**running, "settings": self.settings}
+        state = _state(kept, self.name)
+        if state is not None:
+            return {**state, "settings": self.settings}
         if self.name == "frozen":
             sizes = _sizes(kept, self.mechanism)
             parameters = initial_parameters(sizes, task["seed"], task["runs"], _DTYPES[task["dtype"]])
@@ -329,13 +351,12 @@ class _Stage:
         if state["epoch"] == self.settings["epochs"]:
             self.kept.finished[self.name], self.kept.running = state, None
         else:
-            self.kept.finished.pop(self.name, None)
-            self.kept.running = state
+            self.kept.running = state  # a shorter stage that is finished stays until this one is
         self.kept.write()
 
     def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         if self.name == "frozen":
-            return torch.optim.Adam(parameters, lr=self.kept.task["learning_rate"], betas=_BETAS, fused=True)
+            return torch.optim.Adam(parameters, lr=self.kept.task["learning_rate"], betas=BETAS, fused=True)
         return torch.optim.SGD(parameters, lr=self.settings["learning_rate"], fused=True)
 
     def _full(self, free: Parameters) -> Parameters:
@@ -351,8 +372,8 @@ class _Stage:
 
 def _check_epochs(kept: Checkpoint, epochs: int) -> None:
     """Refuse a number of epochs that the runs of a checkpoint cannot be taken to."""
-    unfrozen = "frozen" in kept.finished and (kept.running is not None or "unfrozen" in kept.finished)
-    state = kept.finished.get("frozen") or kept.running
+    unfrozen = _state(kept, "unfrozen") is not None
+    state = _state(kept, "frozen")
     if state is None:
         return
     if epochs < state["epoch"]:
@@ -398,18 +419,36 @@ def _present(folder: Path, mechanisms: tuple[str, ...]) -> dict[str, Path]:
     return there
 
 
-def _check_memory(sizes: HistogramSizes, runs: int, device: torch.device) -> None:
+def _state(kept: Checkpoint, stage: str) -> dict[str, Any] | None:
+    """Where a stage is: its epochs in work, or what is finished of it."""
+    if kept.running is not None and kept.running["stage"] == stage:
+        return kept.running
+    return kept.finished.get(stage)
+
+
+def check_same(folder: str | os.PathLike[str], theirs: dict[str, Any], ours: dict[str, Any]) -> None:
+    """Refuse a mechanism that is trained otherwise than the other one in its folder."""
+    for name, value in ours.items():
+        if name != "mechanism" and theirs.get(name) != value:
+            raise ExperimentError(
+                f"{folder}: {name} is {theirs.get(name)} for the {theirs.get('mechanism')} runs here and {value} for"
+                f" the {ours['mechanism']} ones, which cannot stand in one report; choose another folder."
+            )
+
+
+def _check_memory(sizes: HistogramSizes, runs: int, batch: int, device: torch.device) -> None:
     """Refuse what does not fit, before it is drawn."""
     symbols = 3 * 2 * 8 * sizes.sequences * sizes.length  # symbols and counts; shuffling and stacking hold copies
     m, hidden = sizes.model_dimension, sizes.hidden
     weights = 8 * 8 * (3 * m * m + (sizes.alphabet + sizes.length) * m + hidden * (m + sizes.length + 2))
     per_token = sizes.length + 2 * (sizes.length + sizes.alphabet) + 4 * m + 2 * hidden
-    testing = 8 * TESTED_AT_ONCE * sizes.length * per_token
-    need, free = runs * (symbols + weights + testing), available_memory(device)
+    at_once = max(TESTED_AT_ONCE, 3 * min(batch, sizes.training_count))  # a step keeps what its gradient needs
+    fields = 8 * at_once * sizes.length * per_token
+    need, free = runs * (symbols + weights + fields), available_memory(device)
     if need > _SHARE * free:
         raise ExperimentError(
             f"{runs} runs of {sizes.sequences} sequences need about {need / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB"
-            f" are free, of which {_SHARE:.0%} are used; lower runs, sequences or the sizes of the model."
+            f" are free, of which {_SHARE:.0%} are used; lower runs, sequences, batch or the sizes of the model."
         )
 
 
@@ -421,11 +460,19 @@ def _mechanisms(mechanism: str) -> tuple[str, ...]:
     return (mechanism,)
 
 
-def _whole(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ProblemError(name, f"{name} must be a whole number of at least {least}, not {value!r}.")
+def _whole(name: str, value: Any, least: int, most: int = 10**9) -> int:
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
+        raise ProblemError(name, f"{name} must be a whole number from {least} to {most}, not {value!r}.")
+    return int(value)
 
 
-def _positive(name: str, value: Any) -> None:
-    if not (isinstance(value, int | float) and 0 < value < np.inf):
-        raise ProblemError(name, f"{name} must be a positive number, not {value!r}.")
+def _number(name: str, value: Any, what: str) -> float:
+    """A number that is positive, or at least "not negative"."""
+    known = isinstance(value, Real) and not isinstance(value, bool)
+    try:
+        number = float(value) if known else np.nan
+    except OverflowError:
+        number = np.nan
+    if not (np.isfinite(number) and (number > 0 or (what != "positive" and number == 0))):
+        raise ProblemError(name, f"{name} must be a {what} number, not {value!r}.")
+    return number

@@ -15,7 +15,7 @@ from attnphase.problem import ProblemError
 
 __all__ = ["HistogramSizes", "Sequences", "Stream", "counts", "draw_sequences"]
 
-_LARGEST = 10**9  # of any size: what is beyond is a slip of the keyboard
+_LARGEST = 10**9  # what is beyond is a slip of the keyboard
 
 
 class Stream:
@@ -31,9 +31,9 @@ class HistogramSizes:
     Attributes
     ----------
     length : int
-        L, symbols of a sequence.
+        L, symbols of a sequence, up to 100.
     alphabet : int
-        T, symbols to choose from.
+        T, symbols to choose from, up to 1000.
     model_dimension : int
         Length of an embedding; even, as the semantic and the positional half are of one size.
     hidden : int
@@ -52,12 +52,15 @@ class HistogramSizes:
     training_share: float = 0.7
 
     def __post_init__(self) -> None:
-        least = {"length": 2, "alphabet": 2, "model_dimension": 2, "hidden": 1, "sequences": 2}
-        for name, smallest in least.items():
+        # pairs of places and of symbols are counted in tables
+        limits = {"length": (2, 100), "alphabet": (2, 1000)}
+        limits |= {"model_dimension": (2, _LARGEST), "hidden": (1, _LARGEST), "sequences": (2, _LARGEST)}
+        for name, (smallest, largest) in limits.items():
             value = getattr(self, name)
             whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if not (whole and smallest <= int(value) <= _LARGEST):
-                raise ProblemError(name, f"{name} must be a whole number of at least {smallest}, not {value!r}.")
+            if not (whole and smallest <= int(value) <= largest):
+                span = f"from {smallest} to {largest}"
+                raise ProblemError(name, f"{name} must be a whole number {span}, not {value!r}.")
             object.__setattr__(self, name, int(value))  # NumPy's whole numbers cannot be written to a checkpoint
         if self.model_dimension % 2:
             raise ProblemError(
