@@ -344,7 +344,7 @@ def test_without_torch_the_extra_is_named(tmp_path):
             check=False,
         )  # fmt: skip
         assert result.returncode == 2
-        assert 'pip install "attnphase[torch]"' in result.stderr
+        assert 'pip install ".[torch]"' in result.stderr
         assert result.stderr.count("\n") == 1
     light = "import sys, attnphase, attnphase.cli; attnphase.solve; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", light], env=environment, check=False).returncode == 0
