@@ -20,4 +20,6 @@ def require_torch() -> None:
         It is not installed.
     """
     if importlib.util.find_spec("torch") is None:
-        raise MissingExtraError('finite-size experiments need PyTorch: pip install ".[torch]" in a clone, or pip install torch.')
+        raise MissingExtraError(
+            'finite-size experiments need PyTorch: pip install ".[torch]" in a clone, or pip install torch.'
+        )
