@@ -15,21 +15,42 @@ if TYPE_CHECKING:
     from attnphase.check import check
     from attnphase.compare import compare
     from attnphase.compiled import register_score
-    from attnphase.dataset import DatasetError, load_dataset, save_dataset, validate_dataset
+    from attnphase.dataset import load_dataset, save_dataset, validate_dataset
     from attnphase.derive import derive
+    from attnphase.errors import (
+        AttnphaseError,
+        CacheError,
+        CompareError,
+        DatasetError,
+        ExperimentError,
+        MissingExtraError,
+        ProblemError,
+        SolverError,
+        SpectrumError,
+        SweepError,
+    )
     from attnphase.experiments.simulate import simulate
-    from attnphase.problem import Problem, ProblemError, load_problem
-    from attnphase.solve import solve
+    from attnphase.problem import Problem, load_problem
+    from attnphase.solve import SolverSettings, solve
     from attnphase.spectrum import Spectrum
     from attnphase.sweep import sweep
 
     __version__: str
 
 __all__ = [
+    "AttnphaseError",
+    "CacheError",
+    "CompareError",
     "DatasetError",
+    "ExperimentError",
+    "MissingExtraError",
     "Problem",
     "ProblemError",
+    "SolverError",
+    "SolverSettings",
     "Spectrum",
+    "SpectrumError",
+    "SweepError",
     "__version__",
     "check",
     "compare",
@@ -46,10 +67,19 @@ __all__ = [
 ]
 
 _HOME = {
-    "DatasetError": "dataset",
+    "AttnphaseError": "errors",
+    "CacheError": "errors",
+    "CompareError": "errors",
+    "DatasetError": "errors",
+    "ExperimentError": "errors",
+    "MissingExtraError": "errors",
     "Problem": "problem",
-    "ProblemError": "problem",
+    "ProblemError": "errors",
+    "SolverError": "errors",
+    "SolverSettings": "solve",
     "Spectrum": "spectrum",
+    "SpectrumError": "errors",
+    "SweepError": "errors",
     "check": "check",
     "compare": "compare",
     "derive": "derive",
@@ -92,7 +122,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return __all__
 
 
 def _version() -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from attnphase.errors import ProblemError
 from attnphase.fixed_point import Status
 from attnphase.overlaps import Overlaps
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.solve import BranchPoint, SolverSettings, probe, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.starts import informed_signal, initial_overlaps

@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from attnphase.channel import Channel
 from attnphase.compiled import kernels_for, reference_backend
+from attnphase.errors import ProblemError
 from attnphase.fixed_point import Status
 from attnphase.overlaps import Conjugates, Overlaps
 from attnphase.prior import Prior
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.proximal import Starts
 from attnphase.refinement import Refinement
 from attnphase.row_problem import row_regularizer
@@ -497,7 +498,8 @@ def _experiment(problem: Problem, point: BranchPoint) -> Check:
     """Small instances, trained from the branch's start, against the theory after a correction in 1/d."""
     from attnphase.compare import compare
     from attnphase.dataset import from_points
-    from attnphase.extras import MissingExtraError, require_torch
+    from attnphase.errors import MissingExtraError
+    from attnphase.extras import require_torch
 
     name = "experiment at finite d"
     try:
@@ -507,7 +509,7 @@ def _experiment(problem: Problem, point: BranchPoint) -> Check:
     if point.status is not Status.converged:
         return Check(name, None, math.nan, math.nan, "not tried: the fixed point was not reached")
     import attnphase
-    from attnphase.experiments.errors import ExperimentError
+    from attnphase.errors import ExperimentError
 
     optimizer = "lbfgs" if problem.regularizer.kind == "ridge" else "fista"
     options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1}

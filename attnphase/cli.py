@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from attnphase.errors import AttnphaseError, ProblemError
+
 if TYPE_CHECKING:
     import xarray as xr
 
@@ -52,26 +54,8 @@ class _Program(click.Group):
             sys.exit(130)
         except OSError as error:
             _end(f"{error.filename}: {error.strerror}." if error.filename else f"{error}.")
-        except Exception as error:
-            if not isinstance(error, _expected_errors()):
-                raise
+        except AttnphaseError as error:
             _end(str(error))
-
-
-def _expected_errors() -> tuple[type[Exception], ...]:
-    """The package's own errors: none can have been raised by a module that was not imported."""
-    homes = {
-        "problem": "ProblemError",
-        "dataset": "DatasetError",
-        "compiled": "CacheError",
-        "solve": "SolverError",
-        "sweep": "SweepError",
-        "extras": "MissingExtraError",
-        "compare": "CompareError",
-        "experiments.errors": "ExperimentError",
-    }
-    modules = {name: sys.modules.get(f"attnphase.{name}") for name in homes}
-    return tuple(getattr(module, homes[name]) for name, module in modules.items() if module is not None)
 
 
 def _end(sentence: str) -> NoReturn:
@@ -659,7 +643,6 @@ def histogram_report(
     from attnphase.dataset import check_output, save_dataset, write_file
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
     from attnphase.figures import attention_figure, learning_figure, save_figure
-    from attnphase.problem import ProblemError
 
     ds = _with_command(histogram_dataset(folder, sequences or None))
     if not 0 <= run < ds.sizes["run"]:

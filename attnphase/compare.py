@@ -17,23 +17,20 @@ from numpy.typing import NDArray
 
 from attnphase.compiled import kernels_for
 from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, validate_dataset
+from attnphase.errors import CompareError
 from attnphase.fixed_point import Status
 from attnphase.prior import Prior
 from attnphase.problem import Problem
 from attnphase.spectrum import Spectrum
 from attnphase.symmetries import problem_symmetries
 
-__all__ = ["CompareError", "Comparison", "Limit", "Measured", "Quantity", "compare"]
+__all__ = ["Comparison", "Limit", "Measured", "Quantity", "compare"]
 
 Array = NDArray[np.float64]
 
 _SCALARS = ("training_loss", "test_error", "test_error_sampled", "linear_test_error", "weight_norm", "density")
 _OVERLAPS = ("q", "V", "m", "theta")
 _COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
-
-
-class CompareError(ValueError):
-    """Datasets that cannot be compared; the sentence says why."""
 
 
 @dataclass(frozen=True)

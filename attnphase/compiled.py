@@ -27,11 +27,11 @@ from typing import Any
 import filelock
 import platformdirs
 
-from attnphase.problem import Problem, ProblemError
+from attnphase.errors import CacheError, ProblemError
+from attnphase.problem import Problem
 
 __all__ = [
     "SHIPPED_SCORES",
-    "CacheError",
     "Kernels",
     "Maps",
     "ModelKey",
@@ -54,10 +54,6 @@ _NEWTON = Path(__file__).with_name("newton.py")
 _ENTRIES = {
     finite: Path(__file__).with_name(f"newton_{'samples' if finite else 'nodes'}.py") for finite in (False, True)
 }
-
-
-class CacheError(RuntimeError):
-    """The kernel cache cannot be used safely."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from attnphase.problem import ProblemError, Regularizer
+from attnphase.errors import ProblemError
+from attnphase.problem import Regularizer
 from attnphase.row_problem import RowRegularizer, newton_prox
 
 __all__ = ["check_regularizer", "load_expression", "load_prox"]

@@ -25,8 +25,9 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from attnphase.errors import DatasetError, ProblemError
 from attnphase.fixed_point import Status
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 
 if TYPE_CHECKING:
     from attnphase.solve import BranchPoint
@@ -42,7 +43,6 @@ __all__ = [
     "STATUS_MEANINGS",
     "THRESHOLD_VARIABLES",
     "TRAJECTORY_VARIABLES",
-    "DatasetError",
     "RunStatus",
     "Variable",
     "by_cluster",
@@ -85,10 +85,6 @@ HISTOGRAM_STAGES = ("frozen", "unfrozen")
 
 HISTOGRAM_ENTRIES = ("all", "off_diagonal")
 """Which entries of the attention matrices of the histogram task are scored."""
-
-
-class DatasetError(ValueError):
-    """A dataset that does not follow the schema, or a file that cannot be read or written."""
 
 
 @dataclass(frozen=True)

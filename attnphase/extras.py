@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 
-__all__ = ["MissingExtraError", "require_torch"]
+from attnphase.errors import MissingExtraError
 
-
-class MissingExtraError(ImportError):
-    """A package is missing that only some commands need; the sentence says how to get it."""
+__all__ = ["require_torch"]
 
 
 def require_torch() -> None:

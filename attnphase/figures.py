@@ -20,7 +20,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnphase.branches import Threshold, crossing
-from attnphase.dataset import DatasetError, RunStatus, overlap_size, write_file
+from attnphase.dataset import RunStatus, overlap_size, write_file
+from attnphase.errors import DatasetError
 from attnphase.fixed_point import Status
 from attnphase.reference import read_reference
 

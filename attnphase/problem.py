@@ -34,6 +34,8 @@ from pydantic.dataclasses import dataclass
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+from attnphase.errors import ProblemError
+
 __all__ = [
     "Cluster",
     "Integration",
@@ -41,7 +43,6 @@ __all__ = [
     "Loss",
     "Positions",
     "Problem",
-    "ProblemError",
     "Regularizer",
     "SpectrumAtom",
     "SpectrumLaw",
@@ -69,31 +70,6 @@ _STRENGTH = 0.01  # the paper's ridge
 
 _RELATIVE_TOLERANCE = 1e-9
 """How far a Gram matrix may be from symmetric and positive semidefinite, and weights from 1."""
-
-
-class ProblemError(ValueError):
-    """A problem that cannot be used as it was given.
-
-    Parameters
-    ----------
-    field
-        The TOML field at fault, such as ``teacher.mixing``, or the file that cannot be read.
-    message
-        One sentence that names the field and says what to do.
-
-    Attributes
-    ----------
-    field : str
-        As given.
-    """
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(field, message)
-        self.field = field
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def _plain(value: Any) -> Any:

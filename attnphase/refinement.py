@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 
 from attnphase.compiled import Kernels
+from attnphase.errors import ProblemError
 from attnphase.gaussian import Rule, gauss_hermite, published_rule, sobol
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.spectrum import Spectrum
 from attnphase.symmetries import is_sign_symmetric
 

@@ -23,11 +23,12 @@ from numpy.typing import NDArray
 from attnphase.baseline import linear_test_error
 from attnphase.channel import Channel
 from attnphase.compiled import Kernels, kernels_for
+from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_point import METHODS, Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.gaussian import Rule
 from attnphase.overlaps import Overlaps, Sector
 from attnphase.prior import Prior
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.proximal import Minima
 from attnphase.refinement import Refinement, check_affordable
 from attnphase.spectrum import Spectrum
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     import torch
     import xarray as xr
 
-__all__ = ["BranchPoint", "Restart", "SolverError", "SolverSettings", "probe", "solve", "solve_point"]
+__all__ = ["BranchPoint", "Restart", "SolverSettings", "probe", "solve", "solve_point"]
 
 Array = NDArray[np.float64]
 
@@ -48,10 +49,6 @@ MAX_THREADS = 256
 LARGEST_ALPHA = 1e6
 BACKENDS = ("numba", "torch", "cuda")
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
-
-
-class SolverError(ArithmeticError):
-    """The numbers of a problem are so extreme that the state-evolution map cannot be evaluated."""
 
 
 @dataclass(frozen=True)

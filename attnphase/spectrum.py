@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from attnphase.problem import Positions, Problem, ProblemError, SpectrumLaw, Teacher, Tokens
+from attnphase.errors import ProblemError, SpectrumError
+from attnphase.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens
 
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["Spectrum", "SpectrumError", "gaussian_gram", "read_csv"]
+__all__ = ["Spectrum", "gaussian_gram", "read_csv"]
 
 Array = NDArray[np.float64]
 
@@ -28,10 +29,6 @@ _NO_PRODUCT = 1e-14  # the same relative to the factors' norms, where the produc
 _ROUNDING = 1e-9  # relative asymmetry and negative eigenvalue likewise
 _CLOSE = 1e-5  # eigenvalues nearer than this share of their range are told apart by another combination
 _COLUMNS = {"variance": "variances", "position": "positions", "mean": "means", "teacher": "teacher"}
-
-
-class SpectrumError(ValueError):
-    """Matrices that have no joint spectral measure."""
 
 
 @dataclass(frozen=True, eq=False)

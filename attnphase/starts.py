@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase.errors import ProblemError
 from attnphase.overlaps import Overlaps
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.spectrum import Spectrum
 
 __all__ = ["BRANCHES", "branches_of", "informed_signal", "initial_overlaps"]

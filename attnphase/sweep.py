@@ -29,16 +29,10 @@ import xarray as xr
 
 from attnphase.branches import follow
 from attnphase.compiled import kernels_for
-from attnphase.dataset import (
-    DatasetError,
-    check_output,
-    from_lines,
-    from_points,
-    load_dataset,
-    save_dataset,
-)
+from attnphase.dataset import check_output, from_lines, from_points, load_dataset, save_dataset
+from attnphase.errors import DatasetError, ProblemError, SweepError
 from attnphase.interruption import interruptions_deferred
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.solve import BranchPoint, SolverSettings
 from attnphase.starts import BRANCHES, initial_overlaps
 
@@ -47,17 +41,13 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
-__all__ = ["Line", "SweepError", "parts_folder", "sweep"]
+__all__ = ["Line", "parts_folder", "sweep"]
 
 _GUARD = 'in a script, the call of sweep must stand under if __name__ == "__main__":'
 _RETRIES = 2
 _GRACE = 3.0  # seconds that workers have to end by themselves after an interruption
 _POLL = 0.2  # seconds between two looks at the workers' counters
 _PLAIN_REPORT = 10.0  # seconds between two lines of progress where there is no terminal
-
-
-class SweepError(RuntimeError):
-    """A sweep that could not be finished; what it finished is kept if it has an output file."""
 
 
 @dataclass(frozen=True)

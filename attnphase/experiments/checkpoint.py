@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from attnphase.dataset import write_file
-from attnphase.experiments.errors import ExperimentError
+from attnphase.errors import ExperimentError
 
 __all__ = ["Checkpoint"]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.channel import matrix_root
-from attnphase.experiments.errors import ExperimentError
+from attnphase.errors import ExperimentError
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.spectrum import gaussian_gram

@@ -6,8 +6,7 @@ import re
 
 import torch
 
-from attnphase.experiments.errors import ExperimentError
-from attnphase.problem import ProblemError
+from attnphase.errors import ExperimentError, ProblemError
 
 __all__ = ["device_of"]
 

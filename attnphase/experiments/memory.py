@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from attnphase.experiments.errors import ExperimentError
+from attnphase.errors import ExperimentError
 from attnphase.problem import Problem
 
 __all__ = ["MemoryNeed", "available_memory", "runs_that_fit"]

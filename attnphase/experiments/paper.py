@@ -17,9 +17,10 @@ import xarray as xr
 
 from attnphase.compare import Comparison, compare
 from attnphase.dataset import check_output, overlap_size, save_dataset, write_file
+from attnphase.errors import ProblemError
 from attnphase.experiments.simulate import simulate
 from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.reference import read_reference
 from attnphase.solve import SolverSettings
 from attnphase.sweep import sweep

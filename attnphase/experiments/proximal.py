@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.compiled import torch_module
+from attnphase.errors import ExperimentError
 from attnphase.experiments.data import Samples
-from attnphase.experiments.errors import ExperimentError
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.proximal import Starts

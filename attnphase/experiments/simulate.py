@@ -25,6 +25,7 @@ from attnphase.dataset import (
     by_cluster,
     from_runs,
 )
+from attnphase.errors import ProblemError
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.device import device_of
@@ -36,7 +37,7 @@ from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, train
 from attnphase.interruption import interruptions_deferred
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.solve import LARGEST_ALPHA
 from attnphase.starts import BRANCHES
 

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Geometry, Instance, Stream, generator
-from attnphase.experiments.errors import ExperimentError
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.starts import BRANCHES, initial_overlaps
 
 __all__ = ["UNINFORMED_SCALE", "initial_weights"]

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.dataset import RunStatus
+from attnphase.errors import ProblemError
 from attnphase.experiments.data import Instance
 from attnphase.experiments.descent import Adam, Fista, GradientDescent, Lbfgs, Optimizer
 from attnphase.experiments.gamp import Gamp
 from attnphase.experiments.measure import overlaps_of
 from attnphase.experiments.risk import Risk
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 
 __all__ = ["OPTIMIZERS", "Trained", "TrainingSettings", "train"]
 

@@ -10,8 +10,9 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
 from attnphase.compare import compare
+from attnphase.errors import ProblemError
 from attnphase.experiments.paper import EXPERIMENTS, basins, published_table, run_experiment
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.reference import read_reference
 
 PROBLEMS = {

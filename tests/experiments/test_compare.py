@@ -14,8 +14,9 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
 from attnphase.cli import main
-from attnphase.compare import CompareError, compare
+from attnphase.compare import compare
 from attnphase.dataset import RunStatus
+from attnphase.errors import CompareError
 from attnphase.problem import Problem
 
 FEW = {"integration.rule": "sobol", "integration.nodes": 64}

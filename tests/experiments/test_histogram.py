@@ -23,10 +23,10 @@ from torch import nn
 
 import attnphase as ap
 from attnphase.cli import main
-from attnphase.dataset import DatasetError, RunStatus, write_file
+from attnphase.dataset import RunStatus, write_file
+from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import generator
-from attnphase.experiments.errors import ExperimentError
 from attnphase.experiments.histogram.report import distances, histogram_dataset, histogram_text, variance_shares
 from attnphase.experiments.histogram.stages import (
     checkpoint_path,
@@ -43,7 +43,6 @@ from attnphase.experiments.histogram.transformer import (
     logits,
     with_noise,
 )
-from attnphase.problem import ProblemError
 
 ROOT = Path(__file__).parents[2]
 SMALL = HistogramSizes(length=4, alphabet=6, model_dimension=10, hidden=7, sequences=60)

@@ -13,8 +13,8 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import torch
 from torch import Tensor
 
+from attnphase.errors import ExperimentError
 from attnphase.experiments.data import Instance, Stream, draw_geometry, draw_instance, draw_samples
-from attnphase.experiments.errors import ExperimentError
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.measure import exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.risk import Risk

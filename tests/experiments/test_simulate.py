@@ -24,12 +24,12 @@ import torch
 
 import attnphase as ap
 from attnphase.cli import main
-from attnphase.dataset import DatasetError, RunStatus
+from attnphase.dataset import RunStatus
+from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments import memory
-from attnphase.experiments.errors import ExperimentError
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
 from attnphase.experiments.simulate import simulate
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 
 PAPER = Problem.paper(omega=0.3)
 SMALL: dict[str, Any] = {"dimension": 30, "seeds": 2, "test_samples": 50}

@@ -13,13 +13,13 @@ pytest.importorskip("torch", reason="the torch backend needs PyTorch")
 import torch
 
 from attnphase.compiled import kernels_for, sample_kernels_for
+from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments import proximal as torch_proximal
 from attnphase.experiments.data import draw_instance
 from attnphase.experiments.device import device_of
-from attnphase.experiments.errors import ExperimentError
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.proximal import minimise, minimise_samples, node_minimiser
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.proximal import ProximalProblem, Starts
 from attnphase.solve import SolverSettings, solve, solve_point
 from attnphase.spectrum import Spectrum

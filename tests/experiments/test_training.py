@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from attnphase.dataset import RunStatus
+from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Instance, draw_geometry, draw_instance, generator
-from attnphase.experiments.errors import ExperimentError
 from attnphase.experiments.gamp import Gamp
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.risk import Risk
@@ -20,7 +20,7 @@ from attnphase.experiments.simulate import simulate
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import TrainingSettings, train
 from attnphase.overlaps import Overlaps
-from attnphase.problem import Problem, ProblemError
+from attnphase.problem import Problem
 from attnphase.tracking import iterates
 
 PAPER = Problem.paper(omega=0.3)

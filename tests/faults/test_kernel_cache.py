@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from attnphase import compiled
-from attnphase.compiled import CacheError, cache_directory, load_kernels
+from attnphase.compiled import cache_directory, load_kernels
+from attnphase.errors import CacheError
 from derivations.model import ScalarModel
 
 

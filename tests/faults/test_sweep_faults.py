@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnphase.dataset import DatasetError, load_dataset
-from attnphase.problem import Problem, ProblemError
-from attnphase.sweep import SweepError, parts_folder, sweep
+from attnphase.dataset import load_dataset
+from attnphase.errors import DatasetError, ProblemError, SweepError
+from attnphase.problem import Problem
+from attnphase.sweep import parts_folder, sweep
 
 sweep_module = sys.modules["attnphase.sweep"]  # as an attribute of the package, sweep is the function
 COARSE = {"integration.rule": "sobol", "integration.nodes": 16}

@@ -17,7 +17,6 @@ from attnphase.dataset import (
     NOT_COMPUTED,
     POINT_VARIABLES,
     STATUS_MEANINGS,
-    DatasetError,
     coordinate_name,
     from_lines,
     from_points,
@@ -27,6 +26,7 @@ from attnphase.dataset import (
     to_json,
     validate_dataset,
 )
+from attnphase.errors import DatasetError
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 from attnphase.solve import BranchPoint

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attnphase
+from attnphase.errors import ProblemError
 from attnphase.problem import (
     Cluster,
     Integration,
@@ -24,7 +25,6 @@ from attnphase.problem import (
     Loss,
     Positions,
     Problem,
-    ProblemError,
     Regularizer,
     SpectrumAtom,
     SpectrumLaw,

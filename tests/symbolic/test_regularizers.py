@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnphase.compiled_regularizer import check_regularizer, load_expression, load_prox
-from attnphase.problem import ProblemError, Regularizer
+from attnphase.errors import ProblemError
+from attnphase.problem import Regularizer
 from derivations.regularizers import ConvexPenalty, RegularizerError
 
 MODULE = "proximal_operators_of_a_user"

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.device import device_of
-from attnphase.experiments.errors import ExperimentError
 from attnphase.experiments.histogram.steps import TESTED_AT_ONCE, batches, step, test_errors
 from attnphase.experiments.histogram.task import HistogramSizes, Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import (
@@ -30,7 +30,6 @@ from attnphase.experiments.histogram.transformer import (
 from attnphase.experiments.memory import available_memory
 from attnphase.experiments.progress import progress_bar
 from attnphase.interruption import interruptions_deferred
-from attnphase.problem import ProblemError
 
 __all__ = ["BETAS", "Trained", "check_same", "checkpoint_path", "load_trained", "train_histogram", "unfreeze_histogram"]
 

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.errors import ProblemError
 from attnphase.experiments.data import generator
-from attnphase.problem import ProblemError
 
 __all__ = ["HistogramSizes", "Sequences", "Stream", "counts", "draw_sequences"]
 

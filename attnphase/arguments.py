@@ -1,0 +1,231 @@
+"""Arguments of the public functions, by one rule.
+
+A scalar where a list is meant is taken as one value; NumPy's numbers are numbers; whatever else does not fit is refused
+by a `ProblemError`, one sentence that names the argument.  Nothing heavy is imported, so that this happens at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, TypeVar
+
+from attnphase.errors import ProblemError
+
+__all__ = [
+    "flag",
+    "instance",
+    "items",
+    "mapping",
+    "number",
+    "numbers",
+    "path",
+    "shown",
+    "whole",
+    "wholes",
+    "word",
+    "words",
+]
+
+_T = TypeVar("_T")
+_LONGEST = 60  # characters of a value in a message
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST
+
+
+def shown(value: Any) -> str:
+    """A value as a message shows it, on one line and short."""
+    try:
+        text = " ".join(_SHORT.repr(value).split())
+    except ValueError:  # a whole number of more digits than Python prints
+        return "a whole number of thousands of digits"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _scalar(value: Any) -> Any:
+    """Arrays of no dimension, NumPy's or xarray's, as their only entry."""
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
+def items(name: str, value: Any) -> tuple[Any, ...]:
+    """The entries of a list, tuple, range or one-dimensional array; a scalar or a text is one entry.
+
+    Raises
+    ------
+    ProblemError
+        It is empty, or no list: a mapping, a set, an array of more dimensions, None.
+    """
+    value = _scalar(value)
+    if isinstance(value, str | bytes | Real):
+        return (value,)
+    listed = isinstance(value, Sequence) or getattr(value, "ndim", None) == 1
+    if not listed:
+        raise ProblemError(name, f"{name} must be a value or a list of values, not {shown(value)}.")
+    values = tuple(_scalar(item) for item in value)
+    if not values:
+        raise ProblemError(name, f"{name} must hold at least one value.")
+    return values
+
+
+def number(name: str, value: Any, accept: Callable[[float], bool], what: str) -> float:
+    """A real number; a boolean is none.
+
+    Parameters
+    ----------
+    accept
+        Whether a number is in range; it is asked about finite numbers only.
+    what
+        What the argument must be, such as "a positive number".
+
+    Raises
+    ------
+    ProblemError
+        It is not.
+    """
+    single = _scalar(value)
+    real = isinstance(single, Real) and not isinstance(single, bool)
+    try:
+        plain = float(single) if real else float("nan")
+    except OverflowError:  # an integer beyond double precision
+        plain = float("nan")
+    if not (abs(plain) < float("inf") and accept(plain)):
+        raise ProblemError(name, f"{name} must be {what}, not {shown(single)}.")
+    return plain
+
+
+def numbers(name: str, value: Any, accept: Callable[[float], bool], what: str) -> tuple[float, ...]:
+    """One or several distinct real numbers; see `number`.
+
+    Raises
+    ------
+    ProblemError
+        A value is not in range, is given twice, or there is none.
+    """
+    return _distinct(name, [number(name, item, accept, what) for item in items(name, value)])
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number in a range, both ends included.
+
+    Raises
+    ------
+    ProblemError
+        It is not.
+    """
+    single = _scalar(value)
+    fits = isinstance(single, Integral) and not isinstance(single, bool) and int(single) >= least
+    if not (fits and (most is None or int(single) <= most)):
+        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ProblemError(name, f"{name} must be a whole number {span}, not {shown(single)}.")
+    return int(single)
+
+
+def wholes(name: str, value: Any, least: int, most: int | None = None) -> tuple[int, ...]:
+    """One or several distinct whole numbers; see `whole`.
+
+    Raises
+    ------
+    ProblemError
+        A value is not in range, is given twice, or there is none.
+    """
+    return _distinct(name, [whole(name, item, least, most) for item in items(name, value)])
+
+
+def word(name: str, value: Any, choices: Sequence[str]) -> str:
+    """One of the choices.
+
+    Raises
+    ------
+    ProblemError
+        It is none of them; the message proposes the nearest.
+    """
+    if isinstance(value, str) and value in choices:
+        return str(value)
+    near = difflib.get_close_matches(value, choices, 1) if isinstance(value, str) else []
+    hint = f': did you mean "{near[0]}"?' if near else "."
+    given = f'"{value}"' if isinstance(value, str) and len(value) <= _LONGEST else shown(value)
+    raise ProblemError(name, f"{name} must be one of {', '.join(choices)}, not {given}{hint}")
+
+
+def words(name: str, value: Any, choices: Sequence[str]) -> tuple[str, ...]:
+    """One or several distinct choices; see `word`.
+
+    Raises
+    ------
+    ProblemError
+        One is no choice, is given twice, or there is none.
+    """
+    return _distinct(name, [word(name, item, choices) for item in items(name, value)])
+
+
+def _distinct(name: str, values: list[_T]) -> tuple[_T, ...]:
+    met: set[_T] = set()
+    for value in values:
+        if value in met:
+            raise ProblemError(name, f"{name} has {shown(value)} twice: give every value once.")
+        met.add(value)
+    return tuple(values)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, NumPy's included.
+
+    Raises
+    ------
+    ProblemError
+        It is neither.
+    """
+    single = _scalar(value)
+    if not isinstance(single, bool):
+        raise ProblemError(name, f"{name} must be True or False, not {shown(value)}.")
+    return single
+
+
+def path(name: str, value: Any) -> Path:
+    """A path from a text or a path-like object.
+
+    Raises
+    ------
+    ProblemError
+        It is neither, is empty, or holds a null character.
+    """
+    text = os.fspath(value) if isinstance(value, str | os.PathLike) else None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ProblemError(name, f"{name} must be the path of a file, not {shown(value)}.")
+    return Path(text)
+
+
+def instance(name: str, value: Any, kind: type[_T]) -> _T:
+    """An object of a class.
+
+    Raises
+    ------
+    ProblemError
+        It is of another.
+    """
+    if not isinstance(value, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ProblemError(name, f"{name} must be {article} {kind.__name__}, not {shown(value)}.")
+    return value
+
+
+def mapping(name: str, value: Any, what: str) -> dict[str, Any]:
+    """A mapping from texts.
+
+    Parameters
+    ----------
+    what
+        What it must be, such as "a mapping from fields of the problem to values".
+
+    Raises
+    ------
+    ProblemError
+        It is none.
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ProblemError(name, f"{name} must be {what}, not {shown(value)}.")
+    return dict(value)
