@@ -199,8 +199,13 @@ def path(name: str, value: Any) -> Path:
     return Path(text)
 
 
-def instance(name: str, value: Any, kind: type[_T]) -> _T:
+def instance(name: str, value: Any, kind: type[_T], how: str = "") -> _T:
     """An object of a class.
+
+    Parameters
+    ----------
+    how
+        What to do to have one, such as "read it by load_problem".
 
     Raises
     ------
@@ -209,7 +214,8 @@ def instance(name: str, value: Any, kind: type[_T]) -> _T:
     """
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise ProblemError(name, f"{name} must be {article} {kind.__name__}, not {shown(value)}.")
+        hint = f": {how}" if how else ""
+        raise ProblemError(name, f"{name} must be {article} {kind.__name__}, not {shown(value)}{hint}.")
     return value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import sys
 import time
 import warnings
@@ -92,7 +93,7 @@ class _ManyValues(click.Command):
 
 
 class _Numbers(click.ParamType):
-    """START:STOP:COUNT, or numbers with commas between them."""
+    """START:STOP:COUNT or START:STOP:COUNT:log, or numbers with commas between them."""
 
     name = "numbers"
 
@@ -103,15 +104,19 @@ class _Numbers(click.ParamType):
         try:
             if ":" not in value:
                 return tuple(float(part) for part in value.split(","))
-            start, stop, count = value.split(":")
+            start, stop, count, *rest = value.split(":")
             limits, size = (float(start), float(stop)), int(count)
         except ValueError:
-            self.fail(f"{value!r} is neither START:STOP:COUNT nor numbers with commas between them.", param, ctx)
+            self.fail(f"{value!r} is neither START:STOP:COUNT[:log] nor numbers with commas between them.", param, ctx)
+        if rest not in ([], ["log"]):
+            self.fail(f"{value!r} has something behind START:STOP:COUNT; only :log may stand there.", param, ctx)
         if not all(map(math.isfinite, limits)) or not 1 <= size <= 10**6:
             self.fail(f"{value!r} needs finite START and STOP, and a COUNT from 1 to 1000000.", param, ctx)
+        if rest and min(limits) <= 0:
+            self.fail(f"{value!r} needs a positive START and STOP to be spaced evenly in the logarithm.", param, ctx)
         import numpy as np
 
-        return tuple(np.linspace(*limits, size).tolist())
+        return tuple((np.geomspace if rest else np.linspace)(*limits, size).tolist())
 
     def fits(self, value: str) -> bool:
         """Whether it begins like numbers."""
@@ -177,6 +182,9 @@ _solver_options = _options(
 _allow_unconverged = click.option(
     "--allow-unconverged", is_flag=True, help="Exit with 0 also if a point did not converge."
 )
+_alphas = click.option(
+    "--alpha", type=_NUMBERS, required=True, help="START:STOP:COUNT[:log], or numbers with commas between them."
+)
 _force = click.option("--force", is_flag=True, help="Replace an existing output file.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _quiet = click.option("--quiet", is_flag=True, help="No progress and no table.")
@@ -192,6 +200,51 @@ def _problem(problem_file: Path | None, changes: Sequence[str]) -> Problem:
 
     problem = Problem() if problem_file is None else load_problem(problem_file)
     return problem.with_fields(dict(map(parse_setting, changes))) if changes else problem
+
+
+def _varied(options: Sequence[str], changes: Sequence[str], omega: object) -> dict[str, tuple[Any, ...]]:
+    """The fields that a sweep varies, with their values, from FIELD=START:STOP:COUNT[:log] and FIELD=VALUE,VALUE."""
+    from attnphase.problem import parse_setting
+
+    given = {parse_setting(change)[0]: "--set" for change in changes}
+    if omega is not None:
+        given["teacher.omega"] = "--omega"
+    found: dict[str, tuple[Any, ...]] = {}
+    for option in options:
+        name, equals, text = (part.strip() for part in option.partition("="))
+        if not (equals and name):
+            raise ProblemError(
+                "vary", f"--vary must read FIELD=VALUES, such as tokens.sigma=0.3:0.7:5, not {option!r}."
+            )
+        if name in ("alpha", "branch"):
+            raise ProblemError(name, f"{name} is not a field of the problem: use --{name}.")
+        if name in given:
+            raise ProblemError(name, f"{name} is given twice, by {given[name]} and by --vary: leave one out.")
+        given[name] = "--vary"
+        found[name] = _values(name, text)
+    return found
+
+
+def _values(name: str, text: str) -> tuple[Any, ...]:
+    """The values that an option gives a field, each as --set reads it."""
+    from attnphase.problem import parse_setting
+
+    if not text:
+        raise ProblemError(name, f"{name} has no values: write {name}=START:STOP:COUNT or values with commas between.")
+    if text.startswith(("[", "{")):
+        raise ProblemError(
+            name,
+            f"{name} cannot be swept over lists or tables: only numbers, words and truth values can, with commas between"
+            " them and without brackets.",
+        )
+    if ":" in text and _NUMBERS.fits(text):
+        numbers = _NUMBERS.convert(text, None, None)
+        whole = [round(number) for number in numbers]
+        near = all(abs(number - n) <= 1e-9 * abs(n) for number, n in zip(numbers, whole, strict=True))
+        return tuple(whole) if near else numbers  # a field of whole numbers takes no others
+    # a comma in quotation marks is part of a value
+    parts = re.findall(r"""(?:[^,"']|"[^"]*"|'[^']*'|["'])+|(?<=,)(?=,|$)""", text)
+    return tuple(parse_setting(f"{name}={part}")[1] for part in parts)
 
 
 def _settings(method: str, tolerance: float | None, max_maps: int | None, backend: str) -> SolverSettings:
@@ -261,8 +314,15 @@ def solve(
 
 @main.command()
 @_problem_options
-@click.option("--alpha", type=_NUMBERS, required=True, help="START:STOP:COUNT, or numbers with commas between them.")
+@_alphas
 @click.option("--omega", type=_NUMBERS, help="Likewise; the problem's own by default.")
+@click.option(
+    "--vary",
+    metavar="FIELD=VALUES",
+    multiple=True,
+    help="Sweep a field of the problem, as tokens.sigma=0.3:0.7:5 or teacher.score=softmax,linear; may be given several"
+    " times.",
+)
 @click.option(
     "--branch",
     "branches",
@@ -275,7 +335,10 @@ def solve(
 @_output(required=True, help="netCDF file for the result.")
 @_force
 @_workers
-@click.option("--resume", is_flag=True, help="Take up the finished lines of an interrupted sweep.")
+@click.option("--resume", is_flag=True, help="Take up the finished lines of this sweep, which was interrupted.")
+@click.option(
+    "--resume-fitting", is_flag=True, help="Take up those of another sweep too that fit, and leave the others."
+)
 @_allow_unconverged
 @_quiet
 def sweep(
@@ -283,6 +346,7 @@ def sweep(
     changes: tuple[str, ...],
     alpha: tuple[float, ...],
     omega: tuple[float, ...] | None,
+    vary: tuple[str, ...],
     branches: tuple[str, ...],
     method: str,
     tolerance: float | None,
@@ -292,13 +356,16 @@ def sweep(
     force: bool,
     workers: int | None,
     resume: bool,
+    resume_fitting: bool,
     allow_unconverged: bool,
     quiet: bool,
 ) -> int:
     """Solve a problem on a grid, on all cores.
 
     Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
+    --force without it discards them.
     """
+    fields = _varied(vary, changes, omega)
     problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
     ds = _sweep(
         "run the same command again with --resume",
@@ -306,10 +373,11 @@ def sweep(
         alpha=alpha,
         omega=omega,
         branches=branches,
+        fields=fields,
         settings=settings,
         workers=workers,
         output=output,
-        resume=resume,
+        resume="fitting" if resume_fitting else resume,
         force=force,
         progress=not quiet,
     )
@@ -320,7 +388,7 @@ def sweep(
 
 @main.command()
 @_problem_options
-@click.option("--alpha", type=_NUMBERS, required=True, help="START:STOP:COUNT, or numbers with commas between them.")
+@_alphas
 @click.option(
     "--start",
     "starts",
@@ -803,7 +871,7 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
         settings=SolverSettings(tolerance=1e-6, max_maps=100),
         workers=workers,
         output=data,
-        resume=True,
+        resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them
         force=True,
         progress=not quiet,
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import os
 import platform
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from importlib.metadata import version
@@ -57,6 +58,7 @@ __all__ = [
     "overlap_size",
     "save_dataset",
     "schema_markdown",
+    "spacing",
     "to_json",
     "validate_dataset",
     "write_file",
@@ -294,6 +296,25 @@ _COORDINATES = {
     "omega": ("weight of the teacher's positional part", r"\omega"),
     "sigma": ("standard deviation of the tokens' entries", r"\sigma"),
     "strength": ("strength of the regulariser", r"\lambda"),
+    "ridge": ("strength of the ridge beside the regulariser", r"\lambda_2"),
+    "length": ("number of tokens", "L"),
+    "student_rank": ("rank of the student", "r"),
+    "teacher_rank": ("rank of the teacher", "t"),
+    "student_score": ("score of the student", "S"),
+    "teacher_score": ("score of the teacher", "T"),
+    "student_temperature": ("temperature of the student's score", r"T_{\mathrm{student}}"),
+    "teacher_temperature": ("temperature of the teacher's score", r"T_{\mathrm{teacher}}"),
+    "student_causal": ("whether the student's tokens attend to none behind them", r"\mathrm{causal\ student}"),
+    "teacher_causal": ("whether the teacher's tokens attend to none behind them", r"\mathrm{causal\ teacher}"),
+    "tied": ("whether queries and keys share their weights", r"\mathrm{tied}"),
+    "width": ("columns of the value matrices", "v"),
+    "law.probability": ("probability that all tokens share their cluster", r"P_{\mathrm{same}}"),
+    "spectrum.variance": ("mean eigenvalue of the tokens' covariance", r"\sigma^2"),
+    "spectrum.exponent": ("exponent of the covariance's power law", r"\beta"),
+    "spectrum.fraction": ("share of directions with the first of two eigenvalues", "f"),
+    "standard_error": ("relative standard error asked for on q", r"\delta q / q"),
+    "integration_nodes": ("integration nodes asked for", r"n_{\mathrm{nodes}}"),
+    "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
     "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
     "run": ("number of the run", r"\mathrm{run}"),
     "stage": ("stage of training", r"\mathrm{stage}"),
@@ -339,13 +360,42 @@ def coordinate_name(field: str) -> str:
     Returns
     -------
     str
-        The field's key, ``omega``; with its section, ``student_rank``, where two sections have the key.
+        The field's key, ``omega``; with its section, ``student_rank``, where two sections have the key, or where the
+        key is a name that the schema has already (``integration_seed``).
     """
     section, dot, key = field.partition(".")
     if not dot:
         return field
-    homes = [name for name, keys in Problem().to_dict().items() if key in keys]
-    return key if homes in ([], [section]) else f"{section}_{key}"
+    problem = Problem()
+    sections = (home.name for home in fields(Problem) if not home.name.startswith("_"))
+    homes = [home for home in sections if key in {one.name for one in fields(getattr(problem, home))}]
+    taken = {name for variable in POINT_VARIABLES for name in (variable.name, *variable.dims)} | {*_RANK}
+    return f"{section}_{key}" if key in taken or homes not in ([], [section]) else key
+
+
+def spacing(values: Sequence[Any]) -> str:
+    """How the values along a dimension are spaced.
+
+    Parameters
+    ----------
+    values : sequence
+        Of any kind.
+
+    Returns
+    -------
+    {"linear", "log", ""}
+        "" for fewer than three, for words, and where neither the differences nor the ratios are all the same.
+    """
+    if len(values) < 3 or any(isinstance(value, bool | str) for value in values):
+        return ""
+    array = np.asarray(values, dtype=float)
+    for kind, evenly in (("linear", np.linspace), ("log", np.geomspace)):
+        if kind == "log" and array.min() <= 0:
+            continue
+        expected = evenly(array[0], array[-1], len(array))
+        if np.allclose(array, expected, rtol=1e-12, atol=1e-12 * float(np.ptp(array))):
+            return kind
+    return ""
 
 
 def from_points(
@@ -557,11 +607,7 @@ def _in_order(swept: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
 
 
 def _place(name: str, values: Sequence[Any], point: BranchPoint) -> int:
-    if name in ("alpha", "branch"):
-        value = getattr(point, name)
-    else:
-        section, _, key = name.partition(".")
-        value = getattr(getattr(point.problem, section), key)
+    value = getattr(point, name) if name in ("alpha", "branch") else operator.attrgetter(name)(point.problem)
     try:
         return values.index(value)
     except ValueError:
@@ -713,7 +759,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     if kind == "histogram":  # it is no experiment on a problem
         sizes = {"stage": len(HISTOGRAM_STAGES), "entries": len(HISTOGRAM_ENTRIES)}
     swept_fields = {ds[name].attrs.get("field", "") for name in leading}
-    if {"student.rank", "student.tied", "teacher.rank", "tokens.length"} & swept_fields:
+    if {"student.rank", "student.tied", "teacher.rank", "tokens.length", "loss.kind", "loss.width"} & swept_fields:
         sizes = {}  # then the common size is not the problem's
     for variable in variables:
         for name in _names(variable):
@@ -847,8 +893,12 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
     status = ds["status"]
     if not bool(status.isin(range(len(STATUS_MEANINGS))).all()):
         raise DatasetError(f'variable "status" must lie between 0 and {NOT_COMPUTED}.')
+    losses = {problem.loss.kind}
+    for coordinate in ds.coords.values():
+        if coordinate.attrs.get("field") == "loss.kind":
+            losses = {str(kind) for kind in np.atleast_1d(coordinate.to_numpy())}
     for variable in POINT_VARIABLES:
-        if variable.name == "linear_test_error" and problem.loss.kind != "attention":
+        if variable.name == "linear_test_error" and losses != {"attention"}:
             continue
         wrong = ds[variable.name].isnull() & (status != NOT_COMPUTED)
         if "cluster" in variable.dims_of(problem):
@@ -973,7 +1023,7 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     with _reading(path):
         ds = xr.load_dataset(path, engine="netcdf4")
         ds = ds.drop_encoding()
-    for name in {"branch", "start", "mechanism", "stage", "entries"} & set(ds.coords):
+    for name in ds.coords:
         if ds[name].dtype.kind in "OT":  # strings, depending on xarray's version
             ds[name] = ds[name].astype(str)
     try:

@@ -153,6 +153,11 @@ def test_points_off_the_grid_or_twice_are_refused():
         ("tokens.sigma", "sigma"),
         ("student.rank", "student_rank"),
         ("teacher.score", "teacher_score"),
+        ("teacher.temperature", "teacher_temperature"),  # a key of two sections that a plain problem leaves out
+        ("student.causal", "student_causal"),
+        ("integration.nodes", "integration_nodes"),  # a variable has the key's name
+        ("integration.seed", "integration_seed"),  # so has a dimension of experiments
+        ("regularizer.ridge", "ridge"),
         ("alpha", "alpha"),
     ],
 )
