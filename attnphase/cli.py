@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-import re
+import shlex
 import sys
 import time
 import warnings
@@ -234,16 +234,25 @@ def _values(name: str, text: str) -> tuple[Any, ...]:
     if text.startswith(("[", "{")):
         raise ProblemError(
             name,
-            f"{name} cannot be swept over lists or tables: only numbers, words and truth values can, with commas between"
-            " them and without brackets.",
+            f"{name} cannot be swept over lists or tables: only numbers, words and truth values can, with commas"
+            " between them and without brackets.",
         )
     if ":" in text and _NUMBERS.fits(text):
-        numbers = _NUMBERS.convert(text, None, None)
+        try:
+            numbers = _NUMBERS.convert(text, None, None)
+        except click.BadParameter as error:
+            raise ProblemError(name, f"{name} cannot be swept: {error.message}") from None
         whole = [round(number) for number in numbers]
         near = all(abs(number - n) <= 1e-9 * abs(n) for number, n in zip(numbers, whole, strict=True))
         return tuple(whole) if near else numbers  # a field of whole numbers takes no others
-    # a comma in quotation marks is part of a value
-    parts = re.findall(r"""(?:[^,"']|"[^"]*"|'[^']*'|["'])+|(?<=,)(?=,|$)""", text)
+    parts = text.split(",")
+    if not {'"', "'"}.isdisjoint(text):  # a comma in quotation marks is part of a value
+        lexer = shlex.shlex(text, posix=False)
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = ",", True, ""
+        try:
+            parts = list(lexer)
+        except ValueError:
+            raise ProblemError(name, f"{name} has a quotation mark that is not closed: {text}.") from None
     return tuple(parse_setting(f"{name}={part}")[1] for part in parts)
 
 
@@ -1117,8 +1126,6 @@ def _plain(value: Any) -> str:
 
 def _with_command(ds: xr.Dataset) -> xr.Dataset:
     """The dataset with the command line in its history."""
-    import shlex
-
     history = f"{ds.attrs['history']}\n{ds.attrs['created']}: attnphase {shlex.join(sys.argv[1:])}"
     return ds.assign_attrs(history=history)
 
