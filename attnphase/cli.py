@@ -219,7 +219,8 @@ def _varied(options: Sequence[str], changes: Sequence[str], omega: object) -> di
         if name in ("alpha", "branch"):
             raise ProblemError(name, f"{name} is not a field of the problem: use --{name}.")
         if name in given:
-            raise ProblemError(name, f"{name} is given twice, by {given[name]} and by --vary: leave one out.")
+            where = "by --vary" if name in found else f"by {given[name]} and by --vary"
+            raise ProblemError(name, f"{name} is given twice {where}: leave one out.")
         given[name] = "--vary"
         found[name] = _values(name, text)
     return found
@@ -818,16 +819,38 @@ def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concr
 @main.command()
 @click.argument("name", type=click.Choice(["fig2", "fig3"]))
 @click.option("--data", type=click.Path(path_type=Path), help="netCDF file to draw; computed if left out.")
+@click.option(
+    "--at",
+    metavar="FIELD=VALUE",
+    multiple=True,
+    help="Draw one value of a field that the data varies too, as tokens.sigma=0.5; may be given several times.",
+)
 @_output(help="File of the figure, .png or .pdf; NAME.png by default.")
 @_force
 @_workers
 @_quiet
-def figure(name: str, data: Path | None, output: Path | None, force: bool, workers: int | None, quiet: bool) -> int:
-    """Draw a figure of the paper, from data or from scratch."""
+def figure(
+    name: str,
+    data: Path | None,
+    at: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    workers: int | None,
+    quiet: bool,
+) -> int:
+    """Draw a figure of the paper, from data or from scratch.
+
+    fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one.
+    """
     from attnphase.dataset import check_output, load_dataset
     from attnphase.figures import FIGURES, save_figure
-    from attnphase.problem import Problem
+    from attnphase.problem import Problem, parse_setting
 
+    chosen = dict(map(parse_setting, at))
+    if len(chosen) < len(at):
+        raise ProblemError("at", "--at names a field twice: select one value of it.")
+    if at and data is None:
+        raise ProblemError("at", "--at selects from a dataset: name one with --data.")
     output = check_output(output or Path(f"{name}.png"), force)
     if data is not None:
         ds = load_dataset(data)
@@ -835,7 +858,7 @@ def figure(name: str, data: Path | None, output: Path | None, force: bool, worke
         alphas, omegas = _paper_grid(25, 26)
         grid = {"alpha": alphas, "omega": (_OMEGA_OF_FIG2,) if name == "fig2" else omegas}
         ds = _sweep("run the same command again", problem=Problem(), workers=workers, progress=not quiet, **grid)
-    save_figure(FIGURES[name](ds), output)
+    save_figure(FIGURES[name](ds, at=chosen), output)
     if not quiet:
         click.echo(str(output))
     return 0

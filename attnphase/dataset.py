@@ -373,7 +373,7 @@ def coordinate_name(field: str) -> str:
     return f"{section}_{key}" if key in taken or homes not in ([], [section]) else key
 
 
-def spacing(values: Sequence[Any]) -> str:
+def spacing(values: Sequence[Any] | NDArray[Any]) -> str:
     """How the values along a dimension are spaced.
 
     Parameters

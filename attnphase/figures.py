@@ -1,13 +1,15 @@
 """The paper's figures, drawn from datasets: Fig. 2, curves along alpha, and Fig. 3, the phase diagram.
 
-Symbols come from the datasets' ``latex`` attributes.  Points that are not converged are drawn hollow or hatched.
+Both are drawn over whatever field of the problem a dataset varies.  Symbols come from the datasets' ``latex``
+attributes.  Points that are not converged are drawn hollow or hatched.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnphase.branches import Threshold, crossing
-from attnphase.dataset import RunStatus, overlap_size, write_file
+from attnphase.dataset import RunStatus, overlap_size, spacing, write_file
 from attnphase.errors import DatasetError
 from attnphase.fixed_point import Status
+from attnphase.problem import Problem
 from attnphase.reference import read_reference
 
 if TYPE_CHECKING:
@@ -78,18 +81,28 @@ _HATCH = 8 * "/"
 
 _VISIBLE = 5e-3  # overlaps below this are those of the trivial point; m and theta are of order 0.1 elsewhere
 
+_OMEGA = 0.3  # of Figure 2 of the paper
 
-def fig2(theory: xr.Dataset, *, experiments: bool = True, omega: float = 0.3) -> Figure:
+
+def fig2(
+    theory: xr.Dataset,
+    *,
+    experiments: bool | None = None,
+    omega: float | None = None,
+    at: Mapping[str, Any] | None = None,
+) -> Figure:
     """Training loss, test error, m and theta along alpha, as in Figure 2 of arXiv:2402.03902.
 
     Parameters
     ----------
     theory : xarray.Dataset
-        Branches over alpha; if it has a dimension omega, `omega` is selected.
-    experiments : bool
-        Whether the published gradient-descent points are drawn; they are for omega = 0.3.
-    omega : float
-        Weight of the teacher's positional part.
+        Branches over alpha and any fields; over another field if there is one value of alpha.
+    experiments : bool, optional
+        Whether the published gradient-descent points are drawn along alpha; by default where the problem is theirs.
+    omega : float, optional
+        Short for ``at={"omega": omega}``, if the dataset has this dimension; by default 0.3, if alpha varies as well.
+    at : mapping, optional
+        Which value of every other dimension is drawn, by its name or the field's: ``{"tokens.sigma": 0.5}``.
 
     Returns
     -------
@@ -98,26 +111,27 @@ def fig2(theory: xr.Dataset, *, experiments: bool = True, omega: float = 0.3) ->
     Raises
     ------
     DatasetError
-        The dataset has not the dimensions branch and alpha, or not this omega.
+        The dataset has not the dimensions branch and alpha, or not these values, varies something else too, or nothing.
     """
-    if "omega" in theory.dims:
-        at = np.flatnonzero(np.isclose(theory["omega"], omega, rtol=0, atol=1e-9))
-        if not at.size:
-            raise DatasetError(f"the dataset has no omega = {omega:g}: add it to the grid.")
-        theory = theory.isel(omega=int(at[0]))
-    _need(theory, "branch", "alpha")
+    at = dict(at or {})
+    if omega is not None and "omega" in theory.dims:
+        at["omega"] = omega
+    theory, across = _over_one(_at(theory, at))
+    if experiments is None:
+        experiments = _is_papers(theory)
+    experiments = experiments and across == "alpha"
+    baseline = theory["linear_test_error"].isel(branch=0)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.9, 5.2), layout="constrained")
         axes = figure.subplots(2, 2, sharex=True).ravel()
         panels = {"training_loss": 1e3, "test_error": 1e3, "m": 1.0, "theta": 1.0}
         for ax, (name, factor), letter in zip(axes, panels.items(), "abcd", strict=True):
-            _curves(ax, theory, name, factor)
+            _curves(ax, theory, across, name, factor)
             if experiments:
                 _experiment(ax, name, factor, [str(b) for b in theory["branch"].to_numpy()])
             _label(ax, theory, name, factor, letter)
-        baseline = theory["linear_test_error"].isel(branch=0)
-        axes[1].plot(theory["alpha"], 1e3 * baseline, color="0.3", ls="--", lw=1)
-        marks = _thresholds(theory)
+        axes[1].plot(theory[across], 1e3 * baseline, color="0.3", ls="--", lw=1)
+        marks = _thresholds(theory) if across == "alpha" else {}
         for symbol, position in marks.items():
             for ax in axes:
                 ax.axvline(position, color="0.55", lw=0.8, ls=":", zorder=0)
@@ -127,21 +141,27 @@ def fig2(theory: xr.Dataset, *, experiments: bool = True, omega: float = 0.3) ->
                     textcoords="offset points", ha="center", va="bottom", color="0.3",
                 )  # fmt: skip
         for ax in axes[2:]:
-            ax.set_xlabel(_symbol(theory, "alpha"))
+            ax.set_xlabel(_symbol(theory, across))
             ax.set_ylim(bottom=-0.03 * ax.get_ylim()[1])  # a branch without this overlap lies on zero
-        axes[0].set_xlim(0, float(theory["alpha"].max()) * 1.02)
-        handles, labels = zip(*_fig2_legend(theory, experiments), strict=True)
+        if spacing(theory[across].to_numpy()) == "log":
+            axes[0].set_xscale("log")
+        elif across == "alpha":
+            axes[0].set_xlim(0, float(theory["alpha"].max()) * 1.02)
+        handles, labels = zip(*_fig2_legend(theory, experiments, bool(baseline.notnull().any())), strict=True)
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        _name_the_chosen(figure, theory, at)
     return figure
 
 
-def fig3(theory: xr.Dataset) -> Figure:
+def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     """Maps over alpha and omega: differences in training loss and test error, and the overlaps of the lower branch.
 
     Parameters
     ----------
     theory : xarray.Dataset
-        Branches semantic and positional over omega and alpha.
+        Branches semantic and positional over alpha and omega, or another field instead of it.
+    at : mapping, optional
+        Which value of every further dimension is drawn, by its name or the field's: ``{"tokens.sigma": 0.5}``.
 
     Returns
     -------
@@ -150,13 +170,15 @@ def fig3(theory: xr.Dataset) -> Figure:
     Raises
     ------
     DatasetError
-        A dimension or a branch is missing.
+        A dimension, a value or a branch is missing, or the dataset varies more than alpha and one field.
 
     Notes
     -----
-    Panels (a) and (b) are Figure 3 of arXiv:2402.03902, by theory.
+    Panels (a) and (b) are Figure 3 of arXiv:2402.03902, by theory.  Of a loss without a linear predictor, (b) is the
+    test error itself.
     """
-    _need(theory, "branch", "omega", "alpha")
+    at = dict(at or {})
+    theory, up = _over_two(_at(theory, at))
     for name in ("semantic", "positional"):
         if name not in theory["branch"]:
             raise DatasetError(f"the dataset has no {name} branch, which this figure needs.")
@@ -170,36 +192,46 @@ def fig3(theory: xr.Dataset) -> Figure:
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
     unsettled = (theory["status"] != Status.converged).any("branch")
     # where one of the branches has fallen onto the trivial point there is no transition between the two
-    both = (overlap_size(semantic, "theta") > _VISIBLE) & (overlap_size(positional, "m") > _VISIBLE)
+    both = (_size(semantic, "theta") > _VISIBLE) & (_size(positional, "m") > _VISIBLE)
     transition = loss_gap.where(both)
+    compared = bool(error_gap.notnull().any())
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.9, 5.6), layout="constrained")
         axes = figure.subplots(2, 2, sharex=True, sharey=True)
-        _map(axes[0, 0], 1e3 * loss_gap, rf"$10^3\,({loss}{sem} - {loss}{pos})$", True, unsettled)
-        _map(axes[0, 1], 1e3 * error_gap, rf"$10^3\,({error} - {linear})$", True, unsettled)
-        _map(axes[1, 0], overlap_size(lowest, "theta"), _entry(theory, "theta"), False, unsettled)
-        _map(axes[1, 1], overlap_size(lowest, "m"), _entry(theory, "m"), False, unsettled)
-        _contour(axes[0, 0], transition, r"$\alpha_c$", "black")
-        _contour(axes[0, 1], error_gap, r"$\alpha_l$", "black")
+        for ax, name in ((axes[0, 0].set_xscale, "alpha"), (axes[0, 0].set_yscale, up)):
+            if spacing(theory[name].to_numpy()) == "log":
+                ax("log")
+        _map(axes[0, 0], 1e3 * loss_gap, up, rf"$10^3\,({loss}{sem} - {loss}{pos})$", True, unsettled)
+        if compared:
+            _map(axes[0, 1], 1e3 * error_gap, up, rf"$10^3\,({error} - {linear})$", True, unsettled)
+        else:
+            _map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, unsettled)
+        _map(axes[1, 0], _size(lowest, "theta"), up, _entry(theory, "theta"), False, unsettled)
+        _map(axes[1, 1], _size(lowest, "m"), up, _entry(theory, "m"), False, unsettled)
+        _contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
+        _contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
         titles = (
-            "training loss, semantic minus positional", "test error, lower branch minus linear",
-            "overlap with the teacher, lower branch", "overlap with the positions, lower branch",
-        )  # fmt: skip
+            "training loss, semantic minus positional",
+            f"test error, lower branch{' minus linear' if compared else ''}",
+            "overlap with the teacher, lower branch",
+            "overlap with the positions, lower branch",
+        )
         for ax, letter, title in zip(axes.ravel(), "abcd", titles, strict=True):
             ax.set_title(f"({letter}) {title}")
         for ax in axes[1]:
             ax.set_xlabel(_symbol(theory, "alpha"))
         for ax in axes[:, 0]:
-            ax.set_ylabel(_symbol(theory, "omega"))
+            ax.set_ylabel(_symbol(theory, up))
         for ax in axes[1]:
-            _contour(ax, transition, r"$\alpha_c$", "white")
+            _contour(ax, transition, up, r"$\alpha_c$", "white")
         if bool(unsettled.any()):
             patch = Patch(facecolor="none", edgecolor="0.55", hatch=_HATCH, label="a branch is not converged here")
             figure.legend(handles=[patch], loc="outside lower center", frameon=False)
+        _name_the_chosen(figure, theory, at)
     return figure
 
 
-FIGURES: dict[str, Callable[[xr.Dataset], Figure]] = {"fig2": fig2, "fig3": fig3}
+FIGURES: dict[str, Callable[..., Figure]] = {"fig2": fig2, "fig3": fig3}
 """The figures by name."""
 
 
@@ -272,10 +304,10 @@ def grid_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
         figure = Figure(figsize=(6.9, 2.9), layout="constrained")
         axes = figure.subplots(1, 2, sharex=True, sharey=True)
         label = r"$10^3\,(\epsilon_t^{\mathrm{sem}} - \epsilon_t^{\mathrm{pos}})$"
-        _map(axes[0], 1e3 * measured, label, True, xr.zeros_like(measured, dtype=bool))
-        _map(axes[1], 1e3 * expected, label, True, unsettled)
+        _map(axes[0], 1e3 * measured, "omega", label, True, xr.zeros_like(measured, dtype=bool))
+        _map(axes[1], 1e3 * expected, "omega", label, True, unsettled)
         for ax in axes:
-            _contour(ax, expected, r"$\alpha_c$", "black")
+            _contour(ax, expected, "omega", r"$\alpha_c$", "black")
             ax.set_xlabel(_symbol(theory, "alpha"))
         axes[0].set_ylabel(_symbol(theory, "omega"))
         axes[0].set_title(rf"(a) experiment, $d={int(runs['dimension'])}$, with the theory's $\alpha_c$")
@@ -524,6 +556,112 @@ def _need(ds: xr.Dataset, *dims: str) -> None:
         raise DatasetError(f"the dataset varies {sorted(others)[0]} too: select one value of it first.")
 
 
+def _at(ds: xr.Dataset, chosen: Mapping[str, Any]) -> xr.Dataset:
+    """The dataset at one value of each of the named dimensions, which stay."""
+    for dim in ("branch", "alpha"):
+        if dim not in ds.dims:
+            raise DatasetError(f"the dataset has no dimension {dim}, which this figure needs.")
+    for name, value in chosen.items():
+        dim = next((dim for dim in _swept(ds) if name in (dim, ds[dim].attrs.get("field"))), None)
+        if dim is None:
+            raise DatasetError(f"the dataset does not vary {name}; it varies {', '.join(_swept(ds))}.")
+        values = ds[dim].to_numpy().tolist()
+        places = [i for i, there in enumerate(values) if _same(there, value)]
+        if not places:
+            raise DatasetError(f"the dataset has no {dim} = {_plain(value)}; it has {_listed(values)}.")
+        ds = ds.isel({dim: places[:1]})
+    return ds
+
+
+def _swept(ds: xr.Dataset) -> list[str]:
+    return list(map(str, ds["status"].dims))
+
+
+def _same(there: Any, value: Any) -> bool:
+    """Whether a value of the grid is the one asked for, which may be written with fewer digits."""
+    if isinstance(there, float) and isinstance(value, int | float):
+        return bool(np.isclose(there, value, rtol=1e-9, atol=0))
+    return there == value
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float) else str(value) if isinstance(value, str) else repr(value)
+
+
+def _listed(values: list[Any]) -> str:
+    shown = [_plain(value) for value in values]
+    return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "...", shown[-1]])
+
+
+def _over_one(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
+    """Branches along one dimension, alpha or the only field there is, and its name."""
+    free = [dim for dim in _swept(ds) if dim != "branch" and ds.sizes[dim] > 1]
+    across = "alpha" if "alpha" in free or not free else free[0]
+    if across == "alpha" and "omega" in free:
+        ds = _at(ds, {"omega": _OMEGA})
+        free.remove("omega")
+    _refuse_others(ds, [dim for dim in free if dim != across])
+    if not free:
+        raise DatasetError(
+            "the dataset has one value of alpha and of every field: a curve needs several of one of them."
+        )
+    return _plane(ds, across), across
+
+
+def _over_two(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
+    """Branches along alpha and the only field there is, and that field's name."""
+    fields = [dim for dim in _swept(ds) if dim not in ("branch", "alpha") and ds.sizes[dim] > 1]
+    if not fields or ds.sizes["alpha"] < 2:
+        lacking = "alpha" if fields else "a field beside alpha"
+        raise DatasetError(
+            f"the dataset has not several values of {lacking}, which this figure needs; fig2 draws curves."
+        )
+    _refuse_others(ds, fields[1:])
+    return _plane(ds, "alpha", fields[0]), fields[0]
+
+
+def _refuse_others(ds: xr.Dataset, dims: list[str]) -> None:
+    if dims:
+        raise DatasetError(f"the dataset varies {dims[0]} too: {_select_one(ds, dims[0])}.")
+
+
+def _select_one(ds: xr.Dataset, dim: str) -> str:
+    values = ds[dim].to_numpy().tolist()
+    return f"select one of {_listed(values)}, as --at {dim}={_plain(values[0])} (at={{{dim!r}: {values[0]!r}}})"
+
+
+def _plane(ds: xr.Dataset, *axes: str) -> xr.Dataset:
+    """Only the branches and these dimensions, which are numbers, in increasing order."""
+    for dim in axes:
+        if ds[dim].dtype.kind not in "iuf":
+            raise DatasetError(f"{dim} has no numbers for an axis: {_select_one(ds, dim)}.")
+    ds = ds.squeeze([dim for dim in _swept(ds) if dim not in ("branch", *axes)])
+    return ds.sortby([*axes])
+
+
+def _is_papers(ds: xr.Dataset) -> bool:
+    """Whether curves along alpha are of the problem that the published runs are of, however it is integrated."""
+    if "problem" not in ds.attrs:
+        return False
+    there = tomllib.loads(ds.attrs["problem"])
+    for name in map(str, ds.coords):
+        section, _, key = ds[name].attrs.get("field", "").partition(".")
+        if key and ds[name].ndim == 0:
+            there.setdefault(section, {})[key] = ds[name].item()
+    papers = Problem().with_fields({"teacher.omega": _OMEGA}).to_dict()
+    return {**there, "integration": None} == {**papers, "integration": None}
+
+
+def _name_the_chosen(figure: Figure, ds: xr.Dataset, at: Mapping[str, Any]) -> None:
+    """Above the figure, the values that the caller selected."""
+    chosen = [dim for dim in map(str, ds.coords) if {dim, ds[dim].attrs.get("field")} & at.keys() and ds[dim].ndim == 0]
+    if chosen:
+        values = (f"{_symbol(ds, dim)} = {_plain(ds[dim].item())}" for dim in chosen)
+        figure.suptitle(", ".join(values), fontsize=9)
+
+
 def _symbol(ds: xr.Dataset, name: str) -> str:
     return f"${ds[name].attrs['latex']}$"
 
@@ -534,25 +672,31 @@ def _entry(ds: xr.Dataset, name: str) -> str:
     return rf"$|{latex}|$"
 
 
+def _size(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """The first token's overlap, of a mixture with all its clusters together."""
+    size = overlap_size(ds, name)
+    return (size**2).sum("cluster") ** 0.5 if "cluster" in size.dims else size
+
+
 def _size_error(ds: xr.Dataset, name: str) -> xr.DataArray:
-    """First-order standard error of `overlap_size`: at most that of its largest entries together."""
+    """First-order standard error of `_size`: at most that of its largest entries together."""
     array = ds[f"{name}_stderr"].isel(token=0)
-    inner = [dim for dim in ("row", "teacher") if dim in array.dims]
+    inner = [dim for dim in ("row", "teacher", "cluster") if dim in array.dims]
     return (array**2).sum(inner) ** 0.5
 
 
-def _curves(ax: Axes, theory: xr.Dataset, name: str, factor: float) -> None:
+def _curves(ax: Axes, theory: xr.Dataset, across: str, name: str, factor: float) -> None:
     for branch in map(str, theory["branch"].to_numpy()):
         line = theory.sel(branch=branch)
         scalar = line[name].ndim == 1
-        value = factor * (line[name] if scalar else overlap_size(line, name)).to_numpy()
+        value = factor * (line[name] if scalar else _size(line, name)).to_numpy()
         error = factor * (line[f"{name}_stderr"] if scalar else _size_error(line, name)).fillna(0).to_numpy()
-        alpha, colour = line["alpha"].to_numpy(), _COLOURS[branch]
+        place, colour = line[across].to_numpy(), _COLOURS[branch]
         settled = (line["status"] == Status.converged).to_numpy()
-        ax.plot(alpha[settled], value[settled], color=colour, lw=1.3)
+        ax.plot(place[settled], value[settled], color=colour, lw=1.3)
         low, high = (value - error)[settled], (value + error)[settled]
-        ax.fill_between(alpha[settled], low, high, color=colour, alpha=0.3, lw=0)
-        ax.plot(alpha[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
+        ax.fill_between(place[settled], low, high, color=colour, alpha=0.3, lw=0)
+        ax.plot(place[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
 
 
 def _experiment(ax: Axes, name: str, factor: float, branches: list[str]) -> None:
@@ -583,7 +727,7 @@ def _thresholds(theory: xr.Dataset) -> dict[str, float]:
     return {symbol: threshold.alpha for symbol, threshold in found.items() if threshold.found}
 
 
-def _fig2_legend(theory: xr.Dataset, experiments: bool) -> list[tuple[Any, str]]:
+def _fig2_legend(theory: xr.Dataset, experiments: bool, baseline: bool) -> list[tuple[Any, str]]:
     """Handles with their labels."""
     handles: list[tuple[Any, str]] = []
     for branch in map(str, theory["branch"].to_numpy()):
@@ -593,33 +737,46 @@ def _fig2_legend(theory: xr.Dataset, experiments: bool) -> list[tuple[Any, str]]
         if experiments and branch != "uninformed":
             label = rf"{branch}, gradient descent ($d=1000$, $\pm$ s.d.)"
             handles.append((Line2D([], [], color=colour, ls="", marker=_MARKERS[branch], ms=4), label))
-    handles.append((Line2D([], [], color="0.3", ls="--", lw=1), "linear predictor"))
+    if baseline:
+        handles.append((Line2D([], [], color="0.3", ls="--", lw=1), "linear predictor"))
     if bool((theory["status"] != Status.converged).any()):
         handles.append((Line2D([], [], color="0.3", ls="", marker="D", mfc="white", ms=4), "theory not converged"))
     return handles
 
 
-def _map(ax: Axes, values: xr.DataArray, label: str, signed: bool, unsettled: xr.DataArray) -> None:
-    values = values.transpose("omega", "alpha")
-    alpha, omega = values["alpha"].to_numpy(), values["omega"].to_numpy()
-    numbers = values.to_numpy()
+def _map(ax: Axes, values: xr.DataArray, up: str, label: str, signed: bool, unsettled: xr.DataArray) -> None:
+    """Values over alpha and the dimension `up`."""
+    numbers = values.transpose(up, "alpha").to_numpy()
     limits: dict[str, Any] = {"vmin": 0.0, "cmap": _SEQUENTIAL}
     if signed:
         # a few extreme points must not wash out the colours around zero
-        largest = float(np.nanpercentile(np.abs(numbers), 98)) or 1.0
+        known = np.abs(numbers[np.isfinite(numbers)])
+        largest = (float(np.percentile(known, 98)) if known.size else 0.0) or 1.0
         limits = {"vmin": -largest, "vmax": largest, "cmap": _DIVERGING}
-    mesh = ax.pcolormesh(alpha, omega, numbers, shading="nearest", rasterized=True, **limits)
+    across, upwards = values["alpha"].to_numpy(), values[up].to_numpy()
+    shading: Any = "nearest"
+    if "log" in (ax.get_xscale(), ax.get_yscale()):  # cells reach half-way to their neighbours as one sees it
+        across, upwards, shading = _edges(across, ax.get_xscale()), _edges(upwards, ax.get_yscale()), "flat"
+    mesh = ax.pcolormesh(across, upwards, numbers, shading=shading, rasterized=True, **limits)
     ax.figure.colorbar(mesh, ax=ax, label=label, extend="both" if signed else "neither", pad=0.02)
-    hatched = np.ma.masked_where(~unsettled.transpose("omega", "alpha").to_numpy(), np.zeros_like(numbers))
+    hatched = np.ma.masked_where(~unsettled.transpose(up, "alpha").to_numpy(), np.zeros_like(numbers))
     if hatched.count():
-        ax.pcolor(alpha, omega, hatched, shading="nearest", hatch=_HATCH, cmap=ListedColormap(["none"]))
+        ax.pcolor(across, upwards, hatched, shading=shading, hatch=_HATCH, cmap=ListedColormap(["none"]))
 
 
-def _contour(ax: Axes, values: xr.DataArray, label: str, colour: str) -> None:
-    values = values.transpose("omega", "alpha")
+def _edges(centres: np.ndarray, scale: str) -> np.ndarray:
+    """Edges of cells around the values of an axis, one more than these."""
+    places = np.log(centres) if scale == "log" else centres.astype(float)
+    middle = (places[1:] + places[:-1]) / 2
+    edges = np.concatenate([[2 * places[0] - middle[0]], middle, [2 * places[-1] - middle[-1]]])
+    return np.exp(edges) if scale == "log" else edges
+
+
+def _contour(ax: Axes, values: xr.DataArray, up: str, label: str, colour: str) -> None:
+    values = values.transpose(up, "alpha")
     numbers = values.to_numpy()
     known = numbers[np.isfinite(numbers)]
     if not known.size or not known.min() < 0 < known.max():
         return
-    lines = ax.contour(values["alpha"], values["omega"], numbers, levels=[0.0], colors=colour, linewidths=1.2)
+    lines = ax.contour(values["alpha"], values[up], numbers, levels=[0.0], colors=colour, linewidths=1.2)
     ax.clabel(lines, fmt=lambda _: label, fontsize=9)
