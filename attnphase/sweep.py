@@ -639,8 +639,10 @@ class _Store:
         for_good : bool
             Whether the same command would fail again.
         """
-        if not self.lines:
+        if self.folder is None or (for_good and not self.lines):
             return ""
+        if not self.lines:
+            return "; no line is finished: run again, with --resume or without"
         what = "run again with --resume (resume=True)"
         if for_good:
             what = 'leave out what fails, and take them up with --resume-fitting (resume="fitting")'
