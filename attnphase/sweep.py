@@ -190,7 +190,8 @@ def sweep(
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings, how)
     processes = available_cores() if workers is None else arguments.whole("workers", workers, 1, _MAX_WORKERS)
     path = None if output is None else arguments.path("output", output)
-    resume = resume if resume == "fitting" else arguments.flag("resume", resume)
+    if not isinstance(resume, bool | np.bool_) and not (isinstance(resume, str) and resume == "fitting"):
+        raise ProblemError("resume", f'resume must be True, False or "fitting", not {arguments.shown(resume)}.')
     if resume and path is None:
         raise ProblemError("resume", "resume needs output, the file of the sweep that was interrupted: give both.")
     force, progress = arguments.flag("force", force), arguments.flag("progress", progress)
