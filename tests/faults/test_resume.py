@@ -386,7 +386,7 @@ def test_a_line_does_not_depend_on_the_number_of_threads():
 @pytest.mark.parametrize("changed", ["sweep.py", "experiments/proximal.py", "../derivations/nodes.py"])
 def test_a_line_depends_on_every_source_file(monkeypatch, changed):
     before = key()
-    path = (Path(SWEEP.__file__).parent / changed).resolve()
+    path = (Path(str(SWEEP.__file__)).parent / changed).resolve()
     assert path.is_file()
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + (b"#" if self.resolve() == path else b""))

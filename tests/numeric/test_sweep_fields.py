@@ -47,18 +47,24 @@ def invoke(*arguments, code=0):
     return result
 
 
-def vary(folder, *options, code=0):
-    """The dataset of a sweep of one branch, or what a refused one says."""
-    output = folder / "out.nc"
+def vary(folder, *options):
+    """The dataset of a sweep of one branch."""
+    _sweep(folder / "out.nc", options, 0)
+    return load_dataset(folder / "out.nc")
+
+
+def refusal(folder, *options):
+    """What a sweep says that is refused."""
+    said = _sweep(folder / "out.nc", options, 2).stderr
+    assert said.count("\n") == 1
+    assert list(folder.iterdir()) == []
+    return said
+
+
+def _sweep(output, options, code):
     given = [part for option in options for part in (("--vary", option) if isinstance(option, str) else option)]
-    result = invoke(
-        "sweep", *COARSE, "--alpha", 1.3, "--branch", "semantic", *given, "-o", output, "--workers", 1, code=code
-    )
-    if code == 0:
-        return load_dataset(output)
-    assert not output.exists()
-    assert result.stderr.count("\n") == 1
-    return result.stderr
+    options = ["--alpha", 1.3, "--branch", "semantic", *given, "-o", output, "--workers", 1]
+    return invoke("sweep", *COARSE, *options, code=code)
 
 
 # --- from Python -----------------------------------------------------------------------------------------------------
@@ -298,7 +304,7 @@ def test_several_fields_are_varied(lines, tmp_path):
     ],
 )
 def test_what_cannot_be_varied_is_one_sentence(lines, tmp_path, options, sentence):
-    assert sentence in vary(tmp_path, *options, code=2)
+    assert sentence in refusal(tmp_path, *options)
     assert lines == []
 
 

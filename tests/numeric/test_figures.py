@@ -1,0 +1,322 @@
+"""Figures of sweeps over any field: what is drawn where, at which values, and what cannot be drawn.
+
+The datasets' numbers are formulas, so that every expected number follows from the place in the grid.
+"""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from made_up import made_up_point
+from matplotlib.collections import QuadMesh
+from matplotlib.mathtext import MathTextParser
+
+from attnphase import dataset
+from attnphase.cli import main
+from attnphase.dataset import from_points, save_dataset
+from attnphase.errors import DatasetError
+from attnphase.figures import FIGURES, fig2, fig3
+from attnphase.fixed_point import Status
+from attnphase.problem import Problem
+
+ALPHAS = [0.5, 1.25, 2.0]
+BRANCHES = ["semantic", "positional"]
+MIXTURE = Problem().with_fields(
+    {"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]}
+)
+
+
+def loss(branch, alpha, fields):
+    """A training loss that tells all places apart, lower for the semantic branch where alpha times sigma is large."""
+    numbers = [value for value in fields.values() if isinstance(value, float)]
+    common = 0.02 + 0.001 * alpha + sum(0.01 * (i + 1) * x for i, x in enumerate(numbers))
+    return common - (0.004 * (alpha * fields.get("tokens.sigma", 0.5) - 0.6) if branch == "semantic" else 0.0)
+
+
+def grid(fields, alphas=ALPHAS, branches=BRANCHES, problem=None, unsettled=(), **known):
+    """A dataset over branch, fields and alpha."""
+    problem = problem or Problem()
+    points = []
+    for branch, *values, alpha in itertools.product(branches, *fields.values(), alphas):
+        changes = dict(zip(fields, values, strict=True))
+        changed = problem.with_fields(changes) if changes else problem
+        size = len(changed.sites)
+        numbers = {
+            "training_loss": loss(branch, alpha, changes),
+            "test_error": 0.5 * loss(branch, alpha, changes),
+            "linear_test_error": 0.01,
+            "m": np.full((size, 1), 0.0 if branch == "semantic" else 0.3),
+            "theta": np.full((size, 1, 1), 0.2 * alpha if branch == "semantic" else 0.0),
+        }
+        status = Status.iteration_limit if (branch, alpha) in unsettled else Status.converged
+        points.append(made_up_point(changed, alpha, branch, status=status, **{**numbers, **known}))
+    swept = {"branch": branches, **fields, "alpha": alphas}
+    return from_points(points, swept, problem=problem)
+
+
+def curves(figure, panel):
+    """Colour, horizontal and vertical places of a panel's solid lines."""
+    lines = [line for line in figure.axes[panel].get_lines() if line.get_linestyle() == "-"]
+    return {line.get_color(): (np.asarray(line.get_xdata()), np.asarray(line.get_ydata())) for line in lines}
+
+
+BLUE, ORANGE = "#0072B2", "#D55E00"  # semantic and positional
+
+
+def mesh(figure, panel):
+    """Values of a panel's map, a row for each value of the field upwards."""
+    (found,) = (item for item in figure.axes[panel].collections if type(item) is QuadMesh)
+    return np.asarray(found.get_array())
+
+
+def drawn(figure):
+    """That the figure can be written: labels are not read before."""
+    figure.savefig(io.BytesIO(), format="png", dpi=20)
+
+
+# --- curves ----------------------------------------------------------------------------------------------------------
+
+
+def test_curves_are_at_the_selected_values():
+    fields = {"teacher.omega": [0.1, 0.3], "tokens.sigma": [0.3, 0.45, 0.6], "teacher.score": ["softmax", "linear"]}
+    ds = grid(fields)
+    figure = fig2(ds, at={"tokens.sigma": 0.45, "teacher_score": "linear", "omega": 0.1})
+    for branch, colour in (("semantic", BLUE), ("positional", ORANGE)):
+        across, values = curves(figure, 0)[colour]
+        expected = [loss(branch, alpha, {"teacher.omega": 0.1, "tokens.sigma": 0.45}) for alpha in ALPHAS]
+        np.testing.assert_allclose(across, ALPHAS)
+        np.testing.assert_allclose(values, 1e3 * np.array(expected))
+    title = figure.get_suptitle()
+    assert r"$\sigma$ = 0.45" in title
+    assert r"$\omega$ = 0.1" in title
+    assert "linear" in title
+    drawn(figure)
+
+
+def test_omega_is_the_papers_if_it_is_not_selected():
+    ds = grid({"teacher.omega": [0.1, 0.3]})
+    for figure in (fig2(ds), fig2(ds, omega=0.3), fig2(ds, at={"teacher.omega": 0.3})):
+        np.testing.assert_allclose(curves(figure, 0)[ORANGE][1][0], 1e3 * loss("x", 0.5, {"teacher.omega": 0.3}))
+    assert fig2(ds).get_suptitle() == ""
+    np.testing.assert_allclose(
+        curves(fig2(ds, omega=0.1), 0)[ORANGE][1][0], 1e3 * loss("x", 0.5, {"teacher.omega": 0.1})
+    )
+
+
+def test_curves_are_over_the_field_where_alpha_has_one_value():
+    strengths = [0.1, 0.001, 0.01]  # in no order
+    ds = grid({"teacher.omega": [0.3], "regularizer.strength": strengths}, alphas=[1.25])
+    figure = fig2(ds)
+    across, values = curves(figure, 0)[BLUE]
+    np.testing.assert_allclose(across, sorted(strengths))
+    expected = [loss("semantic", 1.25, {"teacher.omega": 0.3, "regularizer.strength": strength}) for strength in across]
+    np.testing.assert_allclose(values, 1e3 * np.array(expected))
+    assert figure.axes[2].get_xlabel() == r"$\lambda$"
+    assert figure.axes[2].get_xscale() == "log"
+    # thresholds are values of alpha, and the paper's runs are at values of alpha
+    assert not figure.axes[0].texts[1:]
+    assert "gradient descent" not in str([text.get_text() for text in figure.legends[0].texts])
+    drawn(figure)
+
+
+def test_alpha_is_selected_like_a_field():
+    ds = grid({"tokens.sigma": [0.3, 0.45, 0.6]})
+    figure = fig2(ds, at={"alpha": 2.0})
+    across, values = curves(figure, 0)[BLUE]
+    np.testing.assert_allclose(across, [0.3, 0.45, 0.6])
+    np.testing.assert_allclose(values, [1e3 * loss("semantic", 2.0, {"tokens.sigma": sigma}) for sigma in across])
+    assert figure.axes[3].get_xscale() == "linear"
+
+
+def test_alpha_evenly_spaced_in_the_logarithm_gets_such_an_axis():
+    figure = fig2(grid({}, alphas=[0.5, 1.0, 2.0, 4.0]))
+    assert figure.axes[0].get_xscale() == "log"
+    drawn(figure)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, True),
+        ({"integration.rule": "sobol", "integration.nodes": 64}, True),
+        ({"tokens.sigma": 0.6}, False),
+        ({"teacher.omega": 0.2}, False),
+        ({"student.temperature": 0.5}, False),
+    ],
+)
+def test_published_runs_are_drawn_beside_their_own_problem(changes, shown):
+    ds = grid({}, problem=Problem().with_fields(changes))
+    labels = [text.get_text() for text in fig2(ds).legends[0].texts]
+    assert any("gradient descent" in label for label in labels) is shown
+    for asked in (True, False):
+        labels = [text.get_text() for text in fig2(ds, experiments=asked).legends[0].texts]
+        assert any("gradient descent" in label for label in labels) is asked
+
+
+@pytest.mark.parametrize(("sigma", "shown"), [(0.5, True), (0.6, False)])
+def test_published_runs_are_drawn_at_the_papers_value_of_a_swept_field(sigma, shown):
+    base = Problem().with_fields({"tokens.sigma": 0.9})  # which the coordinate replaces
+    figure = fig2(grid({"tokens.sigma": [0.5, 0.6]}, problem=base), at={"sigma": sigma})
+    assert ("gradient descent" in str([text.get_text() for text in figure.legends[0].texts])) is shown
+
+
+def test_clusters_are_taken_together():
+    """The first token's overlap of both clusters, as one vector: 0.3 and 0.4 make 0.5."""
+    parts = np.array([0.3, 0.4, 0.1, 0.1])  # the clusters of the first token, then those of the second
+    ds = grid({}, problem=MIXTURE, m=parts[:, None], theta=2 * parts[:, None, None])
+    figure = fig2(ds)
+    np.testing.assert_allclose(curves(figure, 2)[BLUE][1], 0.5)
+    np.testing.assert_allclose(curves(figure, 3)[ORANGE][1], 1.0)
+
+
+def test_points_that_did_not_converge_are_hollow():
+    ds = grid({}, unsettled=[("positional", 1.25)])
+    axes = fig2(ds).axes[0]
+    np.testing.assert_allclose(curves(axes.figure, 0)[ORANGE][0], [0.5, 2.0])
+    (hollow,) = [line for line in axes.get_lines() if line.get_marker() == "D" and len(np.asarray(line.get_xdata()))]
+    assert np.asarray(hollow.get_xdata()).tolist() == [1.25]
+    assert hollow.get_markerfacecolor() == "white"
+
+
+# --- maps ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_map_is_over_alpha_and_the_field_that_varies():
+    """In increasing order, whatever the dataset's; the other fields have one value, or are selected."""
+    fields = {"teacher.omega": [0.3], "tokens.sigma": [0.65, 0.35, 0.45], "student.temperature": [1.0, 2.0]}
+    ds = grid(fields, alphas=[2.0, 0.5, 1.25])
+    figure = fig3(ds, at={"student.temperature": 2.0})
+    expected = [[-4.0 * (alpha * sigma - 0.6) for alpha in ALPHAS] for sigma in (0.35, 0.45, 0.65)]
+    np.testing.assert_allclose(mesh(figure, 0), expected, atol=1e-12)
+    assert figure.axes[2].get_ylabel() == r"$\sigma$"
+    assert figure.axes[2].get_xlabel() == r"$\alpha$"
+    assert figure.axes[0].get_yscale() == "linear"
+    assert r"$T_{\mathrm{student}}$ = 2" in figure.get_suptitle()
+    # theta of the lower branch: semantic where alpha sigma exceeds 0.6
+    lower = [[0.2 * alpha if alpha * sigma > 0.6 else 0.0 for alpha in ALPHAS] for sigma in (0.35, 0.45, 0.65)]
+    np.testing.assert_allclose(mesh(figure, 2), lower, atol=1e-12)
+    drawn(figure)
+
+
+def test_cells_of_a_logarithmic_axis_reach_half_way_to_their_neighbours():
+    ds = grid({"regularizer.strength": [0.001, 0.01, 0.1]}, unsettled=[("positional", 1.25)])
+    figure = fig3(ds)
+    axes = figure.axes[0]
+    assert axes.get_yscale() == "log"
+    assert axes.get_xscale() == "linear"
+    (found,) = (item for item in axes.collections if type(item) is QuadMesh)
+    corners = np.asarray(found.get_coordinates())
+    np.testing.assert_allclose(corners[:, 0, 1], 10 ** np.array([-3.5, -2.5, -1.5, -0.5]))
+    np.testing.assert_allclose(corners[0, :, 0], [0.125, 0.875, 1.625, 2.375])
+    drawn(figure)
+
+
+def test_a_loss_without_a_linear_predictor_has_its_test_error_alone():
+    figure = fig3(grid({"tokens.sigma": [0.3, 0.6]}, linear_test_error=np.nan))
+    lower = [
+        [min(loss(branch, alpha, {"tokens.sigma": sigma}) for branch in BRANCHES) for alpha in ALPHAS]
+        for sigma in (0.3, 0.6)
+    ]
+    np.testing.assert_allclose(mesh(figure, 1), 500 * np.array(lower))
+    assert "linear" not in figure.axes[1].get_title()
+    labels = [text.get_text() for text in fig2(grid({}, linear_test_error=np.nan)).legends[0].texts]
+    assert "linear predictor" not in labels
+
+
+def test_a_map_of_a_mixture():
+    parts = np.array([0.3, 0.4, 0.1, 0.1])
+    ds = grid({"student.temperature": [0.5, 2.0]}, problem=MIXTURE, m=parts[:, None], theta=parts[:, None, None])
+    np.testing.assert_allclose(mesh(fig3(ds), 3), 0.5)
+
+
+# --- what cannot be drawn --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("draw", "fields", "options", "sentence"),
+    [
+        (
+            fig2,
+            {"tokens.sigma": [0.3, 0.6]},
+            {},
+            "varies sigma too: select one of 0.3, 0.6, as --at sigma=0.3 (at={'sigma': 0.3})",
+        ),
+        (fig2, {"tokens.sigma": [0.3, 0.6]}, {"at": {"sigma": 0.5}}, "has no sigma = 0.5; it has 0.3, 0.6."),
+        (fig2, {"teacher.omega": [0.1, 0.2]}, {}, "has no omega = 0.3; it has 0.1, 0.2."),
+        (
+            fig2,
+            {"tokens.sigma": [0.3]},
+            {"at": {"lambda": 0.5}},
+            "does not vary lambda; it varies branch, sigma, alpha.",
+        ),
+        (fig2, {"tokens.sigma": [0.3]}, {"at": {"alpha": 0.5}}, "one value of alpha and of every field"),
+        (fig2, {"teacher.score": ["softmax", "linear"]}, {"at": {"alpha": 0.5}}, "has no numbers for an axis: select"),
+        (fig3, {"teacher.score": ["softmax", "linear"]}, {}, "teacher_score has no numbers for an axis: select one of"),
+        (fig3, {"teacher.causal": [True, False]}, {}, "select one of true, false, as --at teacher_causal=true"),
+        (fig3, {"tokens.sigma": [0.3, 0.6]}, {"at": {"alpha": 2}}, "has not several values of alpha, which"),
+        (fig3, {"tokens.sigma": [0.3]}, {}, "has not several values of a field beside alpha, which"),
+        (
+            fig3,
+            {"teacher.omega": [0.2, 0.3], "tokens.sigma": [0.3, 0.6]},
+            {},
+            "varies sigma too: select one of 0.3, 0.6",
+        ),
+        (fig3, {"tokens.sigma": [0.3, 0.6]}, {"at": {"branch": "semantic"}}, "has no positional branch"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_sentence(draw, fields, options, sentence):
+    with pytest.raises(DatasetError) as caught:
+        draw(grid(fields), **options)
+    assert sentence in str(caught.value)
+    assert str(caught.value).startswith(("the dataset", "teacher_"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("draw", [fig2, fig3])
+def test_a_point_is_no_figure(draw):
+    with pytest.raises(DatasetError, match="has no dimension branch"):
+        draw(from_points([made_up_point(Problem(), 1.5, "semantic")]))
+
+
+def test_every_symbol_can_be_read():
+    parser = MathTextParser("path")
+    for _, latex in dataset._COORDINATES.values():
+        parser.parse(f"${latex}$")
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_selects_values(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_dataset(grid({"tokens.sigma": [0.3, 0.6], "teacher.causal": [True, False]}), "data.nc")
+    asked = []
+
+    def noted(ds, at):
+        asked.append(at)
+        return fig2(ds, at=at)
+
+    monkeypatch.setitem(FIGURES, "fig2", noted)
+    options = ["figure", "fig2", "--data", "data.nc", "--at", "tokens.sigma=0.6", "--at", "teacher_causal=false"]
+    result = CliRunner().invoke(main, options, prog_name="attnphase", catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert asked == [{"tokens.sigma": 0.6, "teacher_causal": False}]
+    assert (tmp_path / "fig2.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--at", "sigma=0.6"], "--at selects from a dataset: name one with --data."),
+        (["--data", "x.nc", "--at", "sigma=0.6", "--at", "sigma=0.3"], "--at names a field twice"),
+        (["--data", "x.nc", "--at", "sigma"], "field=value"),
+    ],
+)
+def test_wrong_selections_are_one_sentence(tmp_path, monkeypatch, options, sentence):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["figure", "fig3", *options], prog_name="attnphase")
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
