@@ -140,6 +140,8 @@ def test_what_fits_is_taken_up_and_the_rest_stays(interrupted, unfinished, solve
     stays = {path.name: path.read_bytes() for path in interrupted.glob("line-*.nc") if not holds(ds, path)}
     assert len(stays) == 1
     assert {path.name: data for path, data in parts(unfinished).items()} == stays
+    # and what the other sweep is; this one needs no description any more
+    assert (interrupted / description(unfinished).name).exists()
     said = capsys.readouterr().err
     assert f"1 finished line that is no part of this sweep stays in {parts_folder(unfinished)}." in said
     xr.testing.assert_identical(load_dataset(unfinished), ds)
