@@ -121,6 +121,11 @@ def test_curves_are_over_the_field_where_alpha_has_one_value():
     drawn(figure)
 
 
+def test_curves_over_omega_need_no_value_of_it():
+    ds = grid({"teacher.omega": [0.1, 0.2, 0.45]}, alphas=[1.25])
+    np.testing.assert_allclose(curves(fig2(ds), 0)[BLUE][0], [0.1, 0.2, 0.45])
+
+
 def test_alpha_is_selected_like_a_field():
     ds = grid({"tokens.sigma": [0.3, 0.45, 0.6]})
     figure = fig2(ds, at={"alpha": 2.0})
