@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from attnphase import arguments
 from attnphase.branches import Threshold, crossing
 from attnphase.dataset import RunStatus, overlap_size, spacing, write_file
 from attnphase.errors import DatasetError
@@ -112,14 +113,15 @@ def fig2(
     ------
     DatasetError
         The dataset has not the dimensions branch and alpha, or not these values, varies something else too, or nothing.
+    ProblemError
+        An argument is of the wrong type.
     """
-    at = dict(at or {})
+    at = _chosen(at)
     if omega is not None and "omega" in theory.dims:
-        at["omega"] = omega
+        at["omega"] = arguments.number("omega", omega, lambda x: 0 <= x <= 1, "a number from 0 to 1")
     theory, across = _over_one(_at(theory, at))
-    if experiments is None:
-        experiments = _is_papers(theory)
-    experiments = experiments and across == "alpha"
+    wanted = _is_papers(theory) if experiments is None else arguments.flag("experiments", experiments)
+    experiments = wanted and across == "alpha"
     baseline = theory["linear_test_error"].isel(branch=0)
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(6.9, 5.2), layout="constrained")
@@ -171,13 +173,15 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     ------
     DatasetError
         A dimension, a value or a branch is missing, or the dataset varies more than alpha and one field.
+    ProblemError
+        `at` is no mapping.
 
     Notes
     -----
     Panels (a) and (b) are Figure 3 of arXiv:2402.03902, by theory.  Of a loss without a linear predictor, (b) is the
     test error itself.
     """
-    at = dict(at or {})
+    at = _chosen(at)
     theory, up = _over_two(_at(theory, at))
     for name in ("semantic", "positional"):
         if name not in theory["branch"]:
@@ -554,6 +558,10 @@ def _need(ds: xr.Dataset, *dims: str) -> None:
     others = set(map(str, ds["status"].dims)) - set(dims)
     if others:
         raise DatasetError(f"the dataset varies {sorted(others)[0]} too: select one value of it first.")
+
+
+def _chosen(at: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if at is None else arguments.mapping("at", at, "a mapping from dimensions or fields to a value of each")
 
 
 def _at(ds: xr.Dataset, chosen: Mapping[str, Any]) -> xr.Dataset:

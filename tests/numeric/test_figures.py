@@ -16,7 +16,7 @@ from matplotlib.mathtext import MathTextParser
 from attnphase import dataset
 from attnphase.cli import main
 from attnphase.dataset import from_points, save_dataset
-from attnphase.errors import DatasetError
+from attnphase.errors import DatasetError, ProblemError
 from attnphase.figures import FIGURES, fig2, fig3
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
@@ -277,6 +277,20 @@ def test_what_cannot_be_drawn_is_one_sentence(draw, fields, options, sentence):
     assert sentence in str(caught.value)
     assert str(caught.value).startswith(("the dataset", "teacher_"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"at": "sigma=0.3"}, "at must be a mapping from dimensions or fields to a value of each, not 'sigma=0.3'."),
+        ({"omega": "0.3"}, "omega must be a number from 0 to 1, not '0.3'."),
+        ({"experiments": "no"}, "experiments must be True or False, not 'no'."),
+    ],
+)
+def test_wrong_arguments_are_one_sentence(options, sentence):
+    with pytest.raises(ProblemError) as caught:
+        fig2(grid({"teacher.omega": [0.2, 0.3]}), **options)
+    assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize("draw", [fig2, fig3])
