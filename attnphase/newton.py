@@ -10,6 +10,8 @@ scaled for every V, also where V vanishes or is large.
 # ruff: noqa: F821
 # pyright: reportUndefinedVariable=false
 
+from math import sqrt
+
 import numpy as np
 
 SIZE = LENGTH * COLUMNS

@@ -7,7 +7,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from sympy import Abs, Function, Heaviside, Integer, Max, Min, Piecewise, S, exp, log, sign
+from sympy import (
+    Abs,
+    E,
+    Function,
+    Heaviside,
+    Integer,
+    Max,
+    Min,
+    NumberSymbol,
+    Piecewise,
+    S,
+    cos,
+    cosh,
+    exp,
+    log,
+    pi,
+    sign,
+    sin,
+    sinh,
+    tanh,
+)
+from sympy.core.function import AppliedUndef
 
 __all__ = ["KINKED", "Modulus", "Relu", "Sigmoid", "Sign", "Softplus", "Step", "with_known_functions"]
 
@@ -121,19 +142,31 @@ KINKED = (Step, Sign, Modulus, Relu)
 """Functions whose value or slope jumps where their argument vanishes."""
 
 
+_PRINTED = (*KINKED, Sigmoid, Softplus, cos, cosh, exp, log, sin, sinh, tanh)
+_REPLACED = (Abs, sign, Heaviside, Max, Min)
+
+
 def with_known_functions(expression: Any) -> Any:
     """The expression with SymPy's functions that have kinks replaced by those of this module.
 
     Raises
     ------
     TypeError
-        It holds a Piecewise, whose kinks are not known.
+        It holds a function or a constant that generated code does not know, such as a Piecewise.
     """
     if expression.has(Piecewise):
         raise TypeError("Piecewise has no derivative that generated code could use: write it with relu, abs or sign")
+    for node in expression.atoms(Function, NumberSymbol):
+        if not isinstance(node, (*_PRINTED, *_REPLACED, AppliedUndef)) and node not in (E, pi):
+            name = type(node).__name__
+            raise TypeError(f"generated code does not know {name}: write it with exp, log, tanh, sin, cos and powers")
+    return _with_own_functions(expression)
+
+
+def _with_own_functions(expression: Any) -> Any:
     if not expression.args:
         return expression
-    args = [with_known_functions(a) for a in expression.args]
+    args = [_with_own_functions(a) for a in expression.args]
     if isinstance(expression, Abs):
         return Modulus(args[0])
     if isinstance(expression, sign):
