@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sympy import (
     Abs,
     E,
@@ -30,7 +31,17 @@ from sympy import (
 )
 from sympy.core.function import AppliedUndef
 
-__all__ = ["KINKED", "Modulus", "Relu", "Sigmoid", "Sign", "Softplus", "Step", "with_known_functions"]
+__all__ = [
+    "KINKED",
+    "NUMPY_FUNCTIONS",
+    "Modulus",
+    "Relu",
+    "Sigmoid",
+    "Sign",
+    "Softplus",
+    "Step",
+    "with_known_functions",
+]
 
 
 class Step(Function):
@@ -141,6 +152,16 @@ class Softplus(Function):
 KINKED = (Step, Sign, Modulus, Relu)
 """Functions whose value or slope jumps where their argument vanishes."""
 
+
+NUMPY_FUNCTIONS: dict[str, Any] = {
+    "Modulus": np.abs,
+    "Relu": lambda x: np.maximum(x, 0.0),
+    "Step": lambda x: np.where(x > 0, 1.0, 0.0),
+    "Sign": np.sign,
+    "Sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
+    "Softplus": lambda x: np.logaddexp(0, x),
+}
+"""What `sympy.lambdify` needs to know beside NumPy's own functions."""
 
 _PRINTED = (*KINKED, Sigmoid, Softplus, cos, cosh, exp, log, sin, sinh, tanh)
 _REPLACED = (Abs, sign, Heaviside, Max, Min)

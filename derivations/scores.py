@@ -17,6 +17,7 @@ from typing import Any
 from sympy import Add, Derivative, Expr, Rational, Symbol, exp, sympify
 from sympy.core.function import AppliedUndef
 
+from derivations.bounds import singular_point
 from derivations.expressions import FormulaError, parse_row_formula
 from derivations.functions import Relu, Sigmoid, with_known_functions
 
@@ -177,15 +178,14 @@ def check_row(score: RowScore, length: int) -> None:
             first = entry.diff(variable)
             if first.atoms(Derivative) or first.diff(variable).atoms(Derivative) or entry.atoms(AppliedUndef):
                 raise ScoreError(f'entry {b} of the score "{score.name}" has no known derivative.')
-        for trial in (0.31, -0.47, 1.3):
-            point = {s: trial * (1 + 0.2 * i) for i, s in enumerate(z)}
-            for value in (entry, *(entry.diff(s) for s in z)):
-                number = value.subs(point).evalf()
-                if not (number.is_real and number.is_finite):
-                    raise ScoreError(
-                        f'entry {b} of the score "{score.name}" or its derivative is not a finite number at '
-                        f"logits of size {abs(trial)}."
-                    )
+    slopes = [entry.diff(variable) for entry in entries for variable in z]
+    point = singular_point([*entries, *slopes], z)
+    if point is not None:
+        place = ", ".join(f"{x:.4g}" for x in point.values())
+        raise ScoreError(
+            f'the score "{score.name}" or its derivative is not a finite number where the logits are ({place}): keep'
+            " its denominators, and the arguments of its logarithms and roots, above zero."
+        )
 
 
 def row_entries(score: RowScore, z: Sequence[Any]) -> tuple[Any, ...]:
