@@ -277,8 +277,8 @@ def search(
     """Lowest and second-lowest minimum of one sample's local problem.
 
     Fills ``minima`` (2, L, r), ``energies`` (2,) and ``residual`` (L, r).  Returns the loss at the lowest minimum
-    and the number of Newton steps to it, negative where the gradient did not reach its tolerance.  Where a descent found
-    no bottom, the number is RUNAWAY, and the rest belongs to the lowest local minimum or else to the centre.
+    and the number of Newton steps to it, negative where the gradient did not reach its tolerance.  Where a descent
+    found no bottom, the number is RUNAWAY, and the rest belongs to the lowest local minimum or else to the centre.
     """
     if closed_form(center, target, factor, h):
         best_loss = loss(h, target, variance, parameters)

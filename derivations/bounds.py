@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sympy import Abs, Expr, Heaviside, Max, Pow, Symbol, exp, lambdify, log, preorder_traversal, sign
+from sympy import Abs, Expr, Heaviside, Max, Pow, Symbol, exp, lambdify, log, nan, oo, preorder_traversal, sign, zoo
 
 from derivations.functions import NUMPY_FUNCTIONS, Modulus, Relu, Sigmoid, Sign, Softplus, Step
 
@@ -42,6 +42,8 @@ def singular_point(expressions: Sequence[Expr], variables: Sequence[Symbol]) -> 
         Real symbols.
     """
     present = _present(expressions, variables)
+    if any(e.has(nan, zoo, oo, -oo) for e in expressions):
+        return _named(variables, np.zeros(len(variables)))
     if not present:
         return None
     value = _compiled(expressions, present)

@@ -183,7 +183,7 @@ def check_row(score: RowScore, length: int) -> None:
     if point is not None:
         place = ", ".join(f"{x:.4g}" for x in point.values())
         raise ScoreError(
-            f'the score "{score.name}" or its derivative is not a finite number where the logits are ({place}): keep'
+            f'the score "{score.name}" or its derivative is not a finite number at logits ({place}): keep'
             " its denominators, and the arguments of its logarithms and roots, above zero."
         )
 

@@ -377,8 +377,8 @@ def _search(nodes: _Lanes, fields: Tensor, used: Tensor) -> Solution:
 def _descend(lanes: _Lanes, u: Tensor) -> tuple[_Point, Tensor]:
     """Damped Newton descents: where they end, and in how many steps, negative above the gradient tolerance.
 
-    One that begins where the energy is not finite and one that finds no bottom end with infinite energy, the latter with
-    RUNAWAY steps.
+    One that begins where the energy is not finite and one that finds no bottom end with infinite energy, the latter
+    with RUNAWAY steps.
     """
     point = lanes.at(u)
     far = _FAR * (1 + point.norm)
