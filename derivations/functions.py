@@ -132,7 +132,8 @@ class Sigmoid(Function):
         return (1 / (1 + exp(-x)))._eval_evalf(prec)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\frac{{1}}{{1 + \exp\left(-{printer._print(self.args[0])}\right)}}"
+        x: Any = self.args[0]
+        return rf"\frac{{1}}{{1 + \exp\left({printer._print(-x)}\right)}}"
 
 
 class Softplus(Function):
