@@ -13,11 +13,12 @@ from attnphase.compiled import SHIPPED_SCORES, ModelKey
 from attnphase.problem import Problem, SpectrumLaw
 
 if TYPE_CHECKING:
+    from derivations.render import Document
     from derivations.replica import FreeEntropy
     from derivations.saddle_point import SaddlePoint
     from derivations.setting import Setting
 
-__all__ = ["Derivation", "derive", "model_equations"]
+__all__ = ["Derivation", "derive", "model_equations", "page_of"]
 
 
 @dataclass(frozen=True)
@@ -76,23 +77,33 @@ def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivat
     MatrixSpectralMean(...)
     """
     from derivations.codegen import module_source
-    from derivations.render import document
     from derivations.replica import derive_free_entropy
     from derivations.saddle_point import derive_saddle_point
 
     problem = problem if problem is not None else Problem.paper()
-    model = ModelKey.of(problem).model()
-    penalty = _penalty(problem)
-    free_entropy = derive_free_entropy(separable=penalty is not None)
-    clusters = problem.tokens.kind == "mixture"
-    page = document(model, concrete=concrete, penalty=penalty, clusters=clusters, setting=_setting(problem))
+    separable = problem.regularizer.kind != "ridge"
+    free_entropy = derive_free_entropy(separable=separable)
+    page = page_of(problem, concrete=concrete)
     return Derivation(
         problem=problem,
         latex=page.latex(),
         markdown=page.markdown(),
-        python=module_source(model, separable=penalty is not None),
+        python=module_source(ModelKey.of(problem).model(), separable=separable),
         free_entropy=free_entropy,
         saddle_point=derive_saddle_point(free_entropy),
+    )
+
+
+def page_of(problem: Problem, *, concrete: bool = False) -> Document:
+    """The page of a problem's equations; see `derive`."""
+    from derivations.render import document
+
+    return document(
+        ModelKey.of(problem).model(),
+        concrete=concrete,
+        penalty=_penalty(problem),
+        clusters=problem.tokens.kind == "mixture",
+        setting=_setting(problem),
     )
 
 

@@ -1,4 +1,4 @@
-"""What generated code finds around it: the imports and helpers of every back end, taken by the names that it uses."""
+"""What generated code finds around it: the imports and helpers of every back end, taken by the names that it reads."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from symtable import symtable
 
 __all__ = ["BACKENDS", "completed"]
 
@@ -218,9 +219,16 @@ def _opens_function(source: str) -> bool:
 
 
 def _names(source: str) -> set[str]:
-    """Names that a source reads."""
-    nodes = ast.walk(ast.parse(source))
-    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    """Names that a source reads and does not define itself: what is local to a function is its own."""
+    module = symtable(source, "<generated>", "exec")
+    own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned()}
+    read, scopes = set[str](), [module]
+    while scopes:
+        scope = scopes.pop()
+        scopes += scope.get_children()
+        outside = [s for s in scope.get_symbols() if s.is_referenced() and (s.is_global() or scope is module)]
+        read |= {symbol.get_name() for symbol in outside}
+    return read - own
 
 
 def _imports(names: Mapping[str, str]) -> str:
@@ -232,15 +240,15 @@ def _imports(names: Mapping[str, str]) -> str:
             whole.append((root, module if name == root else f"{module} as {name}"))
         elif "." in module:
             root, _, original = module.partition(".")
-            single.setdefault(root, []).append(f"from {root} import {original} as {name}")
+            single.setdefault(root, []).append(f"{original} as {name}")
         else:
             single.setdefault(module, []).append(name)
     statements = sorted(whole)
     for root, entries in sorted(single.items()):
-        plain = sorted(entry for entry in entries if " " not in entry)
-        if plain:
-            statements.append((root, f"from {root} import {', '.join(plain)}"))
-        statements += [(root, entry) for entry in sorted(entries) if " " in entry]
+        renamed = [entry for entry in entries if " as " in entry]
+        plain = sorted(set(entries).difference(renamed))
+        lines = [*renamed, *([", ".join(plain)] if plain else [])]
+        statements += [(root, f"from {root} import {line}") for line in sorted(lines)]
     standard = [text for root, text in statements if root in _STANDARD]
     others = [text for root, text in statements if root not in _STANDARD]
     return "\n\n".join("\n".join(part) for part in (standard, others) if part)

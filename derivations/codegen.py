@@ -471,4 +471,6 @@ def module_source(model: AttentionModel | ScalarModel, *, separable: bool = Fals
     free_entropy = derive_free_entropy(separable=separable)
     maps = state_evolution_functions(derive_saddle_point(free_entropy), free_entropy)
     title = "Local problem and state evolution. Generated from the derived equations."
-    return completed(title, f"{_local_problem(model)}\n\n{maps}", "numba")
+    source = completed(title, f"{_local_problem(model)}\n\n{maps}", "numba")
+    # Numba's cache needs a file, and this is to run wherever it is put
+    return source.replace("njit(cache=True, ", "njit(")

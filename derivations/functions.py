@@ -44,6 +44,14 @@ __all__ = [
 ]
 
 
+def _raised(text: str, power: Any) -> str:
+    """A function's LaTeX with the power that SymPy's printer hands over, if any."""
+    if power is None:
+        return text
+    closed = text.endswith((r"\right|", r"\right]_+"))
+    return rf"{text}^{{{power}}}" if closed else rf"\left({text}\right)^{{{power}}}"
+
+
 class Step(Function):
     """1 for positive arguments, else 0; its derivative is 0."""
 
@@ -59,8 +67,8 @@ class Step(Function):
         """Almost everywhere."""
         return S.Zero
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\Theta\left({printer._print(self.args[0])}\right)"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\Theta\left({printer._print(self.args[0])}\right)", exp)
 
 
 class Sign(Function):
@@ -76,8 +84,8 @@ class Sign(Function):
         """Almost everywhere."""
         return S.Zero
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\operatorname{{sign}}\left({printer._print(self.args[0])}\right)"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\operatorname{{sign}}\left({printer._print(self.args[0])}\right)", exp)
 
 
 class Modulus(Function):
@@ -93,8 +101,8 @@ class Modulus(Function):
         """Almost everywhere."""
         return Sign(self.args[0])
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\left|{printer._print(self.args[0])}\right|"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\left|{printer._print(self.args[0])}\right|", exp)
 
 
 class Relu(Function):
@@ -110,8 +118,8 @@ class Relu(Function):
         """Almost everywhere."""
         return Step(self.args[0])
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\left[{printer._print(self.args[0])}\right]_+"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\left[{printer._print(self.args[0])}\right]_+", exp)
 
 
 class Sigmoid(Function):
@@ -131,9 +139,9 @@ class Sigmoid(Function):
         x: Any = self.args[0]
         return (1 / (1 + exp(-x)))._eval_evalf(prec)
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
+    def _latex(self, printer: Any, exp: Any = None) -> str:
         x: Any = self.args[0]
-        return rf"\frac{{1}}{{1 + \exp\left({printer._print(-x)}\right)}}"
+        return _raised(rf"\frac{{1}}{{1 + \exp\left({printer._print(-x)}\right)}}", exp)
 
 
 class Softplus(Function):
@@ -146,8 +154,8 @@ class Softplus(Function):
     def _eval_evalf(self, prec: int) -> Any:
         return log(1 + exp(self.args[0]))._eval_evalf(prec)
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\log\left(1 + \exp\left({printer._print(self.args[0])}\right)\right)"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\log\left(1 + \exp\left({printer._print(self.args[0])}\right)\right)", exp)
 
 
 KINKED = (Step, Sign, Modulus, Relu)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -701,10 +702,8 @@ def document(
     sizes = _Sizes.of(model, concrete)
     law = _Law(penalty, clusters, setting)
     scalar = concrete and model.columns == model.teacher_rank == 1
-    free_entropy = derive_free_entropy(separable=penalty is not None)
-    saddle_point = derive_saddle_point(free_entropy)
-    printer = EquationPrinter(model.length if concrete and not clusters else None, scalar, clusters)
-    page = _Page(printer)
+    shape = (model.length if concrete and not clusters else None, scalar, clusters)
+    page = _Page(EquationPrinter(*shape))
     if setting is not None:
         page.text(f"Equations of problem `{setting.name}`, whose numbers stand in the section {_NUMBERS}.")
     page.text(_summary(sizes, concrete))
@@ -719,9 +718,7 @@ def document(
     if concrete and isinstance(model, AttentionModel):
         _entries(page, model, law)
     _auxiliary_problems(page, scalar, law)
-    _replica_chain(page, free_entropy)
-    _saddle_point(page, saddle_point)
-    _observables(page, free_entropy)
+    page.blocks += _derivation(*shape, penalty is not None)
     if isinstance(model, AttentionModel) and not model.values:
         _baseline(page, sizes, law)
     title = f"{_subject(model, sizes, law)}: replica-symmetric equations"
@@ -1073,6 +1070,19 @@ def _auxiliary_problems(page: _Page, scalar: bool, law: _Law) -> None:
         page.formula(
             (show(sym.w), rf"= \operatorname{{argmin}}_w \left\{{ r(w) + {show(_short(row.objective))} \right\}}")
         )
+
+
+@cache
+def _derivation(
+    length: int | None, scalar: bool, clusters: bool, separable: bool
+) -> tuple[Heading | Paragraph | Formula, ...]:
+    """What is derived, the same for all losses and numbers; takes a printer's arguments and the regulariser's kind."""
+    free_entropy = derive_free_entropy(separable=separable)
+    page = _Page(EquationPrinter(length, scalar, clusters))
+    _replica_chain(page, free_entropy)
+    _saddle_point(page, derive_saddle_point(free_entropy))
+    _observables(page, free_entropy)
+    return tuple(page.blocks)
 
 
 def _replica_chain(page: _Page, free_entropy: FreeEntropy) -> None:
