@@ -1199,7 +1199,8 @@ class Loss:
         For ``"values"``: columns of the value matrices, from 1 to 8; 1 if left out.
     expression
         For ``"expression"``: a formula in the fields ``h0_0`` (token 0, column 0) and ``k0_0``, or
-        plain ``h`` and ``k`` if there is one of each.
+        plain ``h`` and ``k`` if there is one of each. Finite for all fields, and falling more slowly
+        than their square.
 
     Raises
     ------
