@@ -19,7 +19,7 @@ MAX_NEWTON = 200
 GRADIENT_TOLERANCE = 1e-11
 DISTINCT = 1e-5  # two minima are one if no coordinate differs by more, relative to 1 + |u|
 CAPTURED = 1e-2  # a descent this close to a known minimum is taken to end there
-FAR = 1e30  # growth of |u|^2 by which a descent counts as run away
+FAR = 1e30  # growth of |u|^2, or of the energy's size on its way down, by which a descent counts as run away
 RUNAWAY = -MAX_NEWTON - 1  # as in proximal.RUNAWAY
 COLD, WARM, FROM_ZERO, REFRESH = 0, 1, 2, 3  # as in proximal.Starts
 
@@ -144,7 +144,7 @@ def descend(
     energy = 0.5 * norm_u + value
     if not abs(energy) < np.inf:
         return np.inf, value, -1
-    far = FAR * (1.0 + norm_u)
+    far, deep = FAR * (1.0 + norm_u), -FAR * (1.0 + abs(energy))
     for iteration in range(MAX_NEWTON):
         norm = scale_derivatives(u, factor, gradient, hessian, slope, curvature)
         if norm <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * (1.0 + norm_u):
@@ -178,7 +178,7 @@ def descend(
         for i in range(SIZE):
             u[i] = trial[i]
         norm_u = norm_trial
-        if not (norm_u < far and energy_trial > -np.inf):
+        if not (norm_u < far and energy_trial > deep):
             return np.inf, value, RUNAWAY
         if (known > 0 and near(u, best)) or (known > 1 and near(u, other)):
             return np.inf, value, iteration

@@ -94,6 +94,11 @@ class StateEvolution:
         self.at = x.copy()
         return self.pack(image)
 
+    @property
+    def unsolved(self) -> int:
+        """Nodes whose minimisation did not converge in the last evaluation, or has no minimum to converge to."""
+        return max(0 if self.minima is None else self.minima.unsolved, self.bottomless)
+
     def spot_check(self, x: Array) -> bool:
         """Whether a fresh search on a quarter of the replicates finds no lower minimum, and a minimum everywhere."""
         rule = self.channel.rule

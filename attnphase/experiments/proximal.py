@@ -36,7 +36,7 @@ _TRIES = 60  # of a step with growing damping
 _TOLERANCE = 1e-11
 _DISTINCT = 1e-5  # two minima are one if no coordinate differs by more, relative to 1 + |u|
 _PIVOT = 1e-12
-_FAR = 1e30  # growth of |u|^2 by which a descent counts as run away
+_FAR = 1e30  # growth of |u|^2, or of the energy's size on its way down, by which a descent counts as run away
 
 # Lanes of a block, and numbers in all their Hessians together: as many as fill a processor, and with everything else
 # that is computed for them some hundred MB of a computer's memory and some GB of a GPU's.
@@ -381,7 +381,7 @@ def _descend(lanes: _Lanes, u: Tensor) -> tuple[_Point, Tensor]:
     with RUNAWAY steps.
     """
     point = lanes.at(u)
-    far = _FAR * (1 + point.norm)
+    far, deep = _FAR * (1 + point.norm), -_FAR * (1 + point.energy.abs())
     left = torch.arange(u.shape[-1], device=u.device)
     steps, tries = torch.zeros_like(left), torch.zeros_like(left)
     shift = torch.zeros_like(point.energy)
@@ -390,7 +390,7 @@ def _descend(lanes: _Lanes, u: Tensor) -> tuple[_Point, Tensor]:
         arrived = point.slope.square().sum(dim=0) <= _TOLERANCE**2 * (1 + point.norm)
         finite = point.energy.isfinite()
         exhausted = steps >= _NEWTON_STEPS
-        away = (steps > 0) & ~(finite & (point.norm < far))
+        away = (steps > 0) & ~(finite & (point.norm < far) & (point.energy > deep))
         done = arrived | (tries >= _TRIES) | exhausted | away | ~finite
         out = done.nonzero()[:, 0]
         if len(out) or not len(left):
@@ -406,7 +406,8 @@ def _descend(lanes: _Lanes, u: Tensor) -> tuple[_Point, Tensor]:
         if len(out):
             keep = (~done).nonzero()[:, 0]
             lanes, point = lanes.take(keep), point.take(keep)
-            left, steps, tries, shift, far = left[keep], steps[keep], tries[keep], shift[keep], far[keep]
+            left, steps, tries = left[keep], steps[keep], tries[keep]
+            shift, far, deep = shift[keep], far[keep], deep[keep]
         step, decrease, definite = _newton_step(point, shift, tries)
         trial = lanes.at(point.u - step.view_as(point.u))
         # rounding decides below 1e-14 of the energy: accept, the gradient is the stopping rule

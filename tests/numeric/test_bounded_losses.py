@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -14,14 +15,20 @@ import pytest
 from sympy import Symbol
 
 import attnphase as ap
+from attnphase.channel import Channel
 from attnphase.compiled import kernels_for
 from attnphase.errors import ProblemError
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 from attnphase.proximal import RUNAWAY, Starts
+from attnphase.refinement import Refinement
+from attnphase.solve import sector_of
+from attnphase.spectrum import Spectrum
+from attnphase.starts import initial_overlaps
+from attnphase.state_evolution import StateEvolution
 from derivations.bounds import fall_of, singular_point
 from derivations.codegen import local_problem_source
-from derivations.model import formula_loss
+from derivations.model import ScalarModel, formula_loss
 
 # formula of h (and k): a value of h at or near which it is not finite
 SINGULAR = {
@@ -42,6 +49,7 @@ SINGULAR = {
     "1/(2*h - k + 20)": None,
     "h*log(h**2)": 0.0,
     "sin(h)/h": 0.0,
+    "sin(h - 1)/(h - 1)": 1.0,
     "1/relu(h)": None,
     "sqrt(abs(h) - 1)": None,
     "1e308*h**2": None,
@@ -203,19 +211,24 @@ def nodes(V: float) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def kernels():
-    """Minimisers of the valley: the kernel's source as plain Python, so that nothing is compiled, and the torch one."""
-    folder = Path(str(importlib.import_module("attnphase").__file__)).parent
+def in_python(model: ScalarModel) -> dict[str, Any]:
+    """The functions of a model's kernel, without compilation."""
+    folder = Path(str(ap.__file__)).parent
     source = "\n".join(
-        [local_problem_source(formula_loss(VALLEY, 1, 2, 1), "numba")]
+        [local_problem_source(model, "numba")]
         + [(folder / name).read_text(encoding="utf-8") for name in ("newton.py", "newton_nodes.py")]
     )
     namespace: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba.config, "DISABLE_JIT", True)
         exec(compile(source, "<kernel>", "exec"), namespace)
-    found = {"kernel": namespace["minimise"]}
+    return namespace
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Minimisers of the valley: the kernel's and torch's."""
+    found = {"kernel": in_python(formula_loss(VALLEY, 1, 2, 1))["minimise"]}
     if importlib.util.find_spec("torch") is not None:
         import torch
 
@@ -293,6 +306,68 @@ def test_an_overflowing_start_spoils_nothing():
         grid = np.linspace(-3, 3, 600001)
         energy = (grid - center) ** 2 / 4 + (grid - 0.3) ** 2 + 1 / (1 + np.exp(-grid))
         assert minima == pytest.approx(grid[energy.argmin()], abs=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["numba", "torch"])
+def test_an_overflow_on_the_way_down(kind):
+    """``-exp(h)`` reaches minus infinity in a few steps; in the kernel as plain Python, with an exp that overflows."""
+    given = nodes(2.0) | {"centers": np.array([[[0.4]]]), "teacher_fields": np.array([[[0.7]]])}
+    given |= {
+        "factor": np.sqrt(2.0) * np.ones((1, 1, 1)),
+        "minima": np.zeros((1, 2, 1, 1)),
+        "energies": np.zeros((1, 2)),
+    }
+    given |= {"losses": np.zeros(1), "residuals": np.zeros((1, 1, 1)), "flags": np.zeros(1, dtype=np.int64)}
+    model = formula_loss("-exp(h) + 0*k", 1, 1, 1)
+    if kind == "torch":
+        torch = pytest.importorskip("torch")
+        from attnphase.experiments import proximal
+
+        module = ModuleType("printed")
+        exec(local_problem_source(model, "torch"), module.__dict__)
+        tensors = [torch.tensor(given[name]) for name in ("parameters", "centers", "teacher_fields")]
+        found = proximal._minimise(
+            module, *tensors, tensors[2], torch.ones(1), torch.tensor(given["factor"])[None], Starts.COLD, None
+        )
+        given |= {name: getattr(found, name).numpy() for name in ("energies", "losses", "residuals", "flags")}
+    else:
+        namespace = in_python(model)
+        namespace["exp"] = lambda x: float(np.exp(x))
+        with np.errstate(over="ignore", invalid="ignore"):
+            namespace["minimise"](*given.values())
+    assert given["flags"][0] == RUNAWAY
+    np.testing.assert_allclose([*given["energies"][0], given["losses"][0]], -np.exp(0.4), rtol=1e-14)
+    np.testing.assert_allclose(given["residuals"], np.exp(0.4), rtol=1e-14)
+
+
+def test_what_a_search_from_all_starts_found_is_not_forgotten():
+    """A warm pass, from known minima, need not meet the bottomless nodes; a clean search clears them."""
+    problem = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    marked: list[int] = []
+
+    def minimise(*arguments: Any) -> None:
+        kernels.minimise(*arguments)
+        arguments[-1][marked if arguments[6] != Starts.WARM else []] = RUNAWAY
+
+    rule = Refinement(problem, kernels, spectrum, 2**18).first()
+    channel = Channel(problem, replace(kernels, minimise=minimise), spectrum, rule)
+    start = initial_overlaps(problem, "semantic")
+    map_ = StateEvolution(channel, 2.0, sector_of(start, problem, kernels, spectrum))
+    x = map_.pack(start)
+    marked[:] = [1, 4]
+    assert map_(x) is not None  # from all starts
+    assert (map_.bottomless, map_.unsolved) == (2, 2)
+    map_(x)  # warm
+    assert map_.minima is not None
+    assert (map_.minima.unsolved, map_.bottomless, map_.unsolved) == (0, 2, 2)
+    assert not map_.spot_check(x)
+    marked[:] = []
+    map_(x, refresh=True)
+    assert (map_.bottomless, map_.unsolved) == (0, 0)
+    assert map_.spot_check(x)
+    marked[:] = [2]
+    assert not map_.spot_check(x)
 
 
 def test_a_point_with_bottomless_nodes_is_not_converged(monkeypatch):
