@@ -211,7 +211,7 @@ def _is_singular(value: Callable[[Array], Array], points: Array) -> NDArray[np.b
     count, total = points.shape
     if total == 0:
         return np.zeros(0, dtype=bool)
-    singular = ~np.isfinite(value(points)).all(axis=0)
+    singular: NDArray[np.bool_] = np.asarray(~np.isfinite(value(points)).all(axis=0))
     rng = np.random.default_rng(9)
     for direction in [*rng.normal(size=(4, count)), *np.eye(count)[:8]]:
         for side in (-1.0, 1.0):

@@ -124,6 +124,13 @@ def _numbered(base: Any, row: Any, column: int, columns: int) -> Any:
     return base[row] if columns == 1 else base[row, column]
 
 
+def _teacher_fields(rank: int) -> list[Definition]:
+    """The teacher's fields with their means."""
+    bases = (sym.teacher_field, sym.k, sym.teacher_mean)
+    fields = [[_numbered(base, sym.row, s, rank) for base in bases] for s in range(1, rank + 1)]
+    return [Definition(whole, centred + mean) for whole, centred, mean in fields]
+
+
 def _field_symbols(base: Any, fields: Fields) -> dict[Any, Any]:
     """The entries of an array of fields, by the symbols that definitions have for them."""
     return {_numbered(base, a, c, len(row)): entry for a, row in enumerate(fields, 1) for c, entry in enumerate(row, 1)}
@@ -190,19 +197,16 @@ class AttentionModel(_Derived):
         """
         length, columns, rank = self.length, self.columns, self.teacher_rank
         teacher = sym.teacher_field if shifted else sym.k
-        steps = []
-        if shifted:
-            for s in range(1, rank + 1):
-                parts = [_numbered(base, sym.row, s, rank) for base in (teacher, sym.k, sym.teacher_mean)]
-                steps.append(Definition(parts[0], parts[1] + parts[2]))
+        steps = _teacher_fields(rank) if shifted else []
         steps += self._attention(self.teacher, teacher, rank)
         steps += self._attention(self.student, sym.h, columns)
         S, T = sym.attention[sym.row, sym.token], sym.target[sym.row, sym.token]
         everywhere = (sym.token, 1, length)
         rows = (sym.row, 1, length)
+        twice: Any
         if not self.values:
-            row = Sum(sym.token_variance[sym.token] * (S - T) ** 2, everywhere)
-            return (*steps, Definition(sym.loss, Sum(row, rows) / 2))
+            twice = Sum(Sum(sym.token_variance[sym.token] * (S - T) ** 2, everywhere), rows)
+            return (*steps, Definition(sym.loss, twice / 2))
         errors = []
         for c in range(1, self.values + 1):
             value = _numbered(sym.h, sym.token, self.student.columns + c, columns)
@@ -210,7 +214,8 @@ class AttentionModel(_Derived):
             output, label = (_numbered(base, sym.row, c, self.values) for base in (sym.output, sym.label))
             steps += [Definition(output, Sum(S * value, everywhere)), Definition(label, Sum(T * own, everywhere))]
             errors.append((output - label) ** 2)
-        return (*steps, Definition(sym.loss, Sum(Add(*errors), rows) / 2))
+        twice = Sum(Add(*errors), rows)
+        return (*steps, Definition(sym.loss, twice / 2))
 
     def _attention(self, part: Student | Teacher, field: Any, columns: int) -> list[Definition]:
         """Logits and rows of the student's attention, or of the teacher's target."""
@@ -225,8 +230,8 @@ class AttentionModel(_Derived):
             for i, j in part.pairs
         ]
         steps = [Definition(logit[sym.row, sym.token], Add(*products) / temperature)]
-        for row in range(1, self.length + 1) if part.causal else (sym.row,):
-            visible = row if part.causal else self.length
+        rows: list[tuple[Any, int]] = [(row, row) for row in range(1, self.length + 1)]
+        for row, visible in rows if part.causal else [(sym.row, self.length)]:
             shared, entries = _row(
                 part.score, [logit[row, b] for b in range(1, visible + 1)], lambda n, row=row: names[row, n]
             )
@@ -264,8 +269,8 @@ def _row(score: RowScore, logits: Sequence[Any], name: Callable[[int], Any]) -> 
     """Entries of a row, and the definitions of what they share if the row is long: the first, the second, ... name."""
     z = [Symbol(f"z{b}", real=True) for b in range(len(logits))]
     places = dict(zip(z, logits, strict=True))
-    entries: Sequence[Any] = row_entries(score, z)
-    shared: Sequence[tuple[Any, Any]] = ()
+    entries: Any = row_entries(score, z)
+    shared: Any = ()
     if len(z) > _FULL_ROW:
         shared, entries = cse(entries, symbols=numbered_symbols("c"), order="none")
         places |= {symbol: name(n) for n, (symbol, _) in enumerate(shared, 1)}
@@ -305,11 +310,7 @@ class ScalarModel(_Derived):
         """The loss of one sample in the symbols of `derivations.symbols`, as of `AttentionModel`."""
         teacher = sym.teacher_field if shifted else sym.k
         length, columns, rank = self.length, self.columns, self.teacher_rank
-        steps = []
-        if shifted:
-            for s in range(1, rank + 1):
-                parts = [_numbered(base, sym.row, s, rank) for base in (teacher, sym.k, sym.teacher_mean)]
-                steps.append(Definition(parts[0], parts[1] + parts[2]))
+        steps = _teacher_fields(rank) if shifted else []
         h = [[_numbered(sym.h, a, c, columns) for c in range(1, columns + 1)] for a in range(1, length + 1)]
         k = [[_numbered(teacher, a, c, rank) for c in range(1, rank + 1)] for a in range(1, length + 1)]
         return (*steps, Definition(sym.loss, with_known_functions(self.loss(h, k))))

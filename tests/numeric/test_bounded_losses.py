@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
+from numba.core import config as numba_config
 from sympy import Symbol
 
 import attnphase as ap
@@ -220,7 +220,7 @@ def in_python(model: ScalarModel) -> dict[str, Any]:
     )
     namespace: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(numba.config, "DISABLE_JIT", True)
+        patch.setattr(numba_config, "DISABLE_JIT", True)
         exec(compile(source, "<kernel>", "exec"), namespace)
     return namespace
 
@@ -325,10 +325,10 @@ def test_an_overflow_on_the_way_down(kind):
 
         module = ModuleType("printed")
         exec(local_problem_source(model, "torch"), module.__dict__)
-        tensors = [torch.tensor(given[name]) for name in ("parameters", "centers", "teacher_fields")]
-        found = proximal._minimise(
-            module, *tensors, tensors[2], torch.ones(1), torch.tensor(given["factor"])[None], Starts.COLD, None
+        parameters, centers, k_, factor = (
+            torch.tensor(given[name]) for name in ("parameters", "centers", "teacher_fields", "factor")
         )
+        found = proximal._minimise(module, parameters, centers, k_, k_, torch.ones(1), factor[None], Starts.COLD, None)
         given |= {name: getattr(found, name).numpy() for name in ("energies", "losses", "residuals", "flags")}
     else:
         namespace = in_python(model)

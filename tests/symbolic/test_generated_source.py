@@ -14,9 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import mpmath
-import numba
 import numpy as np
 import pytest
+from numba.core import config as numba_config
 from sympy import EulerGamma, Function, Piecewise, erf, pi
 
 import attnphase as ap
@@ -91,7 +91,7 @@ def test_every_source_passes_ruff(tmp_path):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_generated_source_computes_what_the_other_languages_compute(name, monkeypatch):
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    monkeypatch.setattr(numba_config, "DISABLE_JIT", True)
     problem = problem_of(name)
     plain, arrays, exact = run(module(name)), run(local_source(name, "numpy")), run(local_source(name, "mpmath"))
     length, columns, rank = plain.LENGTH, plain.COLUMNS, plain.TEACHER_RANK
@@ -128,7 +128,7 @@ def test_generated_source_computes_what_the_other_languages_compute(name, monkey
 @pytest.mark.parametrize("name", ["paper", "rank 2"])
 def test_the_maps_of_a_printed_module_run(name, monkeypatch):
     """The state-evolution maps behind the local problem, for a ridge and for another regulariser."""
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    monkeypatch.setattr(numba_config, "DISABLE_JIT", True)
     problem = problem_of(name)
     code, spectrum = run(module(name)), Spectrum.of(problem)
     weights, gamma, tau, pi_ = spectrum.points()
