@@ -43,17 +43,20 @@ def _shortened(entries: Sequence[Any], gap: Any) -> list[Any]:
 
 
 def vector(values: Sequence[float]) -> str:
-    """Numbers between brackets; of many the first ones and the last."""
+    """Numbers between brackets; of many the first ones and the last, and how many there are."""
     entries = _shortened([number(x) for x in values], r"\dots")
+    count = rf" \quad ({len(values)} \text{{ numbers}})" if len(values) > _SHOWN else ""
     if sum(map(len, entries)) + 2 * len(entries) > _WIDE:
-        return _array([entries])
-    return rf"\left({', '.join(entries)}\right)"
+        return _array([entries]) + count
+    return rf"\left({', '.join(entries)}\right){count}"
 
 
 def matrix(rows: Sequence[Sequence[float]]) -> str:
-    """A matrix in LaTeX; of many rows or columns the first ones and the last."""
+    """A matrix in LaTeX; of many rows or columns the first ones and the last, and its size."""
     table = [_shortened([number(x) for x in row], r"\cdots") for row in rows]
-    return _array(_shortened(table, [r"\vdots"] * len(table[0])))
+    cut = len(rows) > _SHOWN or len(rows[0]) > _SHOWN
+    size = rf" \quad ({len(rows)} \times {len(rows[0])})" if cut else ""
+    return _array(_shortened(table, [r"\vdots"] * len(table[0]))) + size
 
 
 def _array(rows: Sequence[Sequence[str]]) -> str:
@@ -151,8 +154,8 @@ class Setting:
         if self.mixture:
             pairs = _shortened([f"({token + 1}, {cluster + 1})" for token, cluster in self.sites], "...")
             yield (
-                r"What follows runs over the pairs $(\ell, c)$ of a token and its cluster, in the order "
-                f"{', '.join(pairs)}."
+                rf"What follows runs over the {len(self.sites)} pairs $(\ell, c)$ of a token and its cluster, in the "
+                f"order {', '.join(pairs)}."
             )
         if len(self.weights) == 1:
             yield r"All directions are alike, so that $\int \mathrm{d}\nu$ is a mean over $(\tau, \pi)$ alone, at"
@@ -192,8 +195,7 @@ class Setting:
             yield ((r"\mathbb{E}\left[\tau, \pi \,|\, \gamma\right]", f"= {matrix(self.mean)}"),)
         if covered:
             about = rf"About that, ${names}$" if pointed else rf"${names}$"
-            size = f" ({len(covariance)} by {len(covariance)})" if len(covariance) > _SHOWN else ""
-            yield rf"{about} is Gaussian, the same for all $\gamma$, with mean zero and covariance{size}"
+            yield rf"{about} is Gaussian, the same for all $\gamma$, with mean zero and covariance"
             short = r"\tau, \pi" if self.has_positions else r"\pi"
             yield ((rf"\operatorname{{Cov}}\left[{short}\right]", f"= {matrix(covariance)}"),)
 

@@ -624,7 +624,10 @@ def test_numbers(value, printed):
 
 def test_long_lists_are_cut_in_sight():
     assert vector([0.5, 0.25]) == r"\left(0.5, 0.25\right)"
-    assert r"\cdots" in matrix([[0.5] * 30])
+    assert r"\dots" in vector([0.5] * 40)
+    assert r"(40 \text{ numbers})" in vector([0.5] * 40)
+    assert r"\cdots" in matrix([[0.5] * 30] * 2)
+    assert r"(2 \times 30)" in matrix([[0.5] * 30] * 2)
     assert r"\vdots" in matrix([[0.5]] * 30)
     assert r"\cdots" not in matrix([[0.5] * 17])
 
