@@ -16,7 +16,7 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -173,7 +173,7 @@ def check_score(score: str, length: int, field: str) -> None:
 
 
 def check_loss(expression: str, length: int, columns: int, teacher_columns: int) -> None:
-    """Refuse a formula that is not a loss of so many fields.
+    """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
 
     Raises
     ------
@@ -182,6 +182,7 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int)
     """
     from sympy import Symbol
 
+    from derivations.bounds import fall_of, singular_point
     from derivations.expressions import FormulaError
     from derivations.model import formula_loss
 
@@ -195,6 +196,26 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int)
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
+    fields, others = [x for row in h for x in row], [x for row in k for x in row]
+    short = {x: x.name[0] for group in (fields, others) if len(group) == 1 for x in group}  # as formulas may have it
+
+    def shown(point: Mapping[Any, float]) -> str:
+        return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in point.items())
+
+    pole = singular_point([loss], [*fields, *others])
+    if pole is not None:
+        raise ProblemError(
+            field,
+            f"{field} must be a finite number for all fields, but is none at {shown(pole)}: keep its denominators, and"
+            " the arguments of its logarithms and roots, above zero.",
+        )
+    fall = fall_of(loss, fields, others)
+    if fall is not None:
+        raise ProblemError(
+            field,
+            f"{field} falls without bound, at least as the square of the fields: at {shown(fall.point)} it is"
+            f" {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a line.",
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,29 +1,34 @@
 """The equations of a problem, to read: `derive` returns them as LaTeX, Markdown and Python source.
 
-SymPy is imported when `derive` is called, not with this module.
+SymPy is imported when equations are made, not with this module.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from attnphase.compiled import ModelKey
-from attnphase.problem import Problem
+from attnphase.compiled import SHIPPED_SCORES, ModelKey
+from attnphase.problem import Problem, SpectrumLaw
 
 if TYPE_CHECKING:
+    from derivations.render import Document
     from derivations.replica import FreeEntropy
     from derivations.saddle_point import SaddlePoint
+    from derivations.setting import Setting
 
-__all__ = ["Derivation", "derive"]
+__all__ = ["Derivation", "derive", "model_equations", "page_of"]
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """The derived equations of one model.  Notebooks show the Markdown.
+    """The derived equations of one problem.  Notebooks show the Markdown.
 
     Attributes
     ----------
+    problem
+        Whose equations they are.
     latex
         A standalone document for pdflatex.
     markdown
@@ -36,11 +41,18 @@ class Derivation:
         The state-evolution equations as SymPy expressions.
     """
 
+    problem: Problem
     latex: str = field(repr=False)
     markdown: str = field(repr=False)
     python: str = field(repr=False)
     free_entropy: FreeEntropy = field(repr=False)
     saddle_point: SaddlePoint = field(repr=False)
+
+    def __repr__(self) -> str:
+        """One line; the page itself is `markdown`."""
+        problem = self.problem
+        sizes = f"L = {problem.tokens.length}, r = {problem.columns}, t = {problem.teacher_columns}"
+        return f"<Derivation of problem {problem.hash}: {problem.loss.kind} loss, {sizes}>"
 
     def _repr_markdown_(self) -> str:
         return self.markdown
@@ -52,12 +64,12 @@ def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivat
     Parameters
     ----------
     problem
-        Its scores, weight tying and sizes select the model; numerical parameters stay symbols.
+        Its scores, weight tying and sizes select the model; what its numbers are stands in a section of the page.
         Left out, the paper's problem.
     concrete
-        Print for the problem's own number of tokens and ranks: sums are written out, and rank 1
-        is printed without matrices.  By default L, r and t are symbols.  The Python source always
-        has the problem's sizes.
+        Print for the problem's own number of tokens and ranks: sums are written out, rank 1 is printed without
+        matrices, and the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source
+        always has the problem's sizes.
 
     Examples
     --------
@@ -65,22 +77,146 @@ def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivat
     MatrixSpectralMean(...)
     """
     from derivations.codegen import module_source
-    from derivations.render import document
     from derivations.replica import derive_free_entropy
     from derivations.saddle_point import derive_saddle_point
 
     problem = problem if problem is not None else Problem.paper()
-    model = ModelKey.of(problem).model()
-    penalty = _penalty(problem)
-    free_entropy = derive_free_entropy(separable=penalty is not None)
-    page = document(model, concrete=concrete, penalty=penalty, clusters=problem.tokens.kind == "mixture")
+    separable = problem.regularizer.kind != "ridge"
+    free_entropy = derive_free_entropy(separable=separable)
+    page = page_of(problem, concrete=concrete)
     return Derivation(
+        problem=problem,
         latex=page.latex(),
         markdown=page.markdown(),
-        python=module_source(model, separable=penalty is not None),
+        python=module_source(ModelKey.of(problem).model(), separable=separable),
         free_entropy=free_entropy,
         saddle_point=derive_saddle_point(free_entropy),
     )
+
+
+def page_of(problem: Problem, *, concrete: bool = False) -> Document:
+    """The page of a problem's equations; see `derive`."""
+    from derivations.render import document
+
+    return document(
+        ModelKey.of(problem).model(),
+        concrete=concrete,
+        penalty=_penalty(problem),
+        clusters=problem.tokens.kind == "mixture",
+        setting=_setting(problem),
+    )
+
+
+def model_equations(problem: Problem) -> str:
+    """What a problem is, as Markdown: its model and its numbers, without the derivation.
+
+    Functions that the problem names are not looked up, so that a problem may come from anywhere.
+    """
+    from derivations.render import model_page
+
+    mixture = problem.tokens.kind == "mixture"
+    return model_page(_named_model(problem), _setting(problem), penalty=_penalty(problem), clusters=mixture).markdown()
+
+
+def _named_model(problem: Problem) -> Any:
+    """The symbolic model, with names alone for scores that would have to be looked up."""
+    from derivations.model import AttentionModel, Student, Teacher
+    from derivations.scores import named
+
+    student, teacher = problem.student, problem.teacher
+    if not problem.loss.has_attention:
+        return ModelKey.of(problem).model()
+    return AttentionModel(
+        problem.tokens.length,
+        Student(named(student.score), student.rank, student.tied, student.causal),
+        Teacher(named(teacher.score), teacher.rank, teacher.causal),
+        problem.loss.value_columns,
+    )
+
+
+def _setting(problem: Problem) -> Setting:
+    """The problem's numbers as plain values."""
+    from attnphase.spectrum import Spectrum
+    from derivations.setting import Setting
+
+    measure, tokens = Spectrum.of(problem), problem.tokens
+    clusters, probabilities = tokens.configurations
+    spectrum, law = tokens.spectrum, tokens.law
+    return Setting(
+        name=problem.hash,
+        sizes={"L": tokens.length, "r": problem.columns, "t": problem.teacher_columns},
+        parameters=_parameters(problem),
+        texts=_texts(problem),
+        sites=problem.sites,
+        weights=_plain(measure.weights),
+        gamma=_plain(measure.gamma.T),
+        mean=_plain(measure.mean),
+        covariance=_plain(measure.covariance[0]),  # the same on all atoms
+        teacher_means=_plain(measure.teacher_means),
+        configurations=_plain(clusters),
+        probabilities=_plain(probabilities),
+        spectrum=_given(spectrum) if isinstance(spectrum, SpectrumLaw) else {},
+        law=_given(law) if law is not None else {},
+    )
+
+
+def _parameters(problem: Problem) -> dict[str, Any]:
+    """Numbers by their symbols on the page; temperatures where they are not 1."""
+    from derivations import symbols as sym
+    from derivations.render import EquationPrinter
+
+    parameters: dict[str, Any] = {}
+    show, regularizer = EquationPrinter().show, problem.regularizer
+    if problem.loss.has_attention:
+        parameters[show(sym.omega)] = problem.teacher.omega
+        temperatures = {
+            sym.student_temperature: problem.student.temperature,
+            sym.teacher_temperature: problem.teacher.temperature,
+        }
+        parameters |= {show(symbol): value for symbol, value in temperatures.items() if value != 1}
+    if regularizer.kind == "ridge":
+        parameters[show(sym.ridge)] = regularizer.strength
+    else:
+        if regularizer.kind not in ("expression", "prox"):
+            parameters["s"] = regularizer.strength
+        if regularizer.ridge:
+            parameters[show(sym.ridge)] = regularizer.ridge
+    if problem.loss.has_attention:
+        parameters["A"] = _plain(problem.mixing_matrix)
+    return parameters
+
+
+_OF_A_LOGIT = "was given, in terms of a logit z and of sums over its row, as"
+
+
+def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
+    """Formulas and names that the user gave, by their symbols on the page."""
+    from derivations.render import score_names
+
+    texts: dict[str, tuple[str, str]] = {}
+    if problem.loss.has_attention:
+        names = score_names(_named_model(problem))
+        for name, score in zip(names, (problem.student.score, problem.teacher.score), strict=True):
+            if score not in SHIPPED_SCORES:
+                function = ":" in score or (score.isidentifier() and score != "z")
+                texts[name] = ("is the function" if function else _OF_A_LOGIT, score)
+    if problem.loss.expression is not None:
+        texts[r"\ell"] = ("was given, with fields numbered from 0, as", problem.loss.expression)
+    if problem.regularizer.expression is not None:
+        texts[r"\rho"] = ("was given as", problem.regularizer.expression)
+    if problem.regularizer.prox is not None:
+        texts[r"\rho"] = ("has the proximal operator", problem.regularizer.prox)
+    return texts
+
+
+def _given(law: Any) -> Mapping[str, Any]:
+    """The keys of a ready-made law that have a value."""
+    return {name: value for name, value in vars(law).items() if value is not None and not name.startswith("_")}
+
+
+def _plain(values: Any) -> Any:
+    """An array as nested tuples of Python numbers."""
+    return tuple(map(_plain, values)) if getattr(values, "ndim", 0) else values.item()
 
 
 def _penalty(problem: Problem) -> str | None:

@@ -10,6 +10,8 @@ scaled for every V, also where V vanishes or is large.
 # ruff: noqa: F821
 # pyright: reportUndefinedVariable=false
 
+from math import sqrt
+
 import numpy as np
 
 SIZE = LENGTH * COLUMNS
@@ -17,6 +19,8 @@ MAX_NEWTON = 200
 GRADIENT_TOLERANCE = 1e-11
 DISTINCT = 1e-5  # two minima are one if no coordinate differs by more, relative to 1 + |u|
 CAPTURED = 1e-2  # a descent this close to a known minimum is taken to end there
+FAR = 1e30  # growth of |u|^2, or of the energy's size on its way down, by which a descent counts as run away
+RUNAWAY = -MAX_NEWTON - 1  # as in proximal.RUNAWAY
 COLD, WARM, FROM_ZERO, REFRESH = 0, 1, 2, 3  # as in proximal.Starts
 
 
@@ -128,7 +132,8 @@ def descend(
     """Damped Newton descent from ``u`` (overwritten).
 
     Returns energy, loss and the number of steps, negative if the gradient did not reach its tolerance.  A descent that
-    comes close to one of the ``known`` (0, 1 or 2) minima ``best`` and ``other`` stops with infinite energy.
+    comes close to one of the ``known`` (0, 1 or 2) minima ``best`` and ``other`` stops with infinite energy, and so do
+    one that begins where the energy is not finite and one that finds no bottom, the last with RUNAWAY steps.
     """
     shift = 0.0
     place(u, center, factor, h)
@@ -137,6 +142,9 @@ def descend(
     for i in range(SIZE):
         norm_u += u[i] * u[i]
     energy = 0.5 * norm_u + value
+    if not abs(energy) < np.inf:
+        return np.inf, value, -1
+    far, deep = FAR * (1.0 + norm_u), -FAR * (1.0 + abs(energy))
     for iteration in range(MAX_NEWTON):
         norm = scale_derivatives(u, factor, gradient, hessian, slope, curvature)
         if norm <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * (1.0 + norm_u):
@@ -170,11 +178,15 @@ def descend(
         for i in range(SIZE):
             u[i] = trial[i]
         norm_u = norm_trial
+        if not (norm_u < far and energy_trial > deep):
+            return np.inf, value, RUNAWAY
         if (known > 0 and near(u, best)) or (known > 1 and near(u, other)):
             return np.inf, value, iteration
         shift = 0.0 if shift < 0.05 else 0.25 * shift
         value = value_trial
         energy = energy_trial
+    if not factorise(curvature, 0.0, lower):
+        return np.inf, value, RUNAWAY  # still on its way down where the energy is not convex
     return energy, value, -MAX_NEWTON
 
 
@@ -265,7 +277,8 @@ def search(
     """Lowest and second-lowest minimum of one sample's local problem.
 
     Fills ``minima`` (2, L, r), ``energies`` (2,) and ``residual`` (L, r).  Returns the loss at the lowest minimum
-    and the number of Newton steps to it, negative where the gradient did not reach its tolerance.
+    and the number of Newton steps to it, negative where the gradient did not reach its tolerance.  Where a descent
+    found no bottom, the number is RUNAWAY, and the rest belongs to the lowest local minimum or else to the centre.
     """
     if closed_form(center, target, factor, h):
         best_loss = loss(h, target, variance, parameters)
@@ -282,6 +295,7 @@ def search(
     other_energy = np.inf
     best_loss = 0.0
     best_flag = 0
+    bottomless = False
     s = 0
     while start_field(s, center, k, minima[0], minima[1], mode, start):
         if s == 1 and (mode == WARM or mode == REFRESH) and energies[0] == energies[1]:
@@ -311,6 +325,7 @@ def search(
             trial,
         )
         if energy == np.inf:
+            bottomless = bottomless or flag == RUNAWAY
             continue
         gap = 0.0
         if best_energy < np.inf:
@@ -331,6 +346,18 @@ def search(
             for i in range(SIZE):
                 other[i] = u[i]
             other_energy = energy
+    if best_energy == np.inf:
+        bottomless = True
+        best_loss = 0.0
+        for i in range(SIZE):
+            best[i] = 0.0
+        value = loss_derivatives(center, target, variance, parameters, gradient, hessian, contracted)
+        if abs(value) < np.inf:
+            best_loss = value
+        best_energy = best_loss
+        for a in range(LENGTH):
+            for i in range(COLUMNS):
+                residual[a, i] = -gradient[a, i] if abs(gradient[a, i]) < np.inf else 0.0
     if other_energy == np.inf:
         other_energy = best_energy
         for i in range(SIZE):
@@ -339,4 +366,4 @@ def search(
     place(other, center, factor, minima[1])
     energies[0] = best_energy
     energies[1] = other_energy
-    return best_loss, best_flag
+    return best_loss, RUNAWAY if bottomless else best_flag

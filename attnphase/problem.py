@@ -67,6 +67,7 @@ _MAX_CLUSTERS = 64
 _MAX_ATOMS = 65536
 
 _STRENGTH = 0.01  # the paper's ridge
+_REPR_FIELDS = 6  # fields that a problem's line shows
 
 _RELATIVE_TOLERANCE = 1e-9
 """How far a Gram matrix may be from symmetric and positive semidefinite, and weights from 1."""
@@ -1198,7 +1199,8 @@ class Loss:
         For ``"values"``: columns of the value matrices, from 1 to 8; 1 if left out.
     expression
         For ``"expression"``: a formula in the fields ``h0_0`` (token 0, column 0) and ``k0_0``, or
-        plain ``h`` and ``k`` if there is one of each.
+        plain ``h`` and ``k`` if there is one of each. Finite for all fields, and falling more slowly
+        than their square.
 
     Raises
     ------
@@ -1805,6 +1807,40 @@ class Problem:
         """First 16 hexadecimal digits of the SHA-256 of `to_toml`: equal for equal problems."""
         return hashlib.sha256(self.to_toml().encode()).hexdigest()[:16]
 
+    def __repr__(self) -> str:
+        """One line: what the problem is, and in which fields it is not the paper's."""
+        student, teacher = self.student, self.teacher
+        plural = "" if self.tokens.length == 1 else "s"
+        parts = [f"{self.tokens.length} {'Gaussian' if self.tokens.kind == 'gaussian' else 'mixture'} token{plural}"]
+        if self.loss.has_attention:
+            parts.append(
+                f"{'tied' if student.tied else 'untied'} {_brief(student.score)} student of rank {student.rank}"
+            )
+            parts.append(f"{_brief(teacher.score)} teacher of rank {teacher.rank}")
+        else:
+            parts.append(f"r = {self.columns}, t = {self.teacher_columns}")
+        parts += [self.regularizer.kind, f"{self.loss.kind} loss"]
+        changed = [f"{name} = {_brief(value)}" for name, value in self._unlike(Problem()).items()]
+        more = f" and {len(changed) - _REPR_FIELDS} more" if len(changed) > _REPR_FIELDS else ""
+        unlike = f"not as in the paper {', '.join(changed[:_REPR_FIELDS])}{more}" if changed else "as in the paper"
+        return f"<Problem {self.hash}: {', '.join(parts)}; {unlike}>"
+
+    def _unlike(self, other: Problem) -> dict[str, Any]:
+        """The fields that somebody gave and that the other problem does not have or has otherwise."""
+        theirs = other.to_dict()
+        return {
+            f"{section}.{key}": value
+            for section, entries in self.to_dict().items()
+            for key, value in entries.items()
+            if f"{section}.{key}" not in self._filled_in and theirs.get(section, {}).get(key) != value
+        }
+
+    def _repr_markdown_(self) -> str:
+        """The model's equations and numbers, for notebooks."""
+        from attnphase.derive import model_equations
+
+        return model_equations(self)
+
 
 _SECTIONS: dict[str, type] = {
     "tokens": Tokens,
@@ -1991,6 +2027,12 @@ def _shown(value: Any) -> str:
     """Return a value as TOML would have it, short enough for a message."""
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(_as_lists(_plain(value)))
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _brief(value: Any) -> str:
+    """A value in a problem's line."""
+    text = value if isinstance(value, str) and value.isidentifier() else _shown(value)
+    return text if len(text) <= 32 else text[:29] + "..."
 
 
 def _as_problem_error(section: str, cls: type, error: ValidationError) -> ProblemError:

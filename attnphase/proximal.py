@@ -20,9 +20,13 @@ from attnphase.compiled import Kernels
 from attnphase.problem import Problem
 from attnphase.spectrum import Spectrum
 
-__all__ = ["Minima", "ProximalPoints", "ProximalProblem", "Starts"]
+__all__ = ["RUNAWAY", "Minima", "ProximalPoints", "ProximalProblem", "Starts"]
 
 Array = NDArray[np.float64]
+
+
+RUNAWAY = -201
+"""Steps of a node at which a descent found no bottom; the number is that of the compiled kernel."""
 
 
 class Starts(IntEnum):
@@ -44,7 +48,8 @@ class Minima:
     energies : (N, 2) array
         Equal where only one minimum was found.
     steps : (N,) array of int
-        Newton steps to the lowest minimum, negative if its gradient did not reach the tolerance.
+        Newton steps to the lowest minimum, negative if its gradient did not reach the tolerance, RUNAWAY if there is
+        none.
     """
 
     fields: Array
@@ -55,6 +60,11 @@ class Minima:
     def unsolved(self) -> int:
         """Number of nodes whose descent stopped above the gradient tolerance."""
         return int((self.steps < 0).sum())
+
+    @property
+    def bottomless(self) -> int:
+        """Number of nodes at which a descent found no bottom: the loss falls too fast for this V."""
+        return int((self.steps == RUNAWAY).sum())
 
     @property
     def gap(self) -> Array:

@@ -459,8 +459,9 @@ def _branch_point(
     errors.pop("training_loss_direct")
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.problem)
-    assert map_.minima is not None
-    values["unsolved_nodes"] = map_.minima.unsolved
+    values["unsolved_nodes"] = map_.unsolved
+    # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
+    status = Status.left_domain if map_.bottomless else found.status
     rule = map_.channel.rule
     return BranchPoint(
         problem=run.problem,
@@ -468,7 +469,7 @@ def _branch_point(
         branch=branch,
         values=values,
         errors=errors,
-        status=found.status,
+        status=status,
         residual=found.residual,
         iterations=run.maps,
         rule=rule.name,

@@ -40,6 +40,8 @@ class StateEvolution:
         Of the last evaluation.
     minima : Minima or None
         Local minima of the nodes that are not mirror images, for the next evaluation.
+    bottomless : int
+        Nodes without a minimum, in the last search from all starts or since.
     """
 
     def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
@@ -50,6 +52,7 @@ class StateEvolution:
         self.at: Array | None = None  # where `last` was evaluated
         self.minima: Minima | None = None
         self.last: ChannelPass | None = None
+        self.bottomless = 0
 
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
@@ -83,16 +86,23 @@ class StateEvolution:
         result = self.channel.evaluate(self.alpha, overlaps, starts, self.minima)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result
+        # a warm pass, from the known minima, need not see where others find no bottom
+        self.bottomless = max(result.minima.bottomless, self.bottomless if starts is Starts.WARM else 0)
         image = self.image(result.conjugates.mean())
         if image is None:
             return None
         self.at = x.copy()
         return self.pack(image)
 
+    @property
+    def unsolved(self) -> int:
+        """Nodes whose minimisation did not converge in the last evaluation, or has no minimum to converge to."""
+        return max(0 if self.minima is None else self.minima.unsolved, self.bottomless)
+
     def spot_check(self, x: Array) -> bool:
-        """Whether a fresh search on a quarter of the replicates finds no lower minimum anywhere."""
+        """Whether a fresh search on a quarter of the replicates finds no lower minimum, and a minimum everywhere."""
         rule = self.channel.rule
-        if rule.replicates < 4:
+        if rule.replicates < 4 or self.bottomless:
             return False
         assert self.minima is not None
         some = rule.replicates // 4
@@ -103,6 +113,8 @@ class StateEvolution:
 
         known = Minima(part(self.minima.fields), part(self.minima.energies), part(self.minima.steps))
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
+        if fresh.bottomless:
+            return False
         return bool((fresh.energies[:, 0] > known.energies[:, 0] - LOWER * (1 + np.abs(known.energies[:, 0]))).all())
 
     def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:

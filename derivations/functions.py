@@ -7,9 +7,49 @@ from __future__ import annotations
 
 from typing import Any
 
-from sympy import Abs, Function, Heaviside, Integer, Max, Min, Piecewise, S, exp, log, sign
+import numpy as np
+from sympy import (
+    Abs,
+    E,
+    Function,
+    Heaviside,
+    Integer,
+    Max,
+    Min,
+    NumberSymbol,
+    Piecewise,
+    S,
+    cos,
+    cosh,
+    exp,
+    log,
+    pi,
+    sign,
+    sin,
+    sinh,
+    tanh,
+)
+from sympy.core.function import AppliedUndef
 
-__all__ = ["KINKED", "Modulus", "Relu", "Sigmoid", "Sign", "Softplus", "Step", "with_known_functions"]
+__all__ = [
+    "KINKED",
+    "NUMPY_FUNCTIONS",
+    "Modulus",
+    "Relu",
+    "Sigmoid",
+    "Sign",
+    "Softplus",
+    "Step",
+    "with_known_functions",
+]
+
+
+def _raised(text: str, power: Any) -> str:
+    """A function's LaTeX with the power that SymPy's printer hands over, if any."""
+    if power is None:
+        return text
+    closed = text.endswith((r"\right|", r"\right]_+"))
+    return rf"{text}^{{{power}}}" if closed else rf"\left({text}\right)^{{{power}}}"
 
 
 class Step(Function):
@@ -27,8 +67,8 @@ class Step(Function):
         """Almost everywhere."""
         return S.Zero
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\Theta\left({printer._print(self.args[0])}\right)"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\Theta\left({printer._print(self.args[0])}\right)", exp)
 
 
 class Sign(Function):
@@ -44,8 +84,8 @@ class Sign(Function):
         """Almost everywhere."""
         return S.Zero
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\operatorname{{sign}}\left({printer._print(self.args[0])}\right)"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\operatorname{{sign}}\left({printer._print(self.args[0])}\right)", exp)
 
 
 class Modulus(Function):
@@ -61,8 +101,8 @@ class Modulus(Function):
         """Almost everywhere."""
         return Sign(self.args[0])
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\left|{printer._print(self.args[0])}\right|"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\left|{printer._print(self.args[0])}\right|", exp)
 
 
 class Relu(Function):
@@ -78,8 +118,8 @@ class Relu(Function):
         """Almost everywhere."""
         return Step(self.args[0])
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\left[{printer._print(self.args[0])}\right]_+"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\left[{printer._print(self.args[0])}\right]_+", exp)
 
 
 class Sigmoid(Function):
@@ -99,8 +139,9 @@ class Sigmoid(Function):
         x: Any = self.args[0]
         return (1 / (1 + exp(-x)))._eval_evalf(prec)
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\frac{{1}}{{1 + \exp\left(-{printer._print(self.args[0])}\right)}}"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        x: Any = self.args[0]
+        return _raised(rf"\frac{{1}}{{1 + \exp\left({printer._print(-x)}\right)}}", exp)
 
 
 class Softplus(Function):
@@ -113,12 +154,26 @@ class Softplus(Function):
     def _eval_evalf(self, prec: int) -> Any:
         return log(1 + exp(self.args[0]))._eval_evalf(prec)
 
-    def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"\log\left(1 + \exp\left({printer._print(self.args[0])}\right)\right)"
+    def _latex(self, printer: Any, exp: Any = None) -> str:
+        return _raised(rf"\log\left(1 + \exp\left({printer._print(self.args[0])}\right)\right)", exp)
 
 
 KINKED = (Step, Sign, Modulus, Relu)
 """Functions whose value or slope jumps where their argument vanishes."""
+
+
+NUMPY_FUNCTIONS: dict[str, Any] = {
+    "Modulus": np.abs,
+    "Relu": lambda x: np.maximum(x, 0.0),
+    "Step": lambda x: np.where(x > 0, 1.0, 0.0),
+    "Sign": np.sign,
+    "Sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
+    "Softplus": lambda x: np.logaddexp(0, x),
+}
+"""What `sympy.lambdify` needs to know beside NumPy's own functions."""
+
+_PRINTED = (*KINKED, Sigmoid, Softplus, cos, cosh, exp, log, sin, sinh, tanh)
+_REPLACED = (Abs, sign, Heaviside, Max, Min)
 
 
 def with_known_functions(expression: Any) -> Any:
@@ -127,13 +182,21 @@ def with_known_functions(expression: Any) -> Any:
     Raises
     ------
     TypeError
-        It holds a Piecewise, whose kinks are not known.
+        It holds a function or a constant that generated code does not know, such as a Piecewise.
     """
     if expression.has(Piecewise):
         raise TypeError("Piecewise has no derivative that generated code could use: write it with relu, abs or sign")
+    for node in expression.atoms(Function, NumberSymbol):
+        if not isinstance(node, (*_PRINTED, *_REPLACED, AppliedUndef)) and node not in (E, pi):
+            name = type(node).__name__
+            raise TypeError(f"generated code does not know {name}: write it with exp, log, tanh, sin, cos and powers")
+    return _with_own_functions(expression)
+
+
+def _with_own_functions(expression: Any) -> Any:
     if not expression.args:
         return expression
-    args = [with_known_functions(a) for a in expression.args]
+    args = [_with_own_functions(a) for a in expression.args]
     if isinstance(expression, Abs):
         return Modulus(args[0])
     if isinstance(expression, sign):

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Any
 
-from sympy import Expr, Symbol
+from sympy import Add, Expr, Integer, Sum, Symbol, cse, numbered_symbols
 
+from derivations import symbols as sym
 from derivations.expressions import parse_formula
-from derivations.functions import Relu, Sign, Softplus
+from derivations.functions import Relu, Sign, Softplus, with_known_functions
 from derivations.replica import FreeEntropy, derive_free_entropy
 from derivations.saddle_point import SaddlePoint, derive_saddle_point
-from derivations.scores import RowScore, softmax
+from derivations.scores import RowScore, row_entries, softmax
 
-__all__ = ["SCALAR_LOSSES", "AttentionModel", "ScalarModel", "Student", "Teacher", "formula_loss"]
+__all__ = [
+    "SCALAR_LOSSES",
+    "AttentionModel",
+    "Definition",
+    "ScalarModel",
+    "Student",
+    "Teacher",
+    "composed",
+    "formula_loss",
+]
+
+Fields = Sequence[Sequence[Any]]
+"""Local fields of one sample, ``h[l][c]``."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,64 @@ class Teacher:
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Columns (i, j) whose products ``k[a, i] k[b, j]`` add up to the logit (a, b)."""
         return tuple((c, c) for c in range(self.rank))
+
+
+@dataclass(frozen=True)
+class Definition:
+    """``symbol = value`` for every row a and token b, where these indices are free in it.
+
+    Attributes
+    ----------
+    symbol : Indexed or Symbol
+    value : Expr
+        Of symbols defined before, fields and parameters.
+    """
+
+    symbol: Any
+    value: Any
+
+    def each(self, length: int) -> Iterator[Definition]:
+        """The definition for every row and token, of so many."""
+        indices = [index for index in (sym.row, sym.token) if index in self.symbol.free_symbols]
+        for numbers in product(range(1, length + 1), repeat=len(indices)):
+            place = dict(zip(indices, map(Integer, numbers), strict=True))
+            yield Definition(self.symbol.xreplace(place), self.value.xreplace(place))
+
+
+def composed(definitions: Sequence[Definition], length: int, values: dict[Any, Any]) -> Any:
+    """The last definition as one expression: everything before it put in.
+
+    Parameters
+    ----------
+    definitions : sequence of Definition
+    length : int
+        Number L of rows and tokens.
+    values : dict
+        What stands for fields and parameters.
+    """
+    known = dict(values)
+    for definition in definitions:
+        for one in definition.each(length):
+            value = one.value.doit() if one.value.has(Sum) else one.value
+            known[one.symbol] = value.xreplace(known)
+    return known[definitions[-1].symbol]
+
+
+def _numbered(base: Any, row: Any, column: int, columns: int) -> Any:
+    """A field's entry; a single column has no index."""
+    return base[row] if columns == 1 else base[row, column]
+
+
+def _teacher_fields(rank: int) -> list[Definition]:
+    """The teacher's fields with their means."""
+    bases = (sym.teacher_field, sym.k, sym.teacher_mean)
+    fields = [[_numbered(base, sym.row, s, rank) for base in bases] for s in range(1, rank + 1)]
+    return [Definition(whole, centred + mean) for whole, centred, mean in fields]
+
+
+def _field_symbols(base: Any, fields: Fields) -> dict[Any, Any]:
+    """The entries of an array of fields, by the symbols that definitions have for them."""
+    return {_numbered(base, a, c, len(row)): entry for a, row in enumerate(fields, 1) for c, entry in enumerate(row, 1)}
 
 
 class _Derived:
@@ -117,6 +189,94 @@ class AttentionModel(_Derived):
         scores = tuple(c % self.student.rank % self.teacher.rank for c in range(self.student.columns))
         return scores + tuple(self.teacher.rank + c for c in range(self.values))
 
+    def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:
+        """The loss of one sample, step by step, the loss last; in the limit of high dimension.
+
+        Logits and scores of the teacher, its target, those of the student, the loss: in the symbols of
+        `derivations.symbols`.  With `shifted` the teacher's field has a mean that ``k`` does not hold.
+        """
+        length, columns, rank = self.length, self.columns, self.teacher_rank
+        teacher = sym.teacher_field if shifted else sym.k
+        steps = _teacher_fields(rank) if shifted else []
+        steps += self._attention(self.teacher, teacher, rank)
+        steps += self._attention(self.student, sym.h, columns)
+        S, T = sym.attention[sym.row, sym.token], sym.target[sym.row, sym.token]
+        everywhere = (sym.token, 1, length)
+        rows = (sym.row, 1, length)
+        twice: Any
+        if not self.values:
+            twice = Sum(Sum(sym.token_variance[sym.token] * (S - T) ** 2, everywhere), rows)
+            return (*steps, Definition(sym.loss, twice / 2))
+        errors = []
+        for c in range(1, self.values + 1):
+            value = _numbered(sym.h, sym.token, self.student.columns + c, columns)
+            own = _numbered(teacher, sym.token, self.teacher.rank + c, rank)
+            output, label = (_numbered(base, sym.row, c, self.values) for base in (sym.output, sym.label))
+            steps += [Definition(output, Sum(S * value, everywhere)), Definition(label, Sum(T * own, everywhere))]
+            errors.append((output - label) ** 2)
+        twice = Sum(Add(*errors), rows)
+        return (*steps, Definition(sym.loss, twice / 2))
+
+    def _attention(self, part: Student | Teacher, field: Any, columns: int) -> list[Definition]:
+        """Logits and rows of the student's attention, or of the teacher's target."""
+        student = isinstance(part, Student)
+        logit, temperature, names = (
+            (sym.student_logit, sym.student_temperature, sym.shared)
+            if student
+            else (sym.teacher_logit, sym.teacher_temperature, sym.teacher_shared)
+        )
+        products = [
+            _numbered(field, sym.row, i + 1, columns) * _numbered(field, sym.token, j + 1, columns)
+            for i, j in part.pairs
+        ]
+        steps = [Definition(logit[sym.row, sym.token], Add(*products) / temperature)]
+        rows: list[tuple[Any, int]] = [(row, row) for row in range(1, self.length + 1)]
+        for row, visible in rows if part.causal else [(sym.row, self.length)]:
+            shared, entries = _row(
+                part.score, [logit[row, b] for b in range(1, visible + 1)], lambda n, row=row: names[row, n]
+            )
+            steps += shared
+            for b, entry in enumerate([*entries, *[Integer(0)] * (self.length - visible)], 1):
+                if student:
+                    steps.append(Definition(sym.attention[row, b], entry))
+                else:
+                    mixed = (1 - sym.omega) * entry + sym.omega * sym.mixing[row, b]
+                    steps.append(Definition(sym.target[row, b], mixed))
+        return steps
+
+    def loss(self, h: Fields, k: Fields) -> Any:
+        """The loss of one sample as one expression of its fields, in the limit of high dimension.
+
+        Parameters
+        ----------
+        h, k : nested sequences of expressions
+            ``h[l][c]`` of shape (L, columns) and ``k[l][c]`` of shape (L, teacher_rank).
+
+        Returns
+        -------
+        Expr
+            Of the fields and of the parameters in `derivations.symbols`: ``omega``, ``mixing[a, b]``,
+            ``token_variance[b]`` and the two temperatures.
+        """
+        values = _field_symbols(sym.h, h) | _field_symbols(sym.k, k)
+        return composed(self.definitions(), self.length, values)
+
+
+_FULL_ROW = 3  # longer rows of scores are written with names for what their entries share
+
+
+def _row(score: RowScore, logits: Sequence[Any], name: Callable[[int], Any]) -> tuple[list[Definition], Sequence[Any]]:
+    """Entries of a row, and the definitions of what they share if the row is long: the first, the second, ... name."""
+    z = [Symbol(f"z{b}", real=True) for b in range(len(logits))]
+    places = dict(zip(z, logits, strict=True))
+    entries: Any = row_entries(score, z)
+    shared: Any = ()
+    if len(z) > _FULL_ROW:
+        shared, entries = cse(entries, symbols=numbered_symbols("c"), order="none")
+        places |= {symbol: name(n) for n, (symbol, _) in enumerate(shared, 1)}
+    steps = [Definition(places[symbol], value.xreplace(places)) for symbol, value in shared]
+    return steps, [entry.xreplace(places) for entry in entries]
+
 
 @dataclass(frozen=True)
 class ScalarModel(_Derived):
@@ -145,6 +305,15 @@ class ScalarModel(_Derived):
     def lift(self) -> tuple[int, ...]:
         """For every student column the teacher's column that a local minimisation may start from."""
         return tuple(c % self.teacher_rank for c in range(self.columns))
+
+    def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:
+        """The loss of one sample in the symbols of `derivations.symbols`, as of `AttentionModel`."""
+        teacher = sym.teacher_field if shifted else sym.k
+        length, columns, rank = self.length, self.columns, self.teacher_rank
+        steps = _teacher_fields(rank) if shifted else []
+        h = [[_numbered(sym.h, a, c, columns) for c in range(1, columns + 1)] for a in range(1, length + 1)]
+        k = [[_numbered(teacher, a, c, rank) for c in range(1, rank + 1)] for a in range(1, length + 1)]
+        return (*steps, Definition(sym.loss, with_known_functions(self.loss(h, k))))
 
 
 def _label(k: Any) -> Any:

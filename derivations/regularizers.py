@@ -10,23 +10,13 @@ from scipy.optimize import brentq
 from sympy import Expr, Symbol, lambdify, solveset
 from sympy.sets import FiniteSet, Reals
 
+from derivations.bounds import singular_point
 from derivations.expressions import FormulaError, parse_formula
-from derivations.functions import KINKED, Sign, Step
+from derivations.functions import KINKED, NUMPY_FUNCTIONS, Sign, Step
 
 __all__ = ["ConvexPenalty", "RegularizerError"]
 
 _W = Symbol("w", real=True)
-_NUMPY = [
-    {
-        "Modulus": np.abs,
-        "Relu": lambda x: np.maximum(x, 0.0),
-        "Step": lambda x: np.where(x > 0, 1.0, 0.0),
-        "Sign": np.sign,
-        "Sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
-        "Softplus": lambda x: np.logaddexp(0, x),
-    },
-    "numpy",
-]
 # where convexity is looked at: many scales on both sides
 _SAMPLES = np.concatenate([-np.logspace(4, -6, 400), np.logspace(-6, 4, 400), np.linspace(-5.03, 5.01, 401)])
 _ORDERED = np.sort(_SAMPLES)
@@ -90,7 +80,7 @@ class ConvexPenalty:
         functions = []
         expression: Any = self.expression
         for _ in range(3):
-            functions.append(_vectorised(lambdify(_W, expression, _NUMPY)))
+            functions.append(_vectorised(lambdify(_W, expression, [NUMPY_FUNCTIONS, "numpy"])))
             expression = expression.diff(_W)
         return tuple(functions)
 
@@ -98,7 +88,8 @@ class ConvexPenalty:
     def even(self) -> bool:
         """Whether the sign of the weight does not matter."""
         value = self.numeric[0]
-        return bool(np.allclose(value(_SAMPLES), value(-_SAMPLES), rtol=1e-10, atol=1e-12))
+        with np.errstate(all="ignore"):
+            return bool(np.allclose(value(_SAMPLES), value(-_SAMPLES), rtol=1e-10, atol=1e-12))
 
     def _check(self, text: str) -> None:
         if not self.expression.has(_W):
@@ -111,6 +102,9 @@ class ConvexPenalty:
             bad = ~np.isfinite(numbers) & (np.abs(_SAMPLES) < 100)
             if bad.any():
                 raise RegularizerError(f"{name} is not finite at w = {_SAMPLES[bad][0]:.3g}.")
+        pole = singular_point([self.expression], [_W])
+        if pole is not None:
+            raise RegularizerError(f"it is not finite at w = {pole[_W]:.3g}.")
         order = np.argsort(_SAMPLES)
         w, slope = _SAMPLES[order], slope[order]
         finite = np.isfinite(slope)
@@ -131,7 +125,7 @@ def _roots(argument: Any) -> set[float]:
         if isinstance(roots, FiniteSet):
             places: Any = list(roots)
             return {float(root) for root in places}
-    function = _vectorised(lambdify(_W, argument, _NUMPY))
+    function = _vectorised(lambdify(_W, argument, [NUMPY_FUNCTIONS, "numpy"]))
     with np.errstate(all="ignore"):
         values = function(_ORDERED)
     found = set(_ORDERED[values == 0].tolist())

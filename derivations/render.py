@@ -6,8 +6,9 @@ Nothing derived is written here: formulas are printed from the expressions of
 sequence of headings, paragraphs and tagged formulas, from which both formats are written.
 
 Two kinds of pages: with L, r and t as symbols, or, with ``concrete=True``, for the sizes of the
-given model.  Sums over tokens are then written out, and at r = t = 1 all matrices are printed as
-the numbers they are.
+given model.  Sums over tokens are then written out, at r = t = 1 all matrices are printed as the
+numbers they are, and the loss of one sample is printed entry by entry.  With a `Setting` the page
+is that of one problem: a section has its numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -27,6 +29,7 @@ from sympy import (
     Pow,
     Rational,
     S,
+    Sum,
     Symbol,
     preorder_traversal,
     sqrt,
@@ -43,7 +46,7 @@ from sympy.matrices.expressions import (
 from sympy.printing.latex import LatexPrinter
 
 from derivations import symbols as sym
-from derivations.model import AttentionModel, ScalarModel
+from derivations.model import AttentionModel, Definition, ScalarModel
 from derivations.nodes import (
     CommonGaussianMoment,
     FieldMean,
@@ -73,6 +76,7 @@ from derivations.saddle_point import (
     derive_saddle_point,
 )
 from derivations.scores import RowScore
+from derivations.setting import Setting
 
 __all__ = [
     "Document",
@@ -84,6 +88,8 @@ __all__ = [
     "equations_page",
     "latex",
     "markdown",
+    "model_page",
+    "score_names",
 ]
 
 _PAPER = (
@@ -243,7 +249,7 @@ class EquationPrinter(LatexPrinter):
         if isinstance(expression, (Add, MatAdd)):
             open_ended = len(self._terms(expression)) > 1 and not alone
         else:
-            open_ended = isinstance(expression, (TokenSum, SpectralMean)) and not last
+            open_ended = isinstance(expression, (TokenSum, SpectralMean, Sum)) and not last
         return rf"\left({text}\right)" if open_ended else text
 
     def _print(self, expr: Any, **kwargs: Any) -> str:
@@ -288,7 +294,17 @@ class EquationPrinter(LatexPrinter):
         return "I"
 
     def _print_Indexed(self, expr: Any) -> str:
-        return rf"{self._print(expr.base.label)}_{{{self._print(expr.indices[0])}}}"
+        indices = [self._print(index) for index in expr.indices]
+        apart = ", " if any(len(index) > 1 for index in indices) else " "
+        return rf"{self._print(expr.base.label)}_{{{apart.join(indices)}}}"
+
+    def _print_Sum(self, expr: Any) -> str:
+        text = self._print(expr.function)
+        text = rf"\left({text}\right)" if isinstance(expr.function, Add) else text
+        for limits in expr.limits:  # the innermost first
+            index, first, last = map(self._print, limits)
+            text = rf"\sum_{{{index} = {first}}}^{{{last}}} {text}"
+        return text
 
     def _print_Symbol(self, expr: Any, style: str = "plain") -> str:
         if self.clusters and expr in (sym.ell, sym.kappa):
@@ -345,7 +361,7 @@ def _is_control(factor: Any) -> bool:
 
 def _is_heavy(factor: Any) -> bool:
     """Means, sums and the like, which stand after plain symbols and never inside a fraction."""
-    kinds = (*_OPERATORS, _ReplicaSum, Trace, *_NAMED)
+    kinds = (*_OPERATORS, _ReplicaSum, Sum, Trace, *_NAMED)
     return not _is_denominator(factor) and any(isinstance(node, kinds) for node in preorder_traversal(factor))
 
 
@@ -408,10 +424,13 @@ class Formula:
         Lines, aligned between ``left`` and ``right``; ``note`` is text beside the line.
     tag : str
         The formula's label on the page.
+    definitions : tuple of Definition
+        What is printed, where it belongs to the loss of one sample.
     """
 
     rows: tuple[tuple[str, str, str], ...]
     tag: str
+    definitions: tuple[Definition, ...] = ()
 
     def line(self) -> str:
         """The formula with its tag, as a line of an ``align*`` environment."""
@@ -447,7 +466,7 @@ class Document:
             else:
                 heading = kind is Heading
                 texts = [b.text for b in group if not isinstance(b, Formula)]
-                parts += [rf"\section*{{{text}}}" if heading else text for text in texts]
+                parts += [rf"\section*{{{text}}}" if heading else _typeset(text) for text in texts]
         return "\n\n".join(parts) + "\n\n\\end{document}\n"
 
     def markdown(self) -> str:
@@ -457,7 +476,8 @@ class Document:
             if isinstance(block, Heading):
                 parts.append(f"## {_safe(block.text)}")
             elif isinstance(block, Paragraph):
-                parts.append(_safe(block.text))
+                spans = re.split("(`[^`]*`)", block.text)
+                parts.append("".join(span if span.startswith("`") else _safe(span) for span in spans))
             else:
                 parts.append(f"$$\n{_safe(block.body())} \\tag{{{block.tag}}}\n$$")
         return "\n\n".join(parts) + "\n"
@@ -474,6 +494,20 @@ _LATEX_HEAD = r"""\documentclass[11pt,a4paper]{article}
 \begin{center}
 {\Large\bfseries TITLE\par}
 \end{center}"""
+
+_ESCAPED = {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+_ESCAPED |= {character: f"\\{character}" for character in "_{}#$%&"}
+
+
+def _typeset(text: str) -> str:
+    """A paragraph in LaTeX: code between backticks is set as such, with line breaks where it may have them."""
+
+    def code(match: re.Match[str]) -> str:
+        characters = [_ESCAPED.get(c, c) + (r"\allowbreak{}" if c in "+-*/(), .:_" else "") for c in match[1]]
+        return rf"\texttt{{{''.join(characters)}}}"
+
+    return re.sub("`([^`]*)`", code, text)
+
 
 # Markdown readers may take a backslash before punctuation as an escape and drop it
 _SAFE = {
@@ -546,12 +580,21 @@ class _Page:
     def text(self, text: str) -> None:
         self.blocks.append(Paragraph(text))
 
-    def formula(self, *rows: tuple[str, str] | tuple[str, str, str]) -> str:
+    def formula(self, *rows: tuple[str, str] | tuple[str, str, str], definitions: tuple[Definition, ...] = ()) -> str:
         """Add a tagged formula and return its tag."""
         self.count += 1
         tag = f"{self.prefix}{self.count}"
-        self.blocks.append(Formula(tuple(_row_of(*row) for row in rows), tag))
+        self.blocks.append(Formula(tuple(_row_of(*row) for row in rows), tag, definitions))
         return tag
+
+    def defined(self, definitions: tuple[Definition, ...]) -> str:
+        """Add definitions as one formula, each on lines of its own."""
+        rows = []
+        for definition in definitions:
+            left = self.printer.show(definition.symbol)
+            lines = _filled(self.printer.terms(definition.value), _LINE - _width(left))
+            rows += [(left, f"= {lines[0]}"), *(("", rf"\quad {line}") for line in lines[1:])]
+        return self.formula(*rows, definitions=definitions)
 
     def equation(self, left: str, expression: Any) -> str:
         """Add ``left = expression``, broken between terms where it is long."""
@@ -576,20 +619,25 @@ class _Page:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Printed sizes: tokens, columns r of W, rank of Q, teacher's rank t."""
+    """Printed sizes: tokens, columns r of W, rank of Q, columns t of the teacher's weights, rank of its scores."""
 
     length: str
     columns: str
     rank: str
     teacher: str
+    teacher_rank: str
 
     @classmethod
     def of(cls, model: AttentionModel | ScalarModel, concrete: bool) -> _Sizes:
-        untied = isinstance(model, AttentionModel) and not model.student.tied
-        if not concrete:
-            return cls("L", "r", "r/2" if untied else "r", "t")
-        rank = model.columns // 2 if untied else model.columns
-        return cls(str(model.length), str(model.columns), str(rank), str(model.teacher_rank))
+        if not isinstance(model, AttentionModel):
+            sizes = (model.length, model.columns, model.columns, model.teacher_rank, model.teacher_rank)
+            return cls(*map(str, sizes)) if concrete else cls("L", "r", "r", "t", "t")
+        student, teacher = model.student, model.teacher
+        if concrete:
+            return cls(*map(str, (model.length, model.columns, student.rank, model.teacher_rank, teacher.rank)))
+        scores = f"r - {model.values}" if model.values else "r"
+        rank = scores if student.tied else f"({scores})/2" if model.values else "r/2"
+        return cls("L", "r", rank, "t", f"t - {model.values}" if model.values else "t")
 
     def shape(self, matrix: TokenMatrix) -> str:
         """Printed set of matrices that ``matrix`` belongs to."""
@@ -609,6 +657,19 @@ class _Law:
 
     penalty: str | None = None
     clusters: bool = False
+    setting: Setting | None = None
+
+    def temperature(self, symbol: Symbol) -> str:
+        """What logits are divided by, in a formula: nothing where it is 1."""
+        name = EquationPrinter().show(symbol)
+        return f" / {name}" if self.setting is not None and name in self.setting.parameters else ""
+
+    def definitions(self, model: AttentionModel | ScalarModel) -> tuple[Definition, ...]:
+        """The loss of one sample, step by step, without temperatures of 1."""
+        symbols = (sym.student_temperature, sym.teacher_temperature)
+        ones = {symbol: S.One for symbol in symbols if not self.temperature(symbol)}
+        shifted = self.clusters if self.setting is None else self.setting.shifted
+        return tuple(Definition(d.symbol, d.value.xreplace(ones)) for d in model.definitions(shifted=shifted))
 
     @property
     def regularizer(self) -> str:
@@ -622,6 +683,7 @@ def document(
     concrete: bool = False,
     penalty: str | None = None,
     clusters: bool = False,
+    setting: Setting | None = None,
 ) -> Document:
     """The page of a model's equations.
 
@@ -634,32 +696,51 @@ def document(
         LaTeX of the regulariser ``r(w)`` of one row of the weights, if it is not the ridge.
     clusters : bool
         Tokens come from a mixture of clusters, Result C.2.
+    setting : Setting, optional
+        Makes it the page of one problem, with the numbers that its symbols stand for.
     """
     sizes = _Sizes.of(model, concrete)
-    law = _Law(penalty, clusters)
+    law = _Law(penalty, clusters, setting)
     scalar = concrete and model.columns == model.teacher_rank == 1
-    free_entropy = derive_free_entropy(separable=penalty is not None)
-    saddle_point = derive_saddle_point(free_entropy)
-    printer = EquationPrinter(model.length if concrete and not clusters else None, scalar, clusters)
-    page = _Page(printer)
+    shape = (model.length if concrete and not clusters else None, scalar, clusters)
+    page = _Page(EquationPrinter(*shape))
+    if setting is not None:
+        page.text(f"Equations of problem `{setting.name}`, whose numbers stand in the section {_NUMBERS}.")
     page.text(_summary(sizes, concrete))
     page.text(
         "Tags with a letter are this page's own; bare numbers are equations of the paper: "
         f"{_PAPER}. Token indices run from $1$ to ${sizes.length}$."
     )
-    if isinstance(model, AttentionModel):
-        _attention_definitions(page, model, sizes, concrete, law)
-    else:
-        _scalar_definitions(page, model, sizes, law)
+    _model(page, model, sizes, concrete, law)
     _order_parameters(page, model, sizes, scalar, law)
+    if setting is not None:
+        _numbers(page, setting)
+    if concrete and isinstance(model, AttentionModel):
+        _entries(page, model, law)
     _auxiliary_problems(page, scalar, law)
-    _replica_chain(page, free_entropy)
-    _saddle_point(page, saddle_point)
-    _observables(page, free_entropy)
+    page.blocks += _derivation(*shape, penalty is not None)
     if isinstance(model, AttentionModel) and not model.values:
         _baseline(page, sizes, law)
     title = f"{_subject(model, sizes, law)}: replica-symmetric equations"
     return Document(title, tuple(page.blocks))
+
+
+def model_page(
+    model: AttentionModel | ScalarModel, setting: Setting, *, penalty: str | None = None, clusters: bool = False
+) -> Document:
+    """What is solved, without how: the model's definitions and the numbers of one problem; see `document`."""
+    law = _Law(penalty, clusters, setting)
+    page = _Page(EquationPrinter(None, False, clusters))
+    sizes = _Sizes.of(model, True)
+    _model(page, model, sizes, True, law)
+    page.text(
+        r"$\nu(\gamma, \tau, \pi)$ is the limiting joint law, over the common eigenvectors $e_i$ of the covariances, "
+        r"of their eigenvalues $\gamma$, of $\tau = \sqrt{d} e_i^\top p$"
+        + (r" (with $\mu + p$ for $p$)" if clusters else "")
+        + r" and of $\pi = Q_\star^\top e_i$."
+    )
+    _numbers(page, setting)
+    return Document(_subject(model, sizes, law), tuple(page.blocks))
 
 
 def latex(model: AttentionModel | ScalarModel, *, concrete: bool = False) -> str:
@@ -686,16 +767,30 @@ def equations_page() -> str:
 # --- sections ----------------------------------------------------------------------------------
 
 
+_NUMBERS = "This problem"
+
+
 def _subject(model: AttentionModel | ScalarModel, sizes: _Sizes, law: _Law) -> str:
     if isinstance(model, ScalarModel):
-        return f"{model.name.replace('_', ' ').capitalize()} with a {law.regularizer}"
-    student, teacher = model.student, model.teacher
+        loss = (
+            f"{model.name.replace('_', ' ').capitalize()} loss" if model.name.isidentifier() else "A loss of one's own"
+        )
+        return f"{loss} with a {law.regularizer}{', mixture tokens' if law.clusters else ''}"
+    student_score, teacher_score = score_names(model)
     return (
-        f"{'Tied' if student.tied else 'Untied'} ${student.score.latex}$ attention of rank "
+        f"{'Tied' if model.student.tied else 'Untied'} ${student_score}$ attention of rank "
         f"${sizes.rank}$, "
-        f"${teacher.score.latex}$ teacher of rank ${sizes.teacher}$, {law.regularizer}"
+        f"${teacher_score}$ teacher of rank ${sizes.teacher_rank}$, {law.regularizer}"
         f"{', mixture tokens' if law.clusters else ''}{', value matrix' if model.values else ''}"
     )
+
+
+def score_names(model: AttentionModel) -> tuple[str, str]:
+    """Printed names of the student's and the teacher's score, different ones for different scores."""
+    student, teacher = model.student.score, model.teacher.score
+    if student.latex != teacher.latex or student.name == teacher.name:
+        return student.latex, teacher.latex
+    return f"{student.latex}_S", f"{teacher.latex}_T"
 
 
 def _summary(sizes: _Sizes, concrete: bool) -> str:
@@ -708,8 +803,47 @@ def _summary(sizes: _Sizes, concrete: bool) -> str:
     )
 
 
+def _model(page: _Page, model: AttentionModel | ScalarModel, sizes: _Sizes, concrete: bool, law: _Law) -> None:
+    if isinstance(model, AttentionModel):
+        _attention_definitions(page, model, sizes, concrete, law)
+    else:
+        _scalar_definitions(page, model, sizes, law)
+
+
+def _numbers(page: _Page, setting: Setting) -> None:
+    page.heading(_NUMBERS, "N")
+    for statement in setting.statements():
+        if isinstance(statement, str):
+            page.text(statement)
+        else:
+            page.formula(*statement)
+
+
+def _entries(page: _Page, model: AttentionModel, law: _Law) -> None:
+    """The loss of one sample entry by entry."""
+    page.heading("Loss of one sample, entry by entry", "E")
+    page.text(
+        rf"The same loss without matrices: $a$ and $b$ run from $1$ to ${model.length}$, the second index of a field "
+        "over its columns where it has several."
+    )
+    if law.clusters:
+        page.text(
+            r"In a sample with clusters $c_1, \dots, c_L$, $\rho^\Sigma_b$ is that of the cluster drawn, "
+            r"$\rho^\Sigma_{b c_b}$, and so is $m^\star_a$."
+        )
+    for _, group in groupby(law.definitions(model), _base_and_row):
+        page.defined(tuple(group))
+
+
+def _base_and_row(definition: Definition) -> Any:
+    """What definitions of one formula have in common."""
+    symbol = definition.symbol
+    return (symbol.base, symbol.indices[0]) if isinstance(symbol, Indexed) else symbol
+
+
 def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, concrete: bool, law: _Law) -> None:
     student, teacher = model.student, model.teacher
+    student_score, teacher_score = score_names(model)
     length, columns = sizes.length, sizes.columns
     page.heading("Model", "D")
     tokens = (
@@ -736,7 +870,8 @@ def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, co
         (
             "y(x)",
             r"= \mathsf{T}\left(\frac{x Q_\star}{\sqrt{d}}\right) x, \qquad "
-            rf"\mathsf{{T}}(k) = (1 - \omega) \, {teacher.score.latex}\left(k k^\top\right) + "
+            rf"\mathsf{{T}}(k) = (1 - \omega) \, {teacher_score}\left(k k^\top"
+            rf"{law.temperature(sym.teacher_temperature)}\right) + "
             rf"\omega A",
         )
     )
@@ -754,16 +889,19 @@ def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, co
         (
             "f_W(x)",
             r"= \mathsf{S}\left(\frac{(x + p) W}{\sqrt{d}}\right) (x + p), \qquad "
-            rf"\mathsf{{S}}(h) = {student.score.latex}\left({logits}\right)",
+            rf"\mathsf{{S}}(h) = {student_score}\left({logits}{law.temperature(sym.student_temperature)}\right)",
         )
     )
     if student.causal or teacher.causal:
         masked = " and ".join(n for n, one in (("student", student), ("teacher", teacher)) if one.causal)
         page.text(rf"Under the causal mask of the {masked}, row $a$ of logits holds its entries $b \le a$ only.")
-    size = min(model.length, 3) if concrete else 2
-    page.text(f"Scores act on each row $z$ of logits; for a row of {size}:")
-    for score in dict.fromkeys((student.score, teacher.score)):
-        page.formula((f"{score.latex}(z)", f"= {_row(score, size)}"))
+    size = min(model.length, 3) if concrete or law.setting is not None else 2
+    scores = {student_score: student.score, teacher_score: teacher.score}
+    if any(score.known for score in scores.values()):
+        page.text(f"Scores act on each row $z$ of logits; for a row of {size}:")
+    for name, score in scores.items():
+        if score.known:
+            page.formula((f"{name}(z)", f"= {_row(score, size)}"))
     page.text(
         rf"The risk ({_cited('(3)')}) over $n = \alpha d$ samples, and the loss of one sample as "
         rf"a function of its "
@@ -827,13 +965,6 @@ def _scalar_definitions(page: _Page, model: ScalarModel, sizes: _Sizes, law: _La
         r"$n = \alpha d$ samples and the loss of one sample "
         f"(here at $L = {model.length}$, $r = {model.columns}$, $t = {model.teacher_rank}$):"
     )
-
-    def fields(name: str, columns: int) -> list[list[Symbol]]:
-        return [
-            [Symbol(f"{name}_{{{a}}}" if columns == 1 else f"{name}_{{{a}{c}}}") for c in range(1, columns + 1)]
-            for a in range(1, model.length + 1)
-        ]
-
     page.formula(
         (
             r"\mathcal{R}(W)",
@@ -843,8 +974,8 @@ def _scalar_definitions(page: _Page, model: ScalarModel, sizes: _Sizes, law: _La
     )
     if law.penalty is not None:
         page.formula((r"r(w)", f"= {law.penalty}"))
-    loss = model.loss(fields("h", model.columns), fields("k", model.teacher_rank))
-    page.equation(r"\ell(h, k)", loss)
+    for definition in law.definitions(model):
+        page.defined((definition,))
 
 
 def _order_parameters(page: _Page, model: Any, sizes: _Sizes, scalar: bool, law: _Law) -> None:
@@ -939,6 +1070,19 @@ def _auxiliary_problems(page: _Page, scalar: bool, law: _Law) -> None:
         page.formula(
             (show(sym.w), rf"= \operatorname{{argmin}}_w \left\{{ r(w) + {show(_short(row.objective))} \right\}}")
         )
+
+
+@cache
+def _derivation(
+    length: int | None, scalar: bool, clusters: bool, separable: bool
+) -> tuple[Heading | Paragraph | Formula, ...]:
+    """What is derived, the same for all losses and numbers; takes a printer's arguments and the regulariser's kind."""
+    free_entropy = derive_free_entropy(separable=separable)
+    page = _Page(EquationPrinter(length, scalar, clusters))
+    _replica_chain(page, free_entropy)
+    _saddle_point(page, derive_saddle_point(free_entropy))
+    _observables(page, free_entropy)
+    return tuple(page.blocks)
 
 
 def _replica_chain(page: _Page, free_entropy: FreeEntropy) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sympy import Add, Expr, Integer, Mul, Symbol, limit, oo, sympify
@@ -59,7 +60,7 @@ class Step:
         return Add(*self.terms.values())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FreeEntropy:
     """``-Phi`` of (104), (108) as named terms, with the chain of steps that produced it.
 
@@ -92,23 +93,27 @@ def _at(matrix: TokenMatrix, index: Any) -> Any:
     return matrix.xreplace({matrix.index: index})
 
 
+@cache
 def stiffness() -> Any:
     """``sum_kappa gamma_kappa V_hat_kappa``: the quadratic part of one eigendirection's problem."""
     k = sym.kappa
     return TokenSum.of(sym.gamma[k] * _at(sym.V_hat, k), k)
 
 
+@cache
 def precision() -> MatrixExpr:
     """``R^-1 = lambda I + sum_kappa gamma_kappa V_hat_kappa``: the same with the ridge."""
     return sym.ridge * Identity(sym.r) + stiffness()
 
 
+@cache
 def source() -> MatrixExpr:
     """``b = sum_kappa (tau_kappa m_hat_kappa + gamma_kappa theta_hat_kappa pi)``."""
     k = sym.kappa
     return TokenSum.of(sym.tau[k] * _at(sym.m_hat, k) + sym.gamma[k] * _at(sym.theta_hat, k) * sym.pi, k)
 
 
+@cache
 def noise() -> MatrixExpr:
     """``sum_kappa gamma_kappa q_hat_kappa``: the covariance of the effective noise on one eigendirection."""
     k = sym.kappa
@@ -337,6 +342,7 @@ def _step_zero_temperature(previous: Step, ground_states: Mapping[str, Expr]) ->
     )
 
 
+@cache
 def derive_free_entropy(*, separable: bool = False) -> FreeEntropy:
     """Build ``-Phi`` with L, r and t symbolic.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Transpose
@@ -145,6 +146,7 @@ def _without_derivatives(right_hand_side: Any) -> Any:
     return result[0] if len(result) == 1 else MatAdd(*result)
 
 
+@cache
 def derive_saddle_point(free_entropy: FreeEntropy) -> SaddlePoint:
     """Differentiate ``-Phi`` in every order parameter and every conjugate and solve each condition for its partner."""
     total = free_entropy.total

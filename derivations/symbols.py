@@ -31,6 +31,27 @@ kappa = Symbol("kappa", integer=True)
 gamma: Any = IndexedBase("gamma", positive=True)
 tau: Any = IndexedBase("tau", real=True)
 
+# loss of one sample: fields, parameters, and what is made of them; a is a row of the attention matrix, b a token
+row = Symbol("a", integer=True)
+token = Symbol("b", integer=True)
+h: Any = IndexedBase("h", real=True)
+k: Any = IndexedBase("k", real=True)
+teacher_field: Any = IndexedBase(r"\tilde k", real=True)  # k and its mean, where clusters give it one
+mixing: Any = IndexedBase("A", real=True)
+token_variance: Any = IndexedBase(r"\rho^\Sigma", real=True)
+teacher_mean: Any = IndexedBase(r"m^\star", real=True)
+student_temperature = Symbol("T_S", positive=True)
+teacher_temperature = Symbol("T_T", positive=True)
+student_logit: Any = IndexedBase("z", real=True)
+teacher_logit: Any = IndexedBase(r"z^\star", real=True)
+attention: Any = IndexedBase(r"\mathsf{S}", real=True)
+target: Any = IndexedBase(r"\mathsf{T}", real=True)
+output: Any = IndexedBase("y", real=True)
+label: Any = IndexedBase(r"y^\star", real=True)
+shared: Any = IndexedBase("c", real=True)  # what the entries of a long row have in common
+teacher_shared: Any = IndexedBase(r"c^\star", real=True)
+loss = Symbol(r"\ell(h, k)", real=True)
+
 LATEX = {
     "q": "q",
     "V": "V",

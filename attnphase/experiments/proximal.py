@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
 
@@ -24,7 +24,7 @@ from attnphase.errors import ExperimentError
 from attnphase.experiments.data import Samples
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.problem import Problem
-from attnphase.proximal import Starts
+from attnphase.proximal import RUNAWAY, Starts
 
 __all__ = ["Solution", "minimise", "minimise_samples", "node_minimiser"]
 
@@ -36,6 +36,7 @@ _TRIES = 60  # of a step with growing damping
 _TOLERANCE = 1e-11
 _DISTINCT = 1e-5  # two minima are one if no coordinate differs by more, relative to 1 + |u|
 _PIVOT = 1e-12
+_FAR = 1e30  # growth of |u|^2, or of the energy's size on its way down, by which a descent counts as run away
 
 # Lanes of a block, and numbers in all their Hessians together: as many as fill a processor, and with everything else
 # that is computed for them some hundred MB of a computer's memory and some GB of a GPU's.
@@ -58,7 +59,7 @@ class Solution:
     residuals : (N, L, r) tensor
         ``V^-1 (prox - omega)``.
     flags : (N,) tensor of int
-        Newton steps, negative where the gradient did not reach its tolerance.
+        Newton steps, negative where the gradient did not reach its tolerance, RUNAWAY where a descent found no bottom.
     """
 
     minima: Tensor
@@ -353,39 +354,60 @@ def _search(nodes: _Lanes, fields: Tensor, used: Tensor) -> Solution:
         other = torch.where(lower, best, torch.where(second, energy[s], other))
         best_u, best = torch.where(lower, u[..., s, :], best_u), torch.where(lower, energy[s], best)
         chosen = torch.where(lower, s, chosen)
+    node = torch.arange(count, device=chosen.device)
+    losses, residuals = value[chosen, node], -gradient[..., chosen, node]
+    nowhere = torch.isinf(best)
+    steps = torch.where(nowhere | (steps == RUNAWAY).any(dim=0), RUNAWAY, steps[chosen, node])
+    if bool(nowhere.any()):  # what is left is the centre
+        center = nodes.at(torch.zeros_like(best_u))
+        losses = torch.where(nowhere, center.value.nan_to_num(0.0, 0.0, 0.0), losses)
+        residuals = torch.where(nowhere, -center.gradient.nan_to_num(0.0, 0.0, 0.0), residuals)
+        best = torch.where(nowhere, losses, best)
     single = torch.isinf(other)
     other_u, other = torch.where(single, best_u, other_u), torch.where(single, best, other)
-    node = torch.arange(count, device=chosen.device)
     return Solution(
         torch.stack([nodes.place(best_u), nodes.place(other_u)]).movedim(-1, 0),
         torch.stack([best, other], dim=1),
-        value[chosen, node],
-        -gradient[..., chosen, node].movedim(-1, 0),
-        steps[chosen, node],
+        losses,
+        residuals.movedim(-1, 0),
+        steps,
     )
 
 
 def _descend(lanes: _Lanes, u: Tensor) -> tuple[_Point, Tensor]:
-    """Damped Newton descents: where they end, and in how many steps, negative above the gradient tolerance."""
+    """Damped Newton descents: where they end, and in how many steps, negative above the gradient tolerance.
+
+    One that begins where the energy is not finite and one that finds no bottom end with infinite energy, the latter
+    with RUNAWAY steps.
+    """
     point = lanes.at(u)
+    far, deep = _FAR * (1 + point.norm), -_FAR * (1 + point.energy.abs())
     left = torch.arange(u.shape[-1], device=u.device)
     steps, tries = torch.zeros_like(left), torch.zeros_like(left)
     shift = torch.zeros_like(point.energy)
     ends: list[tuple[Tensor, _Point, Tensor]] = []
     while True:
         arrived = point.slope.square().sum(dim=0) <= _TOLERANCE**2 * (1 + point.norm)
-        done = arrived | (tries >= _TRIES) | (steps >= _NEWTON_STEPS)
+        finite = point.energy.isfinite()
+        exhausted = steps >= _NEWTON_STEPS
+        away = (steps > 0) & ~(finite & (point.norm < far) & (point.energy > deep))
+        done = arrived | (tries >= _TRIES) | exhausted | away | ~finite
         out = done.nonzero()[:, 0]
         if len(out) or not len(left):
+            if bool(exhausted.any()):  # still on the way down where the energy is not convex
+                away |= exhausted & ~_solve(point.curvature, torch.zeros_like(shift), point.slope)[2]
             arrived &= steps < _NEWTON_STEPS
             flag = torch.where(arrived, steps, -(steps + 1).clamp(max=_NEWTON_STEPS))
-            ends.append((left[out], point.take(out), flag[out]))
+            flag = torch.where(away, RUNAWAY, flag)
+            energy = torch.where(away | ~finite, torch.inf, point.energy)
+            ends.append((left[out], replace(point, energy=energy).take(out), flag[out]))
         if len(out) == len(left):
             break
         if len(out):
             keep = (~done).nonzero()[:, 0]
             lanes, point = lanes.take(keep), point.take(keep)
-            left, steps, tries, shift = left[keep], steps[keep], tries[keep], shift[keep]
+            left, steps, tries = left[keep], steps[keep], tries[keep]
+            shift, far, deep = shift[keep], far[keep], deep[keep]
         step, decrease, definite = _newton_step(point, shift, tries)
         trial = lanes.at(point.u - step.view_as(point.u))
         # rounding decides below 1e-14 of the energy: accept, the gradient is the stopping rule
