@@ -81,8 +81,10 @@ class ModelKey:
         Raises
         ------
         ProblemError
-            A score of the user's own is not known in this process, or has changed for the worse.
+            A score of the user's own is not known in this process, or has changed for the worse; or the problem came
+            with data and names a function of a module.
         """
+        problem.require_functions()
         student, teacher, length = problem.student, problem.teacher, problem.tokens.length
         return cls(
             length,
