@@ -132,6 +132,25 @@ def _check_lengths(value: Any, most: tuple[int, ...], inner: bool = False) -> No
             _check_lengths(item, most[1:], True)
 
 
+def _read_table(value: Any) -> Any:
+    """Check how large a law's table is before anything is made of it."""
+    level, size = [value], 0
+    for _ in range(_DEEPEST):
+        parts = [item for item in level if isinstance(item, list | tuple | np.ndarray)]
+        size += sum(item.size if isinstance(item, np.ndarray) else len(item) for item in parts)
+        if size > 2 * _MAX_TABLE:  # the lists on the way to its entries are at most as many
+            raise _TooLongError(f"has more than {_MAX_TABLE} entries")
+        level = [item for part in parts if not isinstance(part, np.ndarray) for item in part]
+    return _with_floats(_plain(value))
+
+
+def _with_floats(value: Any) -> Any:
+    """Turn the whole numbers of a nested table into floats, as pydantic does for typed fields."""
+    if isinstance(value, tuple):
+        return tuple(_with_floats(item) for item in value)
+    return float(value) if isinstance(value, int) and value in (0, 1) and not isinstance(value, bool) else value
+
+
 # The description of a field is what its error message says the field must be.
 _PLAIN = BeforeValidator(lambda value: _plain(value, 0))
 _Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), _PLAIN]
@@ -571,25 +590,6 @@ _LAW_KEYS = {
 def _is_nested(value: Any) -> bool:
     """Tell a list of lists from a list."""
     return isinstance(value, list | tuple) and len(value) > 0 and isinstance(value[0], list | tuple)
-
-
-def _read_table(value: Any) -> Any:
-    """Check how large a law's table is before anything is made of it."""
-    level, size = [value], 0
-    for _ in range(_DEEPEST):
-        parts = [item for item in level if isinstance(item, list | tuple | np.ndarray)]
-        size += sum(item.size if isinstance(item, np.ndarray) else len(item) for item in parts)
-        if size > 2 * _MAX_TABLE:  # the lists on the way to its entries are at most as many
-            raise _TooLongError(f"has more than {_MAX_TABLE} entries")
-        level = [item for part in parts if not isinstance(part, np.ndarray) for item in part]
-    return _with_floats(_plain(value))
-
-
-def _with_floats(value: Any) -> Any:
-    """Turn the whole numbers of a nested table into floats, as pydantic does for typed fields."""
-    if isinstance(value, tuple):
-        return tuple(_with_floats(item) for item in value)
-    return float(value) if isinstance(value, int) and value in (0, 1) and not isinstance(value, bool) else value
 
 
 def _distribution(place: str, row: Sequence[Any], count: int) -> NDArray[np.float64]:
