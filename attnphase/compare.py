@@ -291,6 +291,7 @@ def _problem(experiment: xr.Dataset, given: Problem | None) -> Problem:
             f"the problem given is not the experiment's: {name} is {shown(own)} in it and {shown(theirs)} in the"
             " experiment."
         )
+    given.require_functions()
     return given
 
 
