@@ -79,6 +79,7 @@ _MAX_TABLE = 2**18  # entries of a law's table, zeros included: 64 clusters for 
 
 # what a TOML may hold, so that a file which no problem has is not parsed for minutes
 _MOST_VALUES = 500_000  # a law's table and the clusters' means at their largest come to less
+_MOST_DOTS = 2_000  # beyond one for each value
 _VALUES_OF_ATOM = 2 * _MAX_SITES + _MAX_LENGTH + _MAX_COLUMNS
 
 _STRENGTH = 0.01  # the paper's ridge
@@ -141,6 +142,8 @@ def _read_table(value: Any) -> Any:
         if size > 2 * _MAX_TABLE:  # the lists on the way to its entries are at most as many
             raise _TooLongError(f"has more than {_MAX_TABLE} entries")
         level = [item for part in parts if not isinstance(part, np.ndarray) for item in part]
+    if any(isinstance(item, list | tuple) for item in level):
+        raise _TooLongError(f"has more than {_DEEPEST} lists in one another")
     return _with_floats(_plain(value))
 
 
@@ -1943,8 +1946,7 @@ class DataProblem(Problem):
         return super().from_dict(data)
 
     def _may_look_up(self, name: str) -> bool:
-        # what is neither "module:function" nor a registered name is a formula
-        return not (":" in name or (name.isidentifier() and name != "z"))
+        return ":" not in name and not name.isidentifier()  # what is no formula is of a module, or registered
 
     def require_functions(self) -> None:
         """Refuse functions of modules.
@@ -2092,6 +2094,8 @@ def _parse_toml(text: str) -> dict[str, Any]:
     if values > _MOST_VALUES + _VALUES_OF_ATOM * atoms:
         raise ProblemError("problem", f"The TOML holds about {values} values, more than any problem has.")
     try:
+        if text.count(".") > values + _MOST_DOTS:  # names in names without end take the parser hours
+            raise RecursionError
         return tomllib.loads(text)
     except RecursionError:
         raise ProblemError("problem", "The TOML is nested too deeply to be a problem.") from None
@@ -2172,6 +2176,8 @@ def _unknown_key(owner: type, place: str, key: str) -> ProblemError:
 
 def _shown(value: Any) -> str:
     """Return a value as TOML would have it, short enough for a message."""
+    if isinstance(value, list | tuple) or getattr(value, "ndim", 0):
+        value = value[:20]  # more than are shown
     if not isinstance(value, bool | str):
         return shown(_as_lists(_plain(value, 2)))
     text = json.dumps(value, ensure_ascii=False)
