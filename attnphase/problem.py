@@ -135,11 +135,10 @@ def _check_lengths(value: Any, most: tuple[int, ...], inner: bool = False) -> No
 
 def _read_table(value: Any) -> Any:
     """Check how large a law's table is before anything is made of it."""
-    level, size = [value], 0
+    level = [value]
     for _ in range(_DEEPEST):
         parts = [item for item in level if isinstance(item, list | tuple | np.ndarray)]
-        size += sum(item.size if isinstance(item, np.ndarray) else len(item) for item in parts)
-        if size > 2 * _MAX_TABLE:  # the lists on the way to its entries are at most as many
+        if sum(item.size if isinstance(item, np.ndarray) else len(item) for item in parts) > _MAX_TABLE:
             raise _TooLongError(f"has more than {_MAX_TABLE} entries")
         level = [item for part in parts if not isinstance(part, np.ndarray) for item in part]
     if any(isinstance(item, list | tuple) for item in level):
