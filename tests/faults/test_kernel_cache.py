@@ -217,11 +217,17 @@ def test_a_cache_in_a_folder_that_others_may_write_to_is_refused(tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    ("group", "members", "private"),
-    [("ana", [], True), ("ana", ["ana"], True), ("ana", ["ana", "bo"], False), ("physics", [], False)],
+    ("group", "members", "other", "private"),
+    [
+        ("ana", [], 0, True),
+        ("ana", ["ana"], 0, True),
+        ("ana", ["ana", "bo"], 0, False),
+        ("physics", [], 0, False),
+        ("ana", [], 1, False),
+    ],
 )
-def test_only_a_group_of_ones_own_may_write_to_the_folders_above(tmp_path, monkeypatch, group, members, private):
-    own = tmp_path.stat().st_gid
+def test_only_a_group_of_ones_own_may_write_to_the_folders_above(tmp_path, monkeypatch, group, members, other, private):
+    own = tmp_path.stat().st_gid + other
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="ana", pw_gid=own))
     monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name=group, gr_mem=members))
     monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path / "above" / "mine"))
