@@ -94,11 +94,14 @@ def test_what_is_no_regular_file_is_refused(tmp_path, monkeypatch, read, kind, w
 
 
 def test_what_becomes_a_pipe_after_it_was_looked_at_is_not_waited_for(tmp_path, monkeypatch):
-    path = tmp_path / "it"
+    path, fault, looks = tmp_path / "it", inputs._fault, []
+
+    def second_look(*args):
+        looks.append(args)
+        return fault(*args) if len(looks) > 1 else None
+
     os.mkfifo(path)
-    (tmp_path / "file").touch()
-    looked = (tmp_path / "file").stat()
-    monkeypatch.setattr(inputs.os, "stat", lambda name: looked)
+    monkeypatch.setattr(inputs, "_fault", second_look)
     with pytest.raises(LookupError, match="this is a pipe"):
         read_input(path, "TOML file", 100, of_sentence)
 
