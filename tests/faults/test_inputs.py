@@ -6,6 +6,7 @@ import signal
 import socket
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import netCDF4
 import numpy as np
@@ -197,14 +198,16 @@ class Sized:
         return self.length
 
 
+ONE: Any = [{}]  # a cluster as in a TOML
+
 LISTS = {
     "tokens.sigma": (lambda v: Tokens(length=16, sigma=v), [0.3], 16),
     "tokens.clusters": (lambda v: Tokens(kind="mixture", clusters=v), [{"sigma": 0.4}], 64),
     "tokens.clusters.mean": (lambda v: Cluster(mean=v), [0.3], 64),
     "tokens.law.weights": (lambda v: Law(weights=v), [0.01], 64),
     "tokens.law.transition": (lambda v: Law(kind="markov", transition=v), [[0.1] * 64], 64),
-    "tokens.mean_positions": (lambda v: Tokens(kind="mixture", length=16, clusters=[{}], mean_positions=v), [[]], 16),
-    "tokens.mean_teacher": (lambda v: Tokens(kind="mixture", clusters=[{}], mean_teacher=v), [[]], 16),
+    "tokens.mean_positions": (lambda v: Tokens(kind="mixture", length=16, clusters=ONE, mean_positions=v), [[]], 16),
+    "tokens.mean_teacher": (lambda v: Tokens(kind="mixture", clusters=ONE, mean_teacher=v), [[]], 16),
     "positions.gram": (lambda v: Positions(gram=v), [[0.0] * 16], 16),
     "positions.teacher": (lambda v: Positions(teacher=v), [[0.1] * 16], 16),
     "teacher.mixing": (lambda v: Teacher(mixing=v), [[0.1] * 16], 16),
@@ -217,8 +220,9 @@ LISTS = {
 }  # fmt: skip
 
 
-def atom(**values):
-    return Tokens(spectrum=[{"weight": 1.0, "variances": [0.2, 0.3], **values}])
+def atom(**values: Any):
+    spectrum: Any = [{"weight": 1.0, "variances": [0.2, 0.3], **values}]
+    return Tokens(spectrum=spectrum)
 
 
 @pytest.mark.parametrize("name", LISTS)
@@ -247,8 +251,9 @@ def test_tables_are_not_looked_into_if_one_side_is_too_long(value):
 
 
 def test_an_array_of_too_many_dimensions_is_not_looked_into():
+    deep: Any = np.broadcast_to(0.5, (2, 2, 10**15))
     with pytest.raises(ProblemError, match=r"teacher\.mixing must be .* is \[0\.5, 0\.5, .*\.\.\.\]\."):
-        Teacher(mixing=np.broadcast_to(0.5, (2, 2, 10**15)))
+        Teacher(mixing=deep)
 
 
 @pytest.mark.parametrize(
@@ -332,7 +337,8 @@ def test_the_largest_law_and_the_longest_comment_are_parsed(monkeypatch):
 
 
 def test_a_value_is_shown_in_short_and_not_looked_through():
-    for value in (Untouched(range(10**6)), np.arange(10**6)):
+    values: list[Any] = [Untouched(range(10**6)), np.arange(10**6)]
+    for value in values:
         with pytest.raises(
             ProblemError, match=r"teacher\.omega must be a number from 0 to 1, but it is \[0, .*\.\.\.\]"
         ):

@@ -6,7 +6,9 @@ import importlib
 import io
 import pickle
 import sys
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,13 +83,16 @@ def own_scores():
 
 def a_point(problem, alpha, branch):
     """A point with believable numbers."""
+    nothing: Any = None  # datasets do not hold restart information
     sizes = {"token": 2, "row": 1, "col": 1, "teacher": 1}
     slope = {"semantic": 0.5, "positional": 0.4}[branch]
-    values = {v.name: np.full([sizes[dim] for dim in v.dims], slope / (1 + alpha)) for v in POINT_VARIABLES if v.dims}
+    values: dict[str, Any] = {
+        v.name: np.full([sizes[dim] for dim in v.dims], slope / (1 + alpha)) for v in POINT_VARIABLES if v.dims
+    }
     scalars = [v.name for v in POINT_VARIABLES if not v.dims and v.has_stderr]
     values |= dict.fromkeys(scalars, slope / (1 + alpha)) | {"unsolved_nodes": 0, "free_energy_gap": 1e-11}
     errors = {name: 0.01 * value for name, value in values.items()}
-    return BranchPoint(problem, alpha, branch, values, errors, Status.converged, 1e-9, 17, "sobol", 1024, None)
+    return BranchPoint(problem, alpha, branch, values, errors, Status.converged, 1e-9, 17, "sobol", 1024, nothing)
 
 
 def theory(problem):
@@ -140,12 +145,12 @@ def test_no_reader_imports_what_a_dataset_names(planted, tmp_path, problem, fits
         made = {name: rewritten(ds, ds.attrs["problem"], "0123456789abcdef") for name, ds in made.items()}
     for name, ds in made.items():
         ds.to_netcdf(tmp_path / f"{name}.nc")
-        for read, what in ((validate_dataset, ds), (load_dataset, tmp_path / f"{name}.nc")):
+        for read in (partial(validate_dataset, ds), partial(load_dataset, tmp_path / f"{name}.nc")):
             if fits:
-                assert read(what).attrs["problem"] == problem.to_toml()
+                assert read().attrs["problem"] == problem.to_toml()
             else:
                 with pytest.raises(DatasetError, match='"problem_hash" does not belong to "problem"'):
-                    read(what)
+                    read()
         if fits:
             save_dataset(ds, tmp_path / f"{name}.nc", force=True)
     for options in ((), ("--figure", tmp_path / "c.png")):
@@ -374,8 +379,9 @@ def test_a_comparison_takes_the_users_own_problem(planted, tmp_path, reached, na
 
 def test_a_comparison_refuses_what_is_no_problem(reached):
     data = SimpleNamespace(theory=theory(PAPER), runs=runs(PAPER))
+    text: Any = PAPER.to_toml()
     with pytest.raises(ProblemError, match="problem must be a Problem"):
-        ap.compare(data.theory, data.runs, problem=PAPER.to_toml())
+        ap.compare(data.theory, data.runs, problem=text)
     for problem in (None, PAPER):
         with pytest.raises(CompareError, match="reached"):
             ap.compare(data.theory, data.runs, problem=problem)
