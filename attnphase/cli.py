@@ -527,11 +527,27 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
 @main.command()
 @click.argument("theory", type=click.Path(path_type=Path))
 @click.argument("experiment", type=click.Path(path_type=Path))
+@click.option(
+    "--problem",
+    "problem_file",
+    type=click.Path(path_type=Path),
+    help="The experiment's problem, where it names a function of a module.",
+)
+@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of that problem.")
 @click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the comparison, .png or .pdf.")
 @_force
 @_json
 @_quiet
-def compare(theory: Path, experiment: Path, figure_file: Path | None, force: bool, as_json: bool, quiet: bool) -> int:
+def compare(
+    theory: Path,
+    experiment: Path,
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    figure_file: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Hold experiments against theory, in standard errors.
 
     With several dimensions in the experiment, a correction b/d is fitted and its limit compared.
@@ -541,7 +557,8 @@ def compare(theory: Path, experiment: Path, figure_file: Path | None, force: boo
 
     if figure_file is not None:
         check_output(figure_file, force)
-    comparison = compare_datasets(load_dataset(theory), load_dataset(experiment))
+    problem = _problem(problem_file, changes) if problem_file is not None or changes else None
+    comparison = compare_datasets(load_dataset(theory), load_dataset(experiment), problem=problem)
     if figure_file is not None:
         from attnphase.figures import comparison_figure, save_figure
 

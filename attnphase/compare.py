@@ -10,13 +10,15 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from attnphase.arguments import instance, shown
 from attnphase.compiled import kernels_for
-from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, validate_dataset
+from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, problem_of, validate_dataset
 from attnphase.errors import CompareError
 from attnphase.fixed_point import Status
 from attnphase.prior import Prior
@@ -221,7 +223,7 @@ def _z(value: float) -> str:
     return f"{value:+.1f}" if math.isfinite(value) else "–"
 
 
-def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
+def compare(theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | None = None) -> Comparison:
     """Hold experiments against theory.
 
     Parameters
@@ -231,6 +233,9 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
         and the experiment's sample complexities on its grid.
     experiment : xarray.Dataset
         Schema ``experiments``, from `attnphase.simulate`.
+    problem : Problem, optional
+        The experiment's problem.  It is needed where a score or a proximal operator is a function of a module, which is
+        not imported because a dataset names it.
 
     Returns
     -------
@@ -240,7 +245,8 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
     Raises
     ------
     CompareError
-        The two belong to different problems, or the theory lacks a branch or a sample complexity.
+        The two belong to different problems, or the theory lacks a branch or a sample complexity; `problem` is another
+        than the experiment's, or it is needed and was not given.
     DatasetError
         One of them does not follow its schema.
     """
@@ -250,7 +256,7 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
         validate_dataset(ds)
         if ds.attrs["schema"] != kind:
             raise CompareError(f'the {what} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')
-    problem = Problem.from_toml(str(experiment.attrs["problem"]))
+    problem = _problem(experiment, problem)
     missing = [name for name in ("start", "dimension", "alpha", "seed") if name not in experiment["status"].dims]
     if missing:
         experiment = experiment.expand_dims(missing)
@@ -267,9 +273,40 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
     return Comparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
 
 
+def _problem(experiment: xr.Dataset, given: Problem | None) -> Problem:
+    """The experiment's problem, with functions that may be looked up."""
+    recorded = problem_of(experiment)
+    if given is None:
+        for name, value in recorded.imports.items():
+            raise CompareError(
+                f'the experiment\'s {name} is "{value}", a function of a module, which is not imported because a'
+                " dataset names it: give the problem yourself, with problem=... (--problem problem.toml)."
+            )
+        return recorded
+    if instance("problem", given, Problem).hash != recorded.hash:
+        name, own, theirs = next(
+            _differences(given.to_dict(), recorded.to_dict()), ("its hash", given.hash, recorded.hash)
+        )
+        raise CompareError(
+            f"the problem given is not the experiment's: {name} is {shown(own)} in it and {shown(theirs)} in the"
+            " experiment."
+        )
+    given.require_functions()
+    return given
+
+
+def _differences(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any, Any]]:
+    """Fields in which two problems differ, with their values."""
+    for section in sorted({*a, *b}):
+        left, right = a.get(section, {}), b.get(section, {})
+        for key in sorted({*left, *right}):
+            if not _equal(left.get(key), right.get(key)):
+                yield f"{section}.{key}", left.get(key), right.get(key)
+
+
 def _same_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
     """The theory at the experiment's problem; what only the quadrature depends on may differ."""
-    base = Problem.from_toml(str(theory.attrs["problem"])).to_dict()
+    base = problem_of(theory).to_dict()
     own = problem.to_dict()
     for name in [str(name) for name in theory["status"].dims if name not in ("branch", "alpha")]:
         section, _, key = str(theory[name].attrs.get("field", "")).partition(".")
@@ -285,14 +322,11 @@ def _same_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
         base[section][key] = wanted
     base.pop("integration", None)
     own.pop("integration", None)
-    for section in sorted({*base, *own}):
-        left, right = base.get(section, {}), own.get(section, {})
-        for key in sorted({*left, *right}):
-            if not _equal(left.get(key), right.get(key)):
-                raise CompareError(
-                    f"theory and experiment are of different problems: {section}.{key} is {left.get(key)!r} in the"
-                    f" theory and {right.get(key)!r} in the experiment."
-                )
+    for name, left, right in _differences(base, own):
+        raise CompareError(
+            f"theory and experiment are of different problems: {name} is {left!r} in the theory and {right!r} in the"
+            " experiment."
+        )
     return theory
 
 

@@ -2,22 +2,26 @@
 
 A kernel lives in a folder named after a hash of everything it is made from.  The folder is built aside and moved into
 place whole, with a manifest of checksums; on every load the checksums are verified, and a folder that does not match
-is removed and built again.  This is the only module of `attnphase` that imports SymPy, and only to build.
+is removed and built again.  The checksums are against damage; against other users stands who owns a file and who may
+write to it, from the root folder on.  This is the only module of `attnphase` that imports SymPy, and only to build.
 """
 
 from __future__ import annotations
 
+import atexit
+import errno
 import hashlib
 import importlib.util
 import json
 import os
+import secrets
 import shutil
 import stat
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -49,6 +53,8 @@ __all__ = [
 ]
 
 _MANIFEST = "manifest.json"
+_UID_MAP, _OVERFLOW = Path("/proc/self/uid_map"), Path("/proc/sys/kernel/overflowuid")
+_MOST_LINKS = 40  # as Linux has it
 _MAPS = ("ridge", "separable")
 _NEWTON = Path(__file__).with_name("newton.py")
 _ENTRIES = {
@@ -81,8 +87,10 @@ class ModelKey:
         Raises
         ------
         ProblemError
-            A score of the user's own is not known in this process, or has changed for the worse.
+            A score of the user's own is not known in this process, or has changed for the worse; or the problem came
+            with data and names a function of a module.
         """
+        problem.require_functions()
         student, teacher, length = problem.student, problem.teacher, problem.tokens.length
         return cls(
             length,
@@ -356,6 +364,9 @@ class SampleKernels:
     folder: Path
 
 
+# --------------------------------------------------------------------------------------------------------- the cache
+
+
 def cache_directory() -> Path:
     """The user's own kernel cache, created with mode 0700.
 
@@ -365,13 +376,12 @@ def cache_directory() -> Path:
     Raises
     ------
     CacheError
-        The folder belongs to someone else.
+        Another user owns the folder or one on the way to it, or could have written to it; the sentence names it.
     """
-    # a folder of its own, so that only this one is made private
+    # a folder of its own, so that only this one must be private
     path = Path(os.environ.get("ATTNPHASE_CACHE_DIR") or platformdirs.user_cache_path("attnphase")) / "kernels"
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _require_private(path)
+        path = _own_folder(path)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
@@ -381,21 +391,117 @@ def cache_directory() -> Path:
 
 @lru_cache
 def _temporary_cache(wanted: str, reason: str) -> Path:
-    path = Path(tempfile.mkdtemp(prefix="attnphase-"))
+    path = _own_folder(Path(tempfile.mkdtemp(prefix="attnphase-")))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
     warnings.warn(f"kernel cache {wanted} is not usable ({reason}): compiling into {path} for this run", stacklevel=2)
     return path
 
 
-def _require_private(path: Path) -> None:
-    if not hasattr(os, "getuid"):
-        return  # no POSIX owners: the platform's user folder is private
-    info = path.stat()
-    if info.st_uid != os.getuid():
+def _own_folder(path: Path) -> Path:
+    """A folder that nobody else could have written to, made if it is not there; the way to it without links.
+
+    Raises
+    ------
+    CacheError
+        Somebody else could, here or at one of the folders and links on the way.
+    OSError
+        It cannot be made, or is no folder.
+    """
+    path = path.absolute()
+    if not hasattr(os, "getuid"):  # no POSIX owners: the platform's user folder is private
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+    here, rest, links = Path(path.anchor), list(path.parts[1:]), 0
+    _require_owner(path, here)
+    _require_trusted(path, here)
+    while rest:
+        name = rest.pop(0)
+        if name == "..":
+            here = here.parent
+            continue
+        step = here / name
+        if not os.path.lexists(step):
+            with suppress(FileExistsError):
+                step.mkdir(mode=0o700)
+        _require_owner(path, step)
+        if not step.is_symlink():
+            here = step
+            if rest:
+                _require_trusted(path, here)
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        target = step.readlink()
+        rest = [*target.parts[bool(target.anchor) :], *rest]
+        here = Path(target.anchor) if target.anchor else here
+    if not here.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if not _ours_alone(here):
         raise CacheError(
-            f"kernel cache {path} belongs to another user: set ATTNPHASE_CACHE_DIR to a folder of your own"
+            f"kernel cache {here}: others could have written to it, and what lies there is machine code: remove it, or"
+            " set ATTNPHASE_CACHE_DIR to a folder of your own."
         )
-    if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        path.chmod(info.st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
+    return here
+
+
+def _require_owner(path: Path, step: Path) -> None:
+    owner = step.lstat().st_uid
+    if owner not in _trusted_users():
+        where = "it" if step == path else step
+        raise CacheError(
+            f"kernel cache {path}: {where} belongs to another user (number {owner}), who could change what is run from"
+            " there: set ATTNPHASE_CACHE_DIR to a folder of your own."
+        )
+
+
+def _require_trusted(path: Path, step: Path) -> None:
+    """Refuse a folder on the way to the cache in which somebody else could put another in its place."""
+    info = step.lstat()
+    # in a sticky folder, such as /tmp, nobody renames what is another's
+    if _others_may_write(info) and not info.st_mode & stat.S_ISVTX:
+        mend = f"run chmod go-w {step}, or " if info.st_uid == os.getuid() else ""
+        raise CacheError(
+            f"kernel cache {path}: others may write to {step}, and so change what is run from there: {mend}set"
+            " ATTNPHASE_CACHE_DIR to a folder of your own."
+        )
+
+
+def _trusted_users() -> set[int]:
+    """The user himself, and root, who can do everything anyway."""
+    users = {0, os.getuid()}
+    with suppress(OSError):
+        # in a container whose users have no root, the machine's root shows as nobody
+        if not any(line.split()[0] == "0" for line in _UID_MAP.read_text(encoding="ascii").splitlines()):
+            users.add(int(_OVERFLOW.read_text(encoding="ascii")))
+    return users
+
+
+def _others_may_write(info: os.stat_result) -> bool:
+    if info.st_mode & stat.S_IWGRP and not _private_group(info.st_gid):
+        return True
+    return bool(info.st_mode & stat.S_IWOTH)
+
+
+def _private_group(group: int) -> bool:
+    """Whether a group is the user's own, as where new files are group-writable by default: named like him, only him."""
+    import grp
+    import pwd
+
+    try:
+        user, entry = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return user.pw_gid == group and entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name}
+
+
+def _ours_alone(path: Path) -> bool:
+    """Whether a file or folder of the cache, not a link, can have been written by nobody else."""
+    if not hasattr(os, "getuid"):
+        return True
+    info = path.lstat()
+    mine = info.st_uid in _trusted_users() and not info.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return mine and (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode))
 
 
 def kernels_for(problem: Problem) -> Kernels:
@@ -444,13 +550,63 @@ def _load_sample_kernels(key: ModelKey) -> SampleKernels:
 def _built(key: Any) -> Iterator[Path]:
     """The kernel's intact folder in the cache, which no other process changes meanwhile."""
     root = cache_directory()
-    name = _fingerprint(key)
-    folder = root / name
-    with filelock.FileLock(root / f"{name}.lock"):
+    folder = root / _fingerprint(key)
+    lock = _lock_file(folder)
+    with _lock(lock):
         if not _intact(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+            _sweep(root, lock)
             _build(key, folder)
         yield folder
+
+
+def _lock(path: Path, timeout: float = -1) -> filelock.BaseFileLock:
+    """A lock of the cache."""
+    if os.path.lexists(path) and not _ours_alone(path):
+        path.unlink(missing_ok=True)
+    return filelock.FileLock(path, timeout=timeout, mode=0o600)
+
+
+def _lock_file(folder: Path) -> Path:
+    """The lock of a kernel's folder, or of one put aside; it is shared with a sixteenth of the others.
+
+    One lock for each kernel would leave a file for each, which could not be removed safely: who waits for a lock holds
+    the file that is no longer there.
+    """
+    return folder.with_name(f"lock-{folder.name.lstrip('.k')[:1]}")
+
+
+def _remove(folder: Path) -> None:
+    """Take a kernel's folder away, also one in which others have files that cannot be removed."""
+    if not os.path.lexists(folder):
+        return
+    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    folder.rename(aside)
+    _remove_aside(aside)
+
+
+def _remove_aside(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sweep(root: Path, held: Path) -> None:
+    """Remove what killed processes left: folders that nobody builds in, and an earlier version's locks.
+
+    Parameters
+    ----------
+    held : Path
+        The lock that this process holds.
+    """
+    for path in root.glob(".k*.*"):
+        lock = _lock_file(path)
+        with suppress(filelock.Timeout), nullcontext() if lock == held else _lock(lock, timeout=0):
+            _remove_aside(path)
+    for path in root.glob("k*.lock"):
+        with suppress(filelock.Timeout), _lock(path, timeout=0):
+            path.unlink(missing_ok=True)
 
 
 def _fingerprint(key: Any) -> str:
@@ -480,7 +636,10 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def _intact(folder: Path) -> bool:
+    """Whether all of a kernel is there, and nobody else can have written any of it."""
     try:
+        if not all(_ours_alone(path) for path in (folder, *folder.rglob("*"))):
+            return False
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
@@ -508,6 +667,8 @@ def _build(key: Any, folder: Path) -> None:
         # compiles, which writes the machine code beside the source
         _import(aside / "local_problem.py", folder.name)
         (aside / _MANIFEST).write_text(json.dumps(_checksums(aside), indent=1), encoding="utf-8")
+        for path in aside.rglob("*"):  # the user's umask may let his group write
+            path.chmod(path.stat().st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
         aside.rename(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
@@ -538,6 +699,8 @@ def _load(folder: Path, name: str) -> Kernels:
 
 
 def _import(path: Path, kernel: str) -> ModuleType:
+    from numba.core import config
+
     # Numba's cached code holds the module's name, so it must not depend on the folder it was built in
     name = f"attnphase_generated_{kernel}_{path.stem}"
     specification = importlib.util.spec_from_file_location(name, path)
@@ -545,10 +708,13 @@ def _import(path: Path, kernel: str) -> ModuleType:
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module
-    written = sys.dont_write_bytecode
+    written, elsewhere = sys.dont_write_bytecode, getattr(config, "CACHE_DIR", "")
     sys.dont_write_bytecode = True  # a .pyc would not be in the manifest
+    # machine code lies beside its source, whatever NUMBA_CACHE_DIR says: nobody looks at who may write there
+    setattr(config, "CACHE_DIR", "")  # noqa: B010, Numba makes its settings as it is imported
     try:
         specification.loader.exec_module(module)
     finally:
         sys.dont_write_bytecode = written
+        setattr(config, "CACHE_DIR", elsewhere)  # noqa: B010
     return module

@@ -12,7 +12,7 @@ import operator
 import os
 import platform
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -22,13 +22,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import netCDF4
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.fixed_point import Status
-from attnphase.problem import Problem
+from attnphase.inputs import LARGEST_BINARY, check_input
+from attnphase.problem import DataProblem, Problem
 
 if TYPE_CHECKING:
     from attnphase.solve import BranchPoint
@@ -56,6 +58,7 @@ __all__ = [
     "from_thresholds",
     "load_dataset",
     "overlap_size",
+    "problem_of",
     "save_dataset",
     "schema_markdown",
     "spacing",
@@ -743,7 +746,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
         One sentence that names the variable or the attribute.
     """
     kind = _check_attributes(ds)
-    problem = Problem() if kind == "histogram" else _check_problem(ds)
+    problem = Problem() if kind == "histogram" else problem_of(ds)
     leading = _check_coordinates(ds, kind)
     variables = SCHEMAS[kind]
     if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
@@ -784,17 +787,25 @@ def _check_attributes(ds: xr.Dataset) -> str:
     return ds.attrs["schema"]
 
 
-def _check_problem(ds: xr.Dataset) -> Problem:
+def problem_of(ds: xr.Dataset) -> DataProblem:
+    """The problem of a dataset, which imports no module and opens no file that the dataset names.
+
+    Raises
+    ------
+    DatasetError
+        It has none, its hash belongs to another, or it is no problem.
+    """
     for name in _PROBLEM_ATTRIBUTES:
         if name not in ds.attrs:
             raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
     try:
-        problem = Problem.from_toml(str(ds.attrs["problem"]))
+        return Problem.from_data(str(ds.attrs["problem"]), str(ds.attrs["problem_hash"]))
     except ProblemError as error:
+        if error.field == "problem_hash":
+            raise DatasetError(
+                'global attribute "problem_hash" does not belong to "problem": one of them was changed.'
+            ) from None
         raise DatasetError(f'global attribute "problem" is not a problem: {error}') from None
-    if problem.hash != ds.attrs["problem_hash"]:
-        raise DatasetError('global attribute "problem_hash" does not belong to "problem": one of them was changed.')
-    return problem
 
 
 def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
@@ -1019,8 +1030,13 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     DatasetError
         The file cannot be read, is truncated, is not netCDF, or does not follow the schema.
     """
-    path = Path(path)
-    with _reading(path):
+
+    def refuse(sentence: str) -> DatasetError:
+        return DatasetError(f"{path}: {sentence}")
+
+    path = check_input(path, "netCDF file", LARGEST_BINARY, refuse)
+    with _reading(refuse):
+        _check_content(path, refuse)
         ds = xr.load_dataset(path, engine="netcdf4")
         ds = ds.drop_encoding()
     for name in ds.coords:
@@ -1033,19 +1049,22 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(refuse: Callable[[str], DatasetError]) -> Iterator[None]:
     try:
-        with path.open("rb"):
-            pass
         yield
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: there is no such file; check its name.") from None
-    except IsADirectoryError:
-        raise DatasetError(f"{path}: this is a folder; name a netCDF file in it.") from None
-    except PermissionError:
-        raise DatasetError(f"{path}: the file may not be read; change its permissions.") from None
+    except DatasetError:
+        raise
     except (OSError, RuntimeError, ValueError) as error:  # what netCDF4 and xarray raise for a damaged file
-        raise DatasetError(f"{path}: this is not a netCDF file, or it is truncated or damaged ({error}).") from None
+        raise refuse(f"this is not a netCDF file, or it is truncated or damaged ({error}).") from None
+
+
+def _check_content(path: Path, refuse: Callable[[str], DatasetError]) -> None:
+    """Refuse variables that fill no file but would fill the memory: what was never written takes no place."""
+    with netCDF4.Dataset(path) as file:
+        sizes = {name: 8 * math.prod(variable.shape) for name, variable in file.variables.items()}
+    if sum(sizes.values()) > LARGEST_BINARY:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise refuse(f'variable "{largest}" has {sizes[largest] // 8} entries, more than can be held in memory.')
 
 
 def to_json(ds: xr.Dataset) -> str:

@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 _STYLE: Any = {
+    "text.usetex": False,  # labels come from datasets, and TeX can read files and write them
     "font.family": "serif",
     "font.serif": ["STIXGeneral"],
     "mathtext.fontset": "stix",

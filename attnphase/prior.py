@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attnphase.compiled import Kernels, Maps
 from attnphase.overlaps import Conjugates, Overlaps
 from attnphase.problem import Problem
-from attnphase.row_problem import RowRegularizer, gaussian_nodes, row_regularizer
+from attnphase.row_problem import RowRegularizer, gaussian_nodes, problem_rows
 from attnphase.spectrum import Spectrum
 
 __all__ = ["Prior"]
@@ -49,7 +49,7 @@ class Prior:
         """The prior of a problem; `spectrum` replaces the problem's own."""
         regularizer = problem.regularizer
         ridge = regularizer.kind == "ridge"
-        rows = None if ridge else row_regularizer(regularizer, problem.columns)
+        rows = None if ridge else problem_rows(problem)
         strength = float(regularizer.strength) if ridge else rows.ridge if rows else 0.0
         return cls(kernels, spectrum or Spectrum.of(problem), strength, rows)
 

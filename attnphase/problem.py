@@ -20,7 +20,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import field, fields, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -34,10 +34,14 @@ from pydantic.dataclasses import dataclass
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+from attnphase.arguments import shown
 from attnphase.errors import ProblemError
+from attnphase.inputs import LARGEST_TEXT, read_input
 
 __all__ = [
+    "MAX_ATOMS",
     "Cluster",
+    "DataProblem",
     "Integration",
     "Law",
     "Loss",
@@ -62,9 +66,21 @@ SHIPPED_SCORES = ("softmax", "linear", "relu", "sigmoid", "softmax1")
 MAX_CONFIGURATIONS = 4096
 """Limit of the choices of a cluster for every token that have a probability above 0."""
 
+MAX_ATOMS = 65536
+"""Limit of the atoms of a spectrum."""
+
+_MAX_LENGTH = 16  # tokens
+_MAX_RANK = 8
 _MAX_MEAN_DIRECTIONS = 64
 _MAX_CLUSTERS = 64
-_MAX_ATOMS = 65536
+_MAX_SITES = _MAX_LENGTH * _MAX_CLUSTERS
+_MAX_COLUMNS = 2 * _MAX_RANK  # of the teacher, the value matrix's included
+_MAX_TABLE = 2**18  # entries of a law's table, zeros included: 64 clusters for each of three tokens
+
+# what a TOML may hold, so that a file which no problem has is not parsed for minutes
+_MOST_VALUES = 500_000  # a law's table and the clusters' means at their largest come to less
+_MOST_DOTS = 2_000  # beyond one for each value
+_VALUES_OF_ATOM = 2 * _MAX_SITES + _MAX_LENGTH + _MAX_COLUMNS
 
 _STRENGTH = 0.01  # the paper's ridge
 _REPR_FIELDS = 6  # fields that a problem's line shows
@@ -73,17 +89,73 @@ _RELATIVE_TOLERANCE = 1e-9
 """How far a Gram matrix may be from symmetric and positive semidefinite, and weights from 1."""
 
 
-def _plain(value: Any) -> Any:
-    """Turn lists and NumPy values into tuples and Python numbers, and -0.0 into 0.0."""
+_DEEPEST = _MAX_LENGTH  # levels of lists in lists that a value may have
+
+
+def _plain(value: Any, depth: int = _DEEPEST) -> Any:
+    """Turn lists and NumPy values into tuples and Python numbers, and -0.0 into 0.0.
+
+    Lists nested deeper than `depth` stay as they are, and are refused where a number must be.
+    """
     if isinstance(value, np.ndarray | np.generic):
+        if value.ndim > depth:
+            return value
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
+        return tuple(_plain(item, depth - 1) for item in value) if depth else value
     return value + 0.0 if isinstance(value, float) else value
 
 
+class _TooLongError(ValueError):
+    """A list that is too long, whatever is in it; the text is the end of a sentence."""
+
+
+def _lists(*most: int) -> BeforeValidator:
+    """Check how long lists in lists are, level by level, before anything in them is looked at; then `_plain`."""
+
+    def validate(value: Any) -> Any:
+        _check_lengths(value, most)
+        return _plain(value, len(most))
+
+    return BeforeValidator(validate)
+
+
+def _check_lengths(value: Any, most: tuple[int, ...], inner: bool = False) -> None:
+    if isinstance(value, np.ndarray):
+        shape = value.shape
+    else:
+        shape = (len(value),) if isinstance(value, Sized) and not isinstance(value, str | Mapping) else ()
+    for level, (length, limit) in enumerate(zip(shape, most, strict=False)):
+        if length > limit:
+            what = f"has a list of {length}" if inner or level else f"has {length}"
+            raise _TooLongError(f"{what} entries, more than {limit}")
+    if isinstance(value, list | tuple) and len(most) > 1:
+        for item in value:
+            _check_lengths(item, most[1:], True)
+
+
+def _read_table(value: Any) -> Any:
+    """Check how large a law's table is before anything is made of it."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        parts = [item for item in level if isinstance(item, list | tuple | np.ndarray)]
+        if sum(item.size if isinstance(item, np.ndarray) else len(item) for item in parts) > _MAX_TABLE:
+            raise _TooLongError(f"has more than {_MAX_TABLE} entries")
+        level = [item for part in parts if not isinstance(part, np.ndarray) for item in part]
+    if any(isinstance(item, list | tuple) for item in level):
+        raise _TooLongError(f"has more than {_DEEPEST} lists in one another")
+    return _with_floats(_plain(value))
+
+
+def _with_floats(value: Any) -> Any:
+    """Turn the whole numbers of a nested table into floats, as pydantic does for typed fields."""
+    if isinstance(value, tuple):
+        return tuple(_with_floats(item) for item in value)
+    return float(value) if isinstance(value, int) and value in (0, 1) and not isinstance(value, bool) else value
+
+
 # The description of a field is what its error message says the field must be.
-_PLAIN = BeforeValidator(_plain)
+_PLAIN = BeforeValidator(lambda value: _plain(value, 0))
 _Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), _PLAIN]
 _Sigma = Annotated[float, Strict(), Field(ge=1e-6, le=1e6, allow_inf_nan=False), _PLAIN]
 _Variance = Annotated[float, Strict(), Field(ge=0, le=1e12, allow_inf_nan=False), _PLAIN]
@@ -168,22 +240,22 @@ class SpectrumAtom:
     variances: Annotated[
         tuple[_Variance, ...],
         Field(description="a list of numbers from 0 to 1e12, one for each token"),
-        _PLAIN,
+        _lists(_MAX_SITES),
     ]
     positions: Annotated[
         tuple[_Coordinate, ...] | None,
         Field(description="a list of numbers from -1e12 to 1e12, one for each token"),
-        _PLAIN,
+        _lists(_MAX_LENGTH),
     ] = None
     means: Annotated[
         tuple[_Coordinate, ...] | None,
         Field(description="a list of numbers from -1e12 to 1e12, one for each cluster of each token"),
-        _PLAIN,
+        _lists(_MAX_SITES),
     ] = None
     teacher: Annotated[
         tuple[_Coordinate, ...] | None,
         Field(description="a list of numbers from -1e12 to 1e12, one for each column of the teacher"),
-        _PLAIN,
+        _lists(_MAX_COLUMNS),
     ] = None
 
 
@@ -224,7 +296,7 @@ class SpectrumLaw:
     variance: Annotated[
         _Level | tuple[_Level, ...] | None,
         Field(description="a number from 1e-12 to 1e12, or a list with one for each token"),
-        _PLAIN,
+        _lists(_MAX_SITES),
     ] = None
     exponent: Annotated[
         Annotated[float, Strict(), Field(ge=0, le=20, allow_inf_nan=False)] | None,
@@ -239,7 +311,7 @@ class SpectrumLaw:
     variances: Annotated[
         Annotated[tuple[_Variance, ...], Field(min_length=2, max_length=2)] | None,
         Field(description="a list of two numbers from 0 to 1e12"),
-        _PLAIN,
+        _lists(2),
     ] = None
     fraction: Annotated[
         Annotated[float, Strict(), Field(gt=0, lt=1, allow_inf_nan=False)] | None,
@@ -339,7 +411,7 @@ class Cluster:
     mean: Annotated[
         tuple[_Coordinate, ...],
         Field(max_length=_MAX_MEAN_DIRECTIONS, description="a list of at most 64 numbers from -1e12 to 1e12"),
-        _PLAIN,
+        _lists(_MAX_MEAN_DIRECTIONS),
     ] = ()
 
 
@@ -384,12 +456,12 @@ class Law:
         ]
         | None,
         Field(description="a list of probabilities, or a list of such lists, one for each token"),
-        _PLAIN,
+        _lists(_MAX_CLUSTERS, _MAX_CLUSTERS),
     ] = None
     transition: Annotated[
         tuple[tuple[_Probability, ...], ...] | None,
         Field(description="a square table of probabilities"),
-        _PLAIN,
+        _lists(_MAX_CLUSTERS, _MAX_CLUSTERS),
     ] = None
     probability: Annotated[
         _Probability | None,
@@ -399,7 +471,7 @@ class Law:
     table: Annotated[
         tuple[Any, ...] | None,
         Field(description="a list of probabilities nested as deep as there are tokens"),
-        BeforeValidator(lambda value: _with_floats(_plain(value))),
+        BeforeValidator(_read_table),
     ] = None
 
     @model_validator(mode="after")
@@ -523,13 +595,6 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) > 0 and isinstance(value[0], list | tuple)
 
 
-def _with_floats(value: Any) -> Any:
-    """Turn the whole numbers of a nested table into floats, as pydantic does for typed fields."""
-    if isinstance(value, tuple):
-        return tuple(_with_floats(item) for item in value)
-    return float(value) if isinstance(value, int) and value in (0, 1) and not isinstance(value, bool) else value
-
-
 def _distribution(place: str, row: Sequence[Any], count: int) -> NDArray[np.float64]:
     """Check that a list of `count` probabilities sums to 1."""
     name = f"tokens.law.{place}"
@@ -588,8 +653,12 @@ def _read_spectrum(value: Any) -> Any:
     if isinstance(value, str | PathLike):
         from attnphase.spectrum import read_csv
 
-        return read_csv(value)
-    return _plain(value)
+        value = read_csv(value)
+    if (isinstance(value, list | tuple) or getattr(value, "ndim", 0)) and len(value) > MAX_ATOMS:
+        raise ProblemError(
+            "tokens.spectrum", f"tokens.spectrum must have at most {MAX_ATOMS} atoms, but has {len(value)}."
+        )
+    return _plain(value, 1)
 
 
 @_errors_name_fields("tokens")
@@ -645,7 +714,7 @@ class Tokens:
     sigma: Annotated[
         _Sigma | tuple[_Sigma, ...] | None,
         Field(description="a positive number from 1e-6 to 1e6, or a list with one for each token"),
-        _PLAIN,
+        _lists(_MAX_LENGTH),
     ] = None
     clusters: Annotated[
         Annotated[
@@ -655,18 +724,18 @@ class Tokens:
         ]
         | None,
         Field(description="a list of tables, each with sigma and mean, or a list of such lists"),
-        _PLAIN,
+        _lists(_MAX_SITES, _MAX_CLUSTERS),
     ] = None
     law: Annotated[Law | None, Field(description="a table with a kind")] = None
     mean_positions: Annotated[
         _Table | None,
         Field(description="a table of finite numbers, a row for each token and a column for each direction"),
-        _PLAIN,
+        _lists(_MAX_LENGTH, _MAX_MEAN_DIRECTIONS),
     ] = None
     mean_teacher: Annotated[
         _Table | None,
         Field(description="a table of finite numbers, a row for each teacher column and a column for each direction"),
-        _PLAIN,
+        _lists(_MAX_COLUMNS, _MAX_MEAN_DIRECTIONS),
     ] = None
     spectrum: Annotated[
         Annotated[
@@ -845,8 +914,6 @@ class Tokens:
         total = sum(atom.weight for atom in atoms)
         if abs(total - 1) > _RELATIVE_TOLERANCE:
             raise ProblemError(name, f"tokens.spectrum needs weights that sum to 1, but they sum to {total:.10g}.")
-        if len(atoms) > _MAX_ATOMS:
-            raise ProblemError(name, f"tokens.spectrum must have at most {_MAX_ATOMS} atoms, but has {len(atoms)}.")
         for index, atom in enumerate(atoms):
             place = f"tokens.spectrum[{index}]"
             if len(atom.variances) != sites:
@@ -923,12 +990,12 @@ class Positions:
     gram: Annotated[
         _Table | None,
         Field(description="a square table of finite numbers, the products of the encodings"),
-        _PLAIN,
+        _lists(_MAX_LENGTH, _MAX_LENGTH),
     ] = None
     teacher: Annotated[
         _Table | None,
         Field(description="a table of finite numbers, a row for each token and a column for each teacher column"),
-        _PLAIN,
+        _lists(_MAX_LENGTH, _MAX_COLUMNS),
     ] = None
 
     @model_validator(mode="after")
@@ -1047,7 +1114,7 @@ class Teacher:
     mixing: Annotated[
         _Table | None,
         Field(description="a square table of finite numbers, one row for each token"),
-        _PLAIN,
+        _lists(_MAX_LENGTH, _MAX_LENGTH),
     ] = None
     temperature: _Temperature = 1.0
     causal: _Flag = False
@@ -1516,7 +1583,7 @@ class Problem:
         length = self.tokens.length
         if self.loss.has_attention:
             for section, score in (("teacher", self.teacher.score), ("student", self.student.score)):
-                if score not in SHIPPED_SCORES:
+                if score not in SHIPPED_SCORES and self._may_look_up(score):
                     from attnphase.compiled import check_score
 
                     check_score(score, length, f"{section}.score")
@@ -1524,10 +1591,33 @@ class Problem:
             from attnphase.compiled import check_loss
 
             check_loss(self.loss.expression, length, self.columns, self.teacher_columns)
-        if self.regularizer.kind in ("expression", "prox"):
+        own = self.regularizer.prox or self.regularizer.expression
+        if own is not None and (own == self.regularizer.expression or self._may_look_up(own)):
             from attnphase.compiled_regularizer import check_regularizer
 
             check_regularizer(self.regularizer, self.columns)
+
+    def _may_look_up(self, name: str) -> bool:
+        """Whether a function may be looked up, which may import a module; a formula may always be read."""
+        return True
+
+    @property
+    def imports(self) -> dict[str, str]:
+        """Fields whose function is that of a module, with what they name as "module:function"."""
+        named = {}
+        if self.loss.has_attention:
+            named = {"teacher.score": self.teacher.score, "student.score": self.student.score}
+        named["regularizer.prox"] = self.regularizer.prox or ""
+        return {name: value for name, value in named.items() if ":" in value}
+
+    def require_functions(self) -> None:
+        """Refuse functions of modules that nobody but data asks for, before they are looked up; see `DataProblem`.
+
+        Raises
+        ------
+        ProblemError
+            Naming the field and what to do.
+        """
 
     def _fill_in(self) -> None:
         length = self.tokens.length
@@ -1753,6 +1843,28 @@ class Problem:
         """
         return cls.from_dict(_parse_toml(text))
 
+    @staticmethod
+    def from_data(text: str, digest: str) -> DataProblem:
+        """Make a problem from the TOML that came with data, which nobody vouches for.
+
+        Unlike `from_toml` it imports no module and opens no file, whatever the text names.
+
+        Parameters
+        ----------
+        text
+            As `to_toml` wrote it.
+        digest
+            The `hash` that came with it.
+
+        Raises
+        ------
+        ProblemError
+            The hash belongs to another text (the error's field is then ``problem_hash``), or this is no problem.
+        """
+        if _digest(text) != digest:
+            raise ProblemError("problem_hash", "The problem's hash belongs to another problem.")
+        return DataProblem.from_dict(_parse_toml(text))
+
     def with_fields(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> Self:
         """Return a copy in which some fields have new values.
 
@@ -1785,7 +1897,7 @@ class Problem:
         for name, value in changes.items():
             section, key, inner = _split_name(name)
             entries = data.setdefault(section, {})
-            if _plain(entries.get(key)) != _plain(value) or inner:
+            if not _same(entries.get(key), value) or inner:
                 _displace(data, f"{section}.{key}", value if not inner else None, changes)
             if inner:
                 entries = entries.setdefault(key, {})
@@ -1805,7 +1917,61 @@ class Problem:
     @property
     def hash(self) -> str:
         """First 16 hexadecimal digits of the SHA-256 of `to_toml`: equal for equal problems."""
-        return hashlib.sha256(self.to_toml().encode()).hexdigest()[:16]
+        return _digest(self.to_toml())
+
+
+class DataProblem(Problem):
+    """A problem that came with data: it is looked at, compared and changed like any other, but imports nothing.
+
+    Its functions of modules are looked up by nobody, and it names no file.  To solve it, make a `Problem` of it, which
+    is to trust it: ``Problem.from_toml(problem.to_toml())``.  Formulas and scores that were registered in this process
+    need no import, and may be used.
+    """
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """As `Problem.from_dict`, without opening the file of a spectrum.
+
+        Raises
+        ------
+        ProblemError
+            A key is unknown, a value is wrong, or ``tokens.spectrum`` is the name of a file.
+        """
+        tokens = data.get("tokens") if isinstance(data, Mapping) else None
+        if isinstance(tokens, Mapping) and isinstance(tokens.get("spectrum"), str | PathLike):
+            raise ProblemError(
+                "tokens.spectrum",
+                f"tokens.spectrum names the file {_shown(str(tokens['spectrum']))}, which data must not: its atoms must"
+                " be written out.",
+            )
+        return super().from_dict(data)
+
+    def _may_look_up(self, name: str) -> bool:
+        return ":" not in name and not name.isidentifier()  # what is no formula is of a module, or registered
+
+    def require_functions(self) -> None:
+        """Refuse functions of modules.
+
+        Raises
+        ------
+        ProblemError
+            Naming the first.
+        """
+        for name, value in self.imports.items():
+            raise ProblemError(
+                name,
+                f'{name} is "{value}", a function of a module, which is not imported for a problem that came with data:'
+                " give the problem yourself, by load_problem or Problem.from_toml.",
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Problem) and self.to_dict() == other.to_dict()
+
+    __hash__ = Problem.__hash__
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
     def __repr__(self) -> str:
         """One line: what the problem is, and in which fields it is not the paper's."""
@@ -1892,6 +2058,15 @@ _DISPLACES = {
 }
 
 
+def _same(kept: Any, value: Any) -> bool:
+    """Whether a field's new value is its old one; no more of it is looked at than the old one has."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist() if value.size <= 2 * _MAX_TABLE else None
+    if isinstance(kept, list) and isinstance(value, list | tuple):
+        return len(kept) == len(value) and all(_same(*pair) for pair in zip(kept, value, strict=True))
+    return bool(kept == value)
+
+
 def _displace(data: dict[str, Any], name: str, value: Any, changes: Mapping[str, Any]) -> None:
     """Forget what a new value of a field excludes, unless that is given anew as well."""
     for other in _DISPLACES.get(name, ()):
@@ -1944,7 +2119,18 @@ def _split_name(name: str) -> tuple[str, str, str]:
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
+    # a megabyte takes a second to be parsed, so what is no problem is told by counting, comments included
+    atoms = text.count("weight")
+    if atoms > MAX_ATOMS + _MAX_LENGTH:
+        raise ProblemError(
+            "tokens.spectrum", f"tokens.spectrum must have at most {MAX_ATOMS} atoms, but about {atoms} are given."
+        )
+    values = sum(map(text.count, ",=["))
+    if values > _MOST_VALUES + _VALUES_OF_ATOM * atoms:
+        raise ProblemError("problem", f"The TOML holds about {values} values, more than any problem has.")
     try:
+        if text.count(".") > values + _MOST_DOTS:  # names in names without end take the parser hours
+            raise RecursionError
         return tomllib.loads(text)
     except RecursionError:
         raise ProblemError("problem", "The TOML is nested too deeply to be a problem.") from None
@@ -2025,7 +2211,11 @@ def _unknown_key(owner: type, place: str, key: str) -> ProblemError:
 
 def _shown(value: Any) -> str:
     """Return a value as TOML would have it, short enough for a message."""
-    text = json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(_as_lists(_plain(value)))
+    if isinstance(value, list | tuple) or getattr(value, "ndim", 0):
+        value = value[:20]  # more than are shown
+    if not isinstance(value, bool | str):
+        return shown(_as_lists(_plain(value, 2)))
+    text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -2057,7 +2247,8 @@ def _as_problem_error(section: str, cls: type, error: ValidationError) -> Proble
     if first["type"] in ("missing", "missing_argument"):
         return ProblemError(field, f"{name} is missing: give {description}.")
     subject = f"its entry {entry}" if entry else "it"
-    return ProblemError(field, f"{name} must be {description}, but {subject} is {_shown(first['input'])}.")
+    tail = f"{cause}" if isinstance(cause, _TooLongError) else f"is {_shown(first['input'])}"
+    return ProblemError(field, f"{name} must be {description}, but {subject} {tail}.")
 
 
 def _follow(cls: type, section: str, steps: list[int | str]) -> tuple[type, list[int | str], str | None]:
@@ -2157,20 +2348,14 @@ def load_problem(path: str | PathLike[str]) -> Problem:
         wrong value. Every message begins with the file's name.
     """
     file = str(path)
+    content = read_input(path, "TOML file", LARGEST_TEXT, lambda sentence: ProblemError(file, f"{file}: {sentence}"))
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise ProblemError(file, f"{file}: there is no such file; check its name.") from None
-    except IsADirectoryError:
-        raise ProblemError(file, f"{file}: this is a folder; name a TOML file in it.") from None
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ProblemError(
             file,
             f"{file}: this is not text in UTF-8 (byte {error.start}); save it in that encoding.",
         ) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ProblemError(file, f"{file}: the file cannot be read: {reason}.") from None
     try:
         data = _parse_toml(text)
         tokens = data.get("tokens")

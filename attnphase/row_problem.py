@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, qmc
 
-from attnphase.problem import Regularizer
+from attnphase.problem import Problem, Regularizer
 
-__all__ = ["RowRegularizer", "gaussian_nodes", "row_regularizer"]
+__all__ = ["RowRegularizer", "gaussian_nodes", "problem_rows", "row_regularizer"]
 
 Array = NDArray[np.float64]
 
@@ -124,8 +124,20 @@ class RowRegularizer:
         return np.where(active[:, None], np.einsum("nij,nj->ni", vectors, scaled), 0.0)
 
 
+def problem_rows(problem: Problem) -> RowRegularizer:
+    """The regulariser of a problem.
+
+    Raises
+    ------
+    ProblemError
+        The problem came with data and names a function of a module.
+    """
+    problem.require_functions()
+    return row_regularizer(problem.regularizer, problem.columns)
+
+
 def row_regularizer(regularizer: Regularizer, columns: int) -> RowRegularizer:
-    """The regulariser of a problem, for rows of so many weights."""
+    """A regulariser that a user gave, for rows of so many weights; a problem's is that of `problem_rows`."""
     kind, strength = regularizer.kind, regularizer.strength
     ridge = float(getattr(regularizer, "ridge", None) or 0.0)
     if kind == "ridge":

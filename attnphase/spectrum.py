@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.errors import ProblemError, SpectrumError
-from attnphase.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens
+from attnphase.inputs import LARGEST_TEXT, open_input
+from attnphase.problem import MAX_ATOMS, Positions, Problem, SpectrumLaw, Teacher, Tokens
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -28,6 +30,7 @@ _COMMUTE = 1e-8  # norm of a commutator, relative to that of the product, that r
 _NO_PRODUCT = 1e-14  # the same relative to the factors' norms, where the product is rounding too
 _ROUNDING = 1e-9  # relative asymmetry and negative eigenvalue likewise
 _CLOSE = 1e-5  # eigenvalues nearer than this share of their range are told apart by another combination
+_LONGEST_LINE = 1 << 17  # characters of a CSV file's line
 _COLUMNS = {"variance": "variances", "position": "positions", "mean": "means", "teacher": "teacher"}
 
 
@@ -335,14 +338,20 @@ def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:
         The file cannot be read, or the header or a line is not as above.
     """
     field, file = "tokens.spectrum", str(path)
+
+    def refuse(sentence: str) -> ProblemError:
+        return ProblemError(field, f"{field}: {file}: {sentence}")
+
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as stream:
-            lines = [line for line in csv.reader(stream) if line]
-    except FileNotFoundError:
-        raise ProblemError(field, f"tokens.spectrum: there is no file {file}; check its name.") from None
+        with io.TextIOWrapper(
+            open_input(path, "CSV file", LARGEST_TEXT, refuse), encoding="utf-8-sig", newline=""
+        ) as stream:
+            lines = [line for line in csv.reader(_short_lines(stream, refuse)) if line]
+    except ProblemError:
+        raise
     except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ProblemError(field, f"tokens.spectrum: the file {file} cannot be read: {reason}.") from None
+        raise refuse(f"the file cannot be read: {reason}.") from None
     header = [name.strip() for name in lines[0]] if lines else []
     places = _header_places(file, header)
     atoms = []
@@ -361,6 +370,16 @@ def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:
             | {key: [numbers[index] for index in indices] for key, indices in places.items() if key != "weight"}
         )
     return atoms
+
+
+def _short_lines(stream: io.TextIOWrapper, refuse: Callable[[str], ProblemError]) -> Iterator[str]:
+    """The lines of a file, as long as they may be those of a spectrum."""
+    for count, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), "")):
+        if len(line) > _LONGEST_LINE:
+            raise refuse(f"line {count + 1} has more than {_LONGEST_LINE} characters, and is not that of an atom.")
+        if count > 2 * MAX_ATOMS:  # as many may be empty
+            raise refuse(f"the file has more lines than the {MAX_ATOMS} atoms that a spectrum may have.")
+        yield line
 
 
 def _header_places(file: str, header: list[str]) -> dict[str, list[int]]:

@@ -15,6 +15,7 @@ import torch
 
 from attnphase.dataset import write_file
 from attnphase.errors import ExperimentError
+from attnphase.inputs import LARGEST_BINARY, read_input
 
 __all__ = ["Checkpoint"]
 
@@ -58,18 +59,25 @@ class Checkpoint:
         ExperimentError
             It is damaged, or not a checkpoint.
         """
+
+        def refuse(sentence: str) -> ExperimentError:
+            return ExperimentError(f"{path}: {sentence}")
+
+        whole = read_input(path, "checkpoint", LARGEST_BINARY, refuse)
         try:
-            whole = path.read_bytes()
             digest, image = whole[len(_MAGIC) : len(_MAGIC) + _DIGEST], whole[len(_MAGIC) + _DIGEST :]
             if not whole.startswith(_MAGIC) or hashlib.sha256(image).digest() != digest:
                 raise ValueError("digest")
             content = torch.load(io.BytesIO(image), map_location="cpu", weights_only=True)
-        except (OSError, RuntimeError, ValueError, EOFError, pickle.UnpicklingError) as error:
-            raise ExperimentError(
-                f"{path}: this is not a checkpoint, or it is damaged ({error}); remove it to start afresh."
-            ) from None
-        parts = {name: content[name] for name in ("plan", "finished", "running")}
-        return cls(path, json.loads(content["task"]), **parts)
+            task, plan, finished, running = (content[name] for name in ("task", "plan", "finished", "running"))
+            kept = cls(path, json.loads(task), plan=plan, finished=finished, running=running)
+            if not all(
+                isinstance(part, dict) for part in (kept.task, plan, finished, {} if running is None else running)
+            ):
+                raise ValueError("content")
+        except (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, pickle.UnpicklingError) as error:
+            raise refuse(f"this is not a checkpoint, or it is damaged ({error}); remove it to start afresh.") from None
+        return kept
 
     def load(self) -> bool:
         """Take up what an earlier run left; whether there was anything.

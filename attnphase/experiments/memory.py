@@ -11,13 +11,15 @@ import torch
 from attnphase.errors import ExperimentError
 from attnphase.problem import Problem
 
-__all__ = ["MemoryNeed", "available_memory", "runs_that_fit"]
+__all__ = ["MemoryNeed", "available_memory", "check_results", "runs_that_fit"]
 
 _SHARE = 0.6  # of the free memory that runs may take
 _OVERHEAD = 300 << 20  # blocks of normals, generated code, libraries
 _PER_SAMPLE = 24  # arrays of the size of a sample's fields that a step makes
 _PER_COORDINATE = 60  # columns of d numbers: the optimiser's memory, geometry
 _LOCAL_MATRICES = 6  # matrices of a sample's local problem that GAMP makes
+_PER_RUN = 30_000  # bytes of a finished run's tensors, and of their copy in a checkpoint
+_PER_NUMBER = 32  # bytes of each number of a result: kept, stacked, spread over the dataset
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,21 @@ def available_memory(device: torch.device) -> int:
     return max(free, 0)
 
 
-def runs_that_fit(need: MemoryNeed, runs: int, free: int, *, dimension: int, count: int, length: int) -> int:
+def runs_that_fit(
+    need: MemoryNeed, runs: int, free: int, *, dimension: int, count: int, length: int, tests: int = 0
+) -> int:
     """How many of some runs may be held at once.
+
+    Parameters
+    ----------
+    need : MemoryNeed
+        Of one.
+    runs : int
+        At most.
+    free : int
+        Bytes.
+    dimension, count, length, tests : int
+        d, n, L and the fresh samples, for the message.
 
     Raises
     ------
@@ -85,12 +100,42 @@ def runs_that_fit(need: MemoryNeed, runs: int, free: int, *, dimension: int, cou
     if fit < 1:
         size = count * length * dimension
         largest = max(budget, 0) / need.total * size
+        others = ", or test_samples" if tests > count else ""
         raise ExperimentError(
             f"a run at d = {dimension} with n = {count} samples of {length} tokens (n L d = {size:.2g}) needs"
             f" {_readable(need.total)}, but {_readable(free)} are free, of which {_SHARE:.0%} are used: the largest"
-            f' n L d that fits is about {largest:.1e}; lower the dimension or alpha, or use dtype "float32".'
+            f' n L d that fits is about {largest:.1e}; lower the dimension or alpha{others}, or use dtype "float32".'
         )
     return min(fit, runs)
+
+
+def check_results(problem: Problem, runs: int, records: int, free: int) -> None:
+    """Refuse runs whose results alone do not fit, however few of them are trained at once.
+
+    Parameters
+    ----------
+    runs : int
+        In all.
+    records : int
+        Of each run's trajectory, at most.
+    free : int
+        Bytes.
+
+    Raises
+    ------
+    ExperimentError
+        The sentence says what they need.
+    """
+    r, t = problem.columns, problem.teacher_columns
+    numbers = 20 + len(problem.sites) * (2 * r * r + r + r * t)  # scalars; q, V, m and theta
+    need = runs * (_PER_RUN + _PER_NUMBER * (1 + records) * numbers)
+    if need > _SHARE * free:
+        each = f" with {records} records of the trajectory each" if records else ""
+        less = "steps or seeds, or raise trajectory" if records else "seeds, or take fewer alphas or dimensions"
+        raise ExperimentError(
+            f"the results of {runs} runs{each} need about {_readable(need)}, but {_readable(free)} are free, of which"
+            f" {_SHARE:.0%} are used: lower {less}."
+        )
 
 
 def _readable(size: float) -> str:

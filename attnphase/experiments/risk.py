@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnphase.experiments.data import Instance, Samples
 from attnphase.experiments.local_loss import LocalLoss
-from attnphase.row_problem import RowRegularizer, row_regularizer
+from attnphase.row_problem import RowRegularizer, problem_rows
 
 __all__ = ["Risk", "fields_of", "pull_back"]
 
@@ -53,7 +53,7 @@ class Risk:
 
     def __post_init__(self) -> None:
         problem = self.loss.problem
-        object.__setattr__(self, "regularizer", row_regularizer(problem.regularizer, problem.columns))
+        object.__setattr__(self, "regularizer", problem_rows(problem))
 
     @classmethod
     def of(cls, instance: Instance) -> Risk:

@@ -17,6 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arguments import shown
 from attnphase.dataset import (
     EXPERIMENT_VARIABLES,
     TRAJECTORY_VARIABLES,
@@ -31,7 +32,7 @@ from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.device import device_of
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
-from attnphase.experiments.memory import MemoryNeed, available_memory, runs_that_fit
+from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
 from attnphase.experiments.progress import progress_bar
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
@@ -49,6 +50,7 @@ GIVEN = "given"
 """Name of a start that is an array."""
 
 _LARGEST_GROUP = 64  # runs that are trained as one tensor program
+_MOST_RUNS = 10**6  # in all; what is beyond is a slip of the keyboard
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -175,6 +177,14 @@ class _Grid:
                 raise ProblemError("start", f'start must be one of {", ".join(BRANCHES)}, not "{name}".')
         alphas = _numbers("alpha", alpha)
         dimensions = tuple(_whole("dimension", d, 2) for d in np.atleast_1d(np.asarray(dimension, dtype=object)))
+        seeds = _whole("seeds", seeds, 1)
+        size = len(starts) * len(dimensions) * len(alphas) * seeds
+        if size > _MOST_RUNS:
+            raise ProblemError(
+                "seeds",
+                f"{shown(size)} runs are asked for, seeds at every start, dimension and alpha, but there can be"
+                f" {_MOST_RUNS} at most: lower seeds, or take fewer values.",
+            )
         for name, values in (("start", starts), ("alpha", alphas), ("dimension", dimensions)):
             twice = [value for i, value in enumerate(values) if value in values[:i]]
             if not values or twice:
@@ -182,7 +192,7 @@ class _Grid:
                 raise ProblemError(name, f"{name} {what}.")
         if given is not None and (len(dimensions) > 1 or given.shape[-2] not in dimensions):
             raise ProblemError("start", "start is an array, which has one dimension: give that dimension alone.")
-        grid = cls(problem, starts, given, dimensions, alphas, _whole("seeds", seeds, 1), _whole("seed", seed, 0))
+        grid = cls(problem, starts, given, dimensions, alphas, seeds, _whole("seed", seed, 0))
         for d in dimensions:
             for a in alphas:
                 if grid.count(d, a) < 1:
@@ -276,6 +286,9 @@ class _Experiment:
 
         A resumed experiment keeps the old plan: sums of rounded numbers may depend on what shares a batch.
         """
+        records = 1 + int(self.settings.steps or 0) // self.settings.record_stride if self.settings.trajectory else 0
+        check_results(self.grid.problem, self.grid.size, records, available_memory(torch.device("cpu")))
+        free = available_memory(self.loss.device)
         for d in self.grid.dimensions:
             for a in self.grid.alphas:
                 count, problem = self.grid.count(d, a), self.grid.problem
@@ -285,10 +298,11 @@ class _Experiment:
                 fit = runs_that_fit(
                     need,
                     min(self.grid.seeds, _LARGEST_GROUP),
-                    available_memory(self.loss.device),
+                    free,
                     dimension=d,
                     count=count,
                     length=problem.tokens.length,
+                    tests=self.test_samples,
                 )
                 self.kept.plan.setdefault(f"{d} {a!r}", fit)
 

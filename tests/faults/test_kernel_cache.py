@@ -1,12 +1,21 @@
 """The kernel cache: damage is noticed and repaired, and nobody else's folder is trusted."""
 
+import grp
+import json
 import multiprocessing
 import os
+import pwd
+import shutil
 import stat
+import time
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 
+import filelock
 import numpy as np
 import pytest
+from numba.core import config
 
 from attnphase import compiled
 from attnphase.compiled import cache_directory, load_kernels
@@ -22,6 +31,24 @@ class SquareKey:
         return ScalarModel("square", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2)
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder of a kernel that was compiled under a loose umask and with another place for Numba's cache."""
+    root = tmp_path_factory.mktemp("built")
+    mask = os.umask(0o002)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ATTNPHASE_CACHE_DIR", str(root / "cache"))
+            patch.setattr(config, "CACHE_DIR", str(root / "numba"), raising=False)
+            load_kernels.cache_clear()
+            folder = load_kernels(SquareKey()).folder
+            assert getattr(config, "CACHE_DIR", None) == str(root / "numba")
+    finally:
+        os.umask(mask)
+        load_kernels.cache_clear()
+    return folder
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """A cache of the test's own; kernels loaded before are forgotten before and after."""
@@ -29,6 +56,21 @@ def cache(tmp_path, monkeypatch):
     load_kernels.cache_clear()
     yield tmp_path / "cache" / "kernels"
     load_kernels.cache_clear()
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """How often a folder was built; nothing is compiled."""
+    made = []
+
+    def build(key, folder):
+        made.append(folder)
+        folder.mkdir(mode=0o700)
+        (folder / "local_problem.py").write_text("built = True")
+
+    monkeypatch.setattr(compiled, "_fingerprint", lambda key: "k0aaa")
+    monkeypatch.setattr(compiled, "_build", build)
+    return made
 
 
 def minimum_of_square(kernels, omega=0.7, k=-0.4, variance=1.9):
@@ -52,24 +94,16 @@ def minimum_of_square(kernels, omega=0.7, k=-0.4, variance=1.9):
     assert fields[0, 0, 0, 0] == pytest.approx((omega + variance * k) / (1 + variance), abs=1e-12)
 
 
-def kernel_files(cache):
-    (folder,) = [p for p in cache.iterdir() if p.is_dir()]
-    return folder, sorted(p for p in folder.rglob("*") if p.is_file())
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["truncate source", "flip machine code", "delete manifest", "extra file", "garbage manifest"]
 )
-def test_a_damaged_kernel_is_built_again(cache, damage):
-    minimum_of_square(load_kernels(SquareKey()))
-    folder, files = kernel_files(cache)
-    before = {p.name: p.read_bytes() for p in files}
+def test_a_damaged_kernel_is_built_again(cache, built, monkeypatch, damage):
+    folder = shutil.copytree(built, cache_directory() / built.name)
     if damage == "truncate source":
         source = folder / "local_problem.py"
         source.write_text(source.read_text()[:200])
     elif damage == "flip machine code":
-        machine_code = next(p for p in files if p.suffix == ".nbc")
+        machine_code = next(p for p in folder.rglob("*.nbc"))
         content = bytearray(machine_code.read_bytes())
         content[len(content) // 2] ^= 0xFF
         machine_code.write_bytes(bytes(content))
@@ -79,38 +113,221 @@ def test_a_damaged_kernel_is_built_again(cache, damage):
         (folder / "manifest.json").write_text("{not json")
     else:
         (folder / "evil.py").write_text("raise SystemExit(3)")
-    load_kernels.cache_clear()
+    monkeypatch.setattr(compiled, "_build", lambda key, place: shutil.copytree(built, place))
     minimum_of_square(load_kernels(SquareKey()))
-    folder, files = kernel_files(cache)
-    assert not (folder / "evil.py").exists()
-    assert (folder / "local_problem.py").read_bytes() == before["local_problem.py"]
+    assert compiled._checksums(folder) == compiled._checksums(built)
     assert compiled._intact(folder)
 
 
-def test_an_intact_kernel_is_not_built_again(cache, monkeypatch):
-    minimum_of_square(load_kernels(SquareKey()))
-    load_kernels.cache_clear()
-
-    def build(*_):
-        raise AssertionError("built again")
-
-    monkeypatch.setattr(compiled, "_build", build)
+def test_an_intact_kernel_is_not_built_again(cache, built, monkeypatch):
+    shutil.copytree(built, cache_directory() / built.name)
+    monkeypatch.setattr(compiled, "_build", lambda *_: pytest.fail("built again"))
     minimum_of_square(load_kernels(SquareKey()))
 
 
-def test_the_cache_is_private(cache):
-    folder = cache_directory()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    folder.chmod(0o777)
-    assert stat.S_IMODE(cache_directory().stat().st_mode) == 0o755
+def test_what_is_built_under_a_loose_umask_is_nobody_elses(built):
+    assert [p for p in (built, *built.rglob("*")) if p.stat().st_mode & 0o022] == []
 
 
-def test_a_cache_of_somebody_else_is_refused(cache, monkeypatch):
-    cache_directory()
-    other = os.getuid() + 1
-    monkeypatch.setattr(os, "getuid", lambda: other)
-    with pytest.raises(CacheError, match=r"belongs to another user.*ATTNPHASE_CACHE_DIR"):
+def test_machine_code_lies_in_the_cache_wherever_numba_keeps_others(built):
+    assert any(built.rglob("*.nbc"))
+    assert not (built.parents[2] / "numba").exists()
+
+
+ANOTHER = 54321  # a user that no machine of ours has
+
+
+@pytest.fixture
+def give_away(monkeypatch):
+    """Makes a file or folder another user's; without root's rights it only looks so."""
+    given, lstat = set(), Path.lstat
+
+    def of_another(path):
+        info = lstat(path)
+        return os.stat_result([*info[:4], ANOTHER, *info[5:]]) if path in given else info
+
+    def give(path):
+        if os.getuid() == 0:
+            os.chown(path, ANOTHER, -1, follow_symlinks=False)
+        else:
+            given.add(path)
+            monkeypatch.setattr(Path, "lstat", of_another)
+
+    return give
+
+
+def refusal():
+    with pytest.raises(CacheError) as caught:
         cache_directory()
+    assert "set ATTNPHASE_CACHE_DIR to a folder of your own" in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_cache_and_what_leads_to_it_are_made_private(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path / "a" / "b"))
+    mask = os.umask(0)
+    try:
+        folder = cache_directory()
+    finally:
+        os.umask(mask)
+    assert folder == tmp_path.resolve() / "a" / "b" / "kernels"
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (folder, *folder.parents[:2])] == [0o700] * 3
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720, 0o702])
+def test_a_cache_that_others_could_have_written_to_is_not_made_private_and_trusted(cache, mode):
+    folder = cache_directory()
+    folder.chmod(mode)
+    assert f"{folder}: others could have written to it" in refusal()
+    assert stat.S_IMODE(folder.stat().st_mode) == mode
+
+
+def test_a_cache_of_somebody_else_is_refused(cache, give_away):
+    folder = cache_directory()
+    give_away(folder)
+    assert f"{folder}: it belongs to another user (number {ANOTHER})" in refusal()
+
+
+def test_a_cache_in_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch, give_away):
+    home = tmp_path / "home"
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(home / ".cache" / "attnphase"))
+    cache_directory()
+    give_away(home)  # as that of the user who calls sudo
+    assert f"{home} belongs to another user" in refusal()
+
+
+def test_nothing_is_made_in_a_folder_of_somebody_else(tmp_path, monkeypatch, give_away):
+    home = tmp_path / "home"
+    home.mkdir()
+    give_away(home)
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(home / "cache"))
+    refusal()
+    assert not any(home.iterdir())
+
+
+def test_a_cache_in_a_folder_that_others_may_write_to_is_refused(tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(shared / "mine"))
+    folder = cache_directory()
+    shared.chmod(0o777)
+    assert f"others may write to {shared}" in refusal()
+    assert f"run chmod go-w {shared}" in refusal()
+    shared.chmod(0o1777)  # nobody renames another's folder there, as in /tmp
+    assert cache_directory() == folder
+
+
+@pytest.mark.parametrize(
+    ("group", "members", "other", "private"),
+    [
+        ("ana", [], 0, True),
+        ("ana", ["ana"], 0, True),
+        ("ana", ["ana", "bo"], 0, False),
+        ("physics", [], 0, False),
+        ("ana", [], 1, False),
+    ],
+)
+def test_only_a_group_of_ones_own_may_write_to_the_folders_above(tmp_path, monkeypatch, group, members, other, private):
+    own = tmp_path.stat().st_gid + other
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="ana", pw_gid=own))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name=group, gr_mem=members))
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path / "above" / "mine"))
+    folder = cache_directory()
+    (tmp_path / "above").chmod(0o775)  # what mkdir makes under the umask 002
+    if private:
+        assert cache_directory() == folder
+        folder.chmod(0o770)  # this folder must be the user's alone in any case
+    refusal()
+
+
+def test_a_link_to_the_cache_is_followed_unless_it_is_somebody_elses(tmp_path, monkeypatch, give_away):
+    (tmp_path / "real").mkdir(mode=0o700)
+    link = tmp_path / "link"
+    link.symlink_to("real/../real")
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(link))
+    assert cache_directory() == tmp_path.resolve() / "real" / "kernels"
+    give_away(link)
+    assert f"{link} belongs to another user" in refusal()
+
+
+def test_what_a_link_leads_through_is_looked_at(tmp_path, monkeypatch):
+    (tmp_path / "open" / "real").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "open" / "real")
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path / "link"))
+    assert f"others may write to {tmp_path.resolve() / 'open'}" in refusal()
+
+
+def test_links_in_a_circle_end(tmp_path, monkeypatch):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path / "a"))
+    with pytest.warns(UserWarning, match="not usable"):
+        cache_directory()
+
+
+def test_the_machines_root_is_trusted_where_it_shows_as_nobody(cache, tmp_path, monkeypatch, give_away):
+    cache_directory()
+    give_away(tmp_path)
+    refusal()
+    (tmp_path / "uid_map").write_text("      1000       1000          1\n")  # a container with one user
+    (tmp_path / "overflowuid").write_text(f"{ANOTHER}\n")
+    monkeypatch.setattr(compiled, "_UID_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr(compiled, "_OVERFLOW", tmp_path / "overflowuid")
+    cache_directory()
+    (tmp_path / "uid_map").write_text("         0       1000          1\n")
+    refusal()
+
+
+@pytest.mark.parametrize("planted", ["folder", "source", "machine code", "link", "writable folder", "writable file"])
+def test_an_entry_that_somebody_else_could_have_written_is_built_again(cache, builds, give_away, planted):
+    """With a manifest that fits: what is checked is who wrote it."""
+    folder = fake_entry("k0aaa")
+    source, code = folder / "local_problem.py", folder / "__pycache__" / "code.nbc"
+    assert compiled._intact(folder)
+    if planted == "link":
+        folder.rename(folder.with_name("elsewhere"))
+        folder.symlink_to("elsewhere")
+    elif planted.startswith("writable"):
+        path = folder if planted == "writable folder" else source
+        path.chmod(path.stat().st_mode | stat.S_IWGRP)
+    else:
+        give_away({"folder": folder, "source": source, "machine code": code}[planted])
+    assert not compiled._intact(folder)
+    with compiled._built(SquareKey()) as folder:
+        assert (folder / "local_problem.py").read_text() == "built = True"
+    assert builds == [folder]
+    assert not folder.is_symlink()
+    assert {p.name for p in folder.parent.iterdir()} - {"elsewhere"} == {"k0aaa", "lock-0"}
+
+
+def fake_entry(name):
+    folder = cache_directory() / name
+    (folder / "__pycache__").mkdir(parents=True)
+    (folder / "local_problem.py").write_text("built = False")
+    (folder / "__pycache__" / "code.nbc").write_bytes(b"machine code")
+    (folder / "manifest.json").write_text(json.dumps(compiled._checksums(folder)))
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o022)
+    return folder
+
+
+def test_what_killed_compilations_left_is_swept(cache, builds):
+    root = cache_directory()
+    for name in (".k0aaa.left", ".k0bbb.left", ".k1ccc.left", ".k2ddd.building"):
+        (root / name).mkdir()
+        (root / name / "local_problem.py").write_text("half of it")
+    (root / "k3eee.lock").touch()  # of an earlier version, which had one for each kernel
+    with filelock.FileLock(root / "lock-2", mode=0o600), compiled._built(SquareKey()):
+        assert {p.name for p in root.iterdir() if not p.name.startswith("lock-")} == {"k0aaa", ".k2ddd.building"}
+
+
+def test_a_lock_that_somebody_else_planted_is_replaced(cache, builds, tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    (cache_directory() / "lock-0").symlink_to(precious)
+    with compiled._built(SquareKey()):
+        assert precious.read_text() == "kept"
+    assert not (cache / "lock-0").is_symlink()
 
 
 def test_a_cache_that_cannot_be_made_is_replaced_for_the_run(tmp_path, monkeypatch):
@@ -123,13 +340,29 @@ def test_a_cache_that_cannot_be_made_is_replaced_for_the_run(tmp_path, monkeypat
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-def load_in_process(_):
-    return str(load_kernels(SquareKey()).folder)
+def build_in_process(barrier):
+    """Build or find a folder; a second process that builds it at the same time fails."""
+
+    def build(key, folder):
+        alone = folder.with_name("alone")
+        alone.mkdir()
+        time.sleep(0.3)
+        shutil.copytree(fake_entry("k0bbb"), folder)
+        alone.rmdir()
+
+    compiled._fingerprint = lambda key: "k0aaa"
+    compiled._build = build
+    barrier.wait(120)
+    with compiled._built(SquareKey()) as folder:
+        assert (folder / "local_problem.py").read_text() == "built = False"
 
 
-@pytest.mark.slow
 def test_processes_share_one_build(cache):
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        folders = pool.map(load_in_process, range(4))
-    assert len(set(folders)) == 1
-    minimum_of_square(load_kernels(SquareKey()))
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(2)
+    processes = [context.Process(target=build_in_process, args=(barrier,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]

@@ -385,7 +385,7 @@ ATOM = {"weight": 0.5, "variances": [0.2, 0.3]}
         ([{"weight": 1, "variances": [0.2, 0]}], "gives token 1 no variance"),
         ([3], "but its entry [0] is 3."),
         (3, "but it is 3."),
-        ("missing.csv", "there is no file missing.csv"),
+        ("missing.csv", "missing.csv: there is no such file"),
     ],
 )
 def test_refused_spectra(atoms, words):
