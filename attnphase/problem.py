@@ -1919,6 +1919,40 @@ class Problem:
         """First 16 hexadecimal digits of the SHA-256 of `to_toml`: equal for equal problems."""
         return _digest(self.to_toml())
 
+    def __repr__(self) -> str:
+        """One line: what the problem is, and in which fields it is not the paper's."""
+        student, teacher = self.student, self.teacher
+        plural = "" if self.tokens.length == 1 else "s"
+        parts = [f"{self.tokens.length} {'Gaussian' if self.tokens.kind == 'gaussian' else 'mixture'} token{plural}"]
+        if self.loss.has_attention:
+            parts.append(
+                f"{'tied' if student.tied else 'untied'} {_brief(student.score)} student of rank {student.rank}"
+            )
+            parts.append(f"{_brief(teacher.score)} teacher of rank {teacher.rank}")
+        else:
+            parts.append(f"r = {self.columns}, t = {self.teacher_columns}")
+        parts += [self.regularizer.kind, f"{self.loss.kind} loss"]
+        changed = [f"{name} = {_brief(value)}" for name, value in self._unlike(Problem()).items()]
+        more = f" and {len(changed) - _REPR_FIELDS} more" if len(changed) > _REPR_FIELDS else ""
+        unlike = f"not as in the paper {', '.join(changed[:_REPR_FIELDS])}{more}" if changed else "as in the paper"
+        return f"<Problem {self.hash}: {', '.join(parts)}; {unlike}>"
+
+    def _unlike(self, other: Problem) -> dict[str, Any]:
+        """The fields that somebody gave and that the other problem does not have or has otherwise."""
+        theirs = other.to_dict()
+        return {
+            f"{section}.{key}": value
+            for section, entries in self.to_dict().items()
+            for key, value in entries.items()
+            if f"{section}.{key}" not in self._filled_in and theirs.get(section, {}).get(key) != value
+        }
+
+    def _repr_markdown_(self) -> str:
+        """The model's equations and numbers, for notebooks."""
+        from attnphase.derive import model_equations
+
+        return model_equations(self)
+
 
 class DataProblem(Problem):
     """A problem that came with data: it is looked at, compared and changed like any other, but imports nothing.
@@ -1972,40 +2006,6 @@ class DataProblem(Problem):
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
-
-    def __repr__(self) -> str:
-        """One line: what the problem is, and in which fields it is not the paper's."""
-        student, teacher = self.student, self.teacher
-        plural = "" if self.tokens.length == 1 else "s"
-        parts = [f"{self.tokens.length} {'Gaussian' if self.tokens.kind == 'gaussian' else 'mixture'} token{plural}"]
-        if self.loss.has_attention:
-            parts.append(
-                f"{'tied' if student.tied else 'untied'} {_brief(student.score)} student of rank {student.rank}"
-            )
-            parts.append(f"{_brief(teacher.score)} teacher of rank {teacher.rank}")
-        else:
-            parts.append(f"r = {self.columns}, t = {self.teacher_columns}")
-        parts += [self.regularizer.kind, f"{self.loss.kind} loss"]
-        changed = [f"{name} = {_brief(value)}" for name, value in self._unlike(Problem()).items()]
-        more = f" and {len(changed) - _REPR_FIELDS} more" if len(changed) > _REPR_FIELDS else ""
-        unlike = f"not as in the paper {', '.join(changed[:_REPR_FIELDS])}{more}" if changed else "as in the paper"
-        return f"<Problem {self.hash}: {', '.join(parts)}; {unlike}>"
-
-    def _unlike(self, other: Problem) -> dict[str, Any]:
-        """The fields that somebody gave and that the other problem does not have or has otherwise."""
-        theirs = other.to_dict()
-        return {
-            f"{section}.{key}": value
-            for section, entries in self.to_dict().items()
-            for key, value in entries.items()
-            if f"{section}.{key}" not in self._filled_in and theirs.get(section, {}).get(key) != value
-        }
-
-    def _repr_markdown_(self) -> str:
-        """The model's equations and numbers, for notebooks."""
-        from attnphase.derive import model_equations
-
-        return model_equations(self)
 
 
 _SECTIONS: dict[str, type] = {
