@@ -29,6 +29,7 @@ from attnphase.solve import BranchPoint, SolverSettings, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.state_evolution import StateEvolution
 from attnphase.symmetries import loss_symmetries, problem_symmetries
+from attnphase.text import pairs_text
 
 __all__ = ["Check", "Report", "check"]
 
@@ -87,17 +88,22 @@ class Report:
         """Whether no check failed."""
         return all(one.passed is not False for one in self.checks)
 
-    def text(self) -> str:
-        """A line for each check."""
+    def text(self, width: int | None = None) -> str:
+        """A line for each check.
+
+        Parameters
+        ----------
+        width : int or None
+            Columns of the terminal; None for no limit.
+        """
         marks = {True: "ok", False: "FAILED", None: "-"}
-        width = max(len(one.name) for one in self.checks)
-        lines = [f"{self.branch} branch, alpha = {self.alpha:g}"]
+        pairs = []
         for one in self.checks:
             number = "" if math.isnan(one.value) else f"{one.value:.1e} (limit {one.limit:.1e}); "
-            lines.append(f"{marks[one.passed]:>6}  {one.name:<{width}}  {number}{one.detail}")
+            pairs.append((f"{marks[one.passed]:>6}  {one.name}", f"{number}{one.detail}"))
         failed = sum(one.passed is False for one in self.checks)
-        lines.append("all checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed")
-        return "\n".join(lines)
+        end = "all checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed"
+        return "\n".join([f"{self.branch} branch, alpha = {self.alpha:g}", pairs_text(pairs, width), end])
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""

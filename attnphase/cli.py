@@ -11,7 +11,7 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,6 +19,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from attnphase.errors import AttnphaseError, ProblemError
+from attnphase.text import (
+    Table,
+    absences,
+    format_value,
+    pairs_text,
+    points_table,
+    runs_table,
+    terminal_width,
+    thresholds_table,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -26,7 +37,7 @@ if TYPE_CHECKING:
     from attnphase.problem import Problem
     from attnphase.solve import SolverSettings
 
-__all__ = ["format_value", "main"]
+__all__ = ["main"]
 
 _BRANCHES = ("semantic", "positional", "uninformed", "mixed")
 _OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
@@ -255,7 +266,9 @@ def solve(
     if as_json:
         click.echo(to_json(ds))
     elif not quiet:
-        _print_points(ds)
+        _print(points_table(ds))
+    for sentence in () if quiet else absences(ds):
+        click.echo(f"attnphase: {sentence}", err=True)
     return _convergence(ds, allow_unconverged)
 
 
@@ -397,7 +410,7 @@ def simulate(
     if as_json:
         click.echo(to_json(ds))
     elif not quiet:
-        _print_runs(ds)
+        _print(runs_table(ds))
     return _ended(ds, allow_unconverged)
 
 
@@ -436,6 +449,7 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
             force=force,
             progress=not quiet,
             say=lambda text: None if quiet else click.echo(text),
+            width=terminal_width(),
         )
     except KeyboardInterrupt:
         click.echo(
@@ -471,7 +485,7 @@ def compare(theory: Path, experiment: Path, figure_file: Path | None, force: boo
     if as_json:
         click.echo(comparison.to_json())
     elif not quiet:
-        click.echo(comparison.text())
+        click.echo(comparison.text(terminal_width()))
     return 0
 
 
@@ -511,7 +525,7 @@ def check(
     if as_json:
         click.echo(report.to_json())
     elif not quiet:
-        click.echo(report.text())
+        click.echo(report.text(terminal_width()))
     return 0 if report.passed else 1
 
 
@@ -656,7 +670,8 @@ def histogram_report(
     save_figure(attention_figure(ds, run), attention)
     save_figure(learning_figure(ds), learning)
     if not quiet:
-        click.echo(f"{histogram_text(ds)}\n\n{', '.join(str(output / name) for name in names)}")
+        files = wrapped(", ".join(str(output / name) for name in names), terminal_width())
+        click.echo(f"{histogram_text(ds, terminal_width())}\n\n{files}")
     return 0
 
 
@@ -667,7 +682,7 @@ def _print_histogram(folder: Path, quiet: bool) -> int:
 
     ds = histogram_dataset(folder)
     if not quiet:
-        click.echo(histogram_text(ds))
+        click.echo(histogram_text(ds, terminal_width()))
     diverged = int((ds["status"] == RunStatus.diverged).any("stage").sum())
     if diverged:
         click.echo(f"attnphase: {diverged} runs diverged; lower the learning rate, or the noise.", err=True)
@@ -720,7 +735,7 @@ def thresholds(
     if as_json:
         click.echo(to_json(ds))
     else:
-        _print_thresholds(ds)
+        _print(thresholds_table(ds))
     return 0
 
 
@@ -812,19 +827,16 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
         save_figure(draw(ds), output / name)
     if quiet:
         return 0
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False)
-    table.add_row("points", _status_counts(ds))
+    pairs = [("points", _status_counts(ds))]
     for value in _OMEGAS_SHOWN:
         line = ds.sel(omega=value, method="nearest")
         alpha_c = loss_crossing(line)
-        table.add_row(
-            f"alpha_c at omega = {float(line['omega']):g}", format_value(alpha_c.alpha, alpha_c.standard_error)
+        pairs.append(
+            (f"alpha_c at omega = {float(line['omega']):g}", format_value(alpha_c.alpha, alpha_c.standard_error))
         )
-    table.add_row("time", f"{time.monotonic() - begin:.0f} s")
-    table.add_row("files", ", ".join(str(output / name) for name in (data.name, *figures)))
-    _print_table(table)
+    pairs.append(("time", f"{time.monotonic() - begin:.0f} s"))
+    pairs.append(("files", ", ".join(str(output / name) for name in (data.name, *figures))))
+    click.echo(pairs_text(pairs, terminal_width()))
     return 0
 
 
@@ -870,107 +882,8 @@ def _simulate(**arguments: Any) -> xr.Dataset:
 # ------------------------------------------------------------------------------------------------------------- output
 
 
-def format_value(value: float, error: float) -> str:
-    """Return a number with its standard error in brackets, in units of the last digit: 0.11481(5).
-
-    Parameters
-    ----------
-    value, error : float
-        An error of zero, or one that only rounding made, leaves the number alone; so does an unknown one, NaN.
-
-    Returns
-    -------
-    str
-        The error has one digit, or two if the first is a 1.
-    """
-    if not math.isfinite(value):
-        return "–"
-    if abs(value) < 1e-12 and not error > 1e-12:
-        return "0"
-    if not (math.isfinite(error) and error > 1e-12 * abs(value)):
-        return f"{value:.6g}"
-    exponent = math.floor(math.log10(error))
-    digits = round(error / 10**exponent, 1)
-    places = -exponent + (1 if digits < 2 else 0)
-    if max(abs(value), error) < 1e-4:
-        power = math.floor(math.log10(max(abs(value), error)))
-        return f"{format_value(value / 10.0**power, error / 10.0**power)}e{power:d}"
-    if places <= 0:
-        return f"{round(value, places):.0f}({round(error, places):.0f})"
-    return f"{value:.{places}f}({round(error * 10**places)})"
-
-
-def _print_table(table: Any) -> None:
-    from rich.console import Console
-
-    # a table is never broken to fit a pipe
-    width = None if sys.stdout.isatty() else 200
-    Console(highlight=False, width=width).print(table, soft_wrap=True)
-
-
-def _print_points(ds: xr.Dataset) -> None:
-    """An aligned table: a row for each quantity, a column for each branch."""
-    from rich.table import Table
-
-    from attnphase.dataset import POINT_VARIABLES, STATUS_MEANINGS
-
-    columns = [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"alpha = {float(ds['alpha']):g}")
-    for column in columns:
-        table.add_column(str(column["branch"].item()), justify="right")
-    for variable in POINT_VARIABLES:
-        if variable.name.endswith("_hat"):
-            continue
-        for label, index in _entries(variable.name, ds):
-            if variable.name == "status":
-                cells = [STATUS_MEANINGS[int(column["status"])] for column in columns]
-            elif variable.has_stderr:
-                pairs = ((column[variable.name][index], column[variable.stderr][index]) for column in columns)
-                cells = [format_value(float(value), float(error)) for value, error in pairs]
-            elif variable.dtype == "float64":
-                cells = [f"{float(column[variable.name]):.1e}" for column in columns]
-            else:
-                cells = [str(int(column[variable.name])) for column in columns]
-            table.add_row(label, *cells)
-    _print_table(table)
-
-
-def _print_runs(ds: xr.Dataset) -> None:
-    """A row for each point of the grid: means over the seeds with their standard errors."""
-    import numpy as np
-    from rich.table import Table
-
-    from attnphase.dataset import RunStatus, overlap_size
-
-    scalars = ("training_loss", "test_error", "linear_test_error", "weight_norm", "density")
-    columns = {name: ds[name] for name in scalars}
-    for name in ("m", "theta"):  # their size is the same in every frame of the weights
-        size = overlap_size(ds, name)
-        columns[f"|{name}[1]|"] = (size**2).sum("cluster") ** 0.5 if "cluster" in size.dims else size
-    if bool((columns["density"] == 1).all()):
-        del columns["density"]
-    for name in ("linear_test_error", "replicon"):
-        if bool(ds[name].isnull().all()):
-            columns.pop(name, None)
-        elif name not in columns:
-            columns[name] = ds[name]
-    table = Table(box=None, pad_edge=False)
-    for name in ("start", "d", "alpha", *columns, "gradient"):
-        table.add_column(name, justify="left" if name == "start" else "right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    for index in np.ndindex(*(ds.sizes[name] for name in ("start", "dimension", "alpha"))):
-        place = dict(zip(("start", "dimension", "alpha"), index, strict=True))
-        here = ds.isel(place)
-        statuses = here["status"].to_numpy().tolist()
-        counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in RunStatus if s in statuses)
-        row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
-        for values in (column.isel(place).to_numpy() for column in columns.values()):
-            values = values[here["status"].to_numpy() != RunStatus.diverged]
-            error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
-        table.add_row(*row, f"{float(here['gradient_norm'].max()):.1e}", counts)
-    _print_table(table)
+def _print(table: Table) -> None:
+    click.echo(table.text(terminal_width()))
 
 
 def _ended(ds: xr.Dataset, allowed: bool) -> int:
@@ -990,36 +903,14 @@ def _ended(ds: xr.Dataset, allowed: bool) -> int:
     return 0 if allowed else 1
 
 
-def _entries(name: str, ds: xr.Dataset) -> Iterable[tuple[str, tuple[int, ...]]]:
-    """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
-    import numpy as np
-
-    inner = [dim for dim in ds[name].dims if dim in ("token", "cluster", "row", "col", "teacher")]
-    for index in np.ndindex(*(ds.sizes[dim] for dim in inner)):
-        if inner[-2:] == ["row", "col"] and index[-1] < index[-2]:
-            continue
-        shown = [str(i + 1) for i, dim in zip(index, inner, strict=True) if dim == "token" or ds.sizes[dim] > 1]
-        yield (f"{name}[{','.join(shown)}]" if shown else name), index
-
-
-def _print_thresholds(ds: xr.Dataset) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("omega", "alpha_c", "alpha_l"):
-        table.add_column(name, justify="right")
-    for i in range(ds.sizes["omega"]):
-        cells = [format_value(float(ds[name][i]), float(ds[f"{name}_stderr"][i])) for name in ("alpha_c", "alpha_l")]
-        table.add_row(f"{float(ds['omega'][i]):g}", *cells)
-    _print_table(table)
-
-
 def _status_counts(ds: xr.Dataset) -> str:
-    from attnphase.dataset import STATUS_MEANINGS
+    from attnphase.dataset import STATUS_MEANINGS, is_missing
 
     status = ds["status"].to_numpy().ravel().tolist()
     counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]
-    return ", ".join(counts)
+    missing = [(str(name), int(is_missing(ds.sel(branch=name)).sum())) for name in ds["branch"].to_numpy()]
+    absent = [f"no {name} branch at {count} points" for name, count in missing if count]
+    return "; ".join([", ".join(counts), *absent])
 
 
 def _convergence(ds: xr.Dataset, allowed: bool) -> int:
