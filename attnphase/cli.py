@@ -909,7 +909,7 @@ def _status_counts(ds: xr.Dataset) -> str:
     status = ds["status"].to_numpy().ravel().tolist()
     counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]
     missing = [(str(name), int(is_missing(ds.sel(branch=name)).sum())) for name in ds["branch"].to_numpy()]
-    absent = [f"no {name} branch at {count} points" for name, count in missing if count]
+    absent = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in missing if count]
     return "; ".join([", ".join(counts), *absent])
 
 

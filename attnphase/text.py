@@ -1,7 +1,7 @@
 """What people read: numbers with their errors, tables, paragraphs, as wide as the terminal allows.
 
-A value is never cut.  A table that does not fit is split into blocks of columns, each with the labels of its rows; where
-not even two columns fit, every value has a line of its own.
+A value is never cut.  A table that does not fit is split into blocks of columns, each with the labels of its rows;
+where that would leave hardly more than a column in each, every value has a line of its own.
 """
 
 from __future__ import annotations
