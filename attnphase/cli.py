@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from attnphase.errors import AttnphaseError, ProblemError
+from attnphase.progress import progress_line
 from attnphase.text import (
     Table,
     absences,
@@ -260,7 +261,7 @@ def solve(
     problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
     if output is not None:
         check_output(output, force)
-    ds = solve_problem(problem, alpha, branch, **asdict(settings))
+    ds = solve_problem(problem, alpha, branch, **asdict(settings), progress=not quiet)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
     if as_json:
@@ -477,11 +478,12 @@ def compare(theory: Path, experiment: Path, figure_file: Path | None, force: boo
 
     if figure_file is not None:
         check_output(figure_file, force)
-    comparison = compare_datasets(load_dataset(theory), load_dataset(experiment))
+    comparison = compare_datasets(load_dataset(theory), load_dataset(experiment), progress=not quiet)
     if figure_file is not None:
         from attnphase.figures import comparison_figure, save_figure
 
-        save_figure(comparison_figure(comparison), figure_file)
+        with progress_line(not quiet, "drawing"):
+            save_figure(comparison_figure(comparison), figure_file)
     if as_json:
         click.echo(comparison.to_json())
     elif not quiet:
@@ -509,19 +511,10 @@ def check(
 
     Exit code 1 if a check fails.
     """
-    from rich.console import Console
-
     from attnphase.check import check as check_problem
 
     problem = _problem(problem_file, changes)
-    with Console(stderr=True, quiet=quiet).status("solving") as status:
-        report = check_problem(
-            problem,
-            alpha,
-            branch,
-            experiment=experiment,
-            on_check=lambda one: status.update(f"done: {one.name}"),
-        )
+    report = check_problem(problem, alpha, branch, experiment=experiment, progress=not quiet)
     if as_json:
         click.echo(report.to_json())
     elif not quiet:
@@ -658,7 +651,8 @@ def histogram_report(
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
     from attnphase.figures import attention_figure, learning_figure, save_figure
 
-    ds = _with_command(histogram_dataset(folder, sequences or None))
+    with progress_line(not quiet, "measuring"):
+        ds = _with_command(histogram_dataset(folder, sequences or None))
     if not 0 <= run < ds.sizes["run"]:
         raise ProblemError("run", f"run must lie between 0 and {ds.sizes['run'] - 1}, not {run}.")
     output = output or folder
@@ -667,8 +661,9 @@ def histogram_report(
     data, text, attention, learning = (check_output(output / name, force) for name in names)
     save_dataset(ds, data, force)
     write_file(text, f"{histogram_text(ds)}\n".encode())
-    save_figure(attention_figure(ds, run), attention)
-    save_figure(learning_figure(ds), learning)
+    with progress_line(not quiet, "drawing"):
+        save_figure(attention_figure(ds, run), attention)
+        save_figure(learning_figure(ds), learning)
     if not quiet:
         files = wrapped(", ".join(str(output / name) for name in names), terminal_width())
         click.echo(f"{histogram_text(ds, terminal_width())}\n\n{files}")
@@ -680,7 +675,8 @@ def _print_histogram(folder: Path, quiet: bool) -> int:
     from attnphase.dataset import RunStatus
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
 
-    ds = histogram_dataset(folder)
+    with progress_line(not quiet, "measuring"):
+        ds = histogram_dataset(folder)
     if not quiet:
         click.echo(histogram_text(ds, terminal_width()))
     diverged = int((ds["status"] == RunStatus.diverged).any("stage").sum())
@@ -710,6 +706,7 @@ def _kept_in(folder: Path) -> Iterator[None]:
 @_output(help="Write a netCDF file.")
 @_force
 @_json
+@_quiet
 def thresholds(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -717,6 +714,7 @@ def thresholds(
     output: Path | None,
     force: bool,
     as_json: bool,
+    quiet: bool,
 ) -> int:
     """Find alpha_c and alpha_l.
 
@@ -729,12 +727,12 @@ def thresholds(
     problem = _problem(problem_file, changes)
     if output is not None:
         check_output(output, force)
-    ds = find_thresholds(problem, [value for values in omega for value in values])
+    ds = find_thresholds(problem, [value for values in omega for value in values], progress=not quiet)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
     if as_json:
         click.echo(to_json(ds))
-    else:
+    elif not quiet:
         _print(thresholds_table(ds))
     return 0
 
@@ -745,11 +743,13 @@ def thresholds(
     "--format", "form", type=click.Choice(["latex", "markdown", "python"]), default="latex", show_default=True
 )
 @click.option("--concrete", is_flag=True, help="Write the sums out for the problem's own sizes.")
-def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool) -> int:
+@click.option("--quiet", is_flag=True, help="No progress.")
+def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, quiet: bool) -> int:
     """Print the model's equations, or the source generated from them."""
     from attnphase.derive import derive as derive_equations
 
-    click.echo(getattr(derive_equations(_problem(problem_file, changes), concrete=concrete), form))
+    problem = _problem(problem_file, changes)
+    click.echo(getattr(derive_equations(problem, concrete=concrete, progress=not quiet), form))
     return 0
 
 
@@ -773,7 +773,8 @@ def figure(name: str, data: Path | None, output: Path | None, force: bool, worke
         alphas, omegas = _paper_grid(25, 26)
         grid = {"alpha": alphas, "omega": (_OMEGA_OF_FIG2,) if name == "fig2" else omegas}
         ds = _sweep("run the same command again", problem=Problem(), workers=workers, progress=not quiet, **grid)
-    save_figure(FIGURES[name](ds), output)
+    with progress_line(not quiet, "drawing"):
+        save_figure(FIGURES[name](ds), output)
     if not quiet:
         click.echo(str(output))
     return 0
@@ -823,8 +824,9 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
         progress=not quiet,
     )
     figures = {"fig2.png": fig2, "fig3.png": fig3}
-    for name, draw in figures.items():
-        save_figure(draw(ds), output / name)
+    with progress_line(not quiet, "drawing"):
+        for name, draw in figures.items():
+            save_figure(draw(ds), output / name)
     if quiet:
         return 0
     pairs = [("points", _status_counts(ds))]

@@ -21,6 +21,7 @@ from attnphase.errors import CompareError
 from attnphase.fixed_point import Status
 from attnphase.prior import Prior
 from attnphase.problem import Problem
+from attnphase.progress import Tell, progress_line, silent
 from attnphase.spectrum import Spectrum
 from attnphase.symmetries import problem_symmetries
 from attnphase.text import Table, format_value, wrapped
@@ -226,7 +227,7 @@ def _z(value: float) -> str:
     return f"{value:+.1f}" if math.isfinite(value) else "–"
 
 
-def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
+def compare(theory: xr.Dataset, experiment: xr.Dataset, *, progress: bool = False) -> Comparison:
     """Hold experiments against theory.
 
     Parameters
@@ -236,6 +237,8 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
         and the experiment's sample complexities on its grid.
     experiment : xarray.Dataset
         Schema ``experiments``, from `attnphase.simulate`.
+    progress : bool
+        Say on standard error what is being done, if it takes longer than a second.
 
     Returns
     -------
@@ -260,7 +263,8 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
     if missing:
         experiment = experiment.expand_dims(missing)
     theory = _same_problem(theory, problem)
-    frame = _Frame.of(problem)
+    with progress_line(progress, "loading the kernels") as line:
+        frame = _Frame.of(problem, line.tell)
     quantities: list[Quantity] = []
     excluded: list[str] = []
     for start in map(str, experiment["start"].to_numpy()):
@@ -423,8 +427,8 @@ class _Frame:
     rotates: bool
 
     @classmethod
-    def of(cls, problem: Problem) -> _Frame:
-        kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    def of(cls, problem: Problem, tell: Tell = silent) -> _Frame:
+        kernels, spectrum = kernels_for(problem, tell), Spectrum.of(problem)
         elements = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
         # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
         rotates = problem.tokens.length > 1 and problem.regularizer.kind in ("ridge", "group-lasso")

@@ -29,6 +29,7 @@ import platformdirs
 
 from attnphase.errors import CacheError, ProblemError
 from attnphase.problem import Problem
+from attnphase.progress import Tell, silent
 
 __all__ = [
     "SHIPPED_SCORES",
@@ -377,9 +378,23 @@ def _require_private(path: Path) -> None:
         path.chmod(info.st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
-def kernels_for(problem: Problem) -> Kernels:
-    """Compiled kernels of a problem's model, from the cache if they are there and intact."""
-    return load_kernels(ModelKey.of(problem))
+def kernels_for(problem: Problem, tell: Tell = silent) -> Kernels:
+    """Compiled kernels of a problem's model, from the cache if they are there and intact.
+
+    Parameters
+    ----------
+    problem : Problem
+    tell : callable, optional
+        Is told when they are not there, since compiling takes a while.
+    """
+    key = ModelKey.of(problem)
+    _tell_if_new(key, tell)
+    return load_kernels(key)
+
+
+def _tell_if_new(key: ModelKey, tell: Tell) -> None:
+    if tell is not silent and not (cache_directory() / _fingerprint(key) / _MANIFEST).exists():
+        tell("compiling the kernels of this model, once")
 
 
 @lru_cache(maxsize=32)
@@ -395,15 +410,23 @@ def load_kernels(key: Any) -> Kernels:
         return _load(folder, folder.name)
 
 
-def sample_kernels_for(problem: Problem) -> SampleKernels:
+def sample_kernels_for(problem: Problem, tell: Tell = silent) -> SampleKernels:
     """Compiled kernels for samples at finite d of a problem's model, from the cache if they are there and intact.
+
+    Parameters
+    ----------
+    problem : Problem
+    tell : callable, optional
+        Is told when they are not there, since compiling takes a while.
 
     Raises
     ------
     CacheError
         The cache folder is not the user's own.
     """
-    return _load_sample_kernels(ModelKey.of(problem, finite=True))
+    key = ModelKey.of(problem, finite=True)
+    _tell_if_new(key, tell)
+    return _load_sample_kernels(key)
 
 
 @lru_cache(maxsize=32)

@@ -833,7 +833,7 @@ def vanishes(ds: xr.Dataset, name: str) -> xr.DataArray:
     xarray.DataArray
         Over the swept dimensions.
     """
-    size, error = np.abs(ds[name]), ds[f"{name}_stderr"].fillna(0.0)
+    size, error = abs(ds[name]), ds[f"{name}_stderr"].fillna(0.0)
     allowed = xr.where(ds["status"] == Status.converged, _ZERO * error, 0.0)
     inner = [dim for dim in size.dims if dim not in ds["status"].dims]
     # clusters that a token does not have are NaN, and a point that was not computed is nothing but NaN

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from attnphase.compiled import ModelKey
 from attnphase.problem import Problem
+from attnphase.progress import progress_line
 
 if TYPE_CHECKING:
     from derivations.replica import FreeEntropy
@@ -46,7 +47,7 @@ class Derivation:
         return self.markdown
 
 
-def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivation:
+def derive(problem: Problem | None = None, *, concrete: bool = False, progress: bool = False) -> Derivation:
     """Derive and print the equations of a problem.
 
     Parameters
@@ -58,29 +59,32 @@ def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivat
         Print for the problem's own number of tokens and ranks: sums are written out, and rank 1
         is printed without matrices.  By default L, r and t are symbols.  The Python source always
         has the problem's sizes.
+    progress
+        Say on standard error what is being done, if it takes longer than a second.
 
     Examples
     --------
     >>> print(derive().saddle_point.overlaps[1].right_hand_side)
     MatrixSpectralMean(...)
     """
-    from derivations.codegen import module_source
-    from derivations.render import document
-    from derivations.replica import derive_free_entropy
-    from derivations.saddle_point import derive_saddle_point
-
     problem = problem if problem is not None else Problem.paper()
-    model = ModelKey.of(problem).model()
-    penalty = _penalty(problem)
-    free_entropy = derive_free_entropy(separable=penalty is not None)
-    page = document(model, concrete=concrete, penalty=penalty, clusters=problem.tokens.kind == "mixture")
-    return Derivation(
-        latex=page.latex(),
-        markdown=page.markdown(),
-        python=module_source(model, separable=penalty is not None),
-        free_entropy=free_entropy,
-        saddle_point=derive_saddle_point(free_entropy),
-    )
+    with progress_line(progress, "loading SymPy") as line:
+        from derivations.codegen import module_source
+        from derivations.render import document
+        from derivations.replica import derive_free_entropy
+        from derivations.saddle_point import derive_saddle_point
+
+        line.tell("deriving the saddle-point equations")
+        model = ModelKey.of(problem).model()
+        penalty = _penalty(problem)
+        free_entropy = derive_free_entropy(separable=penalty is not None)
+        saddle_point = derive_saddle_point(free_entropy)
+        line.tell("printing the equations")
+        page = document(model, concrete=concrete, penalty=penalty, clusters=problem.tokens.kind == "mixture")
+        latex, markdown = page.latex(), page.markdown()
+        line.tell("generating the source")
+        source = module_source(model, separable=penalty is not None)
+    return Derivation(latex, markdown, source, free_entropy, saddle_point)
 
 
 def _penalty(problem: Problem) -> str | None:

@@ -28,11 +28,12 @@ import numpy as np
 import xarray as xr
 
 from attnphase.branches import follow
-from attnphase.compiled import kernels_for
+from attnphase.compiled import ModelKey, kernels_for
 from attnphase.dataset import check_output, from_lines, from_points, load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SweepError
 from attnphase.interruption import interruptions_deferred
 from attnphase.problem import Problem
+from attnphase.progress import progress_line
 from attnphase.solve import BranchPoint, SolverSettings
 from attnphase.starts import BRANCHES, initial_overlaps
 
@@ -165,9 +166,10 @@ def sweep(
         store = _open_store(check_output(output, force), resume, force)
     with store as parts:
         finished = parts.load(lines)
+        with progress_line(progress, "loading the kernels") as shown:
+            for kernel_problem in {ModelKey.of(line.problem): line.problem for line in lines}.values():
+                kernels_for(kernel_problem, shown.tell)  # compiled once, here; workers load them from the cache
         with _progress(progress, lines, finished) as report:
-            for kernel_problem in {_shape(line.problem): line.problem for line in lines}.values():
-                kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
             todo = [i for i in range(len(lines)) if i not in finished]
             _run(lines, todo, finished, workers or available_cores(), parts, report)
         ds = from_lines([finished[i] for i in range(len(lines))], swept, problem=problem)

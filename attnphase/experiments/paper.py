@@ -21,6 +21,7 @@ from attnphase.errors import ProblemError
 from attnphase.experiments.simulate import simulate
 from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
 from attnphase.problem import Problem
+from attnphase.progress import progress_line
 from attnphase.reference import read_reference
 from attnphase.solve import SolverSettings
 from attnphase.sweep import sweep
@@ -269,7 +270,8 @@ def run_experiment(
         # runs first: they are what can be refused, and what an interruption keeps
         runs = part.runs()
         theory = part.theory()
-        text, figure, result = part.conclude(theory, runs)
+        with progress_line(progress, "drawing"):
+            text, figure, result = part.conclude(theory, runs)
         save_dataset(theory, files["-theory.nc"], force=True)
         save_dataset(runs, files["-runs.nc"], force=True)
         save_figure(figure, files[".png"])

@@ -17,6 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.compiled import sample_kernels_for
 from attnphase.dataset import (
     EXPERIMENT_VARIABLES,
     TRAJECTORY_VARIABLES,
@@ -32,12 +33,12 @@ from attnphase.experiments.device import device_of
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, runs_that_fit
-from attnphase.experiments.progress import progress_bar
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, train
 from attnphase.interruption import interruptions_deferred
 from attnphase.problem import Problem
+from attnphase.progress import progress_line
 from attnphase.solve import LARGEST_ALPHA
 from attnphase.starts import BRANCHES
 
@@ -139,8 +140,11 @@ def simulate(
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=2)
     experiment = _Experiment(grid, settings, loss, test_samples, kept)
     experiment.plan()
-    with progress_bar(progress, grid.size, "drawing samples") as report, interruptions_deferred() as interrupted:
-        experiment.run(report, interrupted)
+    with progress_line(progress, "drawing samples", grid.size) as line:
+        if settings.optimizer == "gamp" and loss.device.type == "cpu":
+            sample_kernels_for(problem, line.tell)  # compiled once, here
+        with interruptions_deferred() as interrupted:
+            experiment.run(line.at, interrupted)
     return experiment.dataset()
 
 
