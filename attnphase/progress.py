@@ -24,7 +24,8 @@ Tell = Callable[[str], None]
 
 _SILENT = 1.0  # seconds in which what is quick ends without a word
 _PLAIN = 10.0  # seconds between two lines where nothing can be live
-_REFRESH = 0.1
+_REFRESH = 0.1  # of a live line
+_NOTEBOOK = 0.5  # likewise; every update is a message to the browser
 
 
 def silent(text: str) -> None:
@@ -67,6 +68,12 @@ class ProgressLine:
         minutes, seconds = divmod(int(time.monotonic() - self._begin), 60)
         return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
+    @property
+    def plain(self) -> str:
+        """All of it in one line."""
+        share = f"{self.done / self.total:.0%}, " if self.total else ""
+        return f"{share}{self.text} ({self.elapsed})"
+
 
 @contextmanager
 def progress_line(shown: bool, text: str, total: float | None = None) -> Iterator[ProgressLine]:
@@ -104,22 +111,32 @@ def _watch(line: ProgressLine, over: threading.Event) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    if console.is_jupyter or (sys.stderr.isatty() and not console.is_dumb_terminal):
+    if console.is_jupyter:
+        _show_in_notebook(line, over)
+    elif sys.stderr.isatty() and not console.is_dumb_terminal:
         _show_live(line, over, console)
     else:
         _print_plain(line, over)
 
 
 def _show_live(line: ProgressLine, over: threading.Event, console: Console) -> None:
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
     from rich.table import Column
+    from rich.text import Text
 
-    # what does not fit is left out, so that the line stays one
-    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
-    elapsed = TextColumn("{task.fields[elapsed]}", markup=False)
-    columns = (SpinnerColumn(), text, elapsed)
+    class What(ProgressColumn):
+        """The only column that gives way where the terminal is narrow, so that the line stays one."""
+
+        def render(self, task: Task) -> Text:
+            return Text(task.description, no_wrap=True, overflow="ellipsis")
+
+    def fixed() -> Column:
+        return Column(no_wrap=True)
+
+    columns = (SpinnerColumn(table_column=fixed()), What(), TextColumn("{task.fields[elapsed]}"))
     if line.total is not None:
-        columns = (text, BarColumn(bar_width=20), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("left"))
+        bar, left = BarColumn(bar_width=12, table_column=fixed()), TimeRemainingColumn(table_column=fixed())
+        columns = (What(), bar, TextColumn("{task.percentage:>3.0f}%"), left)
     # warnings are printed above the line; standard output is not ours
     with Progress(*columns, console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
         task = live.add_task(line.text, total=line.total, elapsed=line.elapsed)
@@ -130,10 +147,19 @@ def _show_live(line: ProgressLine, over: threading.Event, console: Console) -> N
                 return
 
 
+def _show_in_notebook(line: ProgressLine, over: threading.Event) -> None:
+    """Not by rich, which needs ipywidgets there; IPython is there where a notebook is."""
+    from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+    shown = display({"text/plain": line.plain}, raw=True, display_id=True)
+    while not over.wait(_NOTEBOOK):
+        shown.update({"text/plain": line.plain}, raw=True)
+    shown.update({"text/plain": ""}, raw=True)
+
+
 def _print_plain(line: ProgressLine, over: threading.Event) -> None:
     while not over.wait(_PLAIN):
-        share = f"{line.done / line.total:.0%}, " if line.total else ""
         try:
-            print(f"attnphase: {share}{line.text} ({line.elapsed})", file=sys.stderr, flush=True)
+            print(f"attnphase: {line.plain}", file=sys.stderr, flush=True)
         except OSError:  # nobody reads it any more
             return

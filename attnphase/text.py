@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 _GAP = "  "  # between two columns
+_READABLE = 30  # characters that lines of a paragraph have at least, if they can
 _MARK = "*"  # at a branch that does not exist
 
 
@@ -128,7 +129,7 @@ def pairs_text(pairs: Iterable[tuple[str, str]], width: int | None = None) -> st
     lines = [f"{name:<{column}}{_GAP}{text}" for name, text in pairs]
     if width is None or max(map(len, lines)) <= width:
         return "\n".join(lines)
-    if column + len(_GAP) <= width // 2:
+    if width - column - len(_GAP) >= _READABLE:
         return "\n".join(wrapped(line, width, " " * (column + len(_GAP))) for line in lines)
     return "\n".join(wrapped(f"{name}\n{_GAP}{text}", width) for name, text in pairs)
 
