@@ -42,6 +42,9 @@ __all__ = ["main"]
 
 _BRANCHES = ("semantic", "positional", "uninformed", "mixed")
 _OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
+_LOSSES = ("attention", "values", "square", "logistic", "hinge", "expression")
+_REGULARIZERS = ("ridge", "lasso", "elastic-net", "group-lasso", "expression")  # a prox is a function of one's own
+_SPECTRA = ("isotropic", "power-law", "two-level", "atoms")
 _OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
@@ -225,6 +228,40 @@ def main() -> None:
 
     Without a PROBLEM.TOML the problem is the paper's (arXiv:2402.03902).
     """
+
+
+@main.command()
+@click.option("--mixture", is_flag=True, help="Tokens in two clusters, which they often share.")
+@click.option("--spectrum", type=click.Choice(_SPECTRA), help="Covariances with more than one eigenvalue.")
+@click.option("--length", type=int, help="Number of tokens L.")
+@click.option("--rank", type=int, help="Columns r of the student's weights.")
+@click.option("--untied", is_flag=True, help="Weights Q and K of their own.")
+@click.option("--loss", type=click.Choice(_LOSSES), help="Another loss; the last four have one token by default.")
+@click.option("--values", "width", type=int, help="Value matrices with so many columns.")
+@click.option("--regularizer", type=click.Choice(_REGULARIZERS), help="Another regulariser.")
+@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of the problem.")
+@_output(help="File to write; standard output by default.")
+@_force
+@click.option("--quiet", is_flag=True, help="Do not print the file's name.")
+def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool, **wanted: Any) -> int:
+    """Write a problem file to begin with.
+
+    Every field has a comment; without options the problem is the paper's.
+    """
+    from attnphase.problem import Problem, parse_setting
+    from attnphase.template import changes_for, template
+
+    problem = Problem().with_fields(changes_for(**wanted) | dict(map(parse_setting, changes)))
+    text = template(problem)
+    if output is None:
+        click.echo(text, nl=False)
+        return 0
+    from attnphase.dataset import check_output, write_file
+
+    write_file(check_output(output, force), text.encode())
+    if not quiet:
+        click.echo(str(output))
+    return 0
 
 
 @main.command()
