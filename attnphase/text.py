@@ -271,7 +271,7 @@ def absences(ds: xr.Dataset) -> list[str]:
             what = " and ".join(f"{name} = 0" for name in missed)
             own = "its error" if len(missed) == 1 else "their errors"
             found = "uninformed" if len(zero) > 1 else "semantic" if zero == ["m"] else "positional"
-            sentences.append(f"{branch}{_MARK}: {what} within {own}; no such branch here: this is the {found} point.")
+            sentences.append(f"{branch}: {what} within {own}; no such branch here: this is the {found} point.")
     return sentences
 
 
