@@ -18,7 +18,6 @@ _COLUMN = 24  # where comments begin behind a short value
 _LONGEST = 105  # characters of a value and its comment on one line
 _LARGEST = 4  # tokens for which examples of tables are written out
 _CLUSTERS = [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]
-_LAW = {"kind": "same", "probability": 0.8}
 _PENALTY, _LOSS = "0.01*sqrt(w**2 + 0.1)", "sqrt(1 + (h0_0 - k0_0)**2)"
 _SCORE = 'softmax, linear, relu, sigmoid, softmax1, a formula in z, or "module:function"'
 
@@ -133,8 +132,8 @@ def changes_for(
         changes["loss.kind"] = loss
     if width is not None:
         changes |= {"loss.kind": loss or "values", "loss.width": width}
-    scalar = loss in ("square", "logistic", "hinge", "expression")
-    length = length or (1 if scalar else 2)
+    if length is None:
+        length = 1 if loss in ("square", "logistic", "hinge", "expression") else 2
     changes["tokens.length"] = length
     if loss == "expression":
         changes["loss.expression"] = _LOSS
@@ -145,7 +144,7 @@ def changes_for(
     if mixture:
         changes["tokens.kind"] = "mixture"
         changes["tokens.clusters"] = [{"mean": [1.5]}, {"mean": [-1.5]}] if spectrum else _CLUSTERS
-        changes["tokens.law"] = _LAW
+        changes["tokens.law"] = _law(length)
     if spectrum is not None:
         changes["tokens.spectrum"] = _spectrum(spectrum, length * (2 if mixture else 1))
     # strengths at which the semantic branch exists at alpha = 1.5
@@ -205,11 +204,11 @@ def _example(problem: Problem, name: str) -> Any:
     return {
         "tokens.sigma": 0.5,
         "tokens.clusters": _CLUSTERS,
-        "tokens.law": _LAW,
-        "tokens.mean_positions": [[0.1] * directions] * length if tables else None,
+        "tokens.law": _law(length),
+        "tokens.mean_positions": _apart(problem, directions),
         "tokens.mean_teacher": [[0.1] * directions] * columns,
         "positions.kind": "none",
-        "positions.teacher": [[0.1] * columns] * length if tables else None,
+        "positions.teacher": _apart(problem, columns),
         "regularizer.ridge": 0.002,
         "regularizer.expression": _PENALTY,
         "regularizer.prox": "module:function",
@@ -217,6 +216,19 @@ def _example(problem: Problem, name: str) -> Any:
         "loss.expression": _LOSS,
         "integration.nodes": 1024,
     }[name]
+
+
+def _law(length: int) -> dict[str, Any]:
+    if length == 1:
+        return {"kind": "independent", "weights": [0.3, 0.7]}
+    return {"kind": "same", "probability": 0.8}
+
+
+def _apart(problem: Problem, columns: int) -> Any:
+    """Products of encodings that sum to zero, as the default ones do, with other vectors; None without encodings."""
+    if problem.positions.kind == "none" or problem.tokens.length > _LARGEST:
+        return None
+    return [[value] * columns for value in (0.1, -0.1, 0.0, 0.0)[: problem.tokens.length]]
 
 
 def _toml(value: Any) -> str:
