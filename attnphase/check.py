@@ -30,7 +30,7 @@ from attnphase.solve import BranchPoint, SolverSettings, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.state_evolution import StateEvolution
 from attnphase.symmetries import loss_symmetries, problem_symmetries
-from attnphase.text import pairs_text
+from attnphase.text import pairs_text, wrapped
 
 __all__ = ["Check", "Report", "check"]
 
@@ -104,7 +104,8 @@ class Report:
             pairs.append((f"{marks[one.passed]:>6}  {one.name}", f"{number}{one.detail}"))
         failed = sum(one.passed is False for one in self.checks)
         end = "all checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed"
-        return "\n".join([f"{self.branch} branch, alpha = {self.alpha:g}", pairs_text(pairs, width), end])
+        begin = f"{self.branch} branch, alpha = {self.alpha:g}"
+        return "\n".join([wrapped(begin, width), pairs_text(pairs, width), wrapped(end, width)])
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from attnphase.arguments import flag
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -89,9 +91,14 @@ def progress_line(shown: bool, text: str, total: float | None = None) -> Iterato
         What is being done first.
     total : float, optional
         How much there is to do; then there is a bar with the time left.
+
+    Raises
+    ------
+    ProblemError
+        `shown` is neither True nor False; the message calls it progress, as the functions that take it do.
     """
     line = ProgressLine(text, total)
-    if not shown or sys.stderr is None:
+    if not flag("progress", shown) or sys.stderr is None:
         yield line
         return
     over = threading.Event()

@@ -32,6 +32,7 @@ __all__ = [
 
 _GAP = "  "  # between two columns
 _READABLE = 30  # characters that lines of a paragraph have at least, if they can
+_BELOW = 8  # blanks before a text below its name
 _MARK = "*"  # at a branch that does not exist
 
 
@@ -131,7 +132,8 @@ def pairs_text(pairs: Iterable[tuple[str, str]], width: int | None = None) -> st
         return "\n".join(lines)
     if width - column - len(_GAP) >= _READABLE:
         return "\n".join(wrapped(line, width, " " * (column + len(_GAP))) for line in lines)
-    return "\n".join(wrapped(f"{name}\n{_GAP}{text}", width) for name, text in pairs)
+    indent = " " * _BELOW
+    return "\n".join(wrapped(f"{name}\n{indent}{text}", width, indent) for name, text in pairs)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ def test_what_is_asked_for_is_written():
     )
     assert problem.tokens.kind == "mixture"
     assert problem.tokens.length == 3
-    assert problem.tokens.spectrum.kind == "two-level"
+    assert problem.to_dict()["tokens"]["spectrum"]["kind"] == "two-level"
     assert len(problem.sites) == 6
     assert (problem.student.rank, problem.student.tied) == (2, False)
     assert (problem.loss.kind, problem.loss.width) == ("values", 4)

@@ -192,6 +192,12 @@ def test_a_notebook_shows_the_line_in_its_cell(monkeypatch):
     assert log.getvalue() == ""
 
 
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_progress_is_true_or_false(value):
+    with pytest.raises(ProblemError, match="progress must be True or False"):
+        ap.solve(COARSE, 2.0, progress=value)
+
+
 def test_minutes_are_counted(monkeypatch):
     line = ProgressLine("solving", None)
     monkeypatch.setattr(module.time, "monotonic", lambda begin=line._begin: begin + 127.9)

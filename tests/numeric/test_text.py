@@ -177,7 +177,7 @@ def test_paragraphs_are_broken_between_words():
     below = pairs_text(pairs, 44).splitlines()
     assert below[1] == "files   a.nc, b.png a.nc, b.png a.nc, b.png"
     assert below[2] == "        a.nc, b.png"
-    assert pairs_text(pairs, 20).splitlines()[:3] == ["points", "  12 converged", "files"]
+    assert pairs_text(pairs, 20).splitlines()[:3] == ["points", "        12 converged", "files"]
 
 
 def test_the_width_is_that_of_a_terminal(monkeypatch):
