@@ -107,6 +107,9 @@ def test_what_is_asked_for_is_written():
     assert (problem.student.rank, problem.student.tied) == (2, False)
     assert (problem.loss.kind, problem.loss.width) == ("values", 4)
     assert problem.regularizer.kind == "group-lasso"
+    # what means nothing is left out
+    assert "\nstrength = " not in template(Problem().with_fields(changes_for(regularizer="expression")))
+    assert "softmax" not in template(Problem().with_fields(changes_for(loss="square")))
     # a loss of one token brings one token along
     assert Problem().with_fields(changes_for(loss="logistic")).tokens.length == 1
 

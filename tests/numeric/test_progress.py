@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import re
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ from attnphase.progress import ProgressLine, progress_line, silent, within
 SOLVER, BRANCHES = (importlib.import_module(f"attnphase.{name}") for name in ("solve", "branches"))
 COARSE = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
 HIDE, SHOW, ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
+ELAPSED = ProgressLine.__dict__["elapsed"]
 PATIENCE = 20.0  # seconds after which a line that does not come is missed
 
 
@@ -34,7 +36,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """Nothing waits a second here; a terminal of 60 columns."""
+    """Nothing waits a second here, and no second passes; a terminal of 60 columns."""
+    monkeypatch.setattr(ProgressLine, "elapsed", "0 s")
     monkeypatch.setattr(module, "_SILENT", 0.0)
     monkeypatch.setattr(module, "_REFRESH", 0.001)
     monkeypatch.setattr(module, "_NOTEBOOK", 0.001)
@@ -64,7 +67,7 @@ def test_on_a_terminal_the_line_is_live_and_gone_in_the_end(monkeypatch):
     with progress_line(True, "solving [1]") as line:
         until(lambda: "solving [1]" in terminal.getvalue())
         line.tell("7 maps, residual 3e-05")
-        until(lambda: "7 maps, residual 3e-05" in terminal.getvalue())
+        until(lambda: "7 maps, residual 3e-05 0 s" in re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()))
         assert SHOW not in terminal.getvalue()
     end = terminal.getvalue()
     assert end.count(HIDE) == end.count(SHOW) == 1
@@ -199,6 +202,7 @@ def test_progress_is_true_or_false(value):
 
 
 def test_minutes_are_counted(monkeypatch):
+    monkeypatch.setattr(ProgressLine, "elapsed", ELAPSED)
     line = ProgressLine("solving", None)
     monkeypatch.setattr(module.time, "monotonic", lambda begin=line._begin: begin + 127.9)
     assert line.plain == "solving (2 min 7 s)"
@@ -254,7 +258,8 @@ def test_compiling_is_told_once(tmp_path, monkeypatch):
     assert loaded == [key] * 2
 
 
-def test_thresholds_know_how_much_is_done(monkeypatch):
+@pytest.mark.parametrize("expected", [3, 12])  # refinements: fewer than there are, and more
+def test_thresholds_know_how_much_is_done(monkeypatch, expected):
     """On a stand-in for the solver whose losses cross at alpha = 1.3 and whose errors do at 1.6."""
 
     def stub(problem, alpha, branch, *, start=None, settings=None, tell=silent):
@@ -277,6 +282,7 @@ def test_thresholds_know_how_much_is_done(monkeypatch):
         return points
 
     dones, lines = [], recorded(monkeypatch, BRANCHES)
+    monkeypatch.setattr(BRANCHES, "_REFINED_SOLVES", expected)
     monkeypatch.setattr(BRANCHES, "solve_point", stub)
     monkeypatch.setattr(BRANCHES, "follow", follow)
     found = ap.thresholds(Problem.paper(), [0.2, 0.3], progress=True)
