@@ -132,7 +132,8 @@ def simulate(
         raise ProblemError(
             "checkpoint_interval", f"checkpoint_interval must be a number of seconds, not {checkpoint_interval!r}."
         )
-    loss = LocalLoss(problem, True, device_of(device), _DTYPES[dtype])
+    with progress_line(progress, "generating the local problem"):
+        loss = LocalLoss(problem, True, device_of(device), _DTYPES[dtype])
     task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": dtype}
     task |= {"test_samples": test_samples, "device": loss.device.type}
     kept = Checkpoint(None if checkpoint is None else Path(checkpoint), task, float(checkpoint_interval))

@@ -258,6 +258,27 @@ def test_compiling_is_told_once(tmp_path, monkeypatch):
     assert loaded == [key] * 2
 
 
+def test_a_sweep_compiles_every_model_before_its_workers_start(monkeypatch):
+    """Masks make models of their own, which no worker shall compile in silence."""
+    home, models, told = importlib.import_module("attnphase.sweep"), [], []
+
+    def kernels_for(problem, tell):
+        models.append((problem.student.causal, problem.teacher.causal))
+        told.append(tell)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    lines = recorded(monkeypatch, home)
+    monkeypatch.setattr(home, "kernels_for", kernels_for)
+    monkeypatch.setattr(home, "_run", stop)
+    fields = {"student.causal": [False, True], "teacher.causal": [False, True]}
+    with pytest.raises(KeyboardInterrupt):
+        ap.sweep(COARSE, [2.0], [0.2, 0.3], fields=fields, workers=1)
+    assert sorted(models) == [(False, False), (False, True), (True, False), (True, True)]
+    assert all(tell == lines[0].tell for tell in told)
+
+
 @pytest.mark.parametrize("expected", [3, 12])  # refinements: fewer than there are, and more
 def test_thresholds_know_how_much_is_done(monkeypatch, expected):
     """On a stand-in for the solver whose losses cross at alpha = 1.3 and whose errors do at 1.6."""
