@@ -15,7 +15,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from attnphase.compiled import kernels_for
+from attnphase.compiled import kernels_for, tell_if_compiling
 from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, validate_dataset
 from attnphase.errors import CompareError
 from attnphase.fixed_point import Status
@@ -428,7 +428,8 @@ class _Frame:
 
     @classmethod
     def of(cls, problem: Problem, tell: Tell = silent) -> _Frame:
-        kernels, spectrum = kernels_for(problem, tell), Spectrum.of(problem)
+        tell_if_compiling(problem, tell)
+        kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
         elements = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
         # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
         rotates = problem.tokens.length > 1 and problem.regularizer.kind in ("ridge", "group-lasso")

@@ -46,6 +46,7 @@ __all__ = [
     "reference_backend",
     "register_score",
     "sample_kernels_for",
+    "tell_if_compiling",
     "torch_module",
 ]
 
@@ -378,22 +379,24 @@ def _require_private(path: Path) -> None:
         path.chmod(info.st_mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
-def kernels_for(problem: Problem, tell: Tell = silent) -> Kernels:
-    """Compiled kernels of a problem's model, from the cache if they are there and intact.
+def kernels_for(problem: Problem) -> Kernels:
+    """Compiled kernels of a problem's model, from the cache if they are there and intact."""
+    return load_kernels(ModelKey.of(problem))
+
+
+def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> None:
+    """Tell that the kernels of a problem's model are not in the cache, before they are asked for.
 
     Parameters
     ----------
     problem : Problem
-    tell : callable, optional
-        Is told when they are not there, since compiling takes a while.
+    tell : callable
+    finite : bool
+        Those for samples at finite d.
     """
-    key = ModelKey.of(problem)
-    _tell_if_new(key, tell)
-    return load_kernels(key)
-
-
-def _tell_if_new(key: ModelKey, tell: Tell) -> None:
-    if tell is not silent and not (cache_directory() / _fingerprint(key) / _MANIFEST).exists():
+    if tell is silent:
+        return
+    if not (cache_directory() / _fingerprint(ModelKey.of(problem, finite=finite)) / _MANIFEST).exists():
         tell("compiling the kernels of this model, once")
 
 
@@ -410,23 +413,15 @@ def load_kernels(key: Any) -> Kernels:
         return _load(folder, folder.name)
 
 
-def sample_kernels_for(problem: Problem, tell: Tell = silent) -> SampleKernels:
+def sample_kernels_for(problem: Problem) -> SampleKernels:
     """Compiled kernels for samples at finite d of a problem's model, from the cache if they are there and intact.
-
-    Parameters
-    ----------
-    problem : Problem
-    tell : callable, optional
-        Is told when they are not there, since compiling takes a while.
 
     Raises
     ------
     CacheError
         The cache folder is not the user's own.
     """
-    key = ModelKey.of(problem, finite=True)
-    _tell_if_new(key, tell)
-    return _load_sample_kernels(key)
+    return _load_sample_kernels(ModelKey.of(problem, finite=True))
 
 
 @lru_cache(maxsize=32)

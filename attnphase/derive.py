@@ -84,7 +84,13 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
         latex, markdown = page.latex(), page.markdown()
         line.tell("generating the source")
         source = module_source(model, separable=penalty is not None)
-    return Derivation(latex, markdown, source, free_entropy, saddle_point)
+    return Derivation(
+        latex=latex,
+        markdown=markdown,
+        python=source,
+        free_entropy=free_entropy,
+        saddle_point=saddle_point,
+    )
 
 
 def _penalty(problem: Problem) -> str | None:

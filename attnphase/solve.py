@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from attnphase.baseline import linear_test_error
 from attnphase.channel import Channel
-from attnphase.compiled import Kernels, kernels_for
+from attnphase.compiled import Kernels, kernels_for, tell_if_compiling
 from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_point import METHODS, Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.gaussian import Rule
@@ -120,9 +120,9 @@ def _torch_kernels(problem: Problem, backend: str, threads: int) -> Kernels:
 
 
 def _kernels(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> Kernels:
-    kernels = kernels_for(problem, tell)
+    tell_if_compiling(problem, tell)
     if settings.backend == "numba":
-        return kernels
+        return kernels_for(problem)
     return _torch_kernels(problem, settings.backend, settings.threads or os.cpu_count() or 1)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase.branches import follow
-from attnphase.compiled import ModelKey, kernels_for
+from attnphase.compiled import ModelKey, kernels_for, tell_if_compiling
 from attnphase.dataset import check_output, from_lines, from_points, load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SweepError
 from attnphase.interruption import interruptions_deferred
@@ -168,7 +168,8 @@ def sweep(
         finished = parts.load(lines)
         with progress_line(progress, "loading the kernels") as shown:
             for kernel_problem in {ModelKey.of(line.problem): line.problem for line in lines}.values():
-                kernels_for(kernel_problem, shown.tell)  # compiled once, here; workers load them from the cache
+                tell_if_compiling(kernel_problem, shown.tell)
+                kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
         with _progress(progress, lines, finished) as report:
             todo = [i for i in range(len(lines)) if i not in finished]
             _run(lines, todo, finished, workers or available_cores(), parts, report)

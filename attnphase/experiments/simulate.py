@@ -17,7 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnphase.compiled import sample_kernels_for
+from attnphase.compiled import sample_kernels_for, tell_if_compiling
 from attnphase.dataset import (
     EXPERIMENT_VARIABLES,
     TRAJECTORY_VARIABLES,
@@ -143,7 +143,8 @@ def simulate(
     experiment.plan()
     with progress_line(progress, "drawing samples", grid.size) as line:
         if settings.optimizer == "gamp" and loss.device.type == "cpu":
-            sample_kernels_for(problem, line.tell)  # compiled once, here
+            tell_if_compiling(problem, line.tell, finite=True)
+            sample_kernels_for(problem)  # compiled once, here
         with interruptions_deferred() as interrupted:
             experiment.run(line.at, interrupted)
     return experiment.dataset()

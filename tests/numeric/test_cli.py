@@ -203,7 +203,7 @@ def test_a_truncated_file_is_refused(in_folder):
 def test_a_cache_of_somebody_else_is_refused(in_folder, monkeypatch):
     compiled = importlib.import_module("attnphase.compiled")
 
-    def foreign(problem, tell):
+    def foreign(problem):
         raise compiled.CacheError("kernel cache /x belongs to another user.")
 
     monkeypatch.setattr(SOLVER, "kernels_for", foreign)

@@ -242,41 +242,52 @@ def test_solving_all_branches_shows_one_line(monkeypatch):
     assert not lines[-1].shown
 
 
-def test_compiling_is_told_once(tmp_path, monkeypatch):
-    """Only where the kernels are not in the cache."""
-    loaded, said = [], []
-    monkeypatch.setattr(compiled, "load_kernels", loaded.append)
+@pytest.mark.parametrize("finite", [False, True])
+def test_compiling_is_told_where_nothing_is_in_the_cache(tmp_path, monkeypatch, finite):
+    said = []
     monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path))
-    compiled.kernels_for(COARSE, said.append)
+    compiled.tell_if_compiling(COARSE, said.append, finite=finite)
     assert said == ["compiling the kernels of this model, once"]
-    key = compiled.ModelKey.of(COARSE)
-    folder = compiled.cache_directory() / compiled._fingerprint(key)
-    folder.mkdir()
-    (folder / "manifest.json").touch()
-    compiled.kernels_for(COARSE, said.append)
-    assert len(said) == 1
-    assert loaded == [key] * 2
+    keys = {finite: compiled.ModelKey.of(COARSE, finite=finite) for finite in (False, True)}
+    for is_finite in (not finite, finite):
+        folder = compiled.cache_directory() / compiled._fingerprint(keys[is_finite])
+        folder.mkdir()
+        (folder / "manifest.json").touch()
+        compiled.tell_if_compiling(COARSE, said.append, finite=finite)
+        assert len(said) == (1 if is_finite is finite else 2)  # only its own kernels count
+        said[1:] = []
+
+
+def test_a_solve_tells_that_it_compiles(monkeypatch):
+    """Before it asks for the kernels."""
+    said = []
+    monkeypatch.setattr(
+        SOLVER, "tell_if_compiling", lambda problem, tell: tell(f"compiling at {problem.teacher.omega}")
+    )
+    monkeypatch.setattr(SOLVER, "kernels_for", lambda problem: said.append("asked") or compiled.kernels_for(problem))
+    SOLVER.solve_point(COARSE, 1.8, "positional", tell=said.append)
+    assert said[:2] == ["positional, alpha = 1.8: compiling at 0.3", "asked"]
 
 
 def test_a_sweep_compiles_every_model_before_its_workers_start(monkeypatch):
     """Masks make models of their own, which no worker shall compile in silence."""
     home, models, told = importlib.import_module("attnphase.sweep"), [], []
 
-    def kernels_for(problem, tell):
+    def kernels_for(problem):
         models.append((problem.student.causal, problem.teacher.causal))
-        told.append(tell)
 
     def stop(*_):
         raise KeyboardInterrupt
 
     lines = recorded(monkeypatch, home)
     monkeypatch.setattr(home, "kernels_for", kernels_for)
+    monkeypatch.setattr(home, "tell_if_compiling", lambda problem, tell: told.append(tell))
     monkeypatch.setattr(home, "_run", stop)
     fields = {"student.causal": [False, True], "teacher.causal": [False, True]}
     with pytest.raises(KeyboardInterrupt):
         ap.sweep(COARSE, [2.0], [0.2, 0.3], fields=fields, workers=1)
     assert sorted(models) == [(False, False), (False, True), (True, False), (True, True)]
-    assert all(tell == lines[0].tell for tell in told)
+    assert told == [lines[0].tell] * 4
 
 
 @pytest.mark.parametrize("expected", [3, 12])  # refinements: fewer than there are, and more
