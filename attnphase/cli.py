@@ -22,7 +22,6 @@ from attnphase.errors import AttnphaseError, ProblemError
 from attnphase.progress import progress_line
 from attnphase.text import (
     Table,
-    absences,
     format_value,
     pairs_text,
     points_table,
@@ -292,6 +291,7 @@ def solve(
     """Solve one problem at one sample complexity."""
     from dataclasses import asdict
 
+    from attnphase.branches import absences
     from attnphase.dataset import check_output, save_dataset, to_json
     from attnphase.solve import solve as solve_problem
 
@@ -303,9 +303,10 @@ def solve(
         save_dataset(_with_command(ds), output, force)
     if as_json:
         click.echo(to_json(ds))
-    elif not quiet:
-        _print(points_table(ds))
-    for sentence in () if quiet else absences(ds):
+    missing = {} if quiet else absences(ds, problem)
+    if not (as_json or quiet):
+        _print(points_table(ds, missing))
+    for sentence in missing.values():
         click.echo(f"attnphase: {sentence}", err=True)
     return _convergence(ds, allow_unconverged)
 
@@ -365,7 +366,7 @@ def sweep(
         progress=not quiet,
     )
     if not quiet:
-        click.echo(f"{output}: {_status_counts(ds)}")
+        click.echo(f"{output}: {_status_counts(ds, problem)}")
     return _convergence(ds, allow_unconverged)
 
 
@@ -866,7 +867,7 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
             save_figure(draw(ds), output / name)
     if quiet:
         return 0
-    pairs = [("points", _status_counts(ds))]
+    pairs = [("points", _status_counts(ds, problem))]
     for value in _OMEGAS_SHOWN:
         line = ds.sel(omega=value, method="nearest")
         alpha_c = loss_crossing(line)
@@ -942,14 +943,16 @@ def _ended(ds: xr.Dataset, allowed: bool) -> int:
     return 0 if allowed else 1
 
 
-def _status_counts(ds: xr.Dataset) -> str:
-    from attnphase.dataset import STATUS_MEANINGS, is_missing
+def _status_counts(ds: xr.Dataset, problem: Problem) -> str:
+    from attnphase.branches import absent
+    from attnphase.dataset import STATUS_MEANINGS
 
     status = ds["status"].to_numpy().ravel().tolist()
     counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]
-    missing = [(str(name), int(is_missing(ds.sel(branch=name)).sum())) for name in ds["branch"].to_numpy()]
-    absent = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in missing if count]
-    return "; ".join([", ".join(counts), *absent])
+    missing = absent(ds, problem)
+    lost = [(str(name), int(missing.sel(branch=name).sum())) for name in ds["branch"].to_numpy()]
+    places = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in lost if count]
+    return "; ".join([", ".join(counts), *places])
 
 
 def _convergence(ds: xr.Dataset, allowed: bool) -> int:

@@ -38,7 +38,6 @@ __all__ = [
     "HISTOGRAM_STAGES",
     "HISTOGRAM_VARIABLES",
     "NOT_COMPUTED",
-    "ORDER_PARAMETERS",
     "POINT_VARIABLES",
     "SCHEMAS",
     "STATUS_MEANINGS",
@@ -54,14 +53,12 @@ __all__ = [
     "from_points",
     "from_runs",
     "from_thresholds",
-    "is_missing",
     "load_dataset",
     "overlap_size",
     "save_dataset",
     "schema_markdown",
     "to_json",
     "validate_dataset",
-    "vanishes",
     "write_file",
 ]
 
@@ -811,53 +808,6 @@ def overlap_size(ds: xr.Dataset, name: str) -> xr.DataArray:
     first = ds[name].isel(token=0)
     inner = [dim for dim in ("row", "teacher") if dim in first.dims]
     return (first**2).sum(inner, skipna=False) ** 0.5
-
-
-_ZERO = 3.0  # standard errors within which an order parameter counts as zero
-
-ORDER_PARAMETERS = {"semantic": ("theta",), "positional": ("m",), "uninformed": (), "mixed": ("m", "theta")}
-"""What a fixed point must have to be one of a branch."""
-
-
-def vanishes(ds: xr.Dataset, name: str) -> xr.DataArray:
-    """Whether every entry of an overlap is exactly zero, or zero within its error where the iteration converged.
-
-    Parameters
-    ----------
-    ds : xarray.Dataset
-        Points.
-    name : {"m", "theta"}
-
-    Returns
-    -------
-    xarray.DataArray
-        Over the swept dimensions.
-    """
-    size, error = abs(ds[name]), ds[f"{name}_stderr"].fillna(0.0)
-    allowed = xr.where(ds["status"] == Status.converged, _ZERO * error, 0.0)
-    inner = [dim for dim in size.dims if dim not in ds["status"].dims]
-    # clusters that a token does not have are NaN, and a point that was not computed is nothing but NaN
-    return ((size <= allowed) | size.isnull()).all(inner) & size.notnull().any(inner)
-
-
-def is_missing(ds: xr.Dataset) -> xr.DataArray:
-    """Where a branch does not exist: the order parameter that makes it one vanishes at the fixed point found.
-
-    Parameters
-    ----------
-    ds : xarray.Dataset
-        Points, of one branch or of several.
-
-    Returns
-    -------
-    xarray.DataArray
-        Over the swept dimensions.
-    """
-    missing = xr.zeros_like(ds["status"], dtype=bool)
-    for branch, names in ORDER_PARAMETERS.items():
-        for name in names:
-            missing = missing | ((ds["branch"] == branch) & vanishes(ds, name))
-    return missing
 
 
 def _check_variable(

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Table",
-    "absences",
     "format_value",
     "pairs_text",
     "points_table",
@@ -233,15 +232,20 @@ def _longest(lines: Iterable[str]) -> int:
 # ----------------------------------------------------------------------------------------------------------- datasets
 
 
-def points_table(ds: xr.Dataset) -> Table:
+def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
     """Points at one sample complexity: a row for each quantity, a column for each branch.
 
-    A branch that does not exist there has a mark behind its name; see `absences`.
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        With one branch, or several.
+    missing : collection of str
+        Branches that do not exist there, which get a mark behind their names; see `attnphase.branches.absences`.
     """
-    from attnphase.dataset import POINT_VARIABLES, STATUS_MEANINGS, is_missing
+    from attnphase.dataset import POINT_VARIABLES, STATUS_MEANINGS
 
-    columns = _branches(ds)
-    heads = [f"{column['branch'].item()}{_MARK if bool(is_missing(column)) else ''}" for column in columns]
+    columns = [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
+    names = [str(column["branch"].item()) for column in columns]
     rows = []
     for variable in POINT_VARIABLES:
         if variable.name.endswith("_hat"):
@@ -257,28 +261,8 @@ def points_table(ds: xr.Dataset) -> Table:
             else:
                 cells = [str(int(column[variable.name])) for column in columns]
             rows.append((label, *cells))
+    heads = (f"{name}{_MARK if name in missing else ''}" for name in names)
     return Table((f"alpha = {float(ds['alpha']):g}", *heads), tuple(rows), by_column=True)
-
-
-def absences(ds: xr.Dataset) -> list[str]:
-    """A sentence for every branch of `points_table` that does not exist at its sample complexity."""
-    from attnphase.dataset import ORDER_PARAMETERS, vanishes
-
-    sentences = []
-    for point in _branches(ds):
-        branch = str(point["branch"].item())
-        zero = [name for name in ("m", "theta") if bool(vanishes(point, name))]
-        missed = [name for name in ORDER_PARAMETERS[branch] if name in zero]
-        if missed:
-            what = " and ".join(f"{name} = 0" for name in missed)
-            own = "its error" if len(missed) == 1 else "their errors"
-            found = "uninformed" if len(zero) > 1 else "semantic" if zero == ["m"] else "positional"
-            sentences.append(f"{branch}: {what} within {own}; no such branch here: this is the {found} point.")
-    return sentences
-
-
-def _branches(ds: xr.Dataset) -> list[xr.Dataset]:
-    return [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
 
 
 def _entries(name: str, ds: xr.Dataset) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -15,14 +15,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import attnphase as ap
+from attnphase.branches import absences, absent
 from attnphase.check import Check, Report
 from attnphase.cli import main
 from attnphase.compare import Comparison, Limit, Measured, Quantity
-from attnphase.dataset import is_missing, vanishes
 from attnphase.problem import Problem
 from attnphase.text import (
     Table,
-    absences,
     format_value,
     pairs_text,
     points_table,
@@ -346,14 +345,22 @@ def point(branch, m, theta, status=0, error=0.002):
     ],
 )
 def test_a_branch_needs_its_order_parameter(branch, m, theta, status, missing):
-    assert bool(is_missing(point(branch, m, theta, status))) is missing
+    problem = Problem().with_fields({"student.rank": 2})
+    assert bool(absent(point(branch, m, theta, status), problem)) is missing
 
 
-def test_an_unknown_error_excuses_nothing():
-    assert not bool(vanishes(point("positional", [1e-9, 0.0], [0.0, 0.0], error=np.nan), "m"))
+@pytest.mark.parametrize("error", [np.nan, 0.07])  # unknown, or so large that it says nothing
+def test_such_an_error_excuses_nothing(error):
+    """The positional branch has m of about 0.2 at these parameters: see the README."""
+    ds = point("positional", [0.19, -0.19], [0.0, 0.0], error=error)
+    assert not bool(absent(ds, Problem()))
+    # of a branch whose own m is larger, this is small
+    spread = Problem().with_fields({"positions.gram": [[100.0, -100.0], [-100.0, 100.0]]})
+    assert bool(absent(ds, spread)) is (error == 0.07)
 
 
 def test_a_sentence_says_what_was_found_instead():
+    problem = Problem().with_fields({"student.rank": 2})
     cases = {
         (
             "positional",
@@ -372,8 +379,8 @@ def test_a_sentence_says_what_was_found_instead():
         ),
     }
     for (branch, m, theta), sentence in cases.items():
-        assert absences(point(branch, [m, -m], [theta, theta])) == [sentence]
-    assert absences(point("semantic", [0.0, 0.0], [0.3, 0.3])) == []
+        assert absences(point(branch, [m, -m], [theta, theta]), problem) == {branch: sentence}
+    assert absences(point("semantic", [0.0, 0.0], [0.3, 0.3]), problem) == {}
 
 
 def test_solve_and_sweep_say_where_a_branch_is_missing(tmp_path):
