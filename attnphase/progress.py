@@ -120,7 +120,7 @@ def _watch(line: ProgressLine, over: threading.Event) -> None:
     console = Console(stderr=True, highlight=False)
     if console.is_jupyter:
         _show_in_notebook(line, over)
-    elif sys.stderr.isatty() and not console.is_dumb_terminal:
+    elif console.is_terminal and not console.is_dumb_terminal:
         _show_live(line, over, console)
     else:
         _print_plain(line, over)

@@ -44,6 +44,8 @@ def at_once(monkeypatch):
     monkeypatch.setattr(module, "_PLAIN", 0.001)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):  # what rich asks besides
+        monkeypatch.delenv(name, raising=False)
 
 
 def standard_error(monkeypatch, stream):
