@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import xarray as xr
 
 from attnphase.errors import ProblemError
 from attnphase.fixed_point import Status
 from attnphase.overlaps import Overlaps
 from attnphase.problem import Problem
-from attnphase.solve import BranchPoint, SolverSettings, probe, solve_point
+from attnphase.progress import Tell, progress_line, silent, within
+from attnphase.solve import SMALL_SIGNAL, BranchPoint, SolverSettings, probe, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.starts import informed_signal, initial_overlaps
 
-if TYPE_CHECKING:
-    import xarray as xr
-
-__all__ = ["Threshold", "crossing", "follow", "thresholds"]
+__all__ = ["Threshold", "absences", "absent", "crossing", "follow", "thresholds"]
 
 
 def follow(
@@ -29,6 +27,7 @@ def follow(
     *,
     settings: SolverSettings | None = None,
     on_point: Callable[[BranchPoint], None] | None = None,
+    tell: Tell = silent,
 ) -> list[BranchPoint]:
     """One branch over a list of sample complexities, each point started from its neighbour.
 
@@ -41,6 +40,8 @@ def follow(
         In any order.
     on_point : callable, optional
         Called with every point as it is solved.
+    tell : callable, optional
+        Is told how far each iteration is.
 
     Returns
     -------
@@ -58,9 +59,9 @@ def follow(
             start = probe(problem, alphas[index], branch, settings) or _uninformed(previous)
         elif previous is not None:
             start = _extrapolated(before, previous, alphas[index])
-        point = solve_point(problem, alphas[index], branch, start=start, settings=settings)
+        point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
         if isinstance(start, BranchPoint) and not _lost(start) and point.status is not Status.converged:
-            fresh = solve_point(problem, alphas[index], branch, settings=settings)
+            fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell)
             point = fresh if fresh.residual < point.residual else point
         before, previous = previous, point
         points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None))
@@ -98,6 +99,58 @@ def _extrapolated(before: BranchPoint | None, previous: BranchPoint | None, alph
     if not moved.feasible(Spectrum.of(previous.problem).rho) or np.linalg.eigvalsh(moved.q).min() <= 0:
         return previous
     return replace(previous, restart=replace(previous.restart, overlaps=moved))
+
+
+_ZERO = 3.0  # standard errors within which an order parameter counts as zero
+_ORDER_PARAMETERS = {"semantic": ("theta",), "positional": ("m",), "uninformed": (), "mixed": ("m", "theta")}
+
+
+def absent(ds: xr.Dataset, problem: Problem) -> xr.DataArray:
+    """Where a branch does not exist: what makes a fixed point one of that branch vanishes at the one that was found.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        Points, of one branch or of several.
+    problem : Problem
+        Whose points they are; where a field is swept, any of its problems.
+
+    Returns
+    -------
+    xarray.DataArray
+        Over the swept dimensions.
+    """
+    found = xr.zeros_like(ds["status"], dtype=bool)
+    for branch in map(str, np.atleast_1d(ds["branch"].to_numpy())):
+        for name in _ORDER_PARAMETERS[branch]:
+            found = found | ((ds["branch"] == branch) & _vanishes(ds, name, problem, branch))
+    return found
+
+
+def _vanishes(ds: xr.Dataset, name: str, problem: Problem, branch: str) -> xr.DataArray:
+    """Whether every entry of m or theta is zero: exactly, or within its error where the iteration converged."""
+    size, error = abs(ds[name]), ds[f"{name}_stderr"].fillna(0.0)
+    # an error as large as the branch's own order parameter says nothing
+    small = SMALL_SIGNAL * float(np.abs(getattr(initial_overlaps(problem, branch), name)).max())
+    allowed = xr.where(ds["status"] == Status.converged, np.minimum(_ZERO * error, small), 0.0)
+    inner = [dim for dim in size.dims if dim not in ds["status"].dims]
+    # clusters that a token does not have are NaN, and a point that was not computed is nothing but NaN
+    return ((size <= allowed) | size.isnull()).all(inner) & size.notnull().any(inner)
+
+
+def absences(ds: xr.Dataset, problem: Problem) -> dict[str, str]:
+    """A sentence for every branch that does not exist at one sample complexity, by the branch's name; see `absent`."""
+    sentences = {}
+    for branch in map(str, np.atleast_1d(ds["branch"].to_numpy())):
+        point = ds.sel(branch=branch) if "branch" in ds.dims else ds
+        zero = [name for name in _ORDER_PARAMETERS[branch] if bool(_vanishes(point, name, problem, branch))]
+        if zero:
+            what, own = " and ".join(f"{name} = 0" for name in zero), "its error" if len(zero) == 1 else "their errors"
+            found = "uninformed"
+            if branch == "mixed" and len(zero) == 1:
+                found = "semantic" if zero == ["m"] else "positional"
+            sentences[branch] = f"{branch}: {what} within {own}; no such branch here: this is the {found} point."
+    return sentences
 
 
 @dataclass(frozen=True)
@@ -163,6 +216,8 @@ def baseline_difference(semantic: BranchPoint) -> tuple[float, float]:
 
 _SCAN_POINTS = 256  # per replicate, for the scan that brackets a threshold
 _REFINED_POINTS = 4096  # per replicate: the same nodes for all alpha, so that the difference is smooth
+_REFINED_SOLVES = 12  # of one omega, as a rule
+_REFINED_COST = 10  # of one of them, in solves of the scan; for the progress only
 
 
 def _refined(
@@ -197,6 +252,7 @@ def thresholds(
     alpha: tuple[float, float] = (0.2, 3.0),
     settings: SolverSettings | None = None,
     on_step: Callable[[], None] | None = None,
+    progress: bool = False,
 ) -> xr.Dataset:
     """Thresholds of the phase diagram, with standard errors.
 
@@ -213,6 +269,8 @@ def thresholds(
     settings : SolverSettings, optional
     on_step : callable, optional
         Called after each omega.
+    progress : bool
+        Show a bar on standard error.
 
     Returns
     -------
@@ -229,37 +287,55 @@ def thresholds(
         raise ProblemError("omega", "omega must hold at least one value.")
     found: dict[str, list[Threshold]] = {"alpha_c": [], "alpha_l": []}
     problems = [problem.with_fields({"teacher.omega": float(value)}) for value in omega]
-    for one in problems:
-        at_loss, at_baseline = _thresholds_of(one, np.linspace(low, high, 15), settings)
-        found["alpha_c"].append(at_loss)
-        found["alpha_l"].append(at_baseline)
-        if on_step is not None:
-            on_step()
+    alphas = np.linspace(low, high, 15)
+    cost = 2 * len(alphas) + _REFINED_SOLVES * _REFINED_COST
+    with progress_line(progress, "solving", total=cost * len(problems)) as line:
+        for i, one in enumerate(problems):
+
+            def advance(steps: float, end: float = cost * (i + 1)) -> None:
+                line.done = min(line.done + steps, end)
+
+            tell = within(f"omega = {one.teacher.omega:g}", line.tell)
+            at_loss, at_baseline = _thresholds_of(one, alphas, settings, advance, tell)
+            line.done = cost * (i + 1)
+            found["alpha_c"].append(at_loss)
+            found["alpha_l"].append(at_baseline)
+            if on_step is not None:
+                on_step()
     values = {name: [t.alpha for t in thresholds_] for name, thresholds_ in found.items()}
     errors = {name: [t.standard_error for t in thresholds_] for name, thresholds_ in found.items()}
     return from_thresholds(problem, omega, values, errors, "sobol")
 
 
 def _thresholds_of(
-    problem: Problem, alphas: np.ndarray, settings: SolverSettings | None
+    problem: Problem,
+    alphas: np.ndarray,
+    settings: SolverSettings | None,
+    advance: Callable[[float], None],
+    tell: Tell,
 ) -> tuple[Threshold, Threshold]:
     rough = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _SCAN_POINTS})
     quick = replace(settings or SolverSettings(), tolerance=1e-6, max_maps=100)
-    semantic = follow(rough, list(alphas), "semantic", settings=quick)
-    positional = follow(rough, list(alphas), "positional", settings=quick)
+    semantic, positional = (
+        follow(rough, list(alphas), branch, settings=quick, on_point=lambda _: advance(1), tell=tell)
+        for branch in ("semantic", "positional")
+    )
     by_loss = [loss_difference(s, p) for s, p in zip(semantic, positional, strict=True)]
     by_baseline = [baseline_difference(s) for s in semantic]
 
     def at(points: list[BranchPoint], x: float) -> BranchPoint:
         return points[int(np.abs(alphas - x).argmin())]
 
+    def refined(fine: Problem, x: float, branch: str, scan: list[BranchPoint]) -> BranchPoint:
+        point = solve_point(fine, x, branch, start=at(scan, x), settings=settings, tell=tell)
+        advance(_REFINED_COST)
+        return point
+
     def loss_at(fine: Problem, x: float) -> tuple[float, float]:
-        s = solve_point(fine, x, "semantic", start=at(semantic, x), settings=settings)
-        p = solve_point(fine, x, "positional", start=at(positional, x), settings=settings)
-        return loss_difference(s, p)
+        return loss_difference(refined(fine, x, "semantic", semantic), refined(fine, x, "positional", positional))
 
     def baseline_at(fine: Problem, x: float) -> tuple[float, float]:
-        return baseline_difference(solve_point(fine, x, "semantic", start=at(semantic, x), settings=settings))
+        return baseline_difference(refined(fine, x, "semantic", semantic))
 
     results = []
     for scan, difference in ((by_loss, loss_at), (by_baseline, baseline_at)):

@@ -22,6 +22,7 @@ from attnphase.fixed_point import Status
 from attnphase.overlaps import Conjugates, Overlaps
 from attnphase.prior import Prior
 from attnphase.problem import Problem
+from attnphase.progress import Tell, progress_line, within
 from attnphase.proximal import Starts
 from attnphase.refinement import Refinement
 from attnphase.row_problem import row_regularizer
@@ -29,6 +30,7 @@ from attnphase.solve import BranchPoint, SolverSettings, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.state_evolution import StateEvolution
 from attnphase.symmetries import loss_symmetries, problem_symmetries
+from attnphase.text import pairs_text, wrapped
 
 __all__ = ["Check", "Report", "check"]
 
@@ -87,17 +89,23 @@ class Report:
         """Whether no check failed."""
         return all(one.passed is not False for one in self.checks)
 
-    def text(self) -> str:
-        """A line for each check."""
+    def text(self, width: int | None = None) -> str:
+        """A line for each check.
+
+        Parameters
+        ----------
+        width : int or None
+            Columns of the terminal; None for no limit.
+        """
         marks = {True: "ok", False: "FAILED", None: "-"}
-        width = max(len(one.name) for one in self.checks)
-        lines = [f"{self.branch} branch, alpha = {self.alpha:g}"]
+        pairs = []
         for one in self.checks:
             number = "" if math.isnan(one.value) else f"{one.value:.1e} (limit {one.limit:.1e}); "
-            lines.append(f"{marks[one.passed]:>6}  {one.name:<{width}}  {number}{one.detail}")
+            pairs.append((f"{marks[one.passed]:>6}  {one.name}", f"{number}{one.detail}"))
         failed = sum(one.passed is False for one in self.checks)
-        lines.append("all checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed")
-        return "\n".join(lines)
+        end = "all checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed"
+        begin = f"{self.branch} branch, alpha = {self.alpha:g}"
+        return "\n".join([wrapped(begin, width), pairs_text(pairs, width), wrapped(end, width)])
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""
@@ -120,6 +128,7 @@ def check(
     settings: SolverSettings | None = None,
     experiment: bool = True,
     on_check: Callable[[Check], None] | None = None,
+    progress: bool = False,
 ) -> Report:
     """Check a problem's equations, code and numbers against each other.
 
@@ -135,6 +144,8 @@ def check(
         Whether small instances at finite d are trained, which needs PyTorch and takes a few seconds.
     on_check : callable, optional
         Called with every check as it is made.
+    progress : bool
+        Say on standard error what is being checked.
 
     Returns
     -------
@@ -146,11 +157,19 @@ def check(
         `alpha` or `branch` is wrong.
     """
     settings = settings or SolverSettings()
-    checks = []
-    for one in _checks(problem, alpha, branch, settings, experiment):
+    checks: list[Check] = []
+
+    def note(one: Check) -> None:
         checks.append(one)
         if on_check is not None:
             on_check(one)
+
+    with progress_line(progress, "solving") as line:
+        point = solve_point(problem, alpha, branch, settings=settings, tell=line.tell)
+        for one in _checks(problem, point, settings, line.tell):
+            note(one)
+    if experiment:
+        note(_experiment(problem, point, progress))
     return Report(problem, float(alpha), branch, tuple(checks))
 
 
@@ -158,8 +177,8 @@ def _below(name: str, value: float, limit: float, detail: str) -> Check:
     return Check(name, bool(value <= limit), float(value), limit, detail)
 
 
-def _checks(problem: Problem, alpha: float, branch: str, settings: SolverSettings, experiment: bool) -> Iterator[Check]:
-    point = solve_point(problem, alpha, branch, settings=settings)
+def _checks(problem: Problem, point: BranchPoint, settings: SolverSettings, tell: Tell) -> Iterator[Check]:
+    """All but the experiment."""
     converged = point.status is Status.converged
     yield Check(
         "fixed point",
@@ -168,21 +187,22 @@ def _checks(problem: Problem, alpha: float, branch: str, settings: SolverSetting
         settings.tolerance,
         f"status {point.status.name} after {point.iterations} maps on {point.nodes} nodes",
     )
+    tell("comparing the back ends")
     yield from _backends(problem)
+    tell("comparing losses under the symmetries")
     yield from _symmetries(problem)
     if converged:
         gap, size = float(point.values["free_energy_gap"]), abs(float(point.values["training_loss"]))
         limit = 100 * max(settings.tolerance, 1e-9) * max(size, 1e-12)
         yield _below("two expressions of the training loss", gap, limit, "(14) and minus the free entropy (104)")
-        yield from _gradients(problem, point)
+        yield from _gradients(problem, point, tell)
+        tell("the standard errors on more and more nodes")
         yield _rate(problem, point, settings)
     else:
         names = ("two expressions of the training loss", "gradient of the free entropy", "rate of the standard errors")
         for name in names:
             yield Check(name, None, math.nan, math.nan, "not tried: the fixed point was not reached")
-    yield from _reductions(problem, alpha, branch, settings)
-    if experiment:
-        yield _experiment(problem, point)
+    yield from _reductions(problem, point.alpha, point.branch, settings, tell)
 
 
 # ------------------------------------------------------------------------------------------------------- the local code
@@ -263,7 +283,7 @@ def _map_at(problem: Problem, point: BranchPoint, order: int) -> StateEvolution:
     return StateEvolution(Channel(problem, kernels, spectrum, rules.sobol(order)), point.alpha, sector)
 
 
-def _gradients(problem: Problem, point: BranchPoint) -> Iterator[Check]:
+def _gradients(problem: Problem, point: BranchPoint, tell: Tell) -> Iterator[Check]:
     """Central differences of minus the free entropy at the fixed point, which must vanish.
 
     In the conjugates they are exact. In the overlaps the mean envelope is sampled, and its derivative agrees with the
@@ -303,6 +323,7 @@ def _gradients(problem: Problem, point: BranchPoint) -> Iterator[Check]:
         return total
 
     # in the conjugates, at their own image
+    tell("gradient of the free entropy in the conjugates")
     worst = 0.0
     pooled = passed.envelope.mean(keepdims=True)
     size = abs(float(minus_phi(image, pooled, mean)[0]))
@@ -324,6 +345,7 @@ def _gradients(problem: Problem, point: BranchPoint) -> Iterator[Check]:
     # in the overlaps, at their own conjugates: per replicate
     deviations = []
     for i in range(len(x)):
+        tell(f"gradient of the free entropy in the overlaps, {i + 1} of {len(x)}")
         step = 1e-3 * scales[i]
         ends = []
         for side in (1, -1):
@@ -373,7 +395,7 @@ def _rate(problem: Problem, point: BranchPoint, settings: SolverSettings) -> Che
 # --------------------------------------------------------------------------------------------------------- reductions
 
 
-def _reductions(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Iterator[Check]:
+def _reductions(problem: Problem, alpha: float, branch: str, settings: SolverSettings, tell: Tell) -> Iterator[Check]:
     from derivations.limits import Facts, reductions_of
 
     weights, _ = problem.spectrum_atoms()
@@ -393,13 +415,15 @@ def _reductions(problem: Problem, alpha: float, branch: str, settings: SolverSet
     if not found:
         yield Check("reductions", None, math.nan, math.nan, "no limit with a known answer applies")
     for reduction in found:
-        yield _REDUCTIONS[reduction.name](problem, alpha, branch, settings)
+        place = f"reduction: {reduction.name}"
+        tell(place)
+        yield _REDUCTIONS[reduction.name](problem, alpha, branch, settings, within(place, tell))
 
 
-def _ridge_regression(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Check:
+def _ridge_regression(problem: Problem, alpha: float, branch: str, settings: SolverSettings, tell: Tell) -> Check:
     from derivations.limits import ridge_regression
 
-    point = solve_point(problem, alpha, branch, settings=settings)
+    point = solve_point(problem, alpha, branch, settings=settings, tell=tell)
     values = {"alpha": alpha, "lambda": problem.regularizer.strength, "gamma": float(problem.site_variances[0])}
     worst = 0.0
     for name, expression in ridge_regression().items():
@@ -409,9 +433,9 @@ def _ridge_regression(problem: Problem, alpha: float, branch: str, settings: Sol
     return _below("reduction: ridge regression", worst, 1.0, "closed form, in units of 5 standard errors + 1e-6")
 
 
-def _general_route(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Check:
+def _general_route(problem: Problem, alpha: float, branch: str, settings: SolverSettings, tell: Tell) -> Check:
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    point = solve_point(problem, alpha, branch, settings=settings)
+    point = solve_point(problem, alpha, branch, settings=settings, tell=tell)
     map_ = _map_at(problem, point, 64)
     hats = map_.channel.evaluate(alpha, point.restart.overlaps, Starts.COLD).conjugates.mean()
     closed = map_.prior.overlaps(hats, lift=True)
@@ -426,7 +450,7 @@ def _general_route(problem: Problem, alpha: float, branch: str, settings: Solver
 
 
 def _same_solution(name: str, changes: dict[str, Any], limit: float, detail: str) -> Callable[..., Check]:
-    def compare(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Check:
+    def compare(problem: Problem, alpha: float, branch: str, settings: SolverSettings, tell: Tell) -> Check:
         fields = {key: value(problem) if callable(value) else value for key, value in changes.items()}
         try:
             other = problem.with_fields(fields)
@@ -434,7 +458,9 @@ def _same_solution(name: str, changes: dict[str, Any], limit: float, detail: str
             return Check(name, None, math.nan, math.nan, f"not tried: {error}")
         # few nodes: the two must agree on any
         coarse = {"integration.rule": "sobol", "integration.nodes": 64}
-        a, b = (solve_point(p.with_fields(coarse), alpha, branch, settings=settings) for p in (problem, other))
+        a, b = (
+            solve_point(p.with_fields(coarse), alpha, branch, settings=settings, tell=tell) for p in (problem, other)
+        )
         worst = 0.0
         for quantity in ("weight_norm", "test_error", "training_loss"):
             size = max(abs(float(a.values[quantity])), 1e-12)
@@ -452,12 +478,12 @@ def _clusters(count: int) -> Callable[[Problem], list[list[dict[str, float]]]]:
     return of
 
 
-def _cooled(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Check:
+def _cooled(problem: Problem, alpha: float, branch: str, settings: SolverSettings, tell: Tell) -> Check:
     T = problem.student.temperature
     name = "reduction: temperature"
     other = problem.with_fields({"student.temperature": 1.0, "regularizer.strength": problem.regularizer.strength * T})
     coarse = {"integration.rule": "sobol", "integration.nodes": 64}
-    a, b = (solve_point(p.with_fields(coarse), alpha, branch, settings=settings) for p in (problem, other))
+    a, b = (solve_point(p.with_fields(coarse), alpha, branch, settings=settings, tell=tell) for p in (problem, other))
     pairs = (
         (a.values["training_loss"], b.values["training_loss"]),
         (a.values["weight_norm"], T * b.values["weight_norm"]),
@@ -494,7 +520,7 @@ _REDUCTIONS: dict[str, Callable[..., Check]] = {
 # --------------------------------------------------------------------------------------------------------- experiment
 
 
-def _experiment(problem: Problem, point: BranchPoint) -> Check:
+def _experiment(problem: Problem, point: BranchPoint, progress: bool) -> Check:
     """Small instances, trained from the branch's start, against the theory after a correction in 1/d."""
     from attnphase.compare import compare
     from attnphase.dataset import from_points
@@ -512,7 +538,7 @@ def _experiment(problem: Problem, point: BranchPoint) -> Check:
     from attnphase.errors import ExperimentError
 
     optimizer = "lbfgs" if problem.regularizer.kind == "ridge" else "fista"
-    options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1}
+    options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1, "progress": progress}
     try:
         runs = attnphase.simulate(problem, point.alpha, point.branch, _DIMENSIONS, _SEEDS, optimizer, **options)
     except (ProblemError, ExperimentError) as error:

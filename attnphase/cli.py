@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -20,6 +20,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from attnphase.errors import AttnphaseError, ProblemError
+from attnphase.progress import progress_line
+from attnphase.text import (
+    Table,
+    format_value,
+    pairs_text,
+    points_table,
+    runs_table,
+    terminal_width,
+    thresholds_table,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -27,10 +38,13 @@ if TYPE_CHECKING:
     from attnphase.problem import Problem
     from attnphase.solve import SolverSettings
 
-__all__ = ["format_value", "main"]
+__all__ = ["main"]
 
 _BRANCHES = ("semantic", "positional", "uninformed", "mixed")
 _OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
+_LOSSES = ("attention", "values", "square", "logistic", "hinge", "expression")
+_REGULARIZERS = ("ridge", "lasso", "elastic-net", "group-lasso", "expression")  # a prox is a function of one's own
+_SPECTRA = ("isotropic", "power-law", "two-level", "atoms")
 _OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
@@ -279,6 +293,40 @@ def main() -> None:
 
 
 @main.command()
+@click.option("--mixture", is_flag=True, help="Tokens in two clusters, which they often share.")
+@click.option("--spectrum", type=click.Choice(_SPECTRA), help="Covariances with more than one eigenvalue.")
+@click.option("--length", type=int, help="Number of tokens L.")
+@click.option("--rank", type=int, help="Columns r of the student's weights.")
+@click.option("--untied", is_flag=True, help="Weights Q and K of their own.")
+@click.option("--loss", type=click.Choice(_LOSSES), help="Another loss; the last four have one token by default.")
+@click.option("--values", "width", type=int, help="Value matrices with so many columns.")
+@click.option("--regularizer", type=click.Choice(_REGULARIZERS), help="Another regulariser.")
+@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of the problem.")
+@_output(help="File to write; standard output by default.")
+@_force
+@click.option("--quiet", is_flag=True, help="Do not print the file's name.")
+def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool, **wanted: Any) -> int:
+    """Write a problem file to begin with.
+
+    Every field has a comment; without options the problem is the paper's.
+    """
+    from attnphase.problem import Problem, parse_setting
+    from attnphase.template import changes_for, template
+
+    problem = Problem().with_fields(changes_for(**wanted) | dict(map(parse_setting, changes)))
+    text = template(problem)
+    if output is None:
+        click.echo(text, nl=False)
+        return 0
+    from attnphase.dataset import check_output, write_file
+
+    write_file(check_output(output, force), text.encode())
+    if not quiet:
+        click.echo(str(output))
+    return 0
+
+
+@main.command()
 @_problem_options
 @click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
 @click.option("--branch", type=click.Choice([*_BRANCHES, "all"]), default="semantic", show_default=True)
@@ -306,19 +354,23 @@ def solve(
     """Solve one problem at one sample complexity."""
     from dataclasses import asdict
 
+    from attnphase.branches import absences
     from attnphase.dataset import check_output, save_dataset, to_json
     from attnphase.solve import solve as solve_problem
 
     problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
     if output is not None:
         check_output(output, force)
-    ds = solve_problem(problem, alpha, branch, **asdict(settings))
+    ds = solve_problem(problem, alpha, branch, **asdict(settings), progress=not quiet)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
     if as_json:
         click.echo(to_json(ds))
-    elif not quiet:
-        _print_points(ds)
+    missing = {} if quiet else absences(ds, problem)
+    if not (as_json or quiet):
+        _print(points_table(ds, missing))
+    for sentence in missing.values():
+        click.echo(f"attnphase: {sentence}", err=True)
     return _convergence(ds, allow_unconverged)
 
 
@@ -392,7 +444,7 @@ def sweep(
         progress=not quiet,
     )
     if not quiet:
-        click.echo(f"{output}: {_status_counts(ds)}")
+        click.echo(f"{output}: {_status_counts(ds, problem)}")
     return _convergence(ds, allow_unconverged)
 
 
@@ -475,7 +527,7 @@ def simulate(
     if as_json:
         click.echo(to_json(ds))
     elif not quiet:
-        _print_runs(ds)
+        _print(runs_table(ds))
     return _ended(ds, allow_unconverged)
 
 
@@ -514,6 +566,7 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
             force=force,
             progress=not quiet,
             say=lambda text: None if quiet else click.echo(text),
+            width=terminal_width(),
         )
     except KeyboardInterrupt:
         click.echo(
@@ -558,15 +611,17 @@ def compare(
     if figure_file is not None:
         check_output(figure_file, force)
     problem = _problem(problem_file, changes) if problem_file is not None or changes else None
-    comparison = compare_datasets(load_dataset(theory), load_dataset(experiment), problem=problem)
+    datasets = load_dataset(theory), load_dataset(experiment)
+    comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
         from attnphase.figures import comparison_figure, save_figure
 
-        save_figure(comparison_figure(comparison), figure_file)
+        with progress_line(not quiet, "drawing"):
+            save_figure(comparison_figure(comparison), figure_file)
     if as_json:
         click.echo(comparison.to_json())
     elif not quiet:
-        click.echo(comparison.text())
+        click.echo(comparison.text(terminal_width()))
     return 0
 
 
@@ -590,23 +645,14 @@ def check(
 
     Exit code 1 if a check fails.
     """
-    from rich.console import Console
-
     from attnphase.check import check as check_problem
 
     problem = _problem(problem_file, changes)
-    with Console(stderr=True, quiet=quiet).status("solving") as status:
-        report = check_problem(
-            problem,
-            alpha,
-            branch,
-            experiment=experiment,
-            on_check=lambda one: status.update(f"done: {one.name}"),
-        )
+    report = check_problem(problem, alpha, branch, experiment=experiment, progress=not quiet)
     if as_json:
         click.echo(report.to_json())
     elif not quiet:
-        click.echo(report.text())
+        click.echo(report.text(terminal_width()))
     return 0 if report.passed else 1
 
 
@@ -739,7 +785,8 @@ def histogram_report(
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
     from attnphase.figures import attention_figure, learning_figure, save_figure
 
-    ds = _with_command(histogram_dataset(folder, sequences or None))
+    with progress_line(not quiet, "measuring"):
+        ds = _with_command(histogram_dataset(folder, sequences or None))
     if not 0 <= run < ds.sizes["run"]:
         raise ProblemError("run", f"run must lie between 0 and {ds.sizes['run'] - 1}, not {run}.")
     output = output or folder
@@ -748,10 +795,12 @@ def histogram_report(
     data, text, attention, learning = (check_output(output / name, force) for name in names)
     save_dataset(ds, data, force)
     write_file(text, f"{histogram_text(ds)}\n".encode())
-    save_figure(attention_figure(ds, run), attention)
-    save_figure(learning_figure(ds), learning)
+    with progress_line(not quiet, "drawing"):
+        save_figure(attention_figure(ds, run), attention)
+        save_figure(learning_figure(ds), learning)
     if not quiet:
-        click.echo(f"{histogram_text(ds)}\n\n{', '.join(str(output / name) for name in names)}")
+        files = wrapped(", ".join(str(output / name) for name in names), terminal_width())
+        click.echo(f"{histogram_text(ds, terminal_width())}\n\n{files}")
     return 0
 
 
@@ -760,9 +809,10 @@ def _print_histogram(folder: Path, quiet: bool) -> int:
     from attnphase.dataset import RunStatus
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
 
-    ds = histogram_dataset(folder)
+    with progress_line(not quiet, "measuring"):
+        ds = histogram_dataset(folder)
     if not quiet:
-        click.echo(histogram_text(ds))
+        click.echo(histogram_text(ds, terminal_width()))
     diverged = int((ds["status"] == RunStatus.diverged).any("stage").sum())
     if diverged:
         click.echo(f"attnphase: {diverged} runs diverged; lower the learning rate, or the noise.", err=True)
@@ -790,6 +840,7 @@ def _kept_in(folder: Path) -> Iterator[None]:
 @_output(help="Write a netCDF file.")
 @_force
 @_json
+@_quiet
 def thresholds(
     problem_file: Path | None,
     changes: tuple[str, ...],
@@ -797,6 +848,7 @@ def thresholds(
     output: Path | None,
     force: bool,
     as_json: bool,
+    quiet: bool,
 ) -> int:
     """Find alpha_c and alpha_l.
 
@@ -809,13 +861,13 @@ def thresholds(
     problem = _problem(problem_file, changes)
     if output is not None:
         check_output(output, force)
-    ds = find_thresholds(problem, [value for values in omega for value in values])
+    ds = find_thresholds(problem, [value for values in omega for value in values], progress=not quiet)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
     if as_json:
         click.echo(to_json(ds))
-    else:
-        _print_thresholds(ds)
+    elif not quiet:
+        _print(thresholds_table(ds))
     return 0
 
 
@@ -825,11 +877,13 @@ def thresholds(
     "--format", "form", type=click.Choice(["latex", "markdown", "python"]), default="latex", show_default=True
 )
 @click.option("--concrete", is_flag=True, help="Write the sums out for the problem's own sizes.")
-def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool) -> int:
+@click.option("--quiet", is_flag=True, help="No progress.")
+def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, quiet: bool) -> int:
     """Print the model's equations, or the source generated from them."""
     from attnphase.derive import derive as derive_equations
 
-    click.echo(getattr(derive_equations(_problem(problem_file, changes), concrete=concrete), form))
+    problem = _problem(problem_file, changes)
+    click.echo(getattr(derive_equations(problem, concrete=concrete, progress=not quiet), form))
     return 0
 
 
@@ -875,7 +929,8 @@ def figure(
         alphas, omegas = _paper_grid(25, 26)
         grid = {"alpha": alphas, "omega": (_OMEGA_OF_FIG2,) if name == "fig2" else omegas}
         ds = _sweep("run the same command again", problem=Problem(), workers=workers, progress=not quiet, **grid)
-    save_figure(FIGURES[name](ds, at=chosen), output)
+    with progress_line(not quiet, "drawing"):
+        save_figure(FIGURES[name](ds, at=chosen), output)
     if not quiet:
         click.echo(str(output))
     return 0
@@ -925,23 +980,21 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
         progress=not quiet,
     )
     figures = {"fig2.png": fig2, "fig3.png": fig3}
-    for name, draw in figures.items():
-        save_figure(draw(ds), output / name)
+    with progress_line(not quiet, "drawing"):
+        for name, draw in figures.items():
+            save_figure(draw(ds), output / name)
     if quiet:
         return 0
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False)
-    table.add_row("points", _status_counts(ds))
+    pairs = [("points", _status_counts(ds, problem))]
     for value in _OMEGAS_SHOWN:
         line = ds.sel(omega=value, method="nearest")
         alpha_c = loss_crossing(line)
-        table.add_row(
-            f"alpha_c at omega = {float(line['omega']):g}", format_value(alpha_c.alpha, alpha_c.standard_error)
+        pairs.append(
+            (f"alpha_c at omega = {float(line['omega']):g}", format_value(alpha_c.alpha, alpha_c.standard_error))
         )
-    table.add_row("time", f"{time.monotonic() - begin:.0f} s")
-    table.add_row("files", ", ".join(str(output / name) for name in (data.name, *figures)))
-    _print_table(table)
+    pairs.append(("time", f"{time.monotonic() - begin:.0f} s"))
+    pairs.append(("files", ", ".join(str(output / name) for name in (data.name, *figures))))
+    click.echo(pairs_text(pairs, terminal_width()))
     return 0
 
 
@@ -987,107 +1040,8 @@ def _simulate(**arguments: Any) -> xr.Dataset:
 # ------------------------------------------------------------------------------------------------------------- output
 
 
-def format_value(value: float, error: float) -> str:
-    """Return a number with its standard error in brackets, in units of the last digit: 0.11481(5).
-
-    Parameters
-    ----------
-    value, error : float
-        An error of zero, or one that only rounding made, leaves the number alone; so does an unknown one, NaN.
-
-    Returns
-    -------
-    str
-        The error has one digit, or two if the first is a 1.
-    """
-    if not math.isfinite(value):
-        return "–"
-    if abs(value) < 1e-12 and not error > 1e-12:
-        return "0"
-    if not (math.isfinite(error) and error > 1e-12 * abs(value)):
-        return f"{value:.6g}"
-    exponent = math.floor(math.log10(error))
-    digits = round(error / 10**exponent, 1)
-    places = -exponent + (1 if digits < 2 else 0)
-    if max(abs(value), error) < 1e-4:
-        power = math.floor(math.log10(max(abs(value), error)))
-        return f"{format_value(value / 10.0**power, error / 10.0**power)}e{power:d}"
-    if places <= 0:
-        return f"{round(value, places):.0f}({round(error, places):.0f})"
-    return f"{value:.{places}f}({round(error * 10**places)})"
-
-
-def _print_table(table: Any) -> None:
-    from rich.console import Console
-
-    # a table is never broken to fit a pipe
-    width = None if sys.stdout.isatty() else 200
-    Console(highlight=False, width=width).print(table, soft_wrap=True)
-
-
-def _print_points(ds: xr.Dataset) -> None:
-    """An aligned table: a row for each quantity, a column for each branch."""
-    from rich.table import Table
-
-    from attnphase.dataset import POINT_VARIABLES, STATUS_MEANINGS
-
-    columns = [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"alpha = {float(ds['alpha']):g}")
-    for column in columns:
-        table.add_column(str(column["branch"].item()), justify="right")
-    for variable in POINT_VARIABLES:
-        if variable.name.endswith("_hat"):
-            continue
-        for label, index in _entries(variable.name, ds):
-            if variable.name == "status":
-                cells = [STATUS_MEANINGS[int(column["status"])] for column in columns]
-            elif variable.has_stderr:
-                pairs = ((column[variable.name][index], column[variable.stderr][index]) for column in columns)
-                cells = [format_value(float(value), float(error)) for value, error in pairs]
-            elif variable.dtype == "float64":
-                cells = [f"{float(column[variable.name]):.1e}" for column in columns]
-            else:
-                cells = [str(int(column[variable.name])) for column in columns]
-            table.add_row(label, *cells)
-    _print_table(table)
-
-
-def _print_runs(ds: xr.Dataset) -> None:
-    """A row for each point of the grid: means over the seeds with their standard errors."""
-    import numpy as np
-    from rich.table import Table
-
-    from attnphase.dataset import RunStatus, overlap_size
-
-    scalars = ("training_loss", "test_error", "linear_test_error", "weight_norm", "density")
-    columns = {name: ds[name] for name in scalars}
-    for name in ("m", "theta"):  # their size is the same in every frame of the weights
-        size = overlap_size(ds, name)
-        columns[f"|{name}[1]|"] = (size**2).sum("cluster") ** 0.5 if "cluster" in size.dims else size
-    if bool((columns["density"] == 1).all()):
-        del columns["density"]
-    for name in ("linear_test_error", "replicon"):
-        if bool(ds[name].isnull().all()):
-            columns.pop(name, None)
-        elif name not in columns:
-            columns[name] = ds[name]
-    table = Table(box=None, pad_edge=False)
-    for name in ("start", "d", "alpha", *columns, "gradient"):
-        table.add_column(name, justify="left" if name == "start" else "right", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    for index in np.ndindex(*(ds.sizes[name] for name in ("start", "dimension", "alpha"))):
-        place = dict(zip(("start", "dimension", "alpha"), index, strict=True))
-        here = ds.isel(place)
-        statuses = here["status"].to_numpy().tolist()
-        counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in RunStatus if s in statuses)
-        row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
-        for values in (column.isel(place).to_numpy() for column in columns.values()):
-            values = values[here["status"].to_numpy() != RunStatus.diverged]
-            error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-            row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
-        table.add_row(*row, f"{float(here['gradient_norm'].max()):.1e}", counts)
-    _print_table(table)
+def _print(table: Table) -> None:
+    click.echo(table.text(terminal_width()))
 
 
 def _ended(ds: xr.Dataset, allowed: bool) -> int:
@@ -1107,36 +1061,16 @@ def _ended(ds: xr.Dataset, allowed: bool) -> int:
     return 0 if allowed else 1
 
 
-def _entries(name: str, ds: xr.Dataset) -> Iterable[tuple[str, tuple[int, ...]]]:
-    """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
-    import numpy as np
-
-    inner = [dim for dim in ds[name].dims if dim in ("token", "cluster", "row", "col", "teacher")]
-    for index in np.ndindex(*(ds.sizes[dim] for dim in inner)):
-        if inner[-2:] == ["row", "col"] and index[-1] < index[-2]:
-            continue
-        shown = [str(i + 1) for i, dim in zip(index, inner, strict=True) if dim == "token" or ds.sizes[dim] > 1]
-        yield (f"{name}[{','.join(shown)}]" if shown else name), index
-
-
-def _print_thresholds(ds: xr.Dataset) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in ("omega", "alpha_c", "alpha_l"):
-        table.add_column(name, justify="right")
-    for i in range(ds.sizes["omega"]):
-        cells = [format_value(float(ds[name][i]), float(ds[f"{name}_stderr"][i])) for name in ("alpha_c", "alpha_l")]
-        table.add_row(f"{float(ds['omega'][i]):g}", *cells)
-    _print_table(table)
-
-
-def _status_counts(ds: xr.Dataset) -> str:
+def _status_counts(ds: xr.Dataset, problem: Problem) -> str:
+    from attnphase.branches import absent
     from attnphase.dataset import STATUS_MEANINGS
 
     status = ds["status"].to_numpy().ravel().tolist()
     counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]
-    return ", ".join(counts)
+    missing = absent(ds, problem)
+    lost = [(str(name), int(missing.sel(branch=name).sum())) for name in ds["branch"].to_numpy()]
+    places = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in lost if count]
+    return "; ".join([", ".join(counts), *places])
 
 
 def _convergence(ds: xr.Dataset, allowed: bool) -> int:

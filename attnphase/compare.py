@@ -17,14 +17,16 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from attnphase.arguments import instance, shown
-from attnphase.compiled import kernels_for
+from attnphase.compiled import kernels_for, tell_if_compiling
 from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, problem_of, validate_dataset
 from attnphase.errors import CompareError
 from attnphase.fixed_point import Status
 from attnphase.prior import Prior
 from attnphase.problem import Problem
+from attnphase.progress import Tell, progress_line, silent
 from attnphase.spectrum import Spectrum
 from attnphase.symmetries import problem_symmetries
+from attnphase.text import Table, format_value, wrapped
 
 __all__ = ["Comparison", "Limit", "Measured", "Quantity", "compare"]
 
@@ -151,17 +153,23 @@ class Comparison:
         """Whether every deviation that is known is at most `limit` standard errors, and at least one is known."""
         return self.worst <= limit
 
-    def text(self) -> str:
-        """A table for every start and alpha."""
+    def text(self, width: int | None = None) -> str:
+        """A table for every start and alpha.
+
+        Parameters
+        ----------
+        width : int or None
+            Columns of the terminal; None for no limit.
+        """
         lines: list[str] = []
         for key in dict.fromkeys((q.start, q.alpha) for q in self.quantities):
             block = [q for q in self.quantities if (q.start, q.alpha) == key]
             note = "" if block[0].theory_status == Status.converged.name else f" (theory: {block[0].theory_status})"
-            lines += ["", f"{key[0]}, alpha = {key[1]:g}{note}", *_table(block)]
-        lines += ["", *self.excluded] if self.excluded else [""]
+            lines += ["", wrapped(f"{key[0]}, alpha = {key[1]:g}{note}", width), _table(block).text(width)]
+        lines += ["", *(wrapped(sentence, width) for sentence in self.excluded)] if self.excluded else [""]
         known = [q for q in self.quantities if math.isfinite(q.z)]
         far = sum(abs(q.z) > 3 for q in known)
-        lines.append(
+        end = (
             f"{len(known)} quantities compared, {far} further than 3 standard errors; the worst deviates by"
             f" {self.worst:.1f}."
             if known
@@ -169,6 +177,7 @@ class Comparison:
             if self.quantities
             else "there is no run to compare."
         )
+        lines.append(wrapped(end, width))
         return "\n".join(lines).strip("\n")
 
     def to_json(self) -> str:
@@ -193,15 +202,16 @@ def _plain(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _table(block: Sequence[Quantity]) -> list[str]:
-    from attnphase.cli import format_value
-
-    rows = [["", "theory"]]
-    dimensions = [one.dimension for one in block[0].measured]
-    rows[0] += [cell for d in dimensions for cell in (f"d = {d}", "z")]
+def _table(block: Sequence[Quantity]) -> Table:
+    heads, joined = ["", "theory"], []
+    for one in block[0].measured:
+        heads += [f"d = {one.dimension}", "z"]
+        joined.append(len(heads) - 1)
     fitted = any(q.limit is not None for q in block)
     if fitted:
-        rows[0] += ["a of a + b/d", "z", "b"]
+        heads += ["a of a + b/d", "z", "b"]
+        joined += [len(heads) - 2, len(heads) - 1]
+    rows = []
     for q in block:
         row = [q.name, format_value(q.theory, q.theory_stderr)]
         for one in q.measured:
@@ -211,19 +221,17 @@ def _table(block: Sequence[Quantity]) -> list[str]:
             row += [format_value(q.limit.slope, q.limit.slope_stderr)]
         elif fitted:
             row += ["–", "–", "–"]
-        rows.append(row)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
+        rows.append(tuple(row))
+    return Table(tuple(heads), tuple(rows), joined=tuple(joined), by_column=True)
 
 
 def _z(value: float) -> str:
     return f"{value:+.1f}" if math.isfinite(value) else "–"
 
 
-def compare(theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | None = None) -> Comparison:
+def compare(
+    theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | None = None, progress: bool = False
+) -> Comparison:
     """Hold experiments against theory.
 
     Parameters
@@ -236,6 +244,8 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | No
     problem : Problem, optional
         The experiment's problem.  It is needed where a score or a proximal operator is a function of a module, which is
         not imported because a dataset names it.
+    progress : bool
+        Say on standard error what is being done, if it takes longer than a second.
 
     Returns
     -------
@@ -261,7 +271,8 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | No
     if missing:
         experiment = experiment.expand_dims(missing)
     theory = _same_problem(theory, problem)
-    frame = _Frame.of(problem)
+    with progress_line(progress, "loading the kernels") as line:
+        frame = _Frame.of(problem, line.tell)
     quantities: list[Quantity] = []
     excluded: list[str] = []
     for start in map(str, experiment["start"].to_numpy()):
@@ -452,7 +463,8 @@ class _Frame:
     rotates: bool
 
     @classmethod
-    def of(cls, problem: Problem) -> _Frame:
+    def of(cls, problem: Problem, tell: Tell = silent) -> _Frame:
+        tell_if_compiling(problem, tell)
         kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
         elements = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
         # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change

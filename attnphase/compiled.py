@@ -33,6 +33,7 @@ import platformdirs
 
 from attnphase.errors import CacheError, ProblemError
 from attnphase.problem import Problem
+from attnphase.progress import Tell, silent
 
 __all__ = [
     "SHIPPED_SCORES",
@@ -49,6 +50,7 @@ __all__ = [
     "reference_backend",
     "register_score",
     "sample_kernels_for",
+    "tell_if_compiling",
     "torch_module",
 ]
 
@@ -507,6 +509,22 @@ def _ours_alone(path: Path) -> bool:
 def kernels_for(problem: Problem) -> Kernels:
     """Compiled kernels of a problem's model, from the cache if they are there and intact."""
     return load_kernels(ModelKey.of(problem))
+
+
+def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> None:
+    """Tell that the kernels of a problem's model are not in the cache, before they are asked for.
+
+    Parameters
+    ----------
+    problem : Problem
+    tell : callable
+    finite : bool
+        Those for samples at finite d.
+    """
+    if tell is silent:
+        return
+    if not (cache_directory() / _fingerprint(ModelKey.of(problem, finite=finite)) / _MANIFEST).exists():
+        tell("compiling the kernels of this model, once")
 
 
 @lru_cache(maxsize=32)

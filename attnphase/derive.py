@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnphase.compiled import SHIPPED_SCORES, ModelKey
 from attnphase.problem import Problem, SpectrumLaw
+from attnphase.progress import progress_line
 
 if TYPE_CHECKING:
     from derivations.render import Document
@@ -58,7 +59,7 @@ class Derivation:
         return self.markdown
 
 
-def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivation:
+def derive(problem: Problem | None = None, *, concrete: bool = False, progress: bool = False) -> Derivation:
     """Derive and print the equations of a problem.
 
     Parameters
@@ -70,27 +71,36 @@ def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivat
         Print for the problem's own number of tokens and ranks: sums are written out, rank 1 is printed without
         matrices, and the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source
         always has the problem's sizes.
+    progress
+        Say on standard error what is being done, if it takes longer than a second.
 
     Examples
     --------
     >>> print(derive().saddle_point.overlaps[1].right_hand_side)
     MatrixSpectralMean(...)
     """
-    from derivations.codegen import module_source
-    from derivations.replica import derive_free_entropy
-    from derivations.saddle_point import derive_saddle_point
-
     problem = problem if problem is not None else Problem.paper()
-    separable = problem.regularizer.kind != "ridge"
-    free_entropy = derive_free_entropy(separable=separable)
-    page = page_of(problem, concrete=concrete)
+    with progress_line(progress, "loading SymPy") as line:
+        from derivations.codegen import module_source
+        from derivations.replica import derive_free_entropy
+        from derivations.saddle_point import derive_saddle_point
+
+        line.tell("deriving the saddle-point equations")
+        separable = problem.regularizer.kind != "ridge"
+        free_entropy = derive_free_entropy(separable=separable)
+        saddle_point = derive_saddle_point(free_entropy)
+        line.tell("printing the equations")
+        page = page_of(problem, concrete=concrete)
+        latex, markdown = page.latex(), page.markdown()
+        line.tell("generating the source")
+        source = module_source(ModelKey.of(problem).model(), separable=separable)
     return Derivation(
         problem=problem,
-        latex=page.latex(),
-        markdown=page.markdown(),
-        python=module_source(ModelKey.of(problem).model(), separable=separable),
+        latex=latex,
+        markdown=markdown,
+        python=source,
         free_entropy=free_entropy,
-        saddle_point=derive_saddle_point(free_entropy),
+        saddle_point=saddle_point,
     )
 
 

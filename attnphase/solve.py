@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 
 from attnphase.baseline import linear_test_error
 from attnphase.channel import Channel
-from attnphase.compiled import Kernels, kernels_for
+from attnphase.compiled import Kernels, kernels_for, tell_if_compiling
 from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_point import METHODS, Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.gaussian import Rule
 from attnphase.overlaps import Overlaps, Sector
 from attnphase.prior import Prior
 from attnphase.problem import Problem
+from attnphase.progress import Tell, progress_line, silent, within
 from attnphase.proximal import Minima
 from attnphase.refinement import Refinement, check_affordable
 from attnphase.spectrum import Spectrum
@@ -118,7 +119,8 @@ def _torch_kernels(problem: Problem, backend: str, threads: int) -> Kernels:
     return replace(kernels_for(problem), minimise=node_minimiser(problem, _device(backend), threads))
 
 
-def _kernels(problem: Problem, settings: SolverSettings) -> Kernels:
+def _kernels(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> Kernels:
+    tell_if_compiling(problem, tell)
     if settings.backend == "numba":
         return kernels_for(problem)
     return _torch_kernels(problem, settings.backend, settings.threads or os.cpu_count() or 1)
@@ -190,6 +192,7 @@ class _Run:
     kernels: Kernels
     spectrum: Spectrum
     sector: Sector
+    tell: Tell = silent
     maps: int = 0
 
     @property
@@ -204,7 +207,13 @@ class _Run:
     def iterate(self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None) -> FixedPoint:
         left = max(self.settings.max_maps - self.maps, 1)
         budget = left if limit is None else min(limit, left)
-        found = iterate(map_, x, map_.scales, method, tolerance=self.settings.tolerance, max_maps=budget)
+        nodes = map_.channel.rule.size
+
+        def report(maps: int, residual: float) -> None:
+            self.tell(f"{self.maps + maps} maps, residual {residual:.0e}, {nodes} nodes")
+
+        tolerance = self.settings.tolerance
+        found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report)
         self.maps += found.maps
         return found
 
@@ -215,6 +224,7 @@ class _Run:
                 break
             if map_.spot_check(found.point):
                 break
+            self.tell("searching all minima again")
             image = map_(found.point, refresh=True)
             self.maps += 1
             if image is None:
@@ -255,6 +265,7 @@ def solve_point(
     *,
     start: Overlaps | BranchPoint | None = None,
     settings: SolverSettings | None = None,
+    tell: Tell = silent,
 ) -> BranchPoint:
     """Solve one branch at one sample complexity.
 
@@ -268,6 +279,8 @@ def solve_point(
     start : Overlaps or BranchPoint, optional
         Where to start from; a neighbouring point of the branch also lends its Jacobian.
     settings : SolverSettings, optional
+    tell : callable, optional
+        Is told how far the iteration is.
 
     Returns
     -------
@@ -289,8 +302,9 @@ def solve_point(
     informed = initial_overlaps(problem, branch)
     _check_start(problem, start, informed)
     check_affordable(problem)
+    tell = within(f"{branch}, alpha = {alpha:g}", tell)
     try:
-        return _solve_point(problem, float(alpha), branch, start, settings, informed)
+        return _solve_point(problem, float(alpha), branch, start, settings, informed, tell)
     except SolverError:
         raise
     except (ArithmeticError, np.linalg.LinAlgError) as error:
@@ -324,15 +338,16 @@ def _solve_point(
     start: Overlaps | BranchPoint | None,
     settings: SolverSettings,
     informed: Overlaps,
+    tell: Tell,
 ) -> BranchPoint:
-    kernels, spectrum = _kernels(problem, settings), Spectrum.of(problem)
+    kernels, spectrum = _kernels(problem, settings, tell), Spectrum.of(problem)
     previous = start.restart if isinstance(start, BranchPoint) else None
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
     symmetric_point = beginning if exact else informed
     sector = sector_of(symmetric_point, problem, kernels, spectrum)
-    run = _Run(problem, alpha, settings, kernels, spectrum, sector)
+    run = _Run(problem, alpha, settings, kernels, spectrum, sector, tell)
     rules = Refinement(problem, kernels, spectrum, settings.max_nodes)
 
     refine = settings.method == "newton" and problem.integration.rule != "published"
@@ -365,10 +380,12 @@ def _solve_point(
             zeroed = map_.unpack(found.point)
             zeroed = replace(zeroed, m=0 * zeroed.m, theta=0 * zeroed.theta)
             left = replace(settings, max_maps=max(settings.max_maps - run.maps, 50))
-            end = solve_point(problem, alpha, branch, start=zeroed, settings=left)
+            end = _solve_point(problem, alpha, branch, zeroed, left, informed, tell)
             return replace(end, iterations=end.iterations + run.maps)
         if response is None or response.order < rules.medium().order:
+            tell("derivatives of the map")
             response = response_at(map_, found.point, rules.medium())
+        tell(f"measuring on {rule.size} nodes")
         measured = _measured(run, rules, map_, found, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
@@ -490,10 +507,12 @@ def solve(
     max_nodes: int = 2**18,
     threads: int | None = None,
     backend: str = "numba",
+    progress: bool = False,
 ) -> xr.Dataset:
     """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
 
-    ``branch="all"`` solves every branch the problem has.
+    ``branch="all"`` solves every branch the problem has. With ``progress`` a solve that takes longer than a second says
+    on standard error how far it is.
 
     Returns
     -------
@@ -503,8 +522,7 @@ def solve(
     from attnphase.dataset import from_points
 
     settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend)
-    if branch != "all":
-        return from_points([solve_point(problem, alpha, branch, start=start, settings=settings)], {})
-    names = branches_of(problem)
-    points = [solve_point(problem, alpha, name, start=start, settings=settings) for name in names]
-    return from_points(points, {"branch": names})
+    names = branches_of(problem) if branch == "all" else [branch]
+    with progress_line(progress, "solving") as line:
+        points = [solve_point(problem, alpha, name, start=start, settings=settings, tell=line.tell) for name in names]
+    return from_points(points, {"branch": names} if branch == "all" else {})

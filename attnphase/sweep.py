@@ -35,11 +35,12 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.branches import follow
-from attnphase.compiled import ModelKey, kernels_for
+from attnphase.compiled import ModelKey, kernels_for, tell_if_compiling
 from attnphase.dataset import check_output, from_lines, from_points, load_dataset, save_dataset, spacing, write_file
 from attnphase.errors import DatasetError, ProblemError, SolverError, SpectrumError, SweepError
 from attnphase.interruption import interruptions_deferred
 from attnphase.problem import Problem
+from attnphase.progress import progress_line
 from attnphase.refinement import check_affordable
 from attnphase.solve import LARGEST_ALPHA, BranchPoint, SolverSettings
 from attnphase.starts import BRANCHES, initial_overlaps
@@ -205,9 +206,11 @@ def sweep(
         store = _open_store(check_output(path, force), description, lines, resume, force)
     with store as parts:
         finished = parts.load(lines)
+        with progress_line(progress, "loading the kernels") as shown:
+            for kernel_problem in {ModelKey.of(line.problem): line.problem for line in lines}.values():
+                tell_if_compiling(kernel_problem, shown.tell)
+                kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
         with _progress(progress, lines, finished) as report:
-            for model in {ModelKey.of(line.problem): line.problem for line in lines}.values():
-                kernels_for(model)  # compiled once, here; workers load them from the cache
             todo = [i for i in range(len(lines)) if i not in finished]
             _run(lines, todo, finished, processes, parts, report)
         ds = from_lines([finished[i] for i in range(len(lines))], swept, problem=problem)

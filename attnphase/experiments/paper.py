@@ -21,9 +21,11 @@ from attnphase.errors import ProblemError
 from attnphase.experiments.simulate import simulate
 from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
 from attnphase.problem import Problem
+from attnphase.progress import progress_line
 from attnphase.reference import read_reference
 from attnphase.solve import SolverSettings
 from attnphase.sweep import sweep
+from attnphase.text import Table, wrapped
 
 __all__ = ["EXPERIMENTS", "PaperExperiment", "Size", "basins", "published_table", "run_experiment"]
 
@@ -208,6 +210,7 @@ def run_experiment(
     force: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = lambda text: None,
+    width: int | None = None,
 ) -> dict[str, Comparison | xr.Dataset]:
     """Run an experiment of the paper and write its results.
 
@@ -227,6 +230,8 @@ def run_experiment(
     progress : bool
     say : callable, optional
         Takes the text of every part.
+    width : int or None
+        Columns that this text may have; None for no limit.
 
     Returns
     -------
@@ -265,15 +270,16 @@ def run_experiment(
         # runs first: they are what can be refused, and what an interruption keeps
         runs = part.runs()
         theory = part.theory()
-        text, figure, result = part.conclude(theory, runs)
+        with progress_line(progress, "drawing"):
+            text, figure, result = part.conclude(theory, runs)
         save_dataset(theory, files["-theory.nc"], force=True)
         save_dataset(runs, files["-runs.nc"], force=True)
         save_figure(figure, files[".png"])
-        write_file(files[".txt"], f"{text}\n".encode())
+        write_file(files[".txt"], f"{text(None)}\n".encode())
         for kept in part.checkpoints():
             kept.unlink(missing_ok=True)
         results[label] = result
-        say(f"{stem}\n{text}")
+        say(f"{stem}\n{text(width)}")
     return results
 
 
@@ -336,21 +342,26 @@ class _Part:
             **self.plan.options,
         )
 
-    def conclude(self, theory: xr.Dataset, runs: xr.Dataset) -> tuple[str, Any, Comparison | xr.Dataset]:
-        """Text, figure and result."""
-        head = self.experiment.title
+    def conclude(
+        self, theory: xr.Dataset, runs: xr.Dataset
+    ) -> tuple[Callable[[int | None], str], Any, Comparison | xr.Dataset]:
+        """Text for a terminal of some width, figure and result."""
+        head, published = self.experiment.title, self.experiment.published
         if self.plan.omegas:
-            text = f"{head}\n\n{_grid_text(theory, runs)}"
-            return text, grid_figure(theory, runs), runs
+            return _text_of(f"{head}\n\n{_grid_text(theory, runs)}"), grid_figure(theory, runs), runs
         if self.experiment.starts == ("uninformed",):
-            text = f"{head}\n\n{_basin_text(theory, runs)}"
-            return text, scatter_figure(theory, runs), runs
+            return _text_of(f"{head}\n\n{_basin_text(theory, runs)}"), scatter_figure(theory, runs), runs
         comparison = compare(theory, runs)
-        text = f"{head}\n\n{comparison.text()}"
-        if self.experiment.published:
-            table = published_table(self.experiment.published, runs)
-            text += f"\n\n{table}" if table else ""
+
+        def text(width: int | None) -> str:
+            table = published_table(published, runs, width) if published else ""
+            return "\n\n".join(filter(None, (wrapped(head, width), comparison.text(width), table)))
+
         return text, comparison_figure(comparison), comparison
+
+
+def _text_of(whole: str) -> Callable[[int | None], str]:
+    return lambda width: wrapped(whole, width)
 
 
 def basins(theory: xr.Dataset, runs: xr.Dataset) -> dict[str, float]:
@@ -406,7 +417,7 @@ def _grid_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
     )
 
 
-def published_table(name: str, runs: xr.Dataset) -> str:
+def published_table(name: str, runs: xr.Dataset, width: int | None = None) -> str:
     """Our means beside the published ones, with the difference in standard errors.
 
     Published standard deviations are of single runs; where there is none, ours stands in for it.
@@ -417,11 +428,18 @@ def published_table(name: str, runs: xr.Dataset) -> str:
         Table of `attnphase.reference.read_reference`.
     runs : xarray.Dataset
         With one of the table's sample complexities; other rows are left out.
+    width : int or None
+        Columns of the terminal; None for no limit.
+
+    Returns
+    -------
+    str
+        Empty if there are no such rows.
     """
     table = read_reference(name)
     count = {"fig7_scaling": _RUNS_OF_FIG7, "fig2_gradient_descent": _RUNS_OF_FIG2}[name]
     names = table.dtype.names or ()
-    lines = [f"{'':14}{'start':<12}{'d':>5}{'alpha':>7}{'published':>14}{'ours':>22}{'z':>7}"]
+    rows: list[tuple[str, ...]] = []
     for row in table:
         d = int(row["d"]) if "d" in names else 1000
         near = np.isclose(runs["alpha"].to_numpy(), row["alpha"])
@@ -436,7 +454,8 @@ def published_table(name: str, runs: xr.Dataset) -> str:
             error = math.hypot(spread / math.sqrt(len(values)), theirs / math.sqrt(count))
             z = (mean - row[quantity]) / error
             cell = f"{mean:.6g} +- {spread / math.sqrt(len(values)):.2g}"
-            lines.append(
-                f"{quantity:<14}{row['start']!s:<12}{d:>5}{row['alpha']:>7.3g}{row[quantity]:>14.6g}{cell:>22}{z:>+7.1f}"
+            rows.append(
+                (quantity, str(row["start"]), str(d), f"{row['alpha']:.3g}", f"{row[quantity]:.6g}", cell, f"{z:+.1f}")
             )
-    return "\n".join(lines) if len(lines) > 1 else ""
+    heads = ("", "start", "d", "alpha", "published", "ours", "z")
+    return Table(heads, tuple(rows), labels=4, left=(0, 1)).text(width) if rows else ""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.arguments import shown
+from attnphase.compiled import sample_kernels_for, tell_if_compiling
 from attnphase.dataset import (
     EXPERIMENT_VARIABLES,
     TRAJECTORY_VARIABLES,
@@ -33,12 +34,12 @@ from attnphase.experiments.device import device_of
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
-from attnphase.experiments.progress import progress_bar
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, train
 from attnphase.interruption import interruptions_deferred
 from attnphase.problem import Problem
+from attnphase.progress import progress_line
 from attnphase.solve import LARGEST_ALPHA
 from attnphase.starts import BRANCHES
 
@@ -133,7 +134,8 @@ def simulate(
         raise ProblemError(
             "checkpoint_interval", f"checkpoint_interval must be a number of seconds, not {checkpoint_interval!r}."
         )
-    loss = LocalLoss(problem, True, device_of(device), _DTYPES[dtype])
+    with progress_line(progress, "generating the local problem"):
+        loss = LocalLoss(problem, True, device_of(device), _DTYPES[dtype])
     task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": dtype}
     task |= {"test_samples": test_samples, "device": loss.device.type}
     kept = Checkpoint(None if checkpoint is None else Path(checkpoint), task, float(checkpoint_interval))
@@ -141,8 +143,12 @@ def simulate(
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=2)
     experiment = _Experiment(grid, settings, loss, test_samples, kept)
     experiment.plan()
-    with progress_bar(progress, grid.size, "drawing samples") as report, interruptions_deferred() as interrupted:
-        experiment.run(report, interrupted)
+    with progress_line(progress, "drawing samples", grid.size) as line:
+        if settings.optimizer == "gamp" and loss.device.type == "cpu":
+            tell_if_compiling(problem, line.tell, finite=True)
+            sample_kernels_for(problem)  # compiled once, here
+        with interruptions_deferred() as interrupted:
+            experiment.run(line.at, interrupted)
     return experiment.dataset()
 
 

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 from click.testing import CliRunner
 
-from attnphase.cli import format_value, main
+from attnphase.cli import main
 from attnphase.dataset import POINT_VARIABLES, load_dataset
 from attnphase.problem import Problem
 
@@ -308,27 +308,3 @@ def test_a_figure_needs_the_right_data(in_folder, finished):
         shifted = ds.assign_coords(omega=ds["omega"] + 0.01)
     shifted.to_netcdf("shifted.nc")
     assert "omega = 0.3" in sentence("figure", "fig2", "--data", "shifted.nc")
-
-
-# --- numbers --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "error", "text"),
-    [
-        (0.114807, 0.00005, "0.11481(5)"),
-        (12.672, 0.0131, "12.672(13)"),
-        (0.2, 0.0996, "0.20(10)"),
-        (-0.245, 0.007, "-0.245(7)"),
-        (1234.0, 26.0, "1230(30)"),
-        (0.0, 0.0, "0"),
-        (1e-17, 1e-18, "0"),
-        (0.5, 1e-17, "0.5"),
-        (0.5, float("nan"), "0.5"),
-        (float("nan"), 0.1, "–"),
-        (5.1e-5, 2.6e-5, "5(3)e-5"),
-        (0.0, 0.002, "0.000(2)"),
-    ],
-)
-def test_numbers_carry_their_error(value, error, text):
-    assert format_value(value, error) == text

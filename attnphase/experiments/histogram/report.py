@@ -23,6 +23,7 @@ from attnphase.experiments.histogram.stages import BETAS, Trained, check_same, l
 from attnphase.experiments.histogram.steps import test_errors
 from attnphase.experiments.histogram.task import HistogramSizes, Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import Parameters, attention
+from attnphase.text import Table, wrapped
 
 __all__ = ["distances", "histogram_dataset", "histogram_text", "variance_shares"]
 
@@ -256,22 +257,21 @@ def _measured(trained: Trained, symbols: NDArray[np.int64], epochs: int) -> dict
     return columns
 
 
-def histogram_text(ds: xr.Dataset) -> str:
+def histogram_text(ds: xr.Dataset, width: int | None = None) -> str:
     """The table of a report: means and standard deviations over the runs.
 
     Parameters
     ----------
     ds : xarray.Dataset
         Of `histogram_dataset`.
+    width : int or None
+        Columns of the terminal; None for no limit.
 
     Returns
     -------
     str
         Runs that diverged are counted and left out of the means.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     names = {
         "accuracy": "accuracy",
         "noisy": "after noise",
@@ -281,9 +281,7 @@ def histogram_text(ds: xr.Dataset) -> str:
         "token_share": "token share",
         "seconds": "s per run",
     }
-    table = Table(box=None, pad_edge=False)
-    for name in ("mechanism", "stage", "runs", *names.values()):
-        table.add_column(name, no_wrap=True, justify="left" if name in ("mechanism", "stage") else "right")
+    rows = []
     for mechanism in ds["mechanism"].to_numpy():
         for stage in HISTOGRAM_STAGES:
             here = ds.sel(mechanism=mechanism, stage=stage)
@@ -299,17 +297,14 @@ def histogram_text(ds: xr.Dataset) -> str:
             cells = [_mean_and_deviation(values[name].to_numpy()) if name in values else "–" for name in names]
             diverged = int((status == RunStatus.diverged).sum())
             count = f"{here.sizes['run']}" + (f" ({diverged} diverged)" if diverged else "")
-            table.add_row(str(mechanism), stage, count, *cells)
-    console = Console(highlight=False, width=200, force_terminal=False)
-    with console.capture() as capture:
-        console.print(table)
-    lines = [line.rstrip() for line in capture.get().splitlines()]
+            rows.append((str(mechanism), stage, count, *cells))
+    table = Table(("mechanism", "stage", "runs", *names.values()), tuple(rows), labels=2, left=(0, 1))
     notes = (
         "Accuracy per test token, at the end of each stage; means and standard deviations over the runs.",
         "Distances: frozen, from initialisation; unfrozen, from the frozen solution, noise included.",
         "Shares of the variance of the attention entries off the diagonal.",
     )
-    return "\n".join([*lines, "", *notes])
+    return "\n".join([table.text(width), "", *(wrapped(note, width) for note in notes)])
 
 
 def _mean_and_deviation(values: Array) -> str:

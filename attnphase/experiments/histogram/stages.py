@@ -28,8 +28,8 @@ from attnphase.experiments.histogram.transformer import (
     with_noise,
 )
 from attnphase.experiments.memory import available_memory
-from attnphase.experiments.progress import progress_bar
 from attnphase.interruption import interruptions_deferred
+from attnphase.progress import progress_line
 
 __all__ = ["BETAS", "Trained", "check_same", "checkpoint_path", "load_trained", "train_histogram", "unfreeze_histogram"]
 
@@ -148,13 +148,13 @@ def train_histogram(
         for other in set(MECHANISMS) - set(mechanisms):
             if checkpoint_path(folder, other).exists():
                 check_same(folder, Checkpoint.read(checkpoint_path(folder, other)).task, task)
-    with progress_bar(progress, epochs * len(mechanisms), "drawing sequences") as report:
+    with progress_line(progress, "drawing sequences", epochs * len(mechanisms)) as line:
         for i, name in enumerate(mechanisms):
             frozen = kept[name].finished.get("frozen")
             if frozen is None or frozen["epoch"] < epochs:
                 stage = _Stage("frozen", name, kept[name], {"epochs": epochs}, place)
-                stage.run(lambda done, text, i=i: report(i * epochs + done, text))
-            report((i + 1) * epochs, f"{name}, frozen: {epochs} epochs are made")
+                stage.run(lambda done, text, i=i: line.at(i * epochs + done, text))
+            line.at((i + 1) * epochs, f"{name}, frozen: {epochs} epochs are made")
 
 
 def unfreeze_histogram(
@@ -223,13 +223,13 @@ def unfreeze_histogram(
                 f"{one.path}: {state['epoch']} epochs were made already, more than the {epochs} asked for; use --force"
                 " (force=True) to unfreeze the runs anew."
             )
-    with progress_bar(progress, epochs * len(kept), "drawing sequences") as report:
+    with progress_line(progress, "drawing sequences", epochs * len(kept)) as line:
         for i, (name, one) in enumerate(kept.items()):
             unfrozen = one.finished.get("unfrozen")
             if unfrozen is None or unfrozen["epoch"] < epochs:
                 stage = _Stage("unfrozen", name, one, settings, place)
-                stage.run(lambda done, text, i=i: report(i * epochs + done, text))
-            report((i + 1) * epochs, f"{name}, unfrozen: {epochs} epochs are made")
+                stage.run(lambda done, text, i=i: line.at(i * epochs + done, text))
+            line.at((i + 1) * epochs, f"{name}, unfrozen: {epochs} epochs are made")
 
 
 def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:

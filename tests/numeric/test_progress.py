@@ -1,0 +1,436 @@
+"""The one line that says what is being done: where it appears, what it says, and that it leaves nothing behind."""
+
+import importlib
+import io
+import re
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import attnphase as ap
+from attnphase import compiled
+from attnphase import progress as module
+from attnphase.cli import main
+from attnphase.errors import ProblemError
+from attnphase.fixed_point import Status
+from attnphase.problem import Problem
+from attnphase.progress import ProgressLine, progress_line, silent, within
+
+SOLVER, BRANCHES = (importlib.import_module(f"attnphase.{name}") for name in ("solve", "branches"))
+COARSE = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
+HIDE, SHOW, ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
+ELAPSED = ProgressLine.__dict__["elapsed"]
+PATIENCE = 20.0  # seconds after which a line that does not come is missed
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Nothing waits a second here, and no second passes; a terminal of 60 columns."""
+    monkeypatch.setattr(ProgressLine, "elapsed", "0 s")
+    monkeypatch.setattr(module, "_SILENT", 0.0)
+    monkeypatch.setattr(module, "_REFRESH", 0.001)
+    monkeypatch.setattr(module, "_NOTEBOOK", 0.001)
+    monkeypatch.setattr(module, "_PLAIN", 0.001)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "60")
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):  # what rich asks besides
+        monkeypatch.delenv(name, raising=False)
+
+
+def standard_error(monkeypatch, stream):
+    """Not in a fixture: between a test's setup and its call pytest puts its own in place."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    return stream
+
+
+def until(condition):
+    begin = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begin < PATIENCE
+        time.sleep(0.001)
+
+
+# --- one line ---------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_terminal_the_line_is_live_and_gone_in_the_end(monkeypatch):
+    terminal = standard_error(monkeypatch, Terminal())
+    with progress_line(True, "solving [1]") as line:
+        until(lambda: "solving [1]" in terminal.getvalue())
+        line.tell("7 maps, residual 3e-05")
+        until(lambda: "7 maps, residual 3e-05 0 s" in re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()))
+        assert SHOW not in terminal.getvalue()
+    end = terminal.getvalue()
+    assert end.count(HIDE) == end.count(SHOW) == 1
+    assert ERASE in end[end.rindex(SHOW) :]
+    assert threading.active_count() == 1 or not any(t.name.endswith("(_watch)") for t in threading.enumerate())
+
+
+def test_a_line_has_a_bar_where_the_total_is_known(monkeypatch):
+    terminal = standard_error(monkeypatch, Terminal())
+    with progress_line(True, "solving", total=40) as line:
+        line.at(10, "x" * 100)
+        until(lambda: "25%" in terminal.getvalue())
+    shown = terminal.getvalue()
+    assert "━" in shown
+    assert "xxx…" in shown  # gives way to the bar, so that the line stays one
+    assert "x" * 50 not in shown
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ProblemError("alpha", "alpha is wrong.")])
+def test_an_interruption_gives_the_cursor_back(monkeypatch, error):
+    terminal = standard_error(monkeypatch, Terminal())
+
+    def interrupted():
+        with progress_line(True, "solving"):
+            until(lambda: HIDE in terminal.getvalue())
+            raise error
+
+    with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else ProblemError):
+        interrupted()
+    assert terminal.getvalue().count(SHOW) == 1
+
+
+def test_warnings_stand_above_the_line(monkeypatch):
+    terminal = standard_error(monkeypatch, Terminal())
+    with progress_line(True, "solving"):
+        until(lambda: HIDE in terminal.getvalue())
+        click.echo("attnphase: warning: mind the step", err=True)
+    assert "attnphase: warning: mind the step\n" in terminal.getvalue()
+
+
+def test_standard_output_is_left_alone(monkeypatch, capsys):
+    terminal = standard_error(monkeypatch, Terminal())
+    with progress_line(True, "solving"):
+        until(lambda: HIDE in terminal.getvalue())
+        print("a result")
+    assert capsys.readouterr().out == "a result\n"
+
+
+def test_what_is_quick_says_nothing(monkeypatch):
+    terminal = standard_error(monkeypatch, Terminal())
+    monkeypatch.setattr(module, "_SILENT", 60.0)
+    with progress_line(True, "solving") as line:
+        line.tell("7 maps")
+    assert terminal.getvalue() == ""
+
+
+def test_a_quiet_line_says_nothing(monkeypatch):
+    terminal = standard_error(monkeypatch, Terminal())
+    with progress_line(False, "solving") as line:
+        line.at(3, "7 maps")
+        assert not any(thread.name.endswith("(_watch)") for thread in threading.enumerate())
+    assert terminal.getvalue() == ""
+
+
+def test_a_log_gets_plain_lines(monkeypatch):
+    log = standard_error(monkeypatch, io.StringIO())
+    with progress_line(True, "solving", total=8) as line:
+        line.at(2, "omega = 0.3")
+        until(lambda: "attnphase: 25%, omega = 0.3 (0 s)\n" in log.getvalue())
+    assert "\x1b" not in log.getvalue()
+
+
+def test_a_log_is_not_flooded(monkeypatch):
+    log = standard_error(monkeypatch, io.StringIO())
+    monkeypatch.setattr(module, "_PLAIN", 60.0)
+    with progress_line(True, "solving") as line:
+        for i in range(1000):
+            line.tell(f"{i} maps")
+    assert log.getvalue() == ""
+
+
+@pytest.mark.parametrize("kind", ["closed by the shell", "nobody reads", "dumb"])
+def test_without_a_proper_terminal_the_work_goes_on(monkeypatch, kind):
+    class Broken(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    stream = {"closed by the shell": None, "nobody reads": Broken(), "dumb": Terminal()}[kind]
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_line(True, "solving") as line:
+        if kind == "dumb":
+            until(lambda: "attnphase: solving" in stream.getvalue())
+        line.tell("7 maps")
+    if kind == "dumb":
+        assert "\x1b" not in stream.getvalue()
+
+
+def test_a_notebook_shows_the_line_in_its_cell(monkeypatch):
+    """IPython's display with a handle, as a notebook's kernel has it, on a stream that is no terminal."""
+    log = standard_error(monkeypatch, io.StringIO())
+    shown = []
+
+    class Handle:
+        def update(self, data, raw):
+            assert raw
+            shown.append(data["text/plain"])
+
+    def display(data, raw, display_id):
+        assert raw
+        assert display_id is True
+        shown.append(data["text/plain"])
+        return Handle()
+
+    fake = ModuleType("IPython.display")
+    fake.__dict__["display"] = display
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", fake)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    with progress_line(True, "solving", total=4) as line:
+        until(lambda: "0%, solving (0 s)" in shown)
+        line.at(3, "7 maps")
+        until(lambda: "75%, 7 maps (0 s)" in shown)
+    assert shown[-1] == ""
+    assert log.getvalue() == ""
+
+
+@pytest.mark.parametrize("value", ["yes", 1, None])
+def test_progress_is_true_or_false(value):
+    with pytest.raises(ProblemError, match="progress must be True or False"):
+        ap.solve(COARSE, 2.0, progress=value)
+
+
+def test_minutes_are_counted(monkeypatch):
+    monkeypatch.setattr(ProgressLine, "elapsed", ELAPSED)
+    line = ProgressLine("solving", None)
+    monkeypatch.setattr(module.time, "monotonic", lambda begin=line._begin: begin + 127.9)
+    assert line.plain == "solving (2 min 7 s)"
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+
+
+def test_a_place_is_named_once_and_silence_stays_silence():
+    said = []
+    within("outside", within("inside", said.append))("7 maps")
+    assert said == ["inside: outside: 7 maps"]
+    assert within("inside", silent) is silent
+
+
+def test_a_solve_tells_its_maps_and_residual():
+    said = []
+    point = SOLVER.solve_point(COARSE, 1.8, "positional", tell=said.append)
+    assert point.status is Status.converged
+    assert all(text.startswith("positional, alpha = 1.8: ") for text in said)
+    maps = [text.split(": ")[1] for text in said if " maps, residual " in text]
+    counts = [int(text.split()[0]) for text in maps]
+    assert counts == sorted(counts)
+    assert counts[0] == 1
+    assert counts[-1] == point.iterations
+    assert maps[-1] == f"{point.iterations} maps, residual {point.residual:.0e}, {point.nodes} nodes"
+
+
+def test_solving_all_branches_shows_one_line(monkeypatch):
+    lines = recorded(monkeypatch, SOLVER)
+    ap.solve(COARSE, 1.8, "all", progress=True)
+    (line,) = lines
+    assert line.shown
+    branches = list(dict.fromkeys(text.split(",")[0] for text in line.said))
+    assert branches == ["semantic", "positional", "uninformed"]
+    ap.solve(COARSE, 1.8)
+    assert not lines[-1].shown
+
+
+@pytest.mark.parametrize("finite", [False, True])
+def test_compiling_is_told_where_nothing_is_in_the_cache(tmp_path, monkeypatch, finite):
+    said = []
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path))
+    compiled.tell_if_compiling(COARSE, said.append, finite=finite)
+    assert said == ["compiling the kernels of this model, once"]
+    keys = {finite: compiled.ModelKey.of(COARSE, finite=finite) for finite in (False, True)}
+    for is_finite in (not finite, finite):
+        folder = compiled.cache_directory() / compiled._fingerprint(keys[is_finite])
+        folder.mkdir()
+        (folder / "manifest.json").touch()
+        compiled.tell_if_compiling(COARSE, said.append, finite=finite)
+        assert len(said) == (1 if is_finite is finite else 2)  # only its own kernels count
+        said[1:] = []
+
+
+def test_a_solve_tells_that_it_compiles(monkeypatch):
+    """Before it asks for the kernels."""
+    said = []
+    monkeypatch.setattr(
+        SOLVER, "tell_if_compiling", lambda problem, tell: tell(f"compiling at {problem.teacher.omega}")
+    )
+    monkeypatch.setattr(SOLVER, "kernels_for", lambda problem: said.append("asked") or compiled.kernels_for(problem))
+    SOLVER.solve_point(COARSE, 1.8, "positional", tell=said.append)
+    assert said[:2] == ["positional, alpha = 1.8: compiling at 0.3", "asked"]
+
+
+def test_a_sweep_compiles_every_model_before_its_workers_start(monkeypatch):
+    """Masks make models of their own, which no worker shall compile in silence."""
+    home, models, told = importlib.import_module("attnphase.sweep"), [], []
+
+    def kernels_for(problem):
+        models.append((problem.student.causal, problem.teacher.causal))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    lines = recorded(monkeypatch, home)
+    monkeypatch.setattr(home, "kernels_for", kernels_for)
+    monkeypatch.setattr(home, "tell_if_compiling", lambda problem, tell: told.append(tell))
+    monkeypatch.setattr(home, "_run", stop)
+    fields = {"student.causal": [False, True], "teacher.causal": [False, True]}
+    with pytest.raises(KeyboardInterrupt):
+        ap.sweep(COARSE, [2.0], [0.2, 0.3], fields=fields, workers=1)
+    assert sorted(models) == [(False, False), (False, True), (True, False), (True, True)]
+    assert told == [lines[0].tell] * 4
+
+
+@pytest.mark.parametrize("expected", [3, 12])  # refinements: fewer than there are, and more
+def test_thresholds_know_how_much_is_done(monkeypatch, expected):
+    """On a stand-in for the solver whose losses cross at alpha = 1.3 and whose errors do at 1.6."""
+
+    def stub(problem, alpha, branch, *, start=None, settings=None, tell=silent):
+        tell(f"{branch}, alpha = {alpha:g}")
+        semantic = branch == "semantic"
+        values = {
+            "training_loss": 1.3 - alpha if semantic else 0.0,
+            "test_error": 1.6 - alpha if semantic else 1.0,
+            "linear_test_error": 0.0,
+        }
+        point = SimpleNamespace(alpha=alpha, branch=branch, values=values, errors=dict.fromkeys(values, 1e-3))
+        dones.append(lines[0].done)
+        return point
+
+    def follow(problem, alphas, branch, *, settings, on_point, tell):
+        points = []
+        for alpha in alphas:
+            points.append(stub(problem, alpha, branch, tell=tell))
+            on_point(points[-1])
+        return points
+
+    dones, lines = [], recorded(monkeypatch, BRANCHES)
+    monkeypatch.setattr(BRANCHES, "_REFINED_SOLVES", expected)
+    monkeypatch.setattr(BRANCHES, "solve_point", stub)
+    monkeypatch.setattr(BRANCHES, "follow", follow)
+    found = ap.thresholds(Problem.paper(), [0.2, 0.3], progress=True)
+    assert found["alpha_c"].to_numpy() == pytest.approx([1.3, 1.3])
+    assert found["alpha_l"].to_numpy() == pytest.approx([1.6, 1.6])
+    (line,) = lines
+    assert dones == sorted(dones)
+    assert dones[0] == 0
+    half = len(dones) // 2
+    assert dones[half] == line.total / 2  # the second omega begins half-way, however many solves the first took
+    assert line.done == line.total
+    assert line.said[0] == "omega = 0.2: semantic, alpha = 0.2"
+    assert line.said[-1].startswith("omega = 0.3: semantic, alpha = 1.6")
+
+
+def test_derive_names_its_steps(monkeypatch):
+    lines = recorded(monkeypatch, importlib.import_module("attnphase.derive"))
+    page = SimpleNamespace(latex=lambda: "", markdown=lambda: "")
+    for name in ("render.document", "codegen.module_source", "saddle_point.derive_saddle_point"):
+        monkeypatch.setattr(f"derivations.{name}", lambda *_, **__: page)
+    ap.derive(progress=True)
+    assert lines[0].said == ["deriving the saddle-point equations", "printing the equations", "generating the source"]
+
+
+class Recorded(ProgressLine):
+    """A line that remembers all it was told."""
+
+    def __init__(self, shown, text, total):
+        super().__init__(text, total)
+        self.shown, self.said = shown, []
+
+    def tell(self, text):
+        self.said.append(text)
+
+
+def recorded(monkeypatch, home):
+    lines = []
+
+    @contextmanager
+    def record(shown, text, total=None):
+        lines.append(Recorded(shown, text, total))
+        yield lines[-1]
+
+    monkeypatch.setattr(home, "progress_line", record)
+    return lines
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def commands(group, path=()):
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+@pytest.mark.parametrize(("name", "command"), list(commands(main)), ids=[name for name, _ in commands(main)])
+def test_every_command_can_be_quiet(name, command):
+    assert any("--quiet" in option.opts for option in command.params), name
+
+
+RUNS = ["--dimension", "20", "--seeds", "2"]
+
+
+@pytest.mark.parametrize(
+    ("home", "function", "arguments"),
+    [
+        ("solve", "solve", ["solve", "--alpha", "2"]),
+        ("branches", "thresholds", ["thresholds", "--omega", "0.3"]),
+        ("check", "check", ["check"]),
+        ("derive", "derive", ["derive"]),
+        ("sweep", "sweep", ["sweep", "--alpha", "2", "-o", "x.nc"]),
+        ("sweep", "sweep", ["figure", "fig2"]),
+        ("sweep", "sweep", ["phase-diagram", "--output", "x"]),
+        ("experiments.simulate", "simulate", ["simulate", "--alpha", "2", *RUNS]),
+        ("experiments.paper", "run_experiment", ["experiment", "fig7", "-o", "x"]),
+        ("experiments.histogram.stages", "train_histogram", ["histogram", "train", "-o", "x"]),
+        ("experiments.histogram.stages", "unfreeze_histogram", ["histogram", "unfreeze", "x"]),
+    ],
+)
+def test_commands_show_progress_unless_quiet(tmp_path, monkeypatch, home, function, arguments):
+    if home.startswith("experiments"):
+        pytest.importorskip("torch", reason="experiments need PyTorch")
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def stop(*_, progress, **__):
+        asked.append(progress)
+        raise KeyboardInterrupt
+
+    module = importlib.import_module(f"attnphase.{home}")
+    monkeypatch.setattr(module, function, stop)
+    monkeypatch.setitem(ap.__dict__, function, stop)
+    for quiet in ([], ["--quiet"]):
+        result = CliRunner().invoke(main, [*arguments, *quiet], prog_name="attnphase")
+        # Ctrl-C: one sentence and 130
+        assert result.exit_code == 130, result.output
+        assert result.stdout == ""
+        assert result.stderr.strip().startswith("attnphase: interrupted")
+    assert asked == [True, False]
+
+
+def test_compare_shows_progress_unless_quiet(tmp_path, monkeypatch):
+    home, asked = importlib.import_module("attnphase.compare"), []
+
+    def stop(theory, experiment, *, progress):
+        asked.append(progress)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(home, "compare", stop)
+    monkeypatch.setattr("attnphase.dataset.load_dataset", lambda path: path)
+    for quiet in ([], ["--quiet"]):
+        result = CliRunner().invoke(main, ["compare", "a.nc", "b.nc", *quiet], prog_name="attnphase")
+        assert result.exit_code == 130, result.output
+    assert asked == [True, False]
