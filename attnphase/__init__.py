@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     )
     from attnphase.experiments.simulate import simulate
     from attnphase.problem import Problem, load_problem
-    from attnphase.solve import SolverSettings, solve
+    from attnphase.settings import SolverSettings
+    from attnphase.solve import solve
     from attnphase.spectrum import Spectrum
     from attnphase.sweep import sweep
 
@@ -76,7 +77,7 @@ _HOME = {
     "Problem": "problem",
     "ProblemError": "errors",
     "SolverError": "errors",
-    "SolverSettings": "solve",
+    "SolverSettings": "settings",
     "Spectrum": "spectrum",
     "SpectrumError": "errors",
     "SweepError": "errors",

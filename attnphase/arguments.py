@@ -18,6 +18,7 @@ from attnphase.errors import ProblemError
 
 __all__ = [
     "flag",
+    "function",
     "instance",
     "items",
     "mapping",
@@ -25,6 +26,7 @@ __all__ = [
     "numbers",
     "path",
     "shown",
+    "text",
     "whole",
     "wholes",
     "word",
@@ -94,7 +96,7 @@ def number(name: str, value: Any, accept: Callable[[float], bool], what: str) ->
         plain = float("nan")
     if not (abs(plain) < float("inf") and accept(plain)):
         raise ProblemError(name, f"{name} must be {what}, not {shown(single)}.")
-    return plain
+    return plain + 0.0  # zero has no sign
 
 
 def numbers(name: str, value: Any, accept: Callable[[float], bool], what: str) -> tuple[float, ...]:
@@ -183,6 +185,37 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(single, bool):
         raise ProblemError(name, f"{name} must be True or False, not {shown(value)}.")
     return single
+
+
+def text(name: str, value: Any, what: str) -> str:
+    """A text.
+
+    Parameters
+    ----------
+    what
+        What the argument must be, such as "TOML as a text".
+
+    Raises
+    ------
+    ProblemError
+        It is none.
+    """
+    if not isinstance(value, str):
+        raise ProblemError(name, f"{name} must be {what}, not {shown(value)}.")
+    return value
+
+
+def function(name: str, value: Any) -> Callable[..., Any]:
+    """Something that can be called.
+
+    Raises
+    ------
+    ProblemError
+        It cannot.
+    """
+    if not callable(value):
+        raise ProblemError(name, f"{name} must be a function, not {shown(value)}.")
+    return value
 
 
 def path(name: str, value: Any) -> Path:

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import platform
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,9 +24,12 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from attnphase import arguments
 from attnphase.errors import DatasetError, ProblemError
+from attnphase.files import check_output, write_file
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
+from attnphase.settings import BRANCHES
 
 if TYPE_CHECKING:
     from attnphase.solve import BranchPoint
@@ -46,7 +48,6 @@ __all__ = [
     "RunStatus",
     "Variable",
     "by_cluster",
-    "check_output",
     "coordinate_name",
     "from_histogram",
     "from_lines",
@@ -59,7 +60,6 @@ __all__ = [
     "schema_markdown",
     "to_json",
     "validate_dataset",
-    "write_file",
 ]
 
 NOT_COMPUTED = max(Status) + 1
@@ -695,7 +695,10 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     ------
     DatasetError
         One sentence that names the variable or the attribute.
+    ProblemError
+        `ds` is no dataset.
     """
+    arguments.instance("ds", ds, xr.Dataset)
     kind = _check_attributes(ds)
     problem = Problem() if kind == "histogram" else _check_problem(ds)
     leading = _check_coordinates(ds, kind)
@@ -766,15 +769,14 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     if kind == "points":
         if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
-        strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(_BRANCHES))
+        strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))
         if strange:
-            raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(_BRANCHES)}.')
+            raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(BRANCHES)}.')
     if kind == "experiments" and not bool((ds["dimension"] > 0).all() and (ds["alpha"] > 0).all()):
         raise DatasetError('coordinates "dimension" and "alpha" must be positive.')
     return leading
 
 
-_BRANCHES = ("semantic", "positional", "uninformed", "mixed")
 _COORDINATES_OF = {
     "points": ("branch", "alpha"),
     "thresholds": ("omega",),
@@ -860,72 +862,6 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
 # ------------------------------------------------------------------------------------------------- saving and loading
 
 
-def check_output(path: str | os.PathLike[str], force: bool = False) -> Path:
-    """Refuse an output file that could not be written, before the work for it begins.
-
-    Parameters
-    ----------
-    path : path-like
-        The file to be written.
-    force : bool
-        Whether an existing file may be replaced.
-
-    Returns
-    -------
-    pathlib.Path
-        The path.
-
-    Raises
-    ------
-    DatasetError
-        The file exists, or its folder does not, or is not writable.
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise DatasetError(f"{path}: this is a folder; name a file in it.")
-    if path.exists() and not path.is_file():
-        raise DatasetError(f"{path}: this is not a regular file and is not replaced; choose another name.")
-    if path.exists() and not force:
-        raise DatasetError(f"{path}: the file exists; use --force (force=True) to replace it, or choose another name.")
-    if not path.parent.is_dir():
-        raise DatasetError(f"{path}: there is no folder {path.parent}; create it first.")
-    if not os.access(path.parent, os.W_OK):
-        raise DatasetError(f"{path}: the folder {path.parent} is not writable; choose another.")
-    return path
-
-
-def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a file whole or not at all: aside, to the disk, then renamed.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        An existing file is replaced.
-    content : bytes
-        All of it.
-
-    Raises
-    ------
-    DatasetError
-        The disk is full, or the folder cannot be written to.
-    """
-    try:
-        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(aside).chmod(0o666 & ~mask)  # mkstemp's files are the owner's alone
-            Path(aside).replace(path)
-        finally:
-            Path(aside).unlink(missing_ok=True)
-    except OSError as error:
-        raise DatasetError(f"{path}: the file cannot be written: {error.strerror or error}.") from None
-
-
 def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = False) -> None:
     """Write a dataset as netCDF-4, without loss and whole or not at all.
 
@@ -942,9 +878,11 @@ def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = Fal
     ------
     DatasetError
         The dataset does not follow the schema, the file exists and `force` is false, or it cannot be written.
+    ProblemError
+        An argument is of the wrong type.
     """
-    validate_dataset(ds)
     path = check_output(path, force)
+    validate_dataset(ds)
     # no _FillValue, which xarray would add to every variable of type float
     encoding = {name: {"_FillValue": None} for name in map(str, ds.variables) if ds[name].dtype.kind == "f"}
     image = ds.drop_encoding().to_netcdf(engine="netcdf4", encoding=encoding)
@@ -968,8 +906,10 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     ------
     DatasetError
         The file cannot be read, is truncated, is not netCDF, or does not follow the schema.
+    ProblemError
+        `path` is no path.
     """
-    path = Path(path)
+    path = arguments.path("path", path)
     with _reading(path):
         ds = xr.load_dataset(path, engine="netcdf4")
         ds = ds.drop_encoding()
