@@ -1,0 +1,225 @@
+"""What an experiment is asked to do, checked without torch, so that a wrong argument is refused at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase import arguments
+from attnphase.errors import ExperimentError, ProblemError
+from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
+from attnphase.problem import Problem
+from attnphase.settings import BRANCHES, sample_complexities
+from attnphase.starts import initial_overlaps
+
+__all__ = ["GIVEN", "Grid", "Plan", "given_weights"]
+
+Array = NDArray[np.float64]
+
+GIVEN = "given"
+"""Name of a start that is an array."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """What is run: every start, dimension and alpha for every seed.
+
+    Attributes
+    ----------
+    problem : Problem
+    starts : tuple of str
+        Of `BRANCHES`, or `GIVEN` alone.
+    given : (d, r) or (seeds, d, r) array, or None
+    dimensions : tuple of int
+    alphas : tuple of float
+    seeds : int
+        Runs at every place.
+    seed : int
+        From which all random numbers follow.
+    """
+
+    problem: Problem
+    starts: tuple[str, ...]
+    given: Array | None
+    dimensions: tuple[int, ...]
+    alphas: tuple[float, ...]
+    seeds: int
+    seed: int
+
+    @classmethod
+    def of(cls, problem: Problem, alpha: Any, start: Any, dimension: Any, seeds: Any, seed: Any) -> Grid:
+        """From the arguments of `simulate`.
+
+        Raises
+        ------
+        ProblemError
+            One is wrong, or the problem cannot have such a start.
+        ExperimentError
+            The start is an array of the wrong shape, or holds something that is not a finite number.
+        """
+        arguments.instance("problem", problem, Problem)
+        starts, given = _starts(start)
+        alphas = sample_complexities("alpha", alpha)
+        dimensions = arguments.wholes("dimension", dimension, 2)
+        grid = cls(
+            problem,
+            starts,
+            given,
+            dimensions,
+            alphas,
+            arguments.whole("seeds", seeds, 1),
+            arguments.whole("seed", seed, 0),
+        )
+        if given is not None:
+            if len(dimensions) > 1 or given.shape[-2] not in dimensions:
+                raise ProblemError("start", "start is an array, which has one dimension: give that dimension alone.")
+            given_weights(given, (given.shape[-2], problem.columns), grid.seeds)
+        else:
+            for name in starts:
+                initial_overlaps(problem, name)  # refuses one that the problem cannot have
+        for d in dimensions:
+            for a in alphas:
+                if grid.count(d, a) < 1:
+                    raise ProblemError("alpha", f"alpha = {a:g} at d = {d} gives no sample (n = alpha d, rounded).")
+        return grid
+
+    def count(self, dimension: int, alpha: float) -> int:
+        """Number n of samples."""
+        return round(alpha * dimension)
+
+    @property
+    def size(self) -> int:
+        """Number of runs."""
+        return len(self.starts) * len(self.dimensions) * len(self.alphas) * self.seeds
+
+    @property
+    def swept(self) -> dict[str, Sequence[Any]]:
+        """The dimensions of the result."""
+        return {
+            "start": self.starts,
+            "dimension": self.dimensions,
+            "alpha": self.alphas,
+            "seed": tuple(range(self.seeds)),
+        }
+
+    def task(self) -> dict[str, Any]:
+        """All of it as plain values, for a fingerprint."""
+        given = None if self.given is None else hashlib.sha256(self.given.tobytes()).hexdigest()
+        swept = {name: list(values) for name, values in self.swept.items() if name != "seed"}
+        return {**swept, "given": given, "seeds": self.seeds, "seed": self.seed}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All arguments of `simulate`, checked; see there.
+
+    Attributes
+    ----------
+    grid : Grid
+    settings : TrainingSettings
+    test_samples : int
+    device, dtype : str
+    checkpoint : Path or None
+    checkpoint_interval : float
+    progress : bool
+    """
+
+    grid: Grid
+    settings: TrainingSettings
+    test_samples: int
+    device: str
+    dtype: str
+    checkpoint: Path | None
+    checkpoint_interval: float
+    progress: bool
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        alpha: Any,
+        start: Any = "semantic",
+        dimension: Any = 1000,
+        seeds: int = 8,
+        optimizer: str = "lbfgs",
+        *,
+        seed: int = 0,
+        steps: int | None = None,
+        tolerance: float | None = None,
+        learning_rate: float | None = None,
+        damping: float | None = None,
+        trajectory: int = 0,
+        test_samples: int = 1000,
+        device: str = "cpu",
+        dtype: str = "float64",
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_interval: float = 30.0,
+        progress: bool = False,
+    ) -> Plan:
+        """From the arguments of `simulate`.
+
+        Raises
+        ------
+        ProblemError
+            One is wrong, or the problem does not allow it.
+        ExperimentError
+            The start is an array that does not fit.
+        """
+        settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory)
+        samples = arguments.whole("test_samples", test_samples, 0)
+        if samples == 1:
+            raise ProblemError("test_samples", "test_samples must be 0, or at least 2 for a standard error.")
+        plan = cls(
+            grid=Grid.of(problem, alpha, start, dimension, seeds, seed),
+            settings=settings,
+            test_samples=samples,
+            device=device_name(device),
+            dtype=arguments.word("dtype", dtype, DTYPES),
+            checkpoint=None if checkpoint is None else arguments.path("checkpoint", checkpoint),
+            checkpoint_interval=arguments.number(
+                "checkpoint_interval", checkpoint_interval, lambda x: x >= 0, "a number of seconds"
+            ),
+            progress=arguments.flag("progress", progress),
+        )
+        settings.check(problem)
+        return plan
+
+
+def _starts(start: Any) -> tuple[tuple[str, ...], Array | None]:
+    """Names of starts, or that of an array with the array."""
+    listed = isinstance(start, Sequence) or getattr(start, "ndim", None) == 1
+    if isinstance(start, str) or (listed and len(start) and all(isinstance(name, str) for name in start)):
+        return arguments.words("start", start, BRANCHES), None
+    try:
+        array = np.asarray(start)
+    except (ValueError, TypeError, RuntimeError):  # nested lists of different lengths, what is on another device
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "fiu" or array.ndim not in (2, 3):
+        raise ProblemError("start", f"start must be one of {', '.join(BRANCHES)}, several of them, or an array.")
+    return (GIVEN,), array
+
+
+def given_weights(array: NDArray[Any], shape: tuple[int, int], runs: int) -> Array:
+    """Weights that are given for all runs, (d, r), or for each, as those of each.
+
+    Returns
+    -------
+    (runs, d, r) array
+
+    Raises
+    ------
+    ExperimentError
+        The shape is another, or an entry is not a finite number.
+    """
+    if array.shape not in (shape, (runs, *shape)):
+        raise ExperimentError(f"start has shape {array.shape}, but must have {shape}, or {('runs', *shape)}.")
+    if not np.isfinite(array).all():
+        raise ExperimentError("start has an entry that is not a finite number.")
+    return np.broadcast_to(array, (runs, *shape)).copy()
