@@ -28,6 +28,7 @@ from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import generator
 from attnphase.experiments.histogram.report import distances, histogram_dataset, histogram_text, variance_shares
+from attnphase.experiments.histogram.settings import MECHANISMS
 from attnphase.experiments.histogram.stages import (
     checkpoint_path,
     load_trained,
@@ -36,7 +37,6 @@ from attnphase.experiments.histogram.stages import (
 )
 from attnphase.experiments.histogram.task import HistogramSizes, Stream, counts, draw_sequences
 from attnphase.experiments.histogram.transformer import (
-    MECHANISMS,
     absorbed,
     attention,
     initial_parameters,
