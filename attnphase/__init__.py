@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # that of typing takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from attnphase.branches import thresholds
     from attnphase.check import check
     from attnphase.compare import compare

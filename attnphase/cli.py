@@ -18,18 +18,25 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from attnphase import arguments
 from attnphase.errors import AttnphaseError, ProblemError
+from attnphase.files import check_figure, check_folder, check_input, check_output
+from attnphase.settings import (
+    BRANCHES,
+    OPTIMIZERS,
+    SolverSettings,
+    omegas,
+    sample_complexities,
+    sample_complexity,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from attnphase.problem import Problem
-    from attnphase.solve import SolverSettings
 
 __all__ = ["format_value", "main"]
 
-_BRANCHES = ("semantic", "positional", "uninformed", "mixed")
-_OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
 _OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
@@ -49,7 +56,9 @@ class _Program(click.Group):
                 error.show()
                 sys.exit(error.exit_code)
             _end(error.format_message())
-        except click.Abort:  # what click makes of Ctrl-C
+        except click.Abort as abort:  # what click makes of Ctrl-C, and of the end of a file
+            if isinstance(abort.__cause__, EOFError):
+                raise abort.__cause__ from None
             click.echo("attnphase: interrupted.", err=True)
             sys.exit(130)
         except OSError as error:
@@ -194,9 +203,18 @@ def _problem(problem_file: Path | None, changes: Sequence[str]) -> Problem:
     return problem.with_fields(dict(map(parse_setting, changes))) if changes else problem
 
 
-def _settings(method: str, tolerance: float | None, max_maps: int | None, backend: str) -> SolverSettings:
-    from attnphase.solve import SolverSettings
+def _solvable(problem: Problem, branches: Sequence[str]) -> Problem:
+    """The problem, if it has these branches and its integration is affordable."""
+    from attnphase.refinement import check_affordable
+    from attnphase.starts import initial_overlaps
 
+    check_affordable(problem)
+    for branch in branches:
+        initial_overlaps(problem, branch)
+    return problem
+
+
+def _settings(method: str, tolerance: float | None, max_maps: int | None, backend: str) -> SolverSettings:
     given = {"method": method, "tolerance": tolerance, "max_maps": max_maps, "backend": backend}
     return SolverSettings(**{name: value for name, value in given.items() if value is not None})
 
@@ -218,7 +236,7 @@ def main() -> None:
 @main.command()
 @_problem_options
 @click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
-@click.option("--branch", type=click.Choice([*_BRANCHES, "all"]), default="semantic", show_default=True)
+@click.option("--branch", type=click.Choice([*BRANCHES, "all"]), default="semantic", show_default=True)
 @_solver_options
 @_output(help="Write a netCDF file.")
 @_force
@@ -243,12 +261,14 @@ def solve(
     """Solve one problem at one sample complexity."""
     from dataclasses import asdict
 
-    from attnphase.dataset import check_output, save_dataset, to_json
-    from attnphase.solve import solve as solve_problem
-
-    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
+    # what can be refused comes before what takes long to import, here and below
+    alpha, settings = sample_complexity("alpha", alpha), _settings(method, tolerance, max_maps, backend)
     if output is not None:
         check_output(output, force)
+    problem = _solvable(_problem(problem_file, changes), () if branch == "all" else (branch,))
+    from attnphase.dataset import save_dataset, to_json
+    from attnphase.solve import solve as solve_problem
+
     ds = solve_problem(problem, alpha, branch, **asdict(settings))
     if output is not None:
         save_dataset(_with_command(ds), output, force)
@@ -266,7 +286,7 @@ def solve(
 @click.option(
     "--branch",
     "branches",
-    type=click.Choice(_BRANCHES),
+    type=click.Choice(BRANCHES),
     multiple=True,
     default=("semantic", "positional"),
     show_default=True,
@@ -299,7 +319,12 @@ def sweep(
 
     Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
     """
-    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
+    alpha, settings = sample_complexities("alpha", alpha), _settings(method, tolerance, max_maps, backend)
+    omega = None if omega is None else omegas("omega", omega)
+    if workers is not None:
+        arguments.whole("workers", workers, 1)
+    check_output(output, force)
+    problem = _solvable(_problem(problem_file, changes), branches)
     ds = _sweep(
         "run the same command again with --resume",
         problem=problem,
@@ -324,7 +349,7 @@ def sweep(
 @click.option(
     "--start",
     "starts",
-    type=click.Choice(_BRANCHES),
+    type=click.Choice(BRANCHES),
     multiple=True,
     default=("semantic",),
     show_default=True,
@@ -332,7 +357,7 @@ def sweep(
 )
 @click.option("--dimension", type=_WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
 @click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
-@click.option("--optimizer", type=click.Choice(_OPTIMIZERS), default="lbfgs", show_default=True)
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="lbfgs", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
 @click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
 @click.option("--tolerance", type=float, help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp.")
@@ -372,24 +397,21 @@ def simulate(
     An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a run
     diverged or did not reach its tolerance.
     """
-    from attnphase.dataset import check_output, save_dataset, to_json
+    from attnphase.experiments.plan import Plan
 
-    problem = _problem(problem_file, changes)
+    asked: dict[str, Any] = {"alpha": alpha, "start": starts, "dimension": dimension, "optimizer": optimizer}
+    asked |= settings
+    plan = Plan.of(**asked)
     if output is not None:
         check_output(output, force)
         checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
     if checkpoint is not None and not checkpoint.exists():
         check_output(checkpoint)
-    ds = _simulate(
-        problem=problem,
-        alpha=alpha,
-        start=starts,
-        dimension=dimension,
-        optimizer=optimizer,
-        checkpoint=checkpoint,
-        progress=not quiet,
-        **settings,
-    )
+    problem = _problem(problem_file, changes)
+    plan.check(problem)
+    from attnphase.dataset import save_dataset, to_json
+
+    ds = _simulate(problem=problem, checkpoint=checkpoint, progress=not quiet, **asked)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
         if checkpoint is not None:
@@ -408,7 +430,7 @@ def simulate(
 @click.option("--alpha", type=_NUMBERS, help="Other sample complexities than the size's.")
 @click.option("--dimension", type=_WHOLE_NUMBERS, help="Other dimensions, with commas.")
 @click.option("--seeds", type=int, help="Another number of instances.")
-@click.option("--optimizer", type=click.Choice(_OPTIMIZERS), help="Another optimiser.")
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Another optimiser.")
 @click.option("--steps", type=int, help="Another number of steps.")
 @click.option("--device", help="cpu or cuda.")
 @click.option(
@@ -423,9 +445,12 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
     Writes two datasets, a figure and a text. An interrupted command goes on when it is given again. docs/experiments.md
     says what each takes.
     """
-    from attnphase.experiments.paper import run_experiment
+    from attnphase.experiments.catalogue import check_results, planned
 
     given = {key: value for key, value in overrides.items() if value is not None}
+    check_results(planned(name, size, seed=seed, overrides=given)[0], output, force)
+    from attnphase.experiments.paper import run_experiment
+
     try:
         run_experiment(
             name,
@@ -458,11 +483,13 @@ def compare(theory: Path, experiment: Path, figure_file: Path | None, force: boo
 
     With several dimensions in the experiment, a correction b/d is fitted and its limit compared.
     """
-    from attnphase.compare import compare as compare_datasets
-    from attnphase.dataset import check_output, load_dataset
-
     if figure_file is not None:
-        check_output(figure_file, force)
+        check_figure(figure_file, force)
+    for path in (theory, experiment):
+        check_input(path)
+    from attnphase.compare import compare as compare_datasets
+    from attnphase.dataset import load_dataset
+
     comparison = compare_datasets(load_dataset(theory), load_dataset(experiment))
     if figure_file is not None:
         from attnphase.figures import comparison_figure, save_figure
@@ -478,7 +505,7 @@ def compare(theory: Path, experiment: Path, figure_file: Path | None, force: boo
 @main.command()
 @_problem_options
 @click.option("--alpha", type=float, default=1.5, show_default=True, help="Sample complexity of the point checked.")
-@click.option("--branch", type=click.Choice(_BRANCHES), default="semantic", show_default=True)
+@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
 @click.option("--experiment/--no-experiment", default=True, help="Train small instances too, if PyTorch is there.")
 @_json
 @_quiet
@@ -495,11 +522,12 @@ def check(
 
     Exit code 1 if a check fails.
     """
+    alpha = sample_complexity("alpha", alpha)
+    problem = _solvable(_problem(problem_file, changes), (branch,))
     from rich.console import Console
 
     from attnphase.check import check as check_problem
 
-    problem = _problem(problem_file, changes)
     with Console(stderr=True, quiet=quiet).status("solving") as status:
         report = check_problem(
             problem,
@@ -578,23 +606,16 @@ def histogram_train(
 
     The state is written after every epoch, to one checkpoint for each mechanism.
     """
+    from attnphase.experiments.histogram.settings import FrozenPlan, HistogramSizes
+
+    asked: dict[str, Any] = {"mechanism": mechanism, "runs": runs, "epochs": epochs, "seed": seed}
+    asked |= {"sizes": HistogramSizes(**sizes), "batch": batch, "learning_rate": learning_rate}
+    asked |= {"device": device, "dtype": dtype}
+    FrozenPlan.of(check_folder(output), **asked)
     from attnphase.experiments.histogram.stages import train_histogram
-    from attnphase.experiments.histogram.task import HistogramSizes
 
     with _kept_in(output):
-        train_histogram(
-            output,
-            mechanism,
-            runs,
-            epochs,
-            seed,
-            sizes=HistogramSizes(**sizes),
-            batch=batch,
-            learning_rate=learning_rate,
-            device=device,
-            dtype=dtype,
-            progress=not quiet,
-        )
+        train_histogram(output, **asked, progress=not quiet)
     return _print_histogram(output, quiet)
 
 
@@ -612,6 +633,9 @@ def histogram_unfreeze(folder: Path, quiet: bool, **settings: Any) -> int:
 
     FOLDER is that of attnphase histogram train.
     """
+    from attnphase.experiments.histogram.settings import UnfrozenPlan
+
+    UnfrozenPlan.of(folder, **settings)
     from attnphase.experiments.histogram.stages import unfreeze_histogram
 
     with _kept_in(folder):
@@ -640,16 +664,23 @@ def histogram_report(
 
     FOLDER is that of attnphase histogram train. Writes report.nc, report.txt, attention.png and learning.png.
     """
-    from attnphase.dataset import check_output, save_dataset, write_file
+    from attnphase.experiments.histogram.settings import MECHANISMS, present_checkpoints
+
+    present_checkpoints(folder, MECHANISMS)
+    output = check_folder(output or folder)
+    names = ("report.nc", "report.txt", "attention.png", "learning.png")
+    if output.exists():
+        for name in names:
+            check_output(output / name, force)
+    from attnphase.dataset import save_dataset
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
     from attnphase.figures import attention_figure, learning_figure, save_figure
+    from attnphase.files import write_file
 
     ds = _with_command(histogram_dataset(folder, sequences or None))
     if not 0 <= run < ds.sizes["run"]:
         raise ProblemError("run", f"run must lie between 0 and {ds.sizes['run'] - 1}, not {run}.")
-    output = output or folder
     output.mkdir(parents=True, exist_ok=True)
-    names = ("report.nc", "report.txt", "attention.png", "learning.png")
     data, text, attention, learning = (check_output(output / name, force) for name in names)
     save_dataset(ds, data, force)
     write_file(text, f"{histogram_text(ds)}\n".encode())
@@ -708,13 +739,14 @@ def thresholds(
     alpha_c is the sample complexity above which the semantic branch has the lower training loss, alpha_l that above
     which it has a lower test error than the linear predictor.
     """
-    from attnphase.branches import thresholds as find_thresholds
-    from attnphase.dataset import check_output, save_dataset, to_json
-
-    problem = _problem(problem_file, changes)
+    wanted = omegas("omega", [value for values in omega for value in values])
     if output is not None:
         check_output(output, force)
-    ds = find_thresholds(problem, [value for values in omega for value in values])
+    problem = _solvable(_problem(problem_file, changes), ("semantic", "positional"))
+    from attnphase.branches import thresholds as find_thresholds
+    from attnphase.dataset import save_dataset, to_json
+
+    ds = find_thresholds(problem, wanted)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
     if as_json:
@@ -732,9 +764,10 @@ def thresholds(
 @click.option("--concrete", is_flag=True, help="Write the sums out for the problem's own sizes.")
 def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool) -> int:
     """Print the model's equations, or the source generated from them."""
+    problem = _problem(problem_file, changes)
     from attnphase.derive import derive as derive_equations
 
-    click.echo(getattr(derive_equations(_problem(problem_file, changes), concrete=concrete), form))
+    click.echo(getattr(derive_equations(problem, concrete=concrete), form))
     return 0
 
 
@@ -747,11 +780,15 @@ def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concr
 @_quiet
 def figure(name: str, data: Path | None, output: Path | None, force: bool, workers: int | None, quiet: bool) -> int:
     """Draw a figure of the paper, from data or from scratch."""
-    from attnphase.dataset import check_output, load_dataset
+    output = check_figure(output or Path(f"{name}.png"), force)
+    if data is not None:
+        check_input(data)
+    if workers is not None:
+        arguments.whole("workers", workers, 1)
+    from attnphase.dataset import load_dataset
     from attnphase.figures import FIGURES, save_figure
     from attnphase.problem import Problem
 
-    output = check_output(output or Path(f"{name}.png"), force)
     if data is not None:
         ds = load_dataset(data)
     else:
@@ -786,12 +823,15 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
 
     Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped.
     """
-    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
-    from attnphase.problem import Problem
-    from attnphase.solve import SolverSettings
-
     begin = time.monotonic()
+    check_folder(output)
+    if workers is not None:
+        arguments.whole("workers", workers, 1)
+    from attnphase.problem import Problem
+
     problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
+    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
+
     output.mkdir(parents=True, exist_ok=True)
     alpha, omega = _paper_grid(alphas, omegas)
     data = output / "phase_diagram.nc"
@@ -1056,4 +1096,6 @@ def _with_command(ds: xr.Dataset) -> xr.Dataset:
 
 
 if __name__ == "__main__":
-    main()
+    from attnphase.__main__ import main as process
+
+    process()

@@ -13,7 +13,15 @@ from typing import Any
 from attnphase import arguments
 from attnphase.errors import DatasetError
 
-__all__ = ["FIGURE_FORMATS", "check_figure", "check_folder", "check_output", "figure_format", "write_file"]
+__all__ = [
+    "FIGURE_FORMATS",
+    "check_figure",
+    "check_folder",
+    "check_input",
+    "check_output",
+    "figure_format",
+    "write_file",
+]
 
 FIGURE_FORMATS = ("png", "pdf", "svg", "eps", "ps", "pgf", "jpg", "jpeg", "tif", "tiff", "webp", "svgz", "raw", "rgba")
 """What matplotlib can write."""
@@ -95,6 +103,39 @@ def check_folder(path: str | os.PathLike[str]) -> Path:
             raise DatasetError(f"{path}: {there} is not a folder that may be written to; choose another place.")
     except OSError as error:
         raise DatasetError(f"{path}: the folder cannot be made: {error.strerror or error}.") from None
+    return path
+
+
+def check_input(path: str | os.PathLike[str]) -> Path:
+    """Refuse a dataset's file that is not there, before what reads it is loaded.
+
+    Parameters
+    ----------
+    path : path-like
+        The file to be read.
+
+    Returns
+    -------
+    pathlib.Path
+        The path.
+
+    Raises
+    ------
+    DatasetError
+        There is no such file, or it may not be read.
+    ProblemError
+        `path` is no path.
+    """
+    path = arguments.path("path", path)
+    try:
+        if path.is_dir():
+            raise DatasetError(f"{path}: this is a folder; name a netCDF file in it.")
+        if not path.exists():
+            raise DatasetError(f"{path}: there is no such file; check its name.")
+        if not os.access(path, os.R_OK):
+            raise DatasetError(f"{path}: the file may not be read; change its permissions.")
+    except OSError as error:
+        raise DatasetError(f"{path}: the file cannot be read: {error.strerror or error}.") from None
     return path
 
 

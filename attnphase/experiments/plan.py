@@ -33,7 +33,6 @@ class Grid:
 
     Attributes
     ----------
-    problem : Problem
     starts : tuple of str
         Of `BRANCHES`, or `GIVEN` alone.
     given : (d, r) or (seeds, d, r) array, or None
@@ -45,7 +44,6 @@ class Grid:
         From which all random numbers follow.
     """
 
-    problem: Problem
     starts: tuple[str, ...]
     given: Array | None
     dimensions: tuple[int, ...]
@@ -54,22 +52,18 @@ class Grid:
     seed: int
 
     @classmethod
-    def of(cls, problem: Problem, alpha: Any, start: Any, dimension: Any, seeds: Any, seed: Any) -> Grid:
+    def of(cls, alpha: Any, start: Any, dimension: Any, seeds: Any, seed: Any) -> Grid:
         """From the arguments of `simulate`.
 
         Raises
         ------
         ProblemError
-            One is wrong, or the problem cannot have such a start.
-        ExperimentError
-            The start is an array of the wrong shape, or holds something that is not a finite number.
+            One is wrong.
         """
-        arguments.instance("problem", problem, Problem)
         starts, given = _starts(start)
         alphas = sample_complexities("alpha", alpha)
         dimensions = arguments.wholes("dimension", dimension, 2)
         grid = cls(
-            problem,
             starts,
             given,
             dimensions,
@@ -77,18 +71,28 @@ class Grid:
             arguments.whole("seeds", seeds, 1),
             arguments.whole("seed", seed, 0),
         )
-        if given is not None:
-            if len(dimensions) > 1 or given.shape[-2] not in dimensions:
-                raise ProblemError("start", "start is an array, which has one dimension: give that dimension alone.")
-            given_weights(given, (given.shape[-2], problem.columns), grid.seeds)
-        else:
-            for name in starts:
-                initial_overlaps(problem, name)  # refuses one that the problem cannot have
+        if given is not None and (len(dimensions) > 1 or given.shape[-2] not in dimensions):
+            raise ProblemError("start", "start is an array, which has one dimension: give that dimension alone.")
         for d in dimensions:
             for a in alphas:
                 if grid.count(d, a) < 1:
                     raise ProblemError("alpha", f"alpha = {a:g} at d = {d} gives no sample (n = alpha d, rounded).")
         return grid
+
+    def check(self, problem: Problem) -> None:
+        """Refuse starts that a problem cannot have.
+
+        Raises
+        ------
+        ProblemError
+            There is no such branch.
+        ExperimentError
+            The start is an array of the wrong shape, or holds something that is not a finite number.
+        """
+        if self.given is not None:
+            given_weights(self.given, (self.given.shape[-2], problem.columns), self.seeds)
+        for name in self.starts if self.given is None else ():
+            initial_overlaps(problem, name)
 
     def count(self, dimension: int, alpha: float) -> int:
         """Number n of samples."""
@@ -118,7 +122,7 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """All arguments of `simulate`, checked; see there.
+    """All arguments of `simulate` but the problem, checked; see there.
 
     Attributes
     ----------
@@ -143,7 +147,6 @@ class Plan:
     @classmethod
     def of(
         cls,
-        problem: Problem,
         alpha: Any,
         start: Any = "semantic",
         dimension: Any = 1000,
@@ -168,16 +171,14 @@ class Plan:
         Raises
         ------
         ProblemError
-            One is wrong, or the problem does not allow it.
-        ExperimentError
-            The start is an array that does not fit.
+            One is wrong.
         """
         settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory)
         samples = arguments.whole("test_samples", test_samples, 0)
         if samples == 1:
             raise ProblemError("test_samples", "test_samples must be 0, or at least 2 for a standard error.")
-        plan = cls(
-            grid=Grid.of(problem, alpha, start, dimension, seeds, seed),
+        return cls(
+            grid=Grid.of(alpha, start, dimension, seeds, seed),
             settings=settings,
             test_samples=samples,
             device=device_name(device),
@@ -188,8 +189,20 @@ class Plan:
             ),
             progress=arguments.flag("progress", progress),
         )
-        settings.check(problem)
-        return plan
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem that cannot be trained like this.
+
+        Raises
+        ------
+        ProblemError
+            It does not allow the optimiser or a start.
+        ExperimentError
+            The start is an array that does not fit.
+        """
+        arguments.instance("problem", problem, Problem)
+        self.grid.check(problem)
+        self.settings.check(problem)
 
 
 def _starts(start: Any) -> tuple[tuple[str, ...], Array | None]:

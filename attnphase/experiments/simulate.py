@@ -14,6 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase import arguments
 from attnphase.dataset import (
     EXPERIMENT_VARIABLES,
     TRAJECTORY_VARIABLES,
@@ -110,8 +111,8 @@ def simulate(
     ExperimentError
         The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
     """
+    arguments.instance("problem", problem, Problem)
     plan = Plan.of(
-        problem,
         alpha,
         start,
         dimension,
@@ -130,6 +131,7 @@ def simulate(
         checkpoint_interval=checkpoint_interval,
         progress=progress,
     )
+    plan.check(problem)
     grid, settings = plan.grid, plan.settings
     loss = LocalLoss(problem, True, device_of(plan.device), _DTYPES[plan.dtype])
     task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": plan.dtype}
@@ -137,7 +139,7 @@ def simulate(
     kept = Checkpoint(plan.checkpoint, task, plan.checkpoint_interval)
     if kept.load():
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=2)
-    experiment = _Experiment(grid, settings, loss, plan.test_samples, kept)
+    experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept)
     experiment.plan()
     with progress_bar(plan.progress, grid.size, "drawing samples") as report, interruptions_deferred() as interrupted:
         experiment.run(report, interrupted)
@@ -162,6 +164,7 @@ class _Group:
 class _Experiment:
     """All groups of a grid, one after the other."""
 
+    problem: Problem
     grid: Grid
     settings: TrainingSettings
     loss: LocalLoss
@@ -175,7 +178,7 @@ class _Experiment:
         """
         for d in self.grid.dimensions:
             for a in self.grid.alphas:
-                count, problem = self.grid.count(d, a), self.grid.problem
+                count, problem = self.grid.count(d, a), self.problem
                 need = MemoryNeed.of(
                     problem, d, count, self.settings.optimizer, self.test_samples, self.loss.dtype.itemsize
                 )
@@ -204,7 +207,7 @@ class _Experiment:
                     todo = [g for g in groups if g.key(runs[0]) not in self.kept.finished]
                     if todo:
                         count = self.grid.count(d, a)
-                        instance = draw_instance(self.grid.problem, d, count, self.grid.seed, runs, self.loss)
+                        instance = draw_instance(self.problem, d, count, self.grid.seed, runs, self.loss)
                         for group in todo:
                             self._run_group(group, instance, report, interrupted)
 
@@ -298,7 +301,7 @@ class _Experiment:
 
     def dataset(self) -> xr.Dataset:
         """All results, labelled."""
-        grid, problem = self.grid, self.grid.problem
+        grid, problem = self.grid, self.problem
         order = [
             self.kept.finished[_Group(start, d, a, ()).key(run)]
             for start in grid.starts
@@ -325,7 +328,7 @@ class _Experiment:
 
     def _spread(self, name: str, values: Array, records: int) -> Array:
         """A run's variable over token and cluster; trajectories padded with NaN."""
-        problem = self.grid.problem
+        problem = self.problem
         if not name.startswith("trajectory_"):
             return by_cluster(problem, name, values)
         name = name.removeprefix("trajectory_")
