@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase import arguments
 from attnphase.channel import Channel
 from attnphase.compiled import kernels_for, reference_backend
 from attnphase.errors import ProblemError
@@ -25,7 +26,8 @@ from attnphase.problem import Problem
 from attnphase.proximal import Starts
 from attnphase.refinement import Refinement
 from attnphase.row_problem import row_regularizer
-from attnphase.solve import BranchPoint, SolverSettings, solve_point
+from attnphase.settings import BRANCHES, SolverSettings, sample_complexity
+from attnphase.solve import BranchPoint, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.state_evolution import StateEvolution
 from attnphase.symmetries import loss_symmetries, problem_symmetries
@@ -143,15 +145,20 @@ def check(
     Raises
     ------
     ProblemError
-        `alpha` or `branch` is wrong.
+        An argument is wrong; the message names it.
     """
-    settings = settings or SolverSettings()
+    arguments.instance("problem", problem, Problem)
+    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    arguments.flag("experiment", experiment)
+    if on_check is not None:
+        arguments.function("on_check", on_check)
     checks = []
     for one in _checks(problem, alpha, branch, settings, experiment):
         checks.append(one)
         if on_check is not None:
             on_check(one)
-    return Report(problem, float(alpha), branch, tuple(checks))
+    return Report(problem, alpha, branch, tuple(checks))
 
 
 def _below(name: str, value: float, limit: float, detail: str) -> Check:

@@ -15,6 +15,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from attnphase import arguments
+from attnphase.arguments import shown
 from attnphase.compiled import kernels_for
 from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, validate_dataset
 from attnphase.errors import CompareError
@@ -147,6 +149,7 @@ class Comparison:
 
     def within(self, limit: float = 3.0) -> bool:
         """Whether every deviation that is known is at most `limit` standard errors, and at least one is known."""
+        limit = arguments.number("limit", limit, lambda x: x > 0, "a positive number")
         return self.worst <= limit
 
     def text(self) -> str:
@@ -246,7 +249,7 @@ def compare(theory: xr.Dataset, experiment: xr.Dataset) -> Comparison:
     """
     for ds, kind, what in ((theory, "points", "theory"), (experiment, "experiments", "experiment")):
         if not isinstance(ds, xr.Dataset):
-            raise CompareError(f"the {what} must be an xarray.Dataset, not a {type(ds).__name__}: load it first.")
+            raise CompareError(f"the {what} must be an xarray.Dataset, not {shown(ds)}: load it first.")
         validate_dataset(ds)
         if ds.attrs["schema"] != kind:
             raise CompareError(f'the {what} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')

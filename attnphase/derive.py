@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from attnphase import arguments
 from attnphase.compiled import ModelKey
 from attnphase.problem import Problem
 
@@ -59,17 +60,23 @@ def derive(problem: Problem | None = None, *, concrete: bool = False) -> Derivat
         is printed without matrices.  By default L, r and t are symbols.  The Python source always
         has the problem's sizes.
 
+    Raises
+    ------
+    ProblemError
+        `problem` is no problem, or `concrete` neither true nor false.
+
     Examples
     --------
     >>> print(derive().saddle_point.overlaps[1].right_hand_side)
     MatrixSpectralMean(...)
     """
+    problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
+    arguments.flag("concrete", concrete)
     from derivations.codegen import module_source
     from derivations.render import document
     from derivations.replica import derive_free_entropy
     from derivations.saddle_point import derive_saddle_point
 
-    problem = problem if problem is not None else Problem.paper()
     model = ModelKey.of(problem).model()
     penalty = _penalty(problem)
     free_entropy = derive_free_entropy(separable=penalty is not None)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import torch
     import xarray as xr
 
-__all__ = ["BranchPoint", "Restart", "SolverSettings", "probe", "solve", "solve_point"]
+__all__ = ["BranchPoint", "Restart", "check_start", "probe", "solve", "solve_point"]
 
 Array = NDArray[np.float64]
 
@@ -231,7 +231,7 @@ def solve_point(
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     informed = initial_overlaps(problem, branch)
-    _check_start(problem, start, informed)
+    check_start(problem, start, informed)
     check_affordable(problem)
     try:
         return _solve_point(problem, alpha, branch, start, settings, informed)
@@ -244,7 +244,14 @@ def solve_point(
         ) from error
 
 
-def _check_start(problem: Problem, start: object, like: Overlaps) -> None:
+def check_start(problem: Problem, start: object, like: Overlaps) -> None:
+    """Refuse a starting point that is none, or not one of this problem; `like` has the shapes.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``start``.
+    """
     if start is None:
         return
     if not isinstance(start, (Overlaps, BranchPoint)):
