@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_LARGEST = 2**63 - 1
 _LONGEST = 60  # characters of a value in a message
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST
@@ -111,7 +112,7 @@ def numbers(name: str, value: Any, accept: Callable[[float], bool], what: str) -
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A whole number in a range, both ends included.
+    """A whole number in a range, both ends included; without an upper end, one that 64 bits hold.
 
     Raises
     ------
@@ -119,9 +120,10 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
         It is not.
     """
     single = _scalar(value)
-    fits = isinstance(single, Integral) and not isinstance(single, bool) and int(single) >= least
-    if not (fits and (most is None or int(single) <= most)):
-        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+    known = isinstance(single, Integral) and not isinstance(single, bool)
+    if not known or not least <= int(single) <= (_LARGEST if most is None else most):
+        small = most is None and not (known and int(single) > _LARGEST)
+        span = f"of at least {least}" if small else f"from {least} to {_LARGEST if most is None else most}"
         raise ProblemError(name, f"{name} must be a whole number {span}, not {shown(single)}.")
     return int(single)
 
