@@ -68,6 +68,7 @@ _LARGEST = 1e60  # number: generated code multiplies a few of them
 _SMALLEST = 1e-300
 _EXACT = 10**15  # largest numerator or denominator of a number that is kept as a fraction
 _MOST_TERMS = 10_000  # of a second derivative, about; SymPy takes a second for as many
+_FEW = 3
 
 
 class FormulaError(ValueError):
@@ -99,7 +100,7 @@ def parse_row_formula(text: str, logits: Sequence[Expr]) -> tuple[Any, ...]:
     FormulaError
         As `parse_formula`.
     """
-    tree = _tree(text)
+    tree = _tree(text, len(logits))
     names = {"L": Integer(len(logits))}
     return tuple(_finished(_read(tree, {**names, "z": z}, logits)) for z in logits)
 
@@ -115,7 +116,7 @@ def _finished(expression: Any) -> Any:
     return known
 
 
-def _tree(text: str) -> ast.expr:
+def _tree(text: str, length: int = 1) -> ast.expr:
     if not isinstance(text, str) or not text.strip():
         raise FormulaError("it is empty.")
     if len(text) > _LONGEST:
@@ -129,9 +130,10 @@ def _tree(text: str) -> ast.expr:
         level, depth = [child for node in level for child in ast.iter_child_nodes(node)], depth + 1
         if depth > _DEEPEST:
             raise FormulaError(f"it is nested more than {_DEEPEST} levels deep; put brackets in long sums.")
-    if max(_terms(tree)) > _MOST_TERMS:
+    # derivatives are checked for a few logits only; the whole row is written out once
+    if max(_terms(tree, min(length, _FEW))) > _MOST_TERMS or _terms(tree, length).value > _MOST_TERMS:
         raise FormulaError(
-            f"it is too intricate: its second derivative would have more than {_MOST_TERMS} terms; nest less."
+            f"it is too intricate: it, or its second derivative, would have more than {_MOST_TERMS} terms; nest less."
         )
     return tree
 
@@ -144,25 +146,27 @@ class _Terms(NamedTuple):
     second: int
 
 
-def _terms(node: ast.expr) -> _Terms:
-    """An estimate that costs nothing; what cannot stand in a formula counts as a number."""
+def _terms(node: ast.expr, length: int) -> _Terms:
+    """An estimate that costs nothing; what cannot stand in a formula counts as a number, a row has `length` logits."""
     if isinstance(node, ast.Name):
         return _Terms(1, 1, 0)
     if isinstance(node, ast.UnaryOp):
-        return _terms(node.operand)
+        return _terms(node.operand, length)
     if isinstance(node, ast.BinOp):
-        left, right = _terms(node.left), _terms(node.right)
+        left, right = _terms(node.left, length), _terms(node.right, length)
         if isinstance(node.op, (ast.Add, ast.Sub)):
             return _Terms(left.value + right.value + 1, left.first + right.first, left.second + right.second)
         if isinstance(node.op, ast.Pow):
             return _composed(left)
         return _product(left, _composed(right) if isinstance(node.op, ast.Div) else right)
     if isinstance(node, ast.Call) and node.args:
-        inner = [_terms(argument) for argument in node.args]
+        inner = [_terms(argument, length) for argument in node.args]
         if isinstance(node.func, ast.Name) and node.func.id in _TWO:  # one argument stands in the function twice
             last = inner[-1]
             outer = _composed(_Terms(*(sum(parts) + 1 for parts in zip(*inner, strict=True))))
             return _Terms(*(a + b + 1 for a, b in zip(last, outer, strict=True)))
+        if isinstance(node.func, ast.Name) and node.func.id == "sum":
+            return _Terms(*(length * part for part in inner[0]))
         return _composed(inner[0])
     return _Terms(1, 0, 0)
 
