@@ -15,7 +15,9 @@ TYPE_CHECKING = False  # typing's own takes longer to import than all of this
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TypeAlias
+
+    Answer: TypeAlias = Callable[[int, FrameType | None], Any] | signal.Handlers
 
 __all__ = ["main", "run"]
 
@@ -27,7 +29,7 @@ _DEBUG = "ATTNPHASE_DEBUG"
 
 def main() -> NoReturn:
     """Run the command line with the arguments of the process, and end the process."""
-    _answer_signals(_end_at_once)
+    _answer_signals(_end_at_once, _end_at_once)
     outlet = _prepare_streams()
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
@@ -37,7 +39,7 @@ def main() -> NoReturn:
             _say(f"error: standard output cannot be written: {outlet.lost.strerror}.")
             code = REFUSED
         code = code or LEFT
-    _answer_signals(signal.SIG_IGN)  # nothing is left to be interrupted
+    _answer_signals(signal.SIG_IGN, signal.SIG_IGN)  # nothing is left to be interrupted
     if code == INTERRUPTED:
         os._exit(code)  # an interpreter that met Ctrl-C in compiled code would end by the signal itself
     sys.exit(code)
@@ -59,8 +61,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         from attnphase.cli import main as program
 
-        # from here on what is half done is undone, and the commands say what is kept
-        _answer_signals(signal.default_int_handler)
+        # now the commands say what is kept after Ctrl-C; the order to end shall end what hangs in compiled code, too
+        _answer_signals(signal.default_int_handler, signal.SIG_DFL)
         program(list(arguments), prog_name="attnphase")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAULT
@@ -71,6 +73,13 @@ def run(arguments: Sequence[str]) -> int:
         reason = f" ({error})" if str(error) else ""
         _say(f"error: memory ran out{reason}: end other programs, or take fewer nodes, tokens or samples.")
         return REFUSED
+    except ImportError as error:
+        first: BaseException = error
+        while (before := first.__cause__ or first.__context__) is not None:
+            first = before
+        _show(error)
+        _say(f"error: {_described(first)}: a package cannot be loaded; is it installed whole, and is memory left?")
+        return REFUSED
     except BaseException as error:
         _say_fault(error)
         return FAULT
@@ -80,9 +89,9 @@ def run(arguments: Sequence[str]) -> int:
 # ------------------------------------------------------------------------------------------------------------ signals
 
 
-def _answer_signals(answer: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:
-    """Set the answer to Ctrl-C and to the order to end, unless whoever began this process has them ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM):
+def _answer_signals(interrupt: Answer, end: Answer) -> None:
+    """Set the answers to Ctrl-C and to the order to end, unless whoever began this process has them ignored."""
+    for number, answer in ((signal.SIGINT, interrupt), (signal.SIGTERM, end)):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, answer)
 
@@ -174,28 +183,37 @@ def _say(sentence: str) -> None:
 
 def _say_fault(error: BaseException) -> None:
     """Say that the program is at fault, and where its traceback is."""
+    where = "with the lines above"
+    if not _show(error):
+        where = f"with the file {kept}" if (kept := _kept(error)) else f"with what {_DEBUG}=1 shows"
+    _say(f"fault: {_described(error)}: this is a fault of attnphase, not of its input; please report it {where}.")
+
+
+def _described(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(":. ")
+
+
+def _show(error: BaseException) -> bool:
+    """Show a traceback, if that was asked for; whether it was."""
+    if os.environ.get(_DEBUG, "") in ("", "0"):
+        return False
     import traceback
 
-    what = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(":. ")
-    report = "".join(traceback.format_exception(error))
-    where = ""
-    if os.environ.get(_DEBUG, "") not in ("", "0"):
-        sys.stderr.write(report)
-        sys.stderr.flush()
-        where = "with the lines above"
-    else:
-        where = f"with the file {kept}" if (kept := _kept(report)) else f"with what {_DEBUG}=1 shows"
-    _say(f"fault: {what}: this is a fault of attnphase, not of its input; please report it {where}.")
+    sys.stderr.write("".join(traceback.format_exception(error)))
+    sys.stderr.flush()
+    return True
 
 
-def _kept(report: str) -> str | None:
-    """The file in which a report is kept, as long as there is a place for one."""
+def _kept(error: BaseException) -> str | None:
+    """The file in which a traceback is kept, as long as there is a place for one."""
     import platform
     import shlex
     import tempfile
+    import traceback
 
     from attnphase import __version__
 
+    report = "".join(traceback.format_exception(error))
     head = f"attnphase {__version__}, Python {platform.python_version()}, {platform.platform()}"
     text = f"{head}\n{shlex.join(['attnphase', *sys.argv[1:]])}\n\n{report}"
     try:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["format_value", "main"]
 
+_LONGEST = 600  # characters of a sentence
 _OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
@@ -62,13 +63,15 @@ class _Program(click.Group):
             click.echo("attnphase: interrupted.", err=True)
             sys.exit(130)
         except OSError as error:
-            _end(f"{error.filename}: {error.strerror}." if error.filename else f"{error}.")
+            _end(f"{error.filename}: {error.strerror}." if error.filename else str(error))
         except AttnphaseError as error:
             _end(str(error))
 
 
 def _end(sentence: str) -> NoReturn:
-    text = " ".join(sentence.split())
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(sentence.split()))
+    if len(text) > _LONGEST:  # of somebody's input
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
     click.echo(f"attnphase: error: {text}{'' if text.endswith(('.', '?', '!')) else '.'}", err=True)
     sys.exit(2)
 

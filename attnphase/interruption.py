@@ -25,10 +25,10 @@ def interruptions_deferred() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.set()
 
-    # other handlers than Python's and the command's are the caller's own affair; only the main thread may set one
-    usual = (signal.SIG_DFL, signal.default_int_handler)
+    # other handlers are the caller's own affair, and only the main thread may set one
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     main = threading.current_thread() is threading.main_thread()
-    ours = {n: old for n in (signal.SIGINT, signal.SIGTERM) if main and (old := signal.getsignal(n)) in usual}
+    ours = {number: old for number, old in defaults.items() if main and signal.getsignal(number) is old}
     for number in ours:
         signal.signal(number, handler)
     try:

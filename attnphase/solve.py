@@ -234,7 +234,9 @@ def solve_point(
     check_start(problem, start, informed)
     check_affordable(problem)
     try:
-        return _solve_point(problem, alpha, branch, start, settings, informed)
+        # what overflows leaves the domain, which the status says
+        with np.errstate(all="ignore"):
+            return _solve_point(problem, alpha, branch, start, settings, informed)
     except SolverError:
         raise
     except (ArithmeticError, np.linalg.LinAlgError) as error:
