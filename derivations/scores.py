@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -180,17 +180,17 @@ def check_row(score: RowScore, length: int) -> None:
         for trial in (0.31, -0.47, 1.3):
             point = {s: trial * (1 + 0.2 * i) for i, s in enumerate(z)}
             for value in (entry, *(entry.diff(s) for s in z)):
-                if not _is_finite(value.subs(point)):
+                if not _is_finite(value, point):
                     raise ScoreError(
                         f'entry {b} of the score "{name}" or its derivative is not a finite number at '
                         f"logits of size {abs(trial)}."
                     )
 
 
-def _is_finite(value: Any) -> bool:
-    """Whether a constant expression is a number that double precision holds."""
+def _is_finite(value: Any, point: Mapping[Any, float]) -> bool:
+    """Whether an expression is at some logits a number that double precision holds."""
     try:
-        number = value.evalf()
+        number = value.subs(point).evalf()
         return bool(number.is_real) and math.isfinite(float(number))
     except (ArithmeticError, TypeError, ValueError):  # a tower of exponentials
         return False
