@@ -1,7 +1,10 @@
 """The command line.  Everything heavy is imported inside the commands, so that ``--help`` is quick.
 
 Results go to standard output or a file, everything else to standard error.  Exit codes: 0 done, 1 not converged, 2 bad
-input or a result that cannot be written, 130 interrupted.
+input or a result that cannot be written, 130 interrupted; how the process ends otherwise, `attnphase.__main__` says.
+
+Every command checks in one order, so that a refusal is quick: options, then the output, then the problem, and only then
+imports what takes long.
 """
 
 from __future__ import annotations
@@ -264,7 +267,6 @@ def solve(
     """Solve one problem at one sample complexity."""
     from dataclasses import asdict
 
-    # what can be refused comes before what takes long to import, here and below
     alpha, settings = sample_complexity("alpha", alpha), _settings(method, tolerance, max_maps, backend)
     if output is not None:
         check_output(output, force)

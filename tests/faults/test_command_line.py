@@ -5,23 +5,27 @@ import ctypes
 import importlib
 import io
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import attnphase.__main__ as process
 from attnphase import files
 from attnphase.cli import main
-from attnphase.errors import DatasetError, ProblemError
+from attnphase.errors import DatasetError, ProblemError, SolverError
 from attnphase.problem import Problem
 from attnphase.settings import METHODS
+from attnphase.symmetries import loss_symmetries
 
 HEAVY = ("numba", "xarray", "scipy", "sympy", "matplotlib", "torch", "pandas", "netCDF4", "rich")
 POSIX = pytest.mark.skipif(os.name != "posix", reason="streams are closed by a POSIX shell")
@@ -382,6 +386,18 @@ def test_extreme_values_are_refused(fields, words):
         Problem().with_fields(fields)
     assert words in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_in_a_sentence(bad):
+    """As sqrt(h), of which not even the identity is found to be a symmetry."""
+
+    def losses_at(h, k, mixing, parameters, variance, losses):
+        losses[:] = np.where(h[:, 0, 0] < 0, bad, h[:, 0, 0])
+
+    kernels: Any = SimpleNamespace(length=1, columns=1, teacher_rank=1, losses_at=losses_at)
+    with pytest.raises(SolverError, match="the loss is not a finite number"):
+        loss_symmetries.__wrapped__(kernels)
 
 
 # --- code of the user's own -------------------------------------------------------------------------------------------
