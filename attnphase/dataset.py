@@ -764,6 +764,11 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
         if name not in ds.coords:
             raise DatasetError(f'coordinate "{name}" is missing.')
         _check_described(ds, name)
+    for dim in map(str, ds.dims):
+        if ds.sizes[dim] == 0:
+            raise DatasetError(f"the dataset has nothing along {dim}: select at least one value of it.")
+        if dim in ds.coords and len(np.unique(ds[dim].to_numpy().astype(str))) < ds.sizes[dim]:
+            raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
     if list(leading) != sorted(leading, key=lambda name: _RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
     if kind == "points":
@@ -789,8 +794,9 @@ def _check_described(ds: xr.Dataset, name: str, units: str = "1") -> None:
     for attribute in ("long_name", "units", "latex"):
         if attribute not in ds[name].attrs:
             raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
-    if ds[name].attrs["units"] != units:
-        raise DatasetError(f'variable "{name}" has units {ds[name].attrs["units"]!r}, but must have units "{units}".')
+    given = ds[name].attrs["units"]
+    if not isinstance(given, str) or given != units:
+        raise DatasetError(f'variable "{name}" has units {given!r}, but must have units "{units}".')
 
 
 def overlap_size(ds: xr.Dataset, name: str) -> xr.DataArray:
