@@ -8,9 +8,11 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # that of typing takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from attnphase.branches import thresholds
     from attnphase.check import check
     from attnphase.compare import compare
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     )
     from attnphase.experiments.simulate import simulate
     from attnphase.problem import Problem, load_problem
-    from attnphase.solve import SolverSettings, solve
+    from attnphase.settings import SolverSettings
+    from attnphase.solve import solve
     from attnphase.spectrum import Spectrum
     from attnphase.sweep import sweep
 
@@ -76,7 +79,7 @@ _HOME = {
     "Problem": "problem",
     "ProblemError": "errors",
     "SolverError": "errors",
-    "SolverSettings": "solve",
+    "SolverSettings": "settings",
     "Spectrum": "spectrum",
     "SpectrumError": "errors",
     "SweepError": "errors",

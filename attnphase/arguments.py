@@ -18,6 +18,7 @@ from attnphase.errors import ProblemError
 
 __all__ = [
     "flag",
+    "function",
     "instance",
     "items",
     "mapping",
@@ -25,6 +26,7 @@ __all__ = [
     "numbers",
     "path",
     "shown",
+    "text",
     "whole",
     "wholes",
     "word",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+_LARGEST = 2**63 - 1
 _LONGEST = 60  # characters of a value in a message
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = _LONGEST
@@ -94,7 +97,7 @@ def number(name: str, value: Any, accept: Callable[[float], bool], what: str) ->
         plain = float("nan")
     if not (abs(plain) < float("inf") and accept(plain)):
         raise ProblemError(name, f"{name} must be {what}, not {shown(single)}.")
-    return plain
+    return plain + 0.0  # zero has no sign
 
 
 def numbers(name: str, value: Any, accept: Callable[[float], bool], what: str) -> tuple[float, ...]:
@@ -109,7 +112,7 @@ def numbers(name: str, value: Any, accept: Callable[[float], bool], what: str) -
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """A whole number in a range, both ends included.
+    """A whole number in a range, both ends included; without an upper end, one that 64 bits hold.
 
     Raises
     ------
@@ -117,9 +120,10 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
         It is not.
     """
     single = _scalar(value)
-    fits = isinstance(single, Integral) and not isinstance(single, bool) and int(single) >= least
-    if not (fits and (most is None or int(single) <= most)):
-        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+    known = isinstance(single, Integral) and not isinstance(single, bool)
+    if not known or not least <= int(single) <= (_LARGEST if most is None else most):
+        small = most is None and not (known and int(single) > _LARGEST)
+        span = f"of at least {least}" if small else f"from {least} to {_LARGEST if most is None else most}"
         raise ProblemError(name, f"{name} must be a whole number {span}, not {shown(single)}.")
     return int(single)
 
@@ -183,6 +187,37 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(single, bool):
         raise ProblemError(name, f"{name} must be True or False, not {shown(value)}.")
     return single
+
+
+def text(name: str, value: Any, what: str) -> str:
+    """A text.
+
+    Parameters
+    ----------
+    what
+        What the argument must be, such as "TOML as a text".
+
+    Raises
+    ------
+    ProblemError
+        It is none.
+    """
+    if not isinstance(value, str):
+        raise ProblemError(name, f"{name} must be {what}, not {shown(value)}.")
+    return value
+
+
+def function(name: str, value: Any) -> Callable[..., Any]:
+    """Something that can be called.
+
+    Raises
+    ------
+    ProblemError
+        It cannot.
+    """
+    if not callable(value):
+        raise ProblemError(name, f"{name} must be a function, not {shown(value)}.")
+    return value
 
 
 def path(name: str, value: Any) -> Path:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
 
+from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.fixed_point import Status
 from attnphase.overlaps import Overlaps
 from attnphase.problem import Problem
 from attnphase.progress import Tell, progress_line, silent, within
-from attnphase.solve import SMALL_SIGNAL, BranchPoint, SolverSettings, probe, solve_point
+from attnphase.settings import SolverSettings, omegas, sample_complexities
+from attnphase.solve import SMALL_SIGNAL, BranchPoint, probe, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.starts import informed_signal, initial_overlaps
 
@@ -247,7 +250,7 @@ def _refined(
 
 def thresholds(
     problem: Problem,
-    omega: Sequence[float],
+    omega: float | Sequence[float],
     *,
     alpha: tuple[float, float] = (0.2, 3.0),
     settings: SolverSettings | None = None,
@@ -263,7 +266,8 @@ def thresholds(
     ----------
     problem : Problem
         Its ``teacher.omega`` is replaced.
-    omega : sequence of float
+    omega : float or sequence of float
+        Distinct, from 0 to 1.
     alpha : (float, float)
         Range searched.
     settings : SolverSettings, optional
@@ -277,16 +281,22 @@ def thresholds(
     xarray.Dataset
         ``alpha_c``, ``alpha_l`` and ``alpha_c_stderr``, ``alpha_l_stderr`` over ``omega``; NaN where the range holds no
         crossing.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong; the message names it.
     """
     from attnphase.dataset import from_thresholds
 
-    low, high = alpha
-    if not (0 < low < high and np.isfinite(high)):
-        raise ProblemError("alpha", f"alpha must be an increasing pair of positive numbers, not {alpha}.")
-    if len(omega) == 0:
-        raise ProblemError("omega", "omega must hold at least one value.")
+    arguments.instance("problem", problem, Problem)
+    omega = omegas("omega", omega)
+    low, high = _range(alpha)
+    settings = None if settings is None else arguments.instance("settings", settings, SolverSettings)
+    if on_step is not None:
+        arguments.function("on_step", on_step)
     found: dict[str, list[Threshold]] = {"alpha_c": [], "alpha_l": []}
-    problems = [problem.with_fields({"teacher.omega": float(value)}) for value in omega]
+    problems = [problem.with_fields({"teacher.omega": value}) for value in omega]
     alphas = np.linspace(low, high, 15)
     cost = 2 * len(alphas) + _REFINED_SOLVES * _REFINED_COST
     with progress_line(progress, "solving", total=cost * len(problems)) as line:
@@ -305,6 +315,15 @@ def thresholds(
     values = {name: [t.alpha for t in thresholds_] for name, thresholds_ in found.items()}
     errors = {name: [t.standard_error for t in thresholds_] for name, thresholds_ in found.items()}
     return from_thresholds(problem, omega, values, errors, "sobol")
+
+
+def _range(alpha: Any) -> tuple[float, float]:
+    ends = sample_complexities("alpha", alpha)
+    if len(ends) != 2 or ends[0] >= ends[1]:
+        raise ProblemError(
+            "alpha", f"alpha must be an increasing pair of positive numbers, not {arguments.shown(alpha)}."
+        )
+    return ends[0], ends[1]
 
 
 def _thresholds_of(

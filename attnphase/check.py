@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase import arguments
 from attnphase.channel import Channel
 from attnphase.compiled import kernels_for, reference_backend
 from attnphase.errors import ProblemError
@@ -26,7 +27,8 @@ from attnphase.progress import Tell, progress_line, within
 from attnphase.proximal import Starts
 from attnphase.refinement import Refinement
 from attnphase.row_problem import row_regularizer
-from attnphase.solve import BranchPoint, SolverSettings, solve_point
+from attnphase.settings import BRANCHES, SolverSettings, sample_complexity
+from attnphase.solve import BranchPoint, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.state_evolution import StateEvolution
 from attnphase.symmetries import loss_symmetries, problem_symmetries
@@ -154,9 +156,14 @@ def check(
     Raises
     ------
     ProblemError
-        `alpha` or `branch` is wrong.
+        An argument is wrong; the message names it.
     """
-    settings = settings or SolverSettings()
+    arguments.instance("problem", problem, Problem)
+    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    arguments.flag("experiment", experiment)
+    if on_check is not None:
+        arguments.function("on_check", on_check)
     checks: list[Check] = []
 
     def note(one: Check) -> None:
@@ -170,7 +177,7 @@ def check(
             note(one)
     if experiment:
         note(_experiment(problem, point, progress))
-    return Report(problem, float(alpha), branch, tuple(checks))
+    return Report(problem, alpha, branch, tuple(checks))
 
 
 def _below(name: str, value: float, limit: float, detail: str) -> Check:

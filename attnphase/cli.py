@@ -1,7 +1,10 @@
 """The command line.  Everything heavy is imported inside the commands, so that ``--help`` is quick.
 
 Results go to standard output or a file, everything else to standard error.  Exit codes: 0 done, 1 not converged, 2 bad
-input or a result that cannot be written, 130 interrupted.
+input or a result that cannot be written, 130 interrupted; how the process ends otherwise, `attnphase.__main__` says.
+
+Every command checks in one order, so that a refusal is quick: options, then the output, then the problem, and only then
+imports what takes long.
 """
 
 from __future__ import annotations
@@ -19,8 +22,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from attnphase import arguments
 from attnphase.errors import AttnphaseError, ProblemError
+from attnphase.files import check_data, check_figure, check_folder, check_output
 from attnphase.progress import progress_line
+from attnphase.settings import (
+    BRANCHES,
+    OPTIMIZERS,
+    SolverSettings,
+    omegas,
+    sample_complexities,
+    sample_complexity,
+)
 from attnphase.text import (
     Table,
     format_value,
@@ -36,15 +49,13 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnphase.problem import Problem
-    from attnphase.solve import SolverSettings
 
 __all__ = ["main"]
 
-_BRANCHES = ("semantic", "positional", "uninformed", "mixed")
-_OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
 _LOSSES = ("attention", "values", "square", "logistic", "hinge", "expression")
 _REGULARIZERS = ("ridge", "lasso", "elastic-net", "group-lasso", "expression")  # a prox is a function of one's own
 _SPECTRA = ("isotropic", "power-law", "two-level", "atoms")
+_LONGEST = 600  # characters of a sentence
 _OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
@@ -64,17 +75,21 @@ class _Program(click.Group):
                 error.show()
                 sys.exit(error.exit_code)
             _end(error.format_message())
-        except click.Abort:  # what click makes of Ctrl-C
+        except click.Abort as abort:  # what click makes of Ctrl-C, and of the end of a file
+            if isinstance(abort.__cause__, EOFError):
+                raise abort.__cause__ from None
             click.echo("attnphase: interrupted.", err=True)
             sys.exit(130)
         except OSError as error:
-            _end(f"{error.filename}: {error.strerror}." if error.filename else f"{error}.")
+            _end(f"{error.filename}: {error.strerror}." if error.filename else str(error))
         except AttnphaseError as error:
             _end(str(error))
 
 
 def _end(sentence: str) -> NoReturn:
-    text = " ".join(sentence.split())
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(sentence.split()))
+    if len(text) > _LONGEST:  # of somebody's input
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
     click.echo(f"attnphase: error: {text}{'' if text.endswith(('.', '?', '!')) else '.'}", err=True)
     sys.exit(2)
 
@@ -271,9 +286,18 @@ def _values(name: str, text: str) -> tuple[Any, ...]:
     return tuple(parse_setting(f"{name}={part}")[1] for part in parts)
 
 
-def _settings(method: str, tolerance: float | None, max_maps: int | None, backend: str) -> SolverSettings:
-    from attnphase.solve import SolverSettings
+def _solvable(problem: Problem, branches: Sequence[str]) -> Problem:
+    """The problem, if it has these branches and its integration is affordable."""
+    from attnphase.refinement import check_affordable
+    from attnphase.starts import initial_overlaps
 
+    check_affordable(problem)
+    for branch in branches:
+        initial_overlaps(problem, branch)
+    return problem
+
+
+def _settings(method: str, tolerance: float | None, max_maps: int | None, backend: str) -> SolverSettings:
     given = {"method": method, "tolerance": tolerance, "max_maps": max_maps, "backend": backend}
     return SolverSettings(**{name: value for name, value in given.items() if value is not None})
 
@@ -310,6 +334,8 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
 
     Every field has a comment; without options the problem is the paper's.
     """
+    if output is not None:
+        check_output(output, force)
     from attnphase.problem import Problem, parse_setting
     from attnphase.template import changes_for, template
 
@@ -318,9 +344,9 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
     if output is None:
         click.echo(text, nl=False)
         return 0
-    from attnphase.dataset import check_output, write_file
+    from attnphase.files import write_file
 
-    write_file(check_output(output, force), text.encode())
+    write_file(output, text.encode())
     if not quiet:
         click.echo(str(output))
     return 0
@@ -329,7 +355,7 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
 @main.command()
 @_problem_options
 @click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
-@click.option("--branch", type=click.Choice([*_BRANCHES, "all"]), default="semantic", show_default=True)
+@click.option("--branch", type=click.Choice([*BRANCHES, "all"]), default="semantic", show_default=True)
 @_solver_options
 @_output(help="Write a netCDF file.")
 @_force
@@ -354,13 +380,14 @@ def solve(
     """Solve one problem at one sample complexity."""
     from dataclasses import asdict
 
-    from attnphase.branches import absences
-    from attnphase.dataset import check_output, save_dataset, to_json
-    from attnphase.solve import solve as solve_problem
-
-    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
+    alpha, settings = sample_complexity("alpha", alpha), _settings(method, tolerance, max_maps, backend)
     if output is not None:
         check_output(output, force)
+    problem = _solvable(_problem(problem_file, changes), () if branch == "all" else (branch,))
+    from attnphase.branches import absences
+    from attnphase.dataset import save_dataset, to_json
+    from attnphase.solve import solve as solve_problem
+
     ds = solve_problem(problem, alpha, branch, **asdict(settings), progress=not quiet)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
@@ -388,7 +415,7 @@ def solve(
 @click.option(
     "--branch",
     "branches",
-    type=click.Choice(_BRANCHES),
+    type=click.Choice(BRANCHES),
     multiple=True,
     default=("semantic", "positional"),
     show_default=True,
@@ -427,8 +454,16 @@ def sweep(
     Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
     --force without it discards them.
     """
+    alpha, settings = sample_complexities("alpha", alpha), _settings(method, tolerance, max_maps, backend)
+    omega = None if omega is None else omegas("omega", omega)
+    if workers is not None:
+        arguments.whole("workers", workers, 1)
+    if not (resume or resume_fitting):  # what is there may be the finished sweep
+        check_output(output, force)
     fields = _varied(vary, changes, omega)
-    problem, settings = _problem(problem_file, changes), _settings(method, tolerance, max_maps, backend)
+    problem = _problem(problem_file, changes)
+    if not fields:
+        _solvable(problem, branches)
     ds = _sweep(
         "run the same command again with --resume",
         problem=problem,
@@ -454,7 +489,7 @@ def sweep(
 @click.option(
     "--start",
     "starts",
-    type=click.Choice(_BRANCHES),
+    type=click.Choice(BRANCHES),
     multiple=True,
     default=("semantic",),
     show_default=True,
@@ -462,7 +497,7 @@ def sweep(
 )
 @click.option("--dimension", type=_WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
 @click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
-@click.option("--optimizer", type=click.Choice(_OPTIMIZERS), default="lbfgs", show_default=True)
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="lbfgs", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
 @click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
 @click.option("--tolerance", type=float, help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp.")
@@ -502,24 +537,21 @@ def simulate(
     An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a run
     diverged or did not reach its tolerance.
     """
-    from attnphase.dataset import check_output, save_dataset, to_json
+    from attnphase.experiments.plan import Plan
 
-    problem = _problem(problem_file, changes)
+    asked: dict[str, Any] = {"alpha": alpha, "start": starts, "dimension": dimension, "optimizer": optimizer}
+    asked |= settings
+    plan = Plan.of(**asked)
     if output is not None:
         check_output(output, force)
         checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
     if checkpoint is not None and not checkpoint.exists():
         check_output(checkpoint)
-    ds = _simulate(
-        problem=problem,
-        alpha=alpha,
-        start=starts,
-        dimension=dimension,
-        optimizer=optimizer,
-        checkpoint=checkpoint,
-        progress=not quiet,
-        **settings,
-    )
+    problem = _problem(problem_file, changes)
+    plan.check(problem)
+    from attnphase.dataset import save_dataset, to_json
+
+    ds = _simulate(problem=problem, checkpoint=checkpoint, progress=not quiet, **asked)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
         if checkpoint is not None:
@@ -538,7 +570,7 @@ def simulate(
 @click.option("--alpha", type=_NUMBERS, help="Other sample complexities than the size's.")
 @click.option("--dimension", type=_WHOLE_NUMBERS, help="Other dimensions, with commas.")
 @click.option("--seeds", type=int, help="Another number of instances.")
-@click.option("--optimizer", type=click.Choice(_OPTIMIZERS), help="Another optimiser.")
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Another optimiser.")
 @click.option("--steps", type=int, help="Another number of steps.")
 @click.option("--device", help="cpu or cuda.")
 @click.option(
@@ -553,9 +585,12 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
     Writes two datasets, a figure and a text. An interrupted command goes on when it is given again. docs/experiments.md
     says what each takes.
     """
-    from attnphase.experiments.paper import run_experiment
+    from attnphase.experiments.catalogue import check_results, planned
 
     given = {key: value for key, value in overrides.items() if value is not None}
+    check_results(planned(name, size, seed=seed, overrides=given)[0], output, force)
+    from attnphase.experiments.paper import run_experiment
+
     try:
         run_experiment(
             name,
@@ -605,11 +640,13 @@ def compare(
 
     With several dimensions in the experiment, a correction b/d is fitted and its limit compared.
     """
-    from attnphase.compare import compare as compare_datasets
-    from attnphase.dataset import check_output, load_dataset
-
     if figure_file is not None:
-        check_output(figure_file, force)
+        check_figure(figure_file, force)
+    for path in (theory, experiment):
+        check_data(path)
+    from attnphase.compare import compare as compare_datasets
+    from attnphase.dataset import load_dataset
+
     problem = _problem(problem_file, changes) if problem_file is not None or changes else None
     datasets = load_dataset(theory), load_dataset(experiment)
     comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
@@ -628,7 +665,7 @@ def compare(
 @main.command()
 @_problem_options
 @click.option("--alpha", type=float, default=1.5, show_default=True, help="Sample complexity of the point checked.")
-@click.option("--branch", type=click.Choice(_BRANCHES), default="semantic", show_default=True)
+@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
 @click.option("--experiment/--no-experiment", default=True, help="Train small instances too, if PyTorch is there.")
 @_json
 @_quiet
@@ -645,9 +682,10 @@ def check(
 
     Exit code 1 if a check fails.
     """
+    alpha = sample_complexity("alpha", alpha)
+    problem = _solvable(_problem(problem_file, changes), (branch,))
     from attnphase.check import check as check_problem
 
-    problem = _problem(problem_file, changes)
     report = check_problem(problem, alpha, branch, experiment=experiment, progress=not quiet)
     if as_json:
         click.echo(report.to_json())
@@ -719,23 +757,16 @@ def histogram_train(
 
     The state is written after every epoch, to one checkpoint for each mechanism.
     """
+    from attnphase.experiments.histogram.settings import FrozenPlan, HistogramSizes
+
+    asked: dict[str, Any] = {"mechanism": mechanism, "runs": runs, "epochs": epochs, "seed": seed}
+    asked |= {"sizes": HistogramSizes(**sizes), "batch": batch, "learning_rate": learning_rate}
+    asked |= {"device": device, "dtype": dtype}
+    FrozenPlan.of(check_folder(output), **asked)
     from attnphase.experiments.histogram.stages import train_histogram
-    from attnphase.experiments.histogram.task import HistogramSizes
 
     with _kept_in(output):
-        train_histogram(
-            output,
-            mechanism,
-            runs,
-            epochs,
-            seed,
-            sizes=HistogramSizes(**sizes),
-            batch=batch,
-            learning_rate=learning_rate,
-            device=device,
-            dtype=dtype,
-            progress=not quiet,
-        )
+        train_histogram(output, **asked, progress=not quiet)
     return _print_histogram(output, quiet)
 
 
@@ -753,6 +784,9 @@ def histogram_unfreeze(folder: Path, quiet: bool, **settings: Any) -> int:
 
     FOLDER is that of attnphase histogram train.
     """
+    from attnphase.experiments.histogram.settings import UnfrozenPlan
+
+    UnfrozenPlan.of(folder, **settings)
     from attnphase.experiments.histogram.stages import unfreeze_histogram
 
     with _kept_in(folder):
@@ -781,17 +815,24 @@ def histogram_report(
 
     FOLDER is that of attnphase histogram train. Writes report.nc, report.txt, attention.png and learning.png.
     """
-    from attnphase.dataset import check_output, save_dataset, write_file
+    from attnphase.experiments.histogram.settings import MECHANISMS, present_checkpoints
+
+    present_checkpoints(folder, MECHANISMS)
+    output = check_folder(output or folder)
+    names = ("report.nc", "report.txt", "attention.png", "learning.png")
+    if output.exists():
+        for name in names:
+            check_output(output / name, force)
+    from attnphase.dataset import save_dataset
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
     from attnphase.figures import attention_figure, learning_figure, save_figure
+    from attnphase.files import write_file
 
     with progress_line(not quiet, "measuring"):
         ds = _with_command(histogram_dataset(folder, sequences or None))
     if not 0 <= run < ds.sizes["run"]:
         raise ProblemError("run", f"run must lie between 0 and {ds.sizes['run'] - 1}, not {run}.")
-    output = output or folder
     output.mkdir(parents=True, exist_ok=True)
-    names = ("report.nc", "report.txt", "attention.png", "learning.png")
     data, text, attention, learning = (check_output(output / name, force) for name in names)
     save_dataset(ds, data, force)
     write_file(text, f"{histogram_text(ds)}\n".encode())
@@ -855,13 +896,14 @@ def thresholds(
     alpha_c is the sample complexity above which the semantic branch has the lower training loss, alpha_l that above
     which it has a lower test error than the linear predictor.
     """
-    from attnphase.branches import thresholds as find_thresholds
-    from attnphase.dataset import check_output, save_dataset, to_json
-
-    problem = _problem(problem_file, changes)
+    wanted = omegas("omega", [value for values in omega for value in values])
     if output is not None:
         check_output(output, force)
-    ds = find_thresholds(problem, [value for values in omega for value in values], progress=not quiet)
+    problem = _solvable(_problem(problem_file, changes), ("semantic", "positional"))
+    from attnphase.branches import thresholds as find_thresholds
+    from attnphase.dataset import save_dataset, to_json
+
+    ds = find_thresholds(problem, wanted, progress=not quiet)
     if output is not None:
         save_dataset(_with_command(ds), output, force)
     if as_json:
@@ -880,9 +922,9 @@ def thresholds(
 @click.option("--quiet", is_flag=True, help="No progress.")
 def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, quiet: bool) -> int:
     """Print the model's equations, or the source generated from them."""
+    problem = _problem(problem_file, changes)
     from attnphase.derive import derive as derive_equations
 
-    problem = _problem(problem_file, changes)
     click.echo(getattr(derive_equations(problem, concrete=concrete, progress=not quiet), form))
     return 0
 
@@ -913,8 +955,11 @@ def figure(
 
     fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one.
     """
-    from attnphase.dataset import check_output, load_dataset
-    from attnphase.figures import FIGURES, save_figure
+    output = check_figure(output or Path(f"{name}.png"), force)
+    if data is not None:
+        check_data(data)
+    if workers is not None:
+        arguments.whole("workers", workers, 1)
     from attnphase.problem import Problem, parse_setting
 
     chosen = dict(map(parse_setting, at))
@@ -922,7 +967,9 @@ def figure(
         raise ProblemError("at", "--at names a field twice: select one value of it.")
     if at and data is None:
         raise ProblemError("at", "--at selects from a dataset: name one with --data.")
-    output = check_output(output or Path(f"{name}.png"), force)
+    from attnphase.dataset import load_dataset
+    from attnphase.figures import FIGURES, save_figure
+
     if data is not None:
         ds = load_dataset(data)
     else:
@@ -958,12 +1005,15 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
 
     Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped.
     """
-    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
-    from attnphase.problem import Problem
-    from attnphase.solve import SolverSettings
-
     begin = time.monotonic()
+    check_folder(output)
+    if workers is not None:
+        arguments.whole("workers", workers, 1)
+    from attnphase.problem import Problem
+
     problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
+    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
+
     output.mkdir(parents=True, exist_ok=True)
     alpha, omega = _paper_grid(alphas, omegas)
     data = output / "phase_diagram.nc"
@@ -1105,4 +1155,6 @@ def _with_command(ds: xr.Dataset) -> xr.Dataset:
 
 
 if __name__ == "__main__":
-    main()
+    from attnphase.__main__ import main as process
+
+    process()

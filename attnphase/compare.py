@@ -16,6 +16,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from attnphase import arguments
 from attnphase.arguments import instance, shown
 from attnphase.compiled import kernels_for, tell_if_compiling
 from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, problem_of, validate_dataset
@@ -151,6 +152,7 @@ class Comparison:
 
     def within(self, limit: float = 3.0) -> bool:
         """Whether every deviation that is known is at most `limit` standard errors, and at least one is known."""
+        limit = arguments.number("limit", limit, lambda x: x > 0, "a positive number")
         return self.worst <= limit
 
     def text(self, width: int | None = None) -> str:
@@ -262,7 +264,7 @@ def compare(
     """
     for ds, kind, what in ((theory, "points", "theory"), (experiment, "experiments", "experiment")):
         if not isinstance(ds, xr.Dataset):
-            raise CompareError(f"the {what} must be an xarray.Dataset, not a {type(ds).__name__}: load it first.")
+            raise CompareError(f"the {what} must be an xarray.Dataset, not {shown(ds)}: load it first.")
         validate_dataset(ds)
         if ds.attrs["schema"] != kind:
             raise CompareError(f'the {what} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')

@@ -31,6 +31,7 @@ from typing import Any
 import filelock
 import platformdirs
 
+from attnphase import arguments
 from attnphase.errors import CacheError, ProblemError
 from attnphase.problem import Problem
 from attnphase.progress import Tell, silent
@@ -161,6 +162,8 @@ def register_score(name: str, row: Callable[..., Any]) -> None:
     ProblemError
         The name cannot be used, or `row` is not such a function; the sentence says why.
     """
+    arguments.text("name", name, "a Python name")
+    arguments.function("row", row)
     from derivations.scores import ScoreError
     from derivations.scores import register_score as register
 

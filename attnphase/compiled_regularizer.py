@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 from attnphase.errors import ProblemError
 from attnphase.problem import Regularizer
 from attnphase.row_problem import RowRegularizer, newton_prox
+from derivations.foreign import ForeignError, contained, imported
 
 __all__ = ["check_regularizer", "load_expression", "load_prox"]
 
@@ -65,13 +64,15 @@ def load_prox(name: str, ridge: float) -> RowRegularizer:
     ProblemError
         Naming ``regularizer.prox``.
     """
-    prox = _imported(name)
+    prox = _guarded(name, _imported(name))
     v, step = np.linspace(-6.3, 6.1, 125), 0.7
     try:
         moved = np.asarray(prox(v, step), dtype=float)
         shaped = np.asarray(prox(v.reshape(5, 25), np.full((5, 25), step)), dtype=float)
-    except Exception as error:  # a user's function may raise anything
-        raise ProblemError(_PROX, f'{_PROX} "{name}" fails on an array: {error}.') from error
+    except ProblemError:
+        raise
+    except (TypeError, ValueError):
+        raise ProblemError(_PROX, f'{_PROX} "{name}" fails on an array: it must return an array of numbers.') from None
     if moved.shape != v.shape or shaped.shape != (5, 25):
         raise ProblemError(_PROX, f'{_PROX} "{name}" must return an array of the shape of its first argument.')
     slopes = np.diff(moved) / np.diff(v)
@@ -87,17 +88,27 @@ def load_prox(name: str, ridge: float) -> RowRegularizer:
 
 
 def _imported(name: str) -> Callable[..., Any]:
-    module_name, _, attribute = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a module beside the problem file, also under the installed command
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything
+        found = imported(name)
+    except ForeignError as error:
         raise ProblemError(_PROX, f'{_PROX} "{name}" cannot be imported: {error}; write "module:function".') from None
-    found = getattr(module, attribute, None)
     if not callable(found):
-        raise ProblemError(_PROX, f'{_PROX} "{name}": module {module_name} has no function "{attribute}".')
+        module, _, attribute = name.partition(":")
+        raise ProblemError(_PROX, f'{_PROX} "{name}": module {module} has no function "{attribute}".')
     return found
+
+
+def _guarded(name: str, prox: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the user's own whose failures are sentences."""
+
+    def guarded(v: Any, step: Any) -> Any:
+        try:
+            with contained():
+                return prox(v, step)
+        except ForeignError as error:
+            raise ProblemError(_PROX, f'{_PROX} "{name}" fails on an array: {error}.') from error
+
+    return guarded
 
 
 def _value_of(prox: Callable[..., Any]) -> Callable[[Any], Any]:

@@ -11,7 +11,6 @@ import math
 import operator
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -27,10 +26,13 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from attnphase import arguments
 from attnphase.errors import DatasetError, ProblemError
+from attnphase.files import check_output, write_file
 from attnphase.fixed_point import Status
 from attnphase.inputs import LARGEST_BINARY, check_input
 from attnphase.problem import DataProblem, Problem
+from attnphase.settings import BRANCHES
 
 if TYPE_CHECKING:
     from attnphase.solve import BranchPoint
@@ -49,7 +51,6 @@ __all__ = [
     "RunStatus",
     "Variable",
     "by_cluster",
-    "check_output",
     "coordinate_name",
     "from_histogram",
     "from_lines",
@@ -64,7 +65,6 @@ __all__ = [
     "spacing",
     "to_json",
     "validate_dataset",
-    "write_file",
 ]
 
 NOT_COMPUTED = max(Status) + 1
@@ -744,7 +744,10 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     ------
     DatasetError
         One sentence that names the variable or the attribute.
+    ProblemError
+        `ds` is no dataset.
     """
+    arguments.instance("ds", ds, xr.Dataset)
     kind = _check_attributes(ds)
     problem = Problem() if kind == "histogram" else problem_of(ds)
     leading = _check_coordinates(ds, kind)
@@ -818,20 +821,24 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
         if name not in ds.coords:
             raise DatasetError(f'coordinate "{name}" is missing.')
         _check_described(ds, name)
+    for dim in map(str, ds.dims):
+        if ds.sizes[dim] == 0:
+            raise DatasetError(f"the dataset has nothing along {dim}: select at least one value of it.")
+        if dim in ds.coords and len(np.unique(ds[dim].to_numpy().astype(str))) < ds.sizes[dim]:
+            raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
     if list(leading) != sorted(leading, key=lambda name: _RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
     if kind == "points":
         if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
-        strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(_BRANCHES))
+        strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))
         if strange:
-            raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(_BRANCHES)}.')
+            raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(BRANCHES)}.')
     if kind == "experiments" and not bool((ds["dimension"] > 0).all() and (ds["alpha"] > 0).all()):
         raise DatasetError('coordinates "dimension" and "alpha" must be positive.')
     return leading
 
 
-_BRANCHES = ("semantic", "positional", "uninformed", "mixed")
 _COORDINATES_OF = {
     "points": ("branch", "alpha"),
     "thresholds": ("omega",),
@@ -844,8 +851,9 @@ def _check_described(ds: xr.Dataset, name: str, units: str = "1") -> None:
     for attribute in ("long_name", "units", "latex"):
         if attribute not in ds[name].attrs:
             raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
-    if ds[name].attrs["units"] != units:
-        raise DatasetError(f'variable "{name}" has units {ds[name].attrs["units"]!r}, but must have units "{units}".')
+    given = ds[name].attrs["units"]
+    if not isinstance(given, str) or given != units:
+        raise DatasetError(f'variable "{name}" has units {given!r}, but must have units "{units}".')
 
 
 def overlap_size(ds: xr.Dataset, name: str) -> xr.DataArray:
@@ -921,72 +929,6 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
 # ------------------------------------------------------------------------------------------------- saving and loading
 
 
-def check_output(path: str | os.PathLike[str], force: bool = False) -> Path:
-    """Refuse an output file that could not be written, before the work for it begins.
-
-    Parameters
-    ----------
-    path : path-like
-        The file to be written.
-    force : bool
-        Whether an existing file may be replaced.
-
-    Returns
-    -------
-    pathlib.Path
-        The path.
-
-    Raises
-    ------
-    DatasetError
-        The file exists, or its folder does not, or is not writable.
-    """
-    path = Path(path)
-    if path.is_dir():
-        raise DatasetError(f"{path}: this is a folder; name a file in it.")
-    if path.exists() and not path.is_file():
-        raise DatasetError(f"{path}: this is not a regular file and is not replaced; choose another name.")
-    if path.exists() and not force:
-        raise DatasetError(f"{path}: the file exists; use --force (force=True) to replace it, or choose another name.")
-    if not path.parent.is_dir():
-        raise DatasetError(f"{path}: there is no folder {path.parent}; create it first.")
-    if not os.access(path.parent, os.W_OK):
-        raise DatasetError(f"{path}: the folder {path.parent} is not writable; choose another.")
-    return path
-
-
-def write_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a file whole or not at all: aside, to the disk, then renamed.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        An existing file is replaced.
-    content : bytes
-        All of it.
-
-    Raises
-    ------
-    DatasetError
-        The disk is full, or the folder cannot be written to.
-    """
-    try:
-        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(aside).chmod(0o666 & ~mask)  # mkstemp's files are the owner's alone
-            Path(aside).replace(path)
-        finally:
-            Path(aside).unlink(missing_ok=True)
-    except OSError as error:
-        raise DatasetError(f"{path}: the file cannot be written: {error.strerror or error}.") from None
-
-
 def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = False) -> None:
     """Write a dataset as netCDF-4, without loss and whole or not at all.
 
@@ -1003,9 +945,11 @@ def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = Fal
     ------
     DatasetError
         The dataset does not follow the schema, the file exists and `force` is false, or it cannot be written.
+    ProblemError
+        An argument is of the wrong type.
     """
-    validate_dataset(ds)
     path = check_output(path, force)
+    validate_dataset(ds)
     # no _FillValue, which xarray would add to every variable of type float
     encoding = {name: {"_FillValue": None} for name in map(str, ds.variables) if ds[name].dtype.kind == "f"}
     image = ds.drop_encoding().to_netcdf(engine="netcdf4", encoding=encoding)
@@ -1029,12 +973,15 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     ------
     DatasetError
         The file cannot be read, is truncated, is not netCDF, or does not follow the schema.
+    ProblemError
+        `path` is no path.
     """
+    path = arguments.path("path", path)
 
     def refuse(sentence: str) -> DatasetError:
         return DatasetError(f"{path}: {sentence}")
 
-    path = check_input(path, "netCDF file", LARGEST_BINARY, refuse)
+    check_input(path, "netCDF file", LARGEST_BINARY, refuse)
     with _reading(refuse):
         _check_content(path, refuse)
         ds = xr.load_dataset(path, engine="netcdf4")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from attnphase import arguments
 from attnphase.compiled import SHIPPED_SCORES, ModelKey
 from attnphase.problem import Problem, SpectrumLaw
 from attnphase.progress import progress_line
@@ -74,12 +75,18 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
     progress
         Say on standard error what is being done, if it takes longer than a second.
 
+    Raises
+    ------
+    ProblemError
+        `problem` is no problem, or `concrete` neither true nor false.
+
     Examples
     --------
     >>> print(derive().saddle_point.overlaps[1].right_hand_side)
     MatrixSpectralMean(...)
     """
-    problem = problem if problem is not None else Problem.paper()
+    problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
+    arguments.flag("concrete", concrete)
     with progress_line(progress, "loading SymPy") as line:
         from derivations.codegen import module_source
         from derivations.replica import derive_free_entropy

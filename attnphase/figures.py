@@ -10,7 +10,6 @@ import io
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -23,8 +22,9 @@ from matplotlib.patches import Patch
 
 from attnphase import arguments
 from attnphase.branches import Threshold, crossing
-from attnphase.dataset import RunStatus, overlap_size, spacing, write_file
+from attnphase.dataset import RunStatus, overlap_size, spacing, validate_dataset
 from attnphase.errors import DatasetError
+from attnphase.files import figure_format, write_file
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 from attnphase.reference import read_reference
@@ -117,9 +117,12 @@ def fig2(
     ProblemError
         An argument is of the wrong type.
     """
+    _dataset("theory", theory, "points")
     at = _chosen(at)
-    if omega is not None and "omega" in theory.dims:
-        at["omega"] = arguments.number("omega", omega, lambda x: 0 <= x <= 1, "a number from 0 to 1")
+    if omega is not None:
+        omega = arguments.number("omega", omega, lambda x: 0 <= x <= 1, "a number from 0 to 1")
+        if "omega" in theory.dims:
+            at["omega"] = omega
     theory, across = _over_one(_at(theory, at))
     wanted = _is_papers(theory) if experiments is None else arguments.flag("experiments", experiments)
     experiments = wanted and across == "alpha"
@@ -175,19 +178,17 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     DatasetError
         A dimension, a value or a branch is missing, or the dataset varies more than alpha and one field.
     ProblemError
-        `at` is no mapping.
+        `theory` is no dataset, or `at` is no mapping.
 
     Notes
     -----
     Panels (a) and (b) are Figure 3 of arXiv:2402.03902, by theory.  Of a loss without a linear predictor, (b) is the
     test error itself.
     """
+    _dataset("theory", theory, "points")
     at = _chosen(at)
     theory, up = _over_two(_at(theory, at))
-    for name in ("semantic", "positional"):
-        if name not in theory["branch"]:
-            raise DatasetError(f"the dataset has no {name} branch, which this figure needs.")
-    semantic, positional = theory.sel(branch="semantic"), theory.sel(branch="positional")
+    semantic, positional = _both(theory)
     loss_gap = semantic["training_loss"] - positional["training_loss"]
     lowest = theory.sel(branch=["semantic", "positional"])
     lowest = lowest.isel(branch=lowest["training_loss"].fillna(np.inf).argmin("branch"))
@@ -251,7 +252,19 @@ def comparison_figure(comparison: Comparison) -> Figure:
     -------
     matplotlib.figure.Figure
         Bars are one standard error.  Over 1/d with the fitted corrections, over alpha at the largest dimension.
+
+    Raises
+    ------
+    DatasetError
+        There is nothing in it to draw.
+    ProblemError
+        `comparison` is none.
     """
+    from attnphase.compare import Comparison
+
+    arguments.instance("comparison", comparison, Comparison)
+    if not comparison.quantities:
+        raise DatasetError("the comparison has no quantities to draw: compare runs that were counted.")
     over_alpha = len({q.alpha for q in comparison.quantities}) > 1
     names = _compared(comparison.quantities)
     with mpl.rc_context(_STYLE):
@@ -299,7 +312,20 @@ def grid_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
+
+    Raises
+    ------
+    DatasetError
+        A dimension, a branch or a start is missing.
+    ProblemError
+        An argument is no dataset.
     """
+    _dataset("theory", theory, "points")
+    _dataset("runs", runs, "experiments")
+    _need(theory, "branch", "omega", "alpha")
+    _need(runs, "start", "dimension", "omega", "alpha", "seed")
+    _both(theory)
+    _both(runs, "start")
     runs = runs.isel(dimension=-1)
     mean = runs["training_loss"].mean("seed")
     measured = mean.sel(start="semantic") - mean.sel(start="positional")
@@ -333,7 +359,19 @@ def scatter_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
+
+    Raises
+    ------
+    DatasetError
+        A dimension is missing.
+    ProblemError
+        An argument is no dataset.
     """
+    _dataset("theory", theory, "points")
+    _dataset("runs", runs, "experiments")
+    for ds, dim in ((theory, "branch"), (runs, "start")):
+        if dim not in ds.dims:
+            raise DatasetError(f"the dataset has no dimension {dim}, which this figure needs.")
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(3.6, 3.3), layout="constrained")
         ax = figure.subplots()
@@ -369,8 +407,17 @@ def attention_figure(runs: xr.Dataset, run: int = 0) -> Figure:
     -------
     matplotlib.figure.Figure
         A row for each sequence.
+
+    Raises
+    ------
+    DatasetError
+        A dimension is missing.
+    ProblemError
+        `runs` is no dataset, or has no such run.
     """
+    _dataset("runs", runs, "histogram")
     _need(runs, "mechanism", "run", "stage", "sequence")
+    run = arguments.whole("run", run, 0, int(runs["run"].max()))
     made = runs["status"].sel(run=run) != RunStatus.not_computed
     columns = [
         (str(mechanism), str(stage))
@@ -411,7 +458,15 @@ def learning_figure(runs: xr.Dataset) -> Figure:
     -------
     matplotlib.figure.Figure
         Thin lines are single runs, thick ones their mean; the second stage is drawn behind the first.
+
+    Raises
+    ------
+    DatasetError
+        A dimension is missing.
+    ProblemError
+        `runs` is no dataset.
     """
+    _dataset("runs", runs, "histogram")
     _need(runs, "mechanism", "run", "stage")
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(7.0, 2.5), layout="constrained")
@@ -514,11 +569,12 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     ------
     DatasetError
         The suffix is of no known format, or the file cannot be written.
+    ProblemError
+        An argument is of the wrong type.
     """
-    path = Path(path)
-    kind = path.suffix.lstrip(".").lower() or "png"
-    if kind not in figure.canvas.get_supported_filetypes():
-        raise DatasetError(f'{path}: there is no figure format "{kind}"; use .png or .pdf.')
+    arguments.instance("figure", figure, Figure)
+    path = arguments.path("path", path)
+    kind = figure_format(path)
     with mpl.rc_context(_STYLE):
         image = io.BytesIO()
         figure.savefig(image, format=kind)
@@ -537,8 +593,17 @@ def loss_crossing(theory: xr.Dataset) -> Threshold:
     -------
     Threshold
         By linear interpolation; `attnphase.thresholds` is more accurate.
+
+    Raises
+    ------
+    DatasetError
+        A dimension or a branch is missing.
+    ProblemError
+        `theory` is no dataset.
     """
-    semantic, positional = (theory.sel(branch=name) for name in ("semantic", "positional"))
+    _dataset("theory", theory, "points")
+    _need(theory, "branch", "alpha")
+    semantic, positional = _both(theory)
     return _crossing(semantic, "training_loss", positional, "training_loss")
 
 
@@ -550,6 +615,21 @@ def _crossing(first: xr.Dataset, name: str, second: xr.Dataset, other: str) -> T
 
 
 # -------------------------------------------------------------------------------------------------------------- parts
+
+
+def _dataset(name: str, ds: xr.Dataset, kind: str) -> None:
+    """Refuse what is no dataset of a kind; `name` is the argument's."""
+    validate_dataset(arguments.instance(name, ds, xr.Dataset))
+    if ds.attrs["schema"] != kind:
+        raise DatasetError(f'{name} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')
+
+
+def _both(ds: xr.Dataset, dim: str = "branch") -> tuple[xr.Dataset, xr.Dataset]:
+    """The semantic and the positional part."""
+    for name in ("semantic", "positional"):
+        if name not in ds[dim]:
+            raise DatasetError(f"the dataset has no {name} {dim}, which this figure needs.")
+    return ds.sel({dim: "semantic"}), ds.sel({dim: "positional"})
 
 
 def _need(ds: xr.Dataset, *dims: str) -> None:

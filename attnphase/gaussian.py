@@ -15,7 +15,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm, qmc
 
 __all__ = ["SIGNS", "Rule", "gauss_hermite", "published_rule", "sobol"]
 
@@ -82,6 +81,8 @@ def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int
     seed : int
         Seed of the scramblings; the same seed gives the same nodes.
     """
+    from scipy.stats import norm, qmc  # a second to import, which who is refused should not wait
+
     seeds = np.random.SeedSequence(seed).spawn(replicates)
     uniform = np.stack(
         [qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(s)).random(points) for s in seeds]

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import field, fields, is_dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 import tomli_w
@@ -34,7 +34,7 @@ from pydantic.dataclasses import dataclass
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-from attnphase.arguments import shown
+from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.inputs import LARGEST_TEXT, read_input
 
@@ -156,7 +156,6 @@ def _with_floats(value: Any) -> Any:
 
 # The description of a field is what its error message says the field must be.
 _PLAIN = BeforeValidator(lambda value: _plain(value, 0))
-_Finite = Annotated[float, Strict(), Field(allow_inf_nan=False), _PLAIN]
 _Sigma = Annotated[float, Strict(), Field(ge=1e-6, le=1e6, allow_inf_nan=False), _PLAIN]
 _Variance = Annotated[float, Strict(), Field(ge=0, le=1e12, allow_inf_nan=False), _PLAIN]
 _Rank = Annotated[int, Strict(), Field(ge=1, le=8, description="a whole number from 1 to 8"), _PLAIN]
@@ -175,7 +174,10 @@ _Temperature = Annotated[
     _PLAIN,
 ]
 _Flag = Annotated[bool, Strict(), Field(description="true or false"), _PLAIN]
-_Table = tuple[tuple[_Finite, ...], ...]
+# of products of coordinates; products of these do not overflow
+_Entry = Annotated[float, Strict(), Field(ge=-1e24, le=1e24, allow_inf_nan=False), _PLAIN]
+_ENTRIES = "numbers from -1e24 to 1e24"
+_Table = tuple[tuple[_Entry, ...], ...]
 
 _Key = Literal["positions", "means", "teacher"]  # optional keys of an atom
 
@@ -358,6 +360,7 @@ class SpectrumLaw:
         ProblemError
             ``variance`` is a list of another length.
         """
+        count = arguments.whole("count", count, 1)
         if self.kind == "two-level":
             assert self.variances is not None, "checked when the law was made"
             assert self.fraction is not None, "checked when the law was made"
@@ -516,6 +519,7 @@ class Law:
             The law does not fit the clusters, does not sum to 1, or has more than
             `MAX_CONFIGURATIONS` configurations.
         """
+        counts = [arguments.whole("counts", count, 1) for count in arguments.items("counts", counts)]
         if self.kind == "table":
             clusters, probabilities = self._of_table(counts)
         elif self.kind == "independent":
@@ -729,12 +733,12 @@ class Tokens:
     law: Annotated[Law | None, Field(description="a table with a kind")] = None
     mean_positions: Annotated[
         _Table | None,
-        Field(description="a table of finite numbers, a row for each token and a column for each direction"),
+        Field(description=f"a table of {_ENTRIES}, a row for each token and a column for each direction"),
         _lists(_MAX_LENGTH, _MAX_MEAN_DIRECTIONS),
     ] = None
     mean_teacher: Annotated[
         _Table | None,
-        Field(description="a table of finite numbers, a row for each teacher column and a column for each direction"),
+        Field(description=f"a table of {_ENTRIES}, a row for each teacher column and a column for each direction"),
         _lists(_MAX_COLUMNS, _MAX_MEAN_DIRECTIONS),
     ] = None
     spectrum: Annotated[
@@ -781,6 +785,7 @@ class Tokens:
 
     def points(self, key: _Key) -> NDArray[np.float64] | None:
         """Return the values that the atoms give under an optional key, shape (A, count), or None."""
+        arguments.word("key", key, get_args(_Key))
         if self.spectrum is None or isinstance(self.spectrum, SpectrumLaw) or getattr(self.spectrum[0], key) is None:
             return None
         return np.array([getattr(atom, key) for atom in self.spectrum], dtype=float)
@@ -989,12 +994,12 @@ class Positions:
     ] = None
     gram: Annotated[
         _Table | None,
-        Field(description="a square table of finite numbers, the products of the encodings"),
+        Field(description=f"a square table of {_ENTRIES}, the products of the encodings"),
         _lists(_MAX_LENGTH, _MAX_LENGTH),
     ] = None
     teacher: Annotated[
         _Table | None,
-        Field(description="a table of finite numbers, a row for each token and a column for each teacher column"),
+        Field(description=f"a table of {_ENTRIES}, a row for each token and a column for each teacher column"),
         _lists(_MAX_LENGTH, _MAX_COLUMNS),
     ] = None
 
@@ -1113,7 +1118,7 @@ class Teacher:
     ] = 0.3
     mixing: Annotated[
         _Table | None,
-        Field(description="a square table of finite numbers, one row for each token"),
+        Field(description=f"a square table of {_ENTRIES}, one row for each token"),
         _lists(_MAX_LENGTH, _MAX_LENGTH),
     ] = None
     temperature: _Temperature = 1.0
@@ -1839,9 +1844,9 @@ class Problem:
         Raises
         ------
         ProblemError
-            It is not TOML, a key is unknown, or a value is wrong.
+            It is not a text, not TOML, a key is unknown, or a value is wrong.
         """
-        return cls.from_dict(_parse_toml(text))
+        return cls.from_dict(_parse_toml(arguments.text("text", text, "a problem as TOML text")))
 
     @staticmethod
     def from_data(text: str, digest: str) -> DataProblem:
@@ -1882,13 +1887,15 @@ class Problem:
         Raises
         ------
         ProblemError
-            A field is unknown, or a value is wrong.
+            A field is unknown, or a value is wrong; or `values` is no mapping.
 
         Examples
         --------
         >>> Problem().with_fields({"teacher.omega": 0.2}).teacher.omega
         0.2
         """
+        if values is not None:
+            arguments.mapping("values", values, "a mapping from fields of the problem to new values")
         changes = {**(values or {}), **named}
         data = self.to_dict()
         for name in self._filled_in:
@@ -2211,12 +2218,12 @@ def _unknown_key(owner: type, place: str, key: str) -> ProblemError:
 
 def _shown(value: Any) -> str:
     """Return a value as TOML would have it, short enough for a message."""
+    if isinstance(value, bool | str):
+        text = json.dumps(value, ensure_ascii=False)
+        return text if len(text) <= 60 else text[:57] + "..."
     if isinstance(value, list | tuple) or getattr(value, "ndim", 0):
         value = value[:20]  # more than are shown
-    if not isinstance(value, bool | str):
-        return shown(_as_lists(_plain(value, 2)))
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return arguments.shown(_as_lists(_plain(value, 2)))
 
 
 def _brief(value: Any) -> str:
@@ -2307,6 +2314,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     ProblemError
         There is no equals sign, or the value is not TOML.
     """
+    arguments.text("text", text, "a setting field=value, such as teacher.omega=0.3")
     name, equals, raw = text.partition("=")
     name, raw = name.strip(), raw.strip()
     if not equals or not name:
@@ -2347,6 +2355,7 @@ def load_problem(path: str | PathLike[str]) -> Problem:
         The file cannot be read, is not TOML (the message has the line), has an unknown key, or a
         wrong value. Every message begins with the file's name.
     """
+    path = arguments.path("path", path)
     file = str(path)
     content = read_input(path, "TOML file", LARGEST_TEXT, lambda sentence: ProblemError(file, f"{file}: {sentence}"))
     try:

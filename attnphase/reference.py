@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase import arguments
+
 __all__ = ["read_reference"]
 
 
@@ -28,9 +30,11 @@ def read_reference(name: str) -> NDArray[Any]:
 
     Raises
     ------
-    FileNotFoundError
+    ProblemError
         There is no such table.
     """
+    known = sorted(file.name.removesuffix(".csv") for file in _folder().iterdir() if file.name.endswith(".csv"))
+    arguments.word("name", name, known)
     with _folder().joinpath(f"{name}.csv").open(encoding="utf-8") as file:
         return np.genfromtxt(file, delimiter=",", names=True, dtype=None, encoding="utf-8")
 

@@ -14,12 +14,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase import arguments
 from attnphase.baseline import linear_test_error
 from attnphase.channel import Channel
 from attnphase.compiled import Kernels, kernels_for, tell_if_compiling
@@ -32,6 +32,7 @@ from attnphase.problem import Problem
 from attnphase.progress import Tell, progress_line, silent, within
 from attnphase.proximal import Minima
 from attnphase.refinement import Refinement, check_affordable
+from attnphase.settings import BRANCHES, SolverSettings, sample_complexity
 from attnphase.spectrum import Spectrum
 from attnphase.starts import branches_of, informed_signal, initial_overlaps
 from attnphase.state_evolution import Response, StateEvolution, flatten, response_at, restore, standard_errors
@@ -41,67 +42,12 @@ if TYPE_CHECKING:
     import torch
     import xarray as xr
 
-__all__ = ["BranchPoint", "Restart", "SolverSettings", "probe", "solve", "solve_point"]
+__all__ = ["BranchPoint", "Restart", "check_start", "probe", "solve", "solve_point"]
 
 Array = NDArray[np.float64]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
-MAX_THREADS = 256
-LARGEST_ALPHA = 1e6
-BACKENDS = ("numba", "torch", "cuda")
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
-
-
-@dataclass(frozen=True)
-class SolverSettings:
-    """How a solve runs; none of it changes what is solved.
-
-    Attributes
-    ----------
-    method : {"newton", "anderson", "damped"}
-        Iteration on the finer rules. "newton" starts from a coarse solution; the other two run from the start.
-    tolerance : float
-        On the undamped relative residual.
-    max_maps : int
-        Evaluations of the state-evolution map, all rules together.
-    max_nodes : int
-        Largest number of Sobol points, all replicates together.
-    threads : int or None
-        Threads for the local problems; None for all cores.
-    backend : {"numba", "torch", "cuda"}
-        What solves the local problems: compiled code, torch on the CPU, or torch on a GPU.
-
-    Raises
-    ------
-    ProblemError
-        A value is out of range; the message names it.
-    MissingExtraError, ExperimentError
-        The backend needs PyTorch, or a GPU, and there is none.
-    """
-
-    method: str = "newton"
-    tolerance: float = 1e-7
-    max_maps: int = 400
-    max_nodes: int = 2**18
-    threads: int | None = None
-    backend: str = "numba"
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ProblemError("method", f'method must be one of {", ".join(sorted(METHODS))}, not "{self.method}".')
-        if not (isinstance(self.tolerance, Real) and 0 < self.tolerance < 1):
-            raise ProblemError("tolerance", f"tolerance must lie between 0 and 1, not {self.tolerance}.")
-        for name, value in (("max_maps", self.max_maps), ("max_nodes", self.max_nodes)):
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-                raise ProblemError(name, f"{name} must be a whole number of at least 1, not {value!r}.")
-        if self.threads is not None and not (isinstance(self.threads, Integral) and 1 <= self.threads <= MAX_THREADS):
-            raise ProblemError(
-                "threads", f"threads must be a whole number from 1 to {MAX_THREADS}, not {self.threads!r}."
-            )
-        if self.backend not in BACKENDS:
-            raise ProblemError("backend", f'backend must be one of {", ".join(BACKENDS)}, not "{self.backend}".')
-        if self.backend != "numba":
-            _device(self.backend)
 
 
 def _device(backend: str) -> torch.device:
@@ -294,17 +240,17 @@ def solve_point(
     SolverError
         The numbers are too extreme for double precision.
     """
-    settings = settings or SolverSettings()
-    if not isinstance(problem, Problem):
-        raise ProblemError("problem", f"problem must be a Problem, not a {type(problem).__name__}.")
-    if not isinstance(alpha, Real) or isinstance(alpha, bool) or not 0 < alpha <= LARGEST_ALPHA:
-        raise ProblemError("alpha", f"alpha must be a positive number up to {LARGEST_ALPHA:g}, not {alpha!r}.")
+    arguments.instance("problem", problem, Problem)
+    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     informed = initial_overlaps(problem, branch)
-    _check_start(problem, start, informed)
+    check_start(problem, start, informed)
     check_affordable(problem)
     tell = within(f"{branch}, alpha = {alpha:g}", tell)
     try:
-        return _solve_point(problem, float(alpha), branch, start, settings, informed, tell)
+        # what overflows leaves the domain, which the status says
+        with np.errstate(all="ignore"):
+            return _solve_point(problem, alpha, branch, start, settings, informed, tell)
     except SolverError:
         raise
     except (ArithmeticError, np.linalg.LinAlgError) as error:
@@ -314,11 +260,18 @@ def solve_point(
         ) from error
 
 
-def _check_start(problem: Problem, start: object, like: Overlaps) -> None:
+def check_start(problem: Problem, start: object, like: Overlaps) -> None:
+    """Refuse a starting point that is none, or not one of this problem; `like` has the shapes.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``start``.
+    """
     if start is None:
         return
     if not isinstance(start, (Overlaps, BranchPoint)):
-        raise ProblemError("start", f"start must be Overlaps or a BranchPoint, not a {type(start).__name__}.")
+        raise ProblemError("start", f"start must be Overlaps or a BranchPoint, not {arguments.shown(start)}.")
     overlaps = start.restart.overlaps if isinstance(start, BranchPoint) else start
     for name in ("q", "V", "m", "theta"):
         shape, needed = np.shape(getattr(overlaps, name)), getattr(like, name).shape
@@ -518,9 +471,18 @@ def solve(
     -------
     xarray.Dataset
         As documented in ``docs/schema.md``.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong; the message names it.
+    SolverError
+        The numbers are too extreme for double precision.
     """
     from attnphase.dataset import from_points
 
+    arguments.instance("problem", problem, Problem)
+    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
     settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend)
     names = branches_of(problem) if branch == "all" else [branch]
     with progress_line(progress, "solving") as line:

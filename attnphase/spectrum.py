@@ -9,13 +9,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase import arguments
 from attnphase.errors import ProblemError, SpectrumError
+from attnphase.files import write_file
 from attnphase.inputs import LARGEST_TEXT, open_input
 from attnphase.problem import MAX_ATOMS, Positions, Problem, SpectrumLaw, Teacher, Tokens
 
@@ -31,6 +32,7 @@ _NO_PRODUCT = 1e-14  # the same relative to the factors' norms, where the produc
 _ROUNDING = 1e-9  # relative asymmetry and negative eigenvalue likewise
 _CLOSE = 1e-5  # eigenvalues nearer than this share of their range are told apart by another combination
 _LONGEST_LINE = 1 << 17  # characters of a CSV file's line
+_LARGEST = 1e60
 _COLUMNS = {"variance": "variances", "position": "positions", "mean": "means", "teacher": "teacher"}
 
 
@@ -57,6 +59,11 @@ class Spectrum:
         ``sqrt(d) e_i^T p_l``, where the atoms have the encodings.
     point_means : (A, P) array or None
         ``sqrt(d) e_i^T mu_s``, where the atoms have the clusters' means.
+
+    Raises
+    ------
+    SpectrumError
+        The shapes do not go together, or a number is not finite.
     """
 
     weights: Array
@@ -67,12 +74,36 @@ class Spectrum:
     point_positions: Array | None = None
     point_means: Array | None = None
 
+    def __post_init__(self) -> None:
+        atoms, sites = (np.shape(self.gamma)[axis] if np.ndim(self.gamma) == 2 else 1 for axis in (1, 0))
+        rank = np.shape(self.teacher_means)[1] if np.ndim(self.teacher_means) == 2 else 1
+        shapes: dict[str, tuple[int, ...]] = {
+            "weights": (atoms,),
+            "gamma": (sites, atoms),
+            "mean": (atoms, sites + rank),
+            "covariance": (atoms, sites + rank, sites + rank),
+            "teacher_means": (sites, rank),
+        }
+        if self.point_positions is not None:
+            encoded = np.shape(self.point_positions)[1] if np.ndim(self.point_positions) == 2 else 1
+            shapes["point_positions"] = (atoms, encoded)
+        if self.point_means is not None:
+            shapes["point_means"] = (atoms, sites)
+        for name, shape in shapes.items():
+            object.__setattr__(self, name, _finite(name, getattr(self, name), shape))
+
     @classmethod
     def of(cls, problem: Problem) -> Spectrum:
         """The measure of a problem.
 
         Encodings, clusters' means and teacher are independent of the eigenvectors unless the atoms say otherwise.
+
+        Raises
+        ------
+        ProblemError
+            `problem` is none.
         """
+        arguments.instance("problem", problem, Problem)
         weights, variances = problem.spectrum_atoms()
         tokens = np.array([token for token, _ in problem.sites])
         count, t, length = len(tokens), problem.teacher_columns, problem.tokens.length
@@ -231,7 +262,7 @@ class Spectrum:
         Raises
         ------
         ProblemError
-            A value is wrong.
+            A value is wrong; the message names the field of the problem.
         """
         law = SpectrumLaw(kind="isotropic", variance=cast("Any", variance))
         return cls._ready_made(law, length, positions, teacher_rank)
@@ -289,22 +320,31 @@ class Spectrum:
     def to_csv(self, path: str | PathLike[str]) -> None:
         """Write `atoms` to a file that ``tokens.spectrum`` can name; see `read_csv`.
 
+        Parameters
+        ----------
+        path : path-like
+            An existing file is replaced.
+
         Raises
         ------
-        OSError
+        DatasetError
             The file cannot be written.
+        ProblemError
+            `path` is no path.
         """
+        path = arguments.path("path", path)
         atoms = self.atoms()
         singular = {plural: name for name, plural in _COLUMNS.items() if plural in atoms[0]}
         header = ["weight"]
         for plural, name in singular.items():
             header += [f"{name}_{index}" for index in range(len(atoms[0][plural]))]
-        with Path(path).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            for atom in atoms:
-                numbers = itertools.chain([atom["weight"]], *(atom[plural] for plural in singular))
-                writer.writerow([repr(number) for number in numbers])
+        text = io.StringIO(newline="")
+        writer = csv.writer(text)
+        writer.writerow(header)
+        for atom in atoms:
+            numbers = itertools.chain([atom["weight"]], *(atom[plural] for plural in singular))
+            writer.writerow([repr(number) for number in numbers])
+        write_file(path, text.getvalue().encode())
 
 
 def gaussian_gram(problem: Problem) -> Array:
@@ -337,7 +377,7 @@ def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:
     ProblemError
         The file cannot be read, or the header or a line is not as above.
     """
-    field, file = "tokens.spectrum", str(path)
+    field, file = "tokens.spectrum", str(arguments.path("tokens.spectrum", path))
 
     def refuse(sentence: str) -> ProblemError:
         return ProblemError(field, f"{field}: {file}: {sentence}")
@@ -387,7 +427,7 @@ def _header_places(file: str, header: list[str]) -> dict[str, list[int]]:
     found: dict[str, dict[int, int]] = {}
     for index, name in enumerate(header):
         stem, _, number = name.rpartition("_")
-        is_entry = stem in _COLUMNS and number.isdecimal()
+        is_entry = stem in _COLUMNS and number.isdecimal() and len(number) < 10
         key, entry = (_COLUMNS[stem], int(number)) if is_entry else (name, 0)
         if (not is_entry and name != "weight") or entry in found.setdefault(key, {}):
             raise ProblemError(
@@ -444,7 +484,7 @@ def _real(name: str, values: Any, shape: object) -> Array:
         array = np.asarray(values)
         if not np.iscomplexobj(array):  # whose imaginary part NumPy would drop with a mere warning
             return array.astype(float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise SpectrumError(f"{name} must be an array of real numbers of shape {shape}.")
 
@@ -455,6 +495,8 @@ def _finite(name: str, values: Any, shape: tuple[int, ...]) -> Array:
         raise SpectrumError(f"{name} has shape {array.shape}, but must have {shape}.")
     if not np.isfinite(array).all():
         raise SpectrumError(f"{name} holds a number that is not finite.")
+    if np.abs(array).max(initial=0.0) > _LARGEST:  # products would not be finite
+        raise SpectrumError(f"{name} holds a number beyond {_LARGEST:g}: choose other units.")
     return array
 
 

@@ -8,13 +8,12 @@ from numpy.typing import NDArray
 from attnphase.errors import ProblemError
 from attnphase.overlaps import Overlaps
 from attnphase.problem import Problem
+from attnphase.settings import BRANCHES
 from attnphase.spectrum import Spectrum
 
-__all__ = ["BRANCHES", "branches_of", "informed_signal", "initial_overlaps"]
+__all__ = ["branches_of", "informed_signal", "initial_overlaps"]
 
 Array = NDArray[np.float64]
-
-BRANCHES = ("semantic", "positional", "uninformed", "mixed")
 
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2  # size of the signal, or of the noise without one
 _NOISE = {"semantic": 0.3, "positional": 0.05}  # variance of the noise beside the signal

@@ -36,14 +36,16 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.branches import follow
 from attnphase.compiled import ModelKey, kernels_for, tell_if_compiling
-from attnphase.dataset import check_output, from_lines, from_points, load_dataset, save_dataset, spacing, write_file
+from attnphase.dataset import from_lines, from_points, load_dataset, save_dataset, spacing
 from attnphase.errors import DatasetError, ProblemError, SolverError, SpectrumError, SweepError
+from attnphase.files import check_output, write_file
 from attnphase.interruption import interruptions_deferred
 from attnphase.problem import Problem
 from attnphase.progress import progress_line
 from attnphase.refinement import check_affordable
-from attnphase.solve import LARGEST_ALPHA, BranchPoint, SolverSettings
-from attnphase.starts import BRANCHES, initial_overlaps
+from attnphase.settings import BRANCHES, SolverSettings, sample_complexities
+from attnphase.solve import BranchPoint
+from attnphase.starts import initial_overlaps
 
 if TYPE_CHECKING:
     from ctypes import Array as SharedArray
@@ -278,8 +280,7 @@ def _grid(alpha: Any, omega: Any, branches: Any, fields: Any) -> dict[str, list[
         swept[name] = [_sweepable(name, value) for value in arguments.items(name, values)]
         if len(set(swept[name])) < len(swept[name]):
             raise ProblemError(name, f"{name} has a value twice: give every value once.")
-    possible = f"a positive number up to {LARGEST_ALPHA:g}"
-    swept["alpha"] = list(arguments.numbers("alpha", alpha, lambda x: 0 < x <= LARGEST_ALPHA, possible))
+    swept["alpha"] = list(sample_complexities("alpha", alpha))
     return swept
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.compiled import Kernels
+from attnphase.errors import SolverError
 from attnphase.problem import Problem
 from attnphase.spectrum import Spectrum
 
@@ -33,6 +34,11 @@ def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
     -------
     tuple of ((r, r) array, (t, t) array)
         The identity is the first.
+
+    Raises
+    ------
+    SolverError
+        The loss is no number on some of the fields.
     """
     generator = np.random.default_rng(20)
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
@@ -47,6 +53,11 @@ def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
     losses = np.empty(len(fields))
     kernels.losses_at(fields, teacher, mixing, parameters, variance, losses)
     losses = losses.reshape(len(candidates), _SAMPLES)
+    if not np.isfinite(losses[0]).all():
+        raise SolverError(
+            "the loss is not a finite number at ordinary fields: write student.score, teacher.score or loss.expression"
+            " so that it is one everywhere."
+        )
     same = np.abs(losses - losses[0]).max(axis=1) <= _TOLERANCE * np.abs(losses[0]).max()
     return tuple(element for element, holds in zip(candidates, same, strict=True) if holds)
 

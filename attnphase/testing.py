@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from attnphase import arguments
+from attnphase.errors import ProblemError
 from attnphase.problem import Problem
 
 __all__ = ["SHAPES", "cluster_laws", "gram_matrices", "mixing_matrices", "problems", "regularizers", "token_laws"]
@@ -49,16 +51,34 @@ def _numbers(low: float, high: float) -> Strategy[float]:
     return st.integers(0, 1000).map(lambda i: round(low + (high - low) * i / 1000, 6))
 
 
+def gram_matrices(size: int, largest: float = 1.3) -> Strategy[list[list[float]]]:
+    """Positive semidefinite matrices, singular ones among them, as nested lists.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong.
+    """
+    size = arguments.whole("size", size, 1)
+    return _gram_matrices(size, arguments.number("largest", largest, lambda x: x > 0, "a positive number"))
+
+
 @st.composite
-def gram_matrices(draw: Any, size: int, largest: float = 1.3) -> list[list[float]]:
-    """Positive semidefinite matrices, singular ones among them, as nested lists."""
+def _gram_matrices(draw: Any, size: int, largest: float) -> list[list[float]]:
     rank = draw(st.integers(1, size))
     factor = np.array(draw(st.lists(_numbers(-1, 1), min_size=size * rank, max_size=size * rank))).reshape(size, rank)
     return (largest * factor @ factor.T / rank).tolist()
 
 
 def mixing_matrices(size: int) -> Strategy[list[list[float]]]:
-    """Positional parts A of the teacher."""
+    """Positional parts A of the teacher.
+
+    Raises
+    ------
+    ProblemError
+        `size` is no whole number from 1 on.
+    """
+    size = arguments.whole("size", size, 1)
     return st.lists(st.lists(_numbers(0, 1), min_size=size, max_size=size), min_size=size, max_size=size)
 
 
@@ -69,9 +89,19 @@ def _weights(count: int) -> Strategy[list[float]]:
     return st.lists(st.integers(1, 9), min_size=count, max_size=count).map(normalised)
 
 
+def cluster_laws(counts: int | Sequence[int]) -> Strategy[dict[str, Any]]:
+    """Joint laws of the clusters of tokens that have so many each, of every ready-made kind and as tables.
+
+    Raises
+    ------
+    ProblemError
+        `counts` are no whole numbers from 1 on.
+    """
+    return _cluster_laws([arguments.whole("counts", count, 1) for count in arguments.items("counts", counts)])
+
+
 @st.composite
-def cluster_laws(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
-    """Joint laws of the clusters of tokens that have so many each, of every ready-made kind and as tables."""
+def _cluster_laws(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
     equal = len(set(counts)) == 1
     kinds = ["independent", "table"] + (["markov", "same"] if equal and len(counts) > 1 and counts[0] > 1 else [])
     kind = draw(st.sampled_from(kinds))
@@ -86,9 +116,19 @@ def cluster_laws(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
     return {"kind": kind, "table": table.tolist()}
 
 
+def token_laws(length: int) -> Strategy[dict[str, Any]]:
+    """Fields of ``[tokens]``: Gaussian with variances or a spectrum, or a mixture of up to three clusters a token.
+
+    Raises
+    ------
+    ProblemError
+        `length` is no whole number from 1 to 16.
+    """
+    return _token_laws(arguments.whole("length", length, 1, 16))
+
+
 @st.composite
-def token_laws(draw: Any, length: int) -> dict[str, Any]:
-    """Fields of ``[tokens]``: Gaussian with variances or a spectrum, or a mixture of up to three clusters a token."""
+def _token_laws(draw: Any, length: int) -> dict[str, Any]:
     kind = draw(st.sampled_from(["sigma", "sigmas", "spectrum", "mixture"]))
     sigma = _numbers(0.3, 0.9)
     if kind == "sigma":
@@ -108,12 +148,21 @@ def token_laws(draw: Any, length: int) -> dict[str, Any]:
     return {"tokens.kind": "mixture", "tokens.clusters": clusters, "tokens.law": draw(cluster_laws(counts))}
 
 
-@st.composite
-def regularizers(draw: Any, columns: int = 1) -> dict[str, Any]:
+def regularizers(columns: int = 1) -> Strategy[dict[str, Any]]:
     """Fields of ``[regularizer]`` of every shipped kind, and a smooth convex expression.
 
     With several columns mostly the ridge: the others integrate over rows of weights, which takes seconds a solve.
+
+    Raises
+    ------
+    ProblemError
+        `columns` is no whole number from 1 on.
     """
+    return _regularizers(arguments.whole("columns", columns, 1))
+
+
+@st.composite
+def _regularizers(draw: Any, columns: int) -> dict[str, Any]:
     kinds = ["lasso", "elastic-net", "group-lasso", "expression"]
     kind = draw(st.sampled_from(["ridge", "ridge", *kinds] if columns == 1 else ["ridge"] * 60 + kinds[:3]))
     strength = draw(_numbers(0.004, 0.05))
@@ -125,17 +174,15 @@ def regularizers(draw: Any, columns: int = 1) -> dict[str, Any]:
     return fields
 
 
-@st.composite
 def problems(
-    draw: Any,
-    shapes: Sequence[Mapping[str, Any]] = SHAPES,
+    shapes: Mapping[str, Any] | Sequence[Mapping[str, Any]] = SHAPES,
     nodes: int = 16,
-) -> Problem:
+) -> Strategy[Problem]:
     """Random problems over everything the theory covers.
 
     Parameters
     ----------
-    shapes : sequence of mappings
+    shapes : mapping or sequence of mappings
         Fields that decide about the model to be compiled, to choose from.
     nodes : int
         Sobol points per replicate, a power of two: few, so that a solve takes a fraction of a second.
@@ -144,7 +191,24 @@ def problems(
     -------
     strategy of Problem
         All of them valid.
+
+    Raises
+    ------
+    ProblemError
+        A shape is not of fields of a problem, or `nodes` is no power of two.
     """
+    several = [shapes] if isinstance(shapes, Mapping) else arguments.items("shapes", shapes)
+    several = [arguments.mapping("shapes", shape, "a mapping from fields to values, or several") for shape in several]
+    for shape in several:
+        Problem().with_fields(shape)
+    nodes = arguments.whole("nodes", nodes, 1, 2**24)
+    if nodes & (nodes - 1):
+        raise ProblemError("nodes", f"nodes must be a power of two, not {nodes}.")
+    return _problems(several, nodes)
+
+
+@st.composite
+def _problems(draw: Any, shapes: Sequence[Mapping[str, Any]], nodes: int) -> Problem:
     shape = dict(draw(st.sampled_from(list(shapes))))
     length = shape.get("tokens.length", 2)
     fields = {

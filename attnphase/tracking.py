@@ -6,16 +6,23 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from attnphase import arguments
 from attnphase.channel import Channel
 from attnphase.compiled import kernels_for
+from attnphase.errors import ProblemError
 from attnphase.overlaps import Overlaps
 from attnphase.prior import Prior
 from attnphase.problem import Problem
 from attnphase.proximal import Minima, Starts
 from attnphase.refinement import Refinement
+from attnphase.settings import sample_complexity
+from attnphase.solve import check_start
 from attnphase.spectrum import Spectrum
+from attnphase.starts import initial_overlaps
 
 __all__ = ["iterates"]
+
+_MOST_POINTS = 2**24
 
 
 def iterates(problem: Problem, alpha: float, start: Overlaps, steps: int, *, points: int = 1024) -> Iterator[Overlaps]:
@@ -38,9 +45,25 @@ def iterates(problem: Problem, alpha: float, start: Overlaps, steps: int, *, poi
     ------
     Overlaps
         `steps` + 1 of them, unless an image leaves the domain.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong; the message names it.
     """
+    arguments.instance("problem", problem, Problem)
+    alpha = sample_complexity("alpha", alpha)
+    check_start(problem, arguments.instance("start", start, Overlaps), initial_overlaps(problem, "uninformed"))
+    steps = arguments.whole("steps", steps, 0)
+    points = arguments.whole("points", points, 1, _MOST_POINTS)
+    if points & (points - 1):
+        raise ProblemError("points", f"points must be a power of two, not {points}.")
+    return _iterates(problem, alpha, start, steps, points)
+
+
+def _iterates(problem: Problem, alpha: float, start: Overlaps, steps: int, points: int) -> Iterator[Overlaps]:
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    rules = Refinement(problem, kernels, spectrum, 2**24)
+    rules = Refinement(problem, kernels, spectrum, _MOST_POINTS)
     channel = Channel(problem, kernels, spectrum, rules.sobol(points))
     prior = Prior.of(problem, kernels, spectrum)
     overlaps, minima = start, None

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from attnphase.experiments.histogram.settings import HistogramSizes
 from attnphase.experiments.histogram.steps import batches, step
-from attnphase.experiments.histogram.task import HistogramSizes, Sequences, Stream, draw_sequences
+from attnphase.experiments.histogram.task import Sequences, Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import absorbed, initial_parameters
 
 _BATCH, _RATE, _BETAS, _BLOCK = 32, 1e-3, (0.9, 0.98), 50

@@ -132,9 +132,12 @@ def _compiled(expressions: Sequence[Expr], variables: Sequence[Symbol]) -> Calla
     function = lambdify(list(variables), list(expressions), [NUMPY_FUNCTIONS, "numpy"], cse=True)
 
     def evaluate(points: Array) -> Array:
-        with np.errstate(all="ignore"):
-            rows = [np.broadcast_to(np.asarray(row, dtype=float), points.shape[1]) for row in function(*points)]
-        return np.stack(rows)
+        try:
+            with np.errstate(all="ignore"):
+                rows = [np.broadcast_to(np.asarray(row), points.shape[1]) for row in function(*points)]
+                return np.stack([np.where(np.imag(row) == 0, np.real(row), np.nan) for row in rows]).astype(float)
+        except (ArithmeticError, TypeError, ValueError):  # a number beyond double precision, or none
+            return np.full((len(expressions), points.shape[1]), np.nan)
 
     return evaluate
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from sympy import Expr, Symbol, lambdify, solveset
 from sympy.sets import FiniteSet, Reals
 
 from derivations.bounds import singular_point
-from derivations.expressions import FormulaError, parse_formula
+from derivations.expressions import FormulaError, parse_formula, shortened
 from derivations.functions import KINKED, NUMPY_FUNCTIONS, Sign, Step
 
 __all__ = ["ConvexPenalty", "RegularizerError"]
@@ -50,9 +51,9 @@ class ConvexPenalty:
         try:
             expression: Any = parse_formula(text, {"w": _W})
         except FormulaError as error:
-            raise RegularizerError(f"{text!r} cannot be used: {error}") from None
+            raise RegularizerError(f"{shortened(text)!r} cannot be used: {error}") from None
         penalty = cls(expression)
-        penalty._check(text)
+        penalty._check(shortened(text))
         return penalty
 
     @property
@@ -74,7 +75,7 @@ class ConvexPenalty:
                 found.append((place, left, right))
         return tuple(found)
 
-    @property
+    @cached_property
     def numeric(self) -> tuple[Any, Any, Any]:
         """The penalty, its slope and its curvature as NumPy functions of an array, almost everywhere."""
         functions = []
@@ -96,8 +97,10 @@ class ConvexPenalty:
             raise RegularizerError(f"{text!r} does not depend on w.")
         if self.expression.has(Step, Sign):
             raise RegularizerError(f"{text!r} jumps, and a convex function does not.")
-        with np.errstate(all="ignore"):
+        try:
             value, slope, curvature = (f(_SAMPLES) for f in self.numeric)
+        except (OverflowError, TypeError):  # whole numbers that no array holds
+            raise RegularizerError(f"{text!r} holds too large numbers.") from None
         for name, numbers in (("it", value), ("its slope", slope), ("its second derivative", curvature)):
             bad = ~np.isfinite(numbers) & (np.abs(_SAMPLES) < 100)
             if bad.any():
@@ -138,6 +141,7 @@ def _roots(argument: Any) -> set[float]:
 
 def _vectorised(function: Any) -> Any:
     def evaluate(w: Any) -> Any:
-        return np.broadcast_to(np.asarray(function(w), dtype=float), np.shape(w))
+        with np.errstate(all="ignore"):  # far out a formula may overflow, which its users look for
+            return np.broadcast_to(np.asarray(function(w), dtype=float), np.shape(w))
 
     return evaluate

@@ -8,17 +8,18 @@ SymPy.  Under a causal mask the row function is given the visible logits only, s
 from __future__ import annotations
 
 import difflib
-import importlib
-import sys
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from sympy import Add, Derivative, Expr, Rational, Symbol, exp, sympify
 from sympy.core.function import AppliedUndef
 
 from derivations.bounds import singular_point
-from derivations.expressions import FormulaError, parse_row_formula
+from derivations.expressions import FormulaError, parse_row_formula, shortened
+from derivations.foreign import ForeignError, contained, imported
 from derivations.functions import Relu, Sigmoid, with_known_functions
 
 __all__ = ["SCORES", "RowScore", "ScoreError", "linear", "named", "register_score", "resolve", "softmax"]
@@ -63,7 +64,7 @@ class RowScore:
     def entries(self, logits: Sequence[Any]) -> tuple[Any, ...]:
         """The row's entries as expressions of its logits, the null logit being zero."""
         if not self.null_logit:
-            return tuple(self.row(list(logits)))
+            return tuple(islice(self.row(list(logits)), len(logits) + 1))  # one too many is refused, and ends
         return tuple(self.row([*logits, sympify(0)]))[: len(logits)]
 
 
@@ -157,7 +158,7 @@ def resolve(name: str, length: int) -> RowScore:
         close = difflib.get_close_matches(name, SCORES, 1)
         hint = f'did you mean "{close[0]}"?' if close else f"the known ones are {', '.join(SCORES)}."
         raise ScoreError(f'there is no score "{name}": {hint}')
-    elif ":" in name:
+    elif re.fullmatch(r"[\w.]*:[\w.]*", name):
         score = RowScore(name, _printed(name.rpartition(":")[2]), _imported(name))
     else:
         score = _of_formula(name)
@@ -167,19 +168,16 @@ def resolve(name: str, length: int) -> RowScore:
 
 
 def _imported(name: str) -> Row:
-    module_name, _, attribute = name.partition(":")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a module beside the problem file, also under the installed command
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may raise anything
+        found = imported(name)
+    except ForeignError as error:
         raise ScoreError(f'"{name}" cannot be imported: {error}.') from None
-    found: Any = getattr(module, attribute, None)
     if isinstance(found, RowScore):
         return found.row
     function: Any = found if callable(found) else None
     if function is None:
-        raise ScoreError(f'"{name}" is not a function: module {module_name} has no callable "{attribute}".')
+        module, _, attribute = name.partition(":")
+        raise ScoreError(f'"{name}" is not a function: module {module} has no callable "{attribute}".')
     return function
 
 
@@ -197,22 +195,23 @@ def check_row(score: RowScore, length: int) -> None:
         z = z[:3]  # derivatives are alike for any number of logits
         entries = row_entries(score, z)
     except FormulaError as error:
-        raise ScoreError(f'the formula "{score.name}" cannot be used: {error}') from None
+        raise ScoreError(f'the formula "{shortened(score.name)}" cannot be used: {error}') from None
+    name = shortened(score.name)
     for b, entry in enumerate(entries):
         foreign = sorted(map(str, entry.free_symbols - set(z)))
         if foreign:
-            raise ScoreError(f'entry {b} of the score "{score.name}" holds {foreign[0]}, which is not a logit.')
+            raise ScoreError(f'entry {b} of the score "{name}" holds {foreign[0]}, which is not a logit.')
         for variable in z:
             first = entry.diff(variable)
             if first.atoms(Derivative) or first.diff(variable).atoms(Derivative) or entry.atoms(AppliedUndef):
-                raise ScoreError(f'entry {b} of the score "{score.name}" has no known derivative.')
+                raise ScoreError(f'entry {b} of the score "{name}" has no known derivative.')
     slopes = [entry.diff(variable) for entry in entries for variable in z]
     point = singular_point([*entries, *slopes], z)
     if point is not None:
         place = ", ".join(f"{x:.4g}" for x in point.values())
         raise ScoreError(
-            f'the score "{score.name}" or its derivative is not a finite number at logits ({place}): keep'
-            " its denominators, and the arguments of its logarithms and roots, above zero."
+            f'the score "{name}" or its derivative is not a finite number at logits ({place}): keep its denominators,'
+            " and the arguments of its logarithms and roots, above zero."
         )
 
 
@@ -224,24 +223,25 @@ def row_entries(score: RowScore, z: Sequence[Any]) -> tuple[Any, ...]:
     ScoreError
         The row function fails, or returns not as many expressions as there are logits.
     """
+    name = shortened(score.name)
     try:
-        entries = score.entries(z)
-    except (FormulaError, ScoreError):
-        raise
-    except Exception as error:  # a user's function may raise anything
-        raise ScoreError(f'the score "{score.name}" fails on {len(z)} logits: {error}.') from error
+        with contained(FormulaError, ScoreError):
+            entries = score.entries(z)
+    except ForeignError as error:
+        raise ScoreError(f'the score "{name}" fails on {len(z)} logits: {error}.') from error
     if len(entries) != len(z):
-        raise ScoreError(f'the score "{score.name}" returns {len(entries)} entries for {len(z)} logits.')
+        count = f"more than {len(z)}" if len(entries) > len(z) else len(entries)
+        raise ScoreError(f'the score "{name}" returns {count} entries for {len(z)} logits.')
     known = []
     for b, entry in enumerate(entries):
         try:
             expression: Any = sympify(entry)
         except (TypeError, ValueError, AttributeError) as error:
-            raise ScoreError(f'entry {b} of the score "{score.name}" is not an expression.') from error
+            raise ScoreError(f'entry {b} of the score "{name}" is not an expression.') from error
         if not isinstance(expression, Expr):
-            raise ScoreError(f'entry {b} of the score "{score.name}" is not an expression.')
+            raise ScoreError(f'entry {b} of the score "{name}" is not an expression.')
         try:
             known.append(with_known_functions(expression))
         except TypeError as error:
-            raise ScoreError(f'entry {b} of the score "{score.name}" cannot be used: {error}.') from None
+            raise ScoreError(f'entry {b} of the score "{name}" cannot be used: {error}.') from None
     return tuple(known)

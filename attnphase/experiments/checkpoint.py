@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from attnphase.dataset import write_file
 from attnphase.errors import ExperimentError
+from attnphase.files import write_file
 from attnphase.inputs import LARGEST_BINARY, read_input
 
 __all__ = ["Checkpoint"]

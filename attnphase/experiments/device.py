@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 import torch
 
-from attnphase.errors import ExperimentError, ProblemError
+from attnphase.errors import ExperimentError
+from attnphase.experiments.settings import device_name
 
 __all__ = ["device_of"]
 
@@ -21,8 +20,7 @@ def device_of(name: str) -> torch.device:
     ExperimentError
         This machine does not have it.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
-        raise ProblemError("device", f'device must be "cpu", "cuda" or one of several as "cuda:0", not {name!r}.')
+    device_name(name)
     if name == "cpu":
         return torch.device(name)
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0

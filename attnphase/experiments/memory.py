@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -61,17 +64,45 @@ def available_memory(device: torch.device) -> int:
     """Bytes that are free on a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    page = os.sysconf("SC_PAGE_SIZE")
-    known = os.sysconf_names
-    free = page * os.sysconf("SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in known else "SC_PHYS_PAGES")
-    info = Path("/proc/meminfo")
-    if info.exists():  # pages of the file cache are free too
-        rows = dict(line.split(":", 1) for line in info.read_text(encoding="ascii").splitlines())
-        free = max(free, 1024 * int(rows["MemAvailable"].split()[0]))
+    free = _free_on_windows() if sys.platform == "win32" else _free_on_posix()
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and (text := limit.read_text(encoding="ascii").strip()).isdigit():
         free = min(free, int(text) - int(used.read_text(encoding="ascii")))
     return max(free, 0)
+
+
+def _free_on_posix() -> int:
+    known = os.sysconf_names
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in known else "SC_PHYS_PAGES")
+    info = Path("/proc/meminfo")
+    if info.exists():  # pages of the file cache are free too
+        rows = dict(line.split(":", 1) for line in info.read_text(encoding="ascii").splitlines())
+        free = max(free, 1024 * int(rows["MemAvailable"].split()[0]))
+    return free
+
+
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX of the Windows API."""
+
+    _fields_ = (
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        ("physical", ctypes.c_uint64),
+        ("free_physical", ctypes.c_uint64),
+        ("page_file", ctypes.c_uint64),
+        ("free_page_file", ctypes.c_uint64),
+        ("virtual", ctypes.c_uint64),
+        ("free_virtual", ctypes.c_uint64),
+        ("free_extended_virtual", ctypes.c_uint64),
+    )
+
+
+def _free_on_windows() -> int:
+    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+    windows: Any = ctypes
+    if not windows.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status)):
+        raise ExperimentError("Windows does not say how much memory is free.")
+    return int(status.free_physical)
 
 
 def runs_that_fit(

@@ -1,14 +1,13 @@
-"""The paper's experiments, each with a theory curve beside it: Figures 2, 3 and 7, Appendices E.3 and E.4.
+"""The paper's experiments, run: theory and training computed, compared, and written into a folder.
 
-Every experiment is data: problems, a grid, an optimiser, and two sizes.  `run_experiment` computes theory and runs,
-compares them, and writes datasets, a figure and a text into a folder.
+What is run is data: `attnphase.experiments.catalogue`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,188 +15,31 @@ import numpy as np
 import xarray as xr
 
 from attnphase.compare import Comparison, compare
-from attnphase.dataset import check_output, overlap_size, save_dataset, write_file
-from attnphase.errors import ProblemError
+from attnphase.dataset import overlap_size, save_dataset
+from attnphase.experiments.catalogue import (
+    BOTH,
+    EXPERIMENTS,
+    RUNS_OF_FIG2,
+    RUNS_OF_FIG7,
+    PaperExperiment,
+    Size,
+    check_results,
+    planned,
+    result_files,
+)
 from attnphase.experiments.simulate import simulate
 from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
+from attnphase.files import write_file
 from attnphase.problem import Problem
 from attnphase.progress import progress_line
 from attnphase.reference import read_reference
-from attnphase.solve import SolverSettings
+from attnphase.settings import SolverSettings
 from attnphase.sweep import sweep
 from attnphase.text import Table, wrapped
 
 __all__ = ["EXPERIMENTS", "PaperExperiment", "Size", "basins", "published_table", "run_experiment"]
 
-_RUNS_OF_FIG7 = 70  # a point of the published table, about
-_RUNS_OF_FIG2 = 24
 _NEAR = 0.5  # share of the theory's overlap that a run must have to belong to its minimum
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large an experiment is.
-
-    Attributes
-    ----------
-    alphas : tuple of float
-    dimensions : tuple of int
-    seeds : int
-    options : dict
-        Arguments of `simulate` besides these.
-    cost : str
-        What it took, and on what.
-    omegas : tuple of float
-        Of a grid over the teacher's omega.
-    """
-
-    alphas: tuple[float, ...]
-    dimensions: tuple[int, ...]
-    seeds: int
-    options: dict[str, Any] = field(default_factory=dict)
-    cost: str = ""
-    omegas: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class PaperExperiment:
-    """One experiment.
-
-    Attributes
-    ----------
-    name, title : str
-    problems : dict of str to Problem
-        By label; one dataset each.
-    starts : tuple of str
-    optimizer : str
-    quick, full : Size
-    published : str
-        Table of published numbers, if there is one.
-    """
-
-    name: str
-    title: str
-    problems: dict[str, Problem]
-    starts: tuple[str, ...]
-    optimizer: str
-    quick: Size
-    full: Size
-    published: str = ""
-
-
-def _grid(start: float, stop: float, count: int) -> tuple[float, ...]:
-    return tuple(np.linspace(start, stop, count).tolist())
-
-
-_PAPER = Problem.paper(omega=0.3)
-_BOTH = ("semantic", "positional")
-_SHARED_CLUSTERS = {
-    "tokens.kind": "mixture",
-    "tokens.clusters": [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}],
-    "tokens.law": {"kind": "same", "probability": 0.8},
-}
-_LEVELS = [{"weight": 0.25, "variances": [0.6, 0.6]}, {"weight": 0.75, "variances": [0.15, 0.15]}]
-
-
-def _experiments() -> dict[str, PaperExperiment]:
-    fig2_alphas = tuple(sorted({float(row["alpha"]) for row in read_reference("fig2_gradient_descent")}))
-    few, many = Size((1.0, 2.0), (100, 200), 6, {"test_samples": 0}), Size(_grid(0.5, 2.0, 7), (500, 1000), 24)
-    variants = {
-        "correlated": (
-            "Appendix E.3: tokens of two clusters that the sentence's tokens share",
-            _SHARED_CLUSTERS,
-            _BOTH,
-        ),
-        "rank2": ("Appendix E.3: a student of rank 2", {"student.rank": 2}, (*_BOTH, "mixed")),
-        "untied": ("Appendix E.3: untied weights Q and K", {"student.tied": False}, _BOTH),
-        "values": ("Appendix E.3: a trainable value matrix", {"loss.kind": "values", "loss.width": 1}, _BOTH),
-    }
-    found = [
-        PaperExperiment(
-            "fig2",
-            "Figure 2: gradient descent from both starts along alpha, at omega = 0.3",
-            {"": _PAPER},
-            _BOTH,
-            "gd",
-            quick=Size((1.0, 2.0), (200,), 6, {"steps": 2000, "test_samples": 0}),
-            full=Size(fig2_alphas, (1000,), _RUNS_OF_FIG2),
-            published="fig2_gradient_descent",
-        ),
-        PaperExperiment(
-            "fig3",
-            "Figure 3: gradient descent from both starts over alpha and omega",
-            {"": _PAPER},
-            _BOTH,
-            "gd",
-            quick=Size(_grid(0.5, 2.0, 4), (100,), 2, {"steps": 1500, "test_samples": 0}, omegas=(0.1, 0.25, 0.4)),
-            full=Size(_grid(0.01, 2.0, 25)[1:], (1000,), 1, {"test_samples": 0}, omegas=_grid(0.02, 0.5, 25)),
-        ),
-        PaperExperiment(
-            "fig7",
-            "Figure 7 and Figure 3, left: gradient descent against the dimension at alpha = 1.5",
-            {"": _PAPER},
-            _BOTH,
-            "gd",
-            quick=Size((1.5,), (23, 56, 135), 12, {"test_samples": 0}),
-            full=Size((1.5,), (23, 56, 135, 323), _RUNS_OF_FIG7),
-            published="fig7_scaling",
-        ),
-        *(
-            PaperExperiment(name, title, {"": _PAPER.with_fields(fields)}, starts, "lbfgs", few, many)
-            for name, (title, fields, starts) in variants.items()
-        ),
-        PaperExperiment(
-            "adam",
-            "Appendix E.4: Adam from uninformed starts at alpha = 2, d = 100",
-            {"": _PAPER},
-            ("uninformed",),
-            "adam",
-            quick=Size((2.0,), (100,), 16, {"test_samples": 0}),
-            full=Size((2.0,), (100,), 400),
-        ),
-        # with a second column training leaves a semantic or positional solution for the mixed one
-        PaperExperiment(
-            "agreement-rank2",
-            "Theory against L-BFGS for a student of rank 2 at alpha = 2, with the correction in d",
-            {"": _PAPER.with_fields({"student.rank": 2})},
-            ("mixed",),
-            "lbfgs",
-            quick=Size((2.0,), (200, 350, 600), 24, {"test_samples": 0}),
-            full=Size((2.0,), (500, 1000, 2000), 24),
-        ),
-        # without a ridge the positional state has no replica-symmetric fixed point here
-        PaperExperiment(
-            "agreement-lasso",
-            "Theory against proximal gradients for a lasso at alpha = 2, with the correction in d",
-            {"": _PAPER.with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.006})},
-            ("semantic",),
-            "fista",
-            quick=Size((2.0,), (200, 350, 600), 24, {"test_samples": 0}),
-            full=Size((2.0,), (500, 1000, 2000), 24),
-        ),
-        PaperExperiment(
-            "agreement",
-            "Theory against L-BFGS or proximal gradients at alpha = 2, with the correction in d",
-            {
-                "tied": _PAPER,
-                "untied": _PAPER.with_fields({"student.tied": False}),
-                "mixture": _PAPER.with_fields(_SHARED_CLUSTERS),
-                "anisotropic": _PAPER.with_fields({"tokens.sigma": None, "tokens.spectrum": _LEVELS}),
-                "elastic-net": _PAPER.with_fields(
-                    {"regularizer.kind": "elastic-net", "regularizer.strength": 0.002, "regularizer.ridge": 0.01}
-                ),
-            },
-            _BOTH,
-            "lbfgs",
-            quick=Size((2.0,), (200, 350, 600), 24, {"test_samples": 0}),
-            full=Size((2.0,), (500, 1000, 2000), 24),
-        ),
-    ]
-    return {one.name: one for one in found}
-
-
-EXPERIMENTS: dict[str, PaperExperiment] = _experiments()
-"""The experiments by name."""
 
 
 def run_experiment(
@@ -241,32 +83,19 @@ def run_experiment(
     Raises
     ------
     ProblemError
-        Unknown name or size.
+        Unknown name or size, or an override that cannot be used.
+    DatasetError
+        A file exists and `force` is false, or cannot be written.
     """
-    if name not in EXPERIMENTS:
-        raise ProblemError("experiment", f'experiment must be one of {", ".join(EXPERIMENTS)}, not "{name}".')
-    if size not in ("quick", "full"):
-        raise ProblemError("size", f'size must be quick or full, not "{size}".')
-    experiment = EXPERIMENTS[name]
-    plan: Size = getattr(experiment, size)
-    changed = dict(overrides or {})
-    plan = replace(
-        plan,
-        dimensions=tuple(changed.pop("dimension", plan.dimensions)),
-        seeds=changed.pop("seeds", plan.seeds),
-        alphas=tuple(changed.pop("alpha", plan.alphas)),
-        options={**plan.options, **changed},
-    )
-    optimizer = plan.options.pop("optimizer", experiment.optimizer)
+    experiment, plan = planned(name, size, seed=seed, overrides=overrides)
+    folder = check_results(experiment, folder, force)
     folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, Comparison | xr.Dataset] = {}
     for label, problem in experiment.problems.items():
-        stem = f"{name}-{label}" if label else name
-        files = {kind: folder / f"{stem}{kind}" for kind in ("-theory.nc", "-runs.nc", ".png", ".txt")}
-        for path in files.values():
-            check_output(path, force)
+        stem = experiment.stem(label)
+        files = result_files(folder, stem)
         checkpoint = folder / f"{stem}.checkpoint"
-        part = _Part(experiment, plan, problem, optimizer, seed, checkpoint, progress)
+        part = _Part(experiment, plan, problem, seed, checkpoint, progress)
         # runs first: they are what can be refused, and what an interruption keeps
         runs = part.runs()
         theory = part.theory()
@@ -290,14 +119,13 @@ class _Part:
     experiment: PaperExperiment
     plan: Size
     problem: Problem
-    optimizer: str
     seed: int
     checkpoint: Path
     progress: bool
 
     def theory(self) -> xr.Dataset:
         """The branches that belong to the starts, and for uninformed ones both informed branches."""
-        starts = _BOTH if self.experiment.starts == ("uninformed",) else self.experiment.starts
+        starts = BOTH if self.experiment.starts == ("uninformed",) else self.experiment.starts
         grid: dict[str, Any] = {"alpha": self.plan.alphas, "branches": starts, "progress": self.progress}
         if self.plan.omegas:
             # as the phase diagram: many points, less exact ones
@@ -328,14 +156,13 @@ class _Part:
         return whole.transpose("start", "dimension", "omega", "alpha", "seed", ...)
 
     def _simulate(self, problem: Problem, checkpoint: Path) -> xr.Dataset:
-        sparse = problem.regularizer.kind != "ridge"
         return simulate(
             problem,
             self.plan.alphas,
             self.experiment.starts,
             self.plan.dimensions,
             self.plan.seeds,
-            "fista" if sparse and self.optimizer == "lbfgs" else self.optimizer,
+            self.experiment.optimizer_for(problem),
             seed=self.seed,
             checkpoint=checkpoint,
             progress=self.progress,
@@ -397,7 +224,7 @@ def _basin_text(theory: xr.Dataset, runs: xr.Dataset) -> str:
         lines.append(f"  {name:<10}  {share:.3f} +- {error:.3f}")
     losses = runs["training_loss"].to_numpy().ravel()
     lines.append(f"training loss of the runs: {losses.mean():.6f} +- {losses.std(ddof=1) / math.sqrt(count):.6f}")
-    for branch in _BOTH:
+    for branch in BOTH:
         lines.append(f"training loss of theory, {branch}: {theory['training_loss'].sel(branch=branch).item():.6f}")
     return "\n".join(lines)
 
@@ -437,7 +264,7 @@ def published_table(name: str, runs: xr.Dataset, width: int | None = None) -> st
         Empty if there are no such rows.
     """
     table = read_reference(name)
-    count = {"fig7_scaling": _RUNS_OF_FIG7, "fig2_gradient_descent": _RUNS_OF_FIG2}[name]
+    count = {"fig7_scaling": RUNS_OF_FIG7, "fig2_gradient_descent": RUNS_OF_FIG2}[name]
     names = table.dtype.names or ()
     rows: list[tuple[str, ...]] = []
     for row in table:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnphase.arguments import shown
+from attnphase import arguments
 from attnphase.compiled import sample_kernels_for, tell_if_compiling
 from attnphase.dataset import (
     EXPERIMENT_VARIABLES,
@@ -27,31 +24,26 @@ from attnphase.dataset import (
     by_cluster,
     from_runs,
 )
-from attnphase.errors import ProblemError
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.device import device_of
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
+from attnphase.experiments.plan import Grid, Plan
 from attnphase.experiments.risk import Risk
+from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.starts import initial_weights
-from attnphase.experiments.training import Trained, TrainingSettings, train
+from attnphase.experiments.training import Trained, record_stride, train
 from attnphase.interruption import interruptions_deferred
 from attnphase.problem import Problem
 from attnphase.progress import progress_line
-from attnphase.solve import LARGEST_ALPHA
-from attnphase.starts import BRANCHES
 
 __all__ = ["simulate"]
 
 Array = NDArray[np.float64]
 
-GIVEN = "given"
-"""Name of a start that is an array."""
-
 _LARGEST_GROUP = 64  # runs that are trained as one tensor program
-_MOST_RUNS = 10**6  # in all; what is beyond is a slip of the keyboard
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -120,147 +112,44 @@ def simulate(
     ExperimentError
         The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
     """
-    if not isinstance(problem, Problem):
-        raise ProblemError("problem", f"problem must be an attnphase.Problem, not a {type(problem).__name__}.")
-    grid = _Grid.of(problem, alpha, start, dimension, seeds, seed)
-    settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory)
-    settings.check(problem)
-    _whole("test_samples", test_samples, 0)
-    if test_samples == 1:
-        raise ProblemError("test_samples", "test_samples must be 0, or at least 2 for a standard error.")
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ProblemError("dtype", f'dtype must be float64 or float32, not "{dtype}".')
-    if not (isinstance(checkpoint_interval, Real) and checkpoint_interval >= 0):
-        raise ProblemError(
-            "checkpoint_interval", f"checkpoint_interval must be a number of seconds, not {checkpoint_interval!r}."
-        )
-    with progress_line(progress, "generating the local problem"):
-        loss = LocalLoss(problem, True, device_of(device), _DTYPES[dtype])
-    task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": dtype}
-    task |= {"test_samples": test_samples, "device": loss.device.type}
-    kept = Checkpoint(None if checkpoint is None else Path(checkpoint), task, float(checkpoint_interval))
+    arguments.instance("problem", problem, Problem)
+    plan = Plan.of(
+        alpha,
+        start,
+        dimension,
+        seeds,
+        optimizer,
+        seed=seed,
+        steps=steps,
+        tolerance=tolerance,
+        learning_rate=learning_rate,
+        damping=damping,
+        trajectory=trajectory,
+        test_samples=test_samples,
+        device=device,
+        dtype=dtype,
+        checkpoint=checkpoint,
+        checkpoint_interval=checkpoint_interval,
+        progress=progress,
+    )
+    plan.check(problem)
+    grid, settings = plan.grid, plan.settings
+    with progress_line(plan.progress, "generating the local problem"):
+        loss = LocalLoss(problem, True, device_of(plan.device), _DTYPES[plan.dtype])
+    task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": plan.dtype}
+    task |= {"test_samples": plan.test_samples, "device": loss.device.type}
+    kept = Checkpoint(plan.checkpoint, task, plan.checkpoint_interval)
     if kept.load():
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=2)
-    experiment = _Experiment(grid, settings, loss, test_samples, kept)
+    experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept)
     experiment.plan()
-    with progress_line(progress, "drawing samples", grid.size) as line:
+    with progress_line(plan.progress, "drawing samples", grid.size) as line:
         if settings.optimizer == "gamp" and loss.device.type == "cpu":
             tell_if_compiling(problem, line.tell, finite=True)
             sample_kernels_for(problem)  # compiled once, here
         with interruptions_deferred() as interrupted:
             experiment.run(line.at, interrupted)
     return experiment.dataset()
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """What is run: every start, dimension and alpha for every seed."""
-
-    problem: Problem
-    starts: tuple[str, ...]
-    given: Array | None
-    dimensions: tuple[int, ...]
-    alphas: tuple[float, ...]
-    seeds: int
-    seed: int
-
-    @classmethod
-    def of(cls, problem: Problem, alpha: Any, start: Any, dimension: Any, seeds: Any, seed: Any) -> _Grid:
-        """From the arguments of `simulate`."""
-        given = None
-        if isinstance(start, str):
-            starts: tuple[str, ...] = (start,)
-        elif isinstance(start, list | tuple) and start and all(isinstance(name, str) for name in start):
-            starts = tuple(start)
-        else:
-            starts, given = (GIVEN,), _array(start)
-            if given.dtype.kind not in "fiu" or given.ndim < 2:
-                raise ProblemError(
-                    "start", f"start must be one of {', '.join(BRANCHES)}, several of them, or an array."
-                )
-        for name in starts:
-            if given is None and name not in BRANCHES:
-                raise ProblemError("start", f'start must be one of {", ".join(BRANCHES)}, not "{name}".')
-        alphas = _numbers("alpha", alpha)
-        dimensions = tuple(_whole("dimension", d, 2) for d in np.atleast_1d(np.asarray(dimension, dtype=object)))
-        seeds = _whole("seeds", seeds, 1)
-        size = len(starts) * len(dimensions) * len(alphas) * seeds
-        if size > _MOST_RUNS:
-            raise ProblemError(
-                "seeds",
-                f"{shown(size)} runs are asked for, seeds at every start, dimension and alpha, but there can be"
-                f" {_MOST_RUNS} at most: lower seeds, or take fewer values.",
-            )
-        for name, values in (("start", starts), ("alpha", alphas), ("dimension", dimensions)):
-            twice = [value for i, value in enumerate(values) if value in values[:i]]
-            if not values or twice:
-                what = f"has {twice[0]} twice: give it once" if twice else "must have at least one value"
-                raise ProblemError(name, f"{name} {what}.")
-        if given is not None and (len(dimensions) > 1 or given.shape[-2] not in dimensions):
-            raise ProblemError("start", "start is an array, which has one dimension: give that dimension alone.")
-        grid = cls(problem, starts, given, dimensions, alphas, seeds, _whole("seed", seed, 0))
-        for d in dimensions:
-            for a in alphas:
-                if grid.count(d, a) < 1:
-                    raise ProblemError("alpha", f"alpha = {a:g} at d = {d} gives no sample (n = alpha d, rounded).")
-        return grid
-
-    def count(self, dimension: int, alpha: float) -> int:
-        """Number n of samples."""
-        return round(alpha * dimension)
-
-    @property
-    def size(self) -> int:
-        """Number of runs."""
-        return len(self.starts) * len(self.dimensions) * len(self.alphas) * self.seeds
-
-    @property
-    def swept(self) -> dict[str, Sequence[Any]]:
-        """The dimensions of the result."""
-        return {
-            "start": self.starts,
-            "dimension": self.dimensions,
-            "alpha": self.alphas,
-            "seed": tuple(range(self.seeds)),
-        }
-
-    def task(self) -> dict[str, Any]:
-        """All of it as plain values, for a fingerprint."""
-        given = None if self.given is None else hashlib.sha256(self.given.tobytes()).hexdigest()
-        swept = {name: list(values) for name, values in self.swept.items() if name != "seed"}
-        return {**swept, "given": given, "seeds": self.seeds, "seed": self.seed}
-
-    def initial(self, instance: Instance, start: str) -> Tensor:
-        """Weights from which runs start."""
-        if self.given is None:
-            return initial_weights(instance, start)
-        whole = self.given
-        if whole.ndim == 3 and len(whole) == self.seeds:
-            whole = whole[list(instance.runs)]
-        return initial_weights(instance, whole)
-
-
-def _numbers(name: str, values: Any) -> tuple[float, ...]:
-    try:
-        numbers = tuple(float(v) for v in np.atleast_1d(np.asarray(values, dtype=float)))
-    except (TypeError, ValueError):
-        raise ProblemError(name, f"{name} must be a number or a sequence of numbers, not {values!r}.") from None
-    if not all(0 < v <= LARGEST_ALPHA for v in numbers):
-        raise ProblemError(name, f"{name} must be positive and at most {LARGEST_ALPHA:g}, not {values!r}.")
-    return numbers
-
-
-def _array(start: Any) -> NDArray[Any]:
-    try:
-        return np.asarray(start)
-    except ValueError:  # nested lists of different lengths
-        return np.empty(0, dtype=object)
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ProblemError(name, f"{name} must be a whole number of at least {least}, not {value!r}.")
-    return int(value)
 
 
 @dataclass(frozen=True)
@@ -281,7 +170,8 @@ class _Group:
 class _Experiment:
     """All groups of a grid, one after the other."""
 
-    grid: _Grid
+    problem: Problem
+    grid: Grid
     settings: TrainingSettings
     loss: LocalLoss
     test_samples: int
@@ -292,12 +182,12 @@ class _Experiment:
 
         A resumed experiment keeps the old plan: sums of rounded numbers may depend on what shares a batch.
         """
-        records = 1 + int(self.settings.steps or 0) // self.settings.record_stride if self.settings.trajectory else 0
-        check_results(self.grid.problem, self.grid.size, records, available_memory(torch.device("cpu")))
+        records = 1 + int(self.settings.steps or 0) // record_stride(self.settings) if self.settings.trajectory else 0
+        check_results(self.problem, self.grid.size, records, available_memory(torch.device("cpu")))
         free = available_memory(self.loss.device)
         for d in self.grid.dimensions:
             for a in self.grid.alphas:
-                count, problem = self.grid.count(d, a), self.grid.problem
+                count, problem = self.grid.count(d, a), self.problem
                 need = MemoryNeed.of(
                     problem, d, count, self.settings.optimizer, self.test_samples, self.loss.dtype.itemsize
                 )
@@ -327,7 +217,7 @@ class _Experiment:
                     todo = [g for g in groups if g.key(runs[0]) not in self.kept.finished]
                     if todo:
                         count = self.grid.count(d, a)
-                        instance = draw_instance(self.grid.problem, d, count, self.grid.seed, runs, self.loss)
+                        instance = draw_instance(self.problem, d, count, self.grid.seed, runs, self.loss)
                         for group in todo:
                             self._run_group(group, instance, report, interrupted)
 
@@ -357,7 +247,7 @@ class _Experiment:
             report(done, f"{place}: step {step}, R/d {loss:.6f}")
 
         report(base, place)
-        weights = self.grid.initial(instance, group.start)
+        weights = self._initial(instance, group.start)
         trained = train(instance, risk, weights, self.settings, resume=resume, keep=keep, on_step=on_step)
         for run, status, steps in zip(group.runs, trained.status, trained.steps, strict=True):
             if status == RunStatus.diverged:
@@ -372,6 +262,15 @@ class _Experiment:
         kept.write()
         if interrupted():
             raise KeyboardInterrupt
+
+    def _initial(self, instance: Instance, start: str) -> Tensor:
+        """Weights from which runs start."""
+        whole = self.grid.given
+        if whole is None:
+            return initial_weights(instance, start)
+        if whole.ndim == 3 and len(whole) == self.grid.seeds:
+            whole = whole[list(instance.runs)]
+        return initial_weights(instance, whole)
 
     def _measure(self, instance: Instance, risk: Risk, trained: Trained) -> list[dict[str, Any]]:
         """Every variable of the schema for every run."""
@@ -412,7 +311,7 @@ class _Experiment:
 
     def dataset(self) -> xr.Dataset:
         """All results, labelled."""
-        grid, problem = self.grid, self.grid.problem
+        grid, problem = self.grid, self.problem
         order = [
             self.kept.finished[_Group(start, d, a, ()).key(run)]
             for start in grid.starts
@@ -426,7 +325,7 @@ class _Experiment:
         if self.settings.trajectory:
             variables += TRAJECTORY_VARIABLES
             longest = max(len(values["trajectory_q"]) for values in order)
-            record = [i * self.settings.record_stride for i in range(longest)]
+            record = [i * record_stride(self.settings) for i in range(longest)]
         columns: dict[str, NDArray[Any]] = {}
         for variable in variables:
             for name in (variable.name, variable.stderr) if variable.has_stderr else (variable.name,):
@@ -439,7 +338,7 @@ class _Experiment:
 
     def _spread(self, name: str, values: Array, records: int) -> Array:
         """A run's variable over token and cluster; trajectories padded with NaN."""
-        problem = self.grid.problem
+        problem = self.problem
         if not name.startswith("trajectory_"):
             return by_cluster(problem, name, values)
         name = name.removeprefix("trajectory_")

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Geometry, Instance, Stream, generator
+from attnphase.experiments.plan import given_weights
 from attnphase.problem import Problem
-from attnphase.starts import BRANCHES, initial_overlaps
+from attnphase.settings import BRANCHES
+from attnphase.starts import initial_overlaps
 
 __all__ = ["UNINFORMED_SCALE", "initial_weights"]
 
@@ -61,11 +63,7 @@ def _given(instance: Instance, start: Any) -> Tensor:
     array = np.asarray(start)
     if array.dtype.kind not in "fiu":
         raise ExperimentError(f"start must be a name or an array of numbers, not a {type(start).__name__}.")
-    if array.shape not in (shape, (len(instance.runs), *shape)):
-        raise ExperimentError(f"start has shape {array.shape}, but must have {shape}, or {('runs', *shape)}.")
-    if not np.isfinite(array).all():
-        raise ExperimentError("start has an entry that is not a finite number.")
-    whole = np.broadcast_to(array, (len(instance.runs), *shape)).copy()
+    whole = given_weights(array, shape, len(instance.runs))
     return torch.as_tensor(whole, dtype=instance.loss.dtype, device=instance.loss.device)
 
 

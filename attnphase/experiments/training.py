@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -15,129 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.dataset import RunStatus
-from attnphase.errors import ProblemError
 from attnphase.experiments.data import Instance
 from attnphase.experiments.descent import Adam, Fista, GradientDescent, Lbfgs, Optimizer
 from attnphase.experiments.gamp import Gamp
 from attnphase.experiments.measure import overlaps_of
 from attnphase.experiments.risk import Risk
-from attnphase.problem import Problem
+from attnphase.experiments.settings import TrainingSettings
 
-__all__ = ["OPTIMIZERS", "Trained", "TrainingSettings", "train"]
+__all__ = ["Trained", "record_stride", "train"]
 
 Array = NDArray[np.float64]
 
-OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
-"""Names of the optimisers."""
-
-_STEPS = {"gd": 5000, "adam": 2500, "lbfgs": 2000, "fista": 5000, "gamp": 400}  # gd and adam: the paper's
-_RATES = {"gd": 0.15, "adam": 0.01, "fista": 0.15}
-_TOLERANCE = 1e-8
-_RATED, _TOLERANT = ("gd", "adam", "fista"), ("lbfgs", "fista", "gamp")
-_SMOOTH_ONLY = ("adam", "lbfgs")
 _SETTLED = 0.01  # relative change of the overlaps between two looks at which GAMP's count as settled
 _LOOK = 20  # steps between two looks at them
-
-
-@dataclass(frozen=True)
-class TrainingSettings:
-    """How runs are trained.
-
-    Attributes
-    ----------
-    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp"}
-        L-BFGS; full-batch gradient descent (proximal where the regulariser is not a ridge); Adam; accelerated proximal
-        gradient; generalised approximate message passing.
-    steps : int
-        Largest number of steps: 2000 (lbfgs), 5000 (gd, fista), 2500 (adam), 400 (gamp) by default.
-    tolerance : float or None
-        On ``|nabla R| / sqrt(d)``: 1e-8 by default for lbfgs, fista and gamp.  None, the default of gd and adam, makes
-        all the steps, as in the paper.
-    learning_rate : float or None
-        Of gd (.15 by default), adam (.01) and fista (the first step's, .15).
-    damping : float
-        Share of the old iterate that GAMP keeps.
-    trajectory : int
-        Steps between two records of the trajectory; 0 for none.
-    """
-
-    optimizer: str = "lbfgs"
-    steps: int | None = None
-    tolerance: float | None = None
-    learning_rate: float | None = None
-    damping: float | None = None
-    trajectory: int = 0
-
-    def __post_init__(self) -> None:
-        name = self.optimizer
-        if name not in OPTIMIZERS:
-            raise ProblemError("optimizer", f'optimizer must be one of {", ".join(OPTIMIZERS)}, not "{name}".')
-        for field_, value in (("steps", self.steps), ("trajectory", self.trajectory)):
-            least = 1 if field_ == "steps" else 0
-            whole = isinstance(value, Integral) and not isinstance(value, bool)
-            if not (value is None and field_ == "steps") and not (whole and int(value or 0) >= least):
-                raise ProblemError(field_, f"{field_} must be a whole number of at least {least}, not {value!r}.")
-        for field_, value in (("tolerance", self.tolerance), ("learning_rate", self.learning_rate)):
-            if value is not None and not (isinstance(value, Real) and 0 < value < math.inf):
-                raise ProblemError(field_, f"{field_} must be a positive number, not {value!r}.")
-        if self.damping is not None and not (isinstance(self.damping, Real) and 0 <= self.damping < 1):
-            raise ProblemError("damping", f"damping must lie between 0 and below 1, not {self.damping!r}.")
-        if self.learning_rate is not None and name not in _RATED:
-            raise ProblemError("learning_rate", f"learning_rate belongs to {', '.join(_RATED)}, not to {name}.")
-        if self.damping is not None and name != "gamp":
-            raise ProblemError("damping", f"damping belongs to gamp, not to {name}.")
-        defaults = {
-            "steps": _STEPS[name],
-            "tolerance": _TOLERANCE if name in _TOLERANT else None,
-            "learning_rate": _RATES.get(name),
-            "damping": 0.5 if name == "gamp" else None,
-        }
-        for field_, default in defaults.items():
-            if getattr(self, field_) is None:
-                object.__setattr__(self, field_, default)
-
-    def check(self, problem: Problem) -> None:
-        """Refuse a problem that the optimiser cannot train.
-
-        Raises
-        ------
-        ProblemError
-        """
-        if problem.loss.kind == "hinge":
-            raise ProblemError(
-                "loss.kind",
-                "loss.kind hinge has a kink, which the experiments' optimisers cannot handle; use logistic.",
-            )
-        if problem.regularizer.kind != "ridge" and self.optimizer in _SMOOTH_ONLY:
-            raise ProblemError(
-                "optimizer",
-                f"optimizer {self.optimizer} needs the ridge regulariser, but regularizer.kind is"
-                f" {problem.regularizer.kind}: use fista, gd or gamp.",
-            )
-
-    @property
-    def record_stride(self) -> int:
-        """Steps between two records; L-BFGS can be looked at between its calls only."""
-        stride = Lbfgs.stride if self.optimizer == "lbfgs" else 1
-        return -(-self.trajectory // stride) * stride
-
-    @property
-    def description(self) -> str:
-        """The optimiser with its settings, for a dataset's attribute ``rule``."""
-        given = {"steps": self.steps, "tolerance": self.tolerance, "learning_rate": self.learning_rate}
-        given["damping"] = self.damping
-        parts = [f"{name} {value:g}" for name, value in given.items() if value is not None]
-        return f"{self.optimizer} ({'; '.join(parts)})"
-
-    def start(self, instance: Instance, risk: Risk, weights: Tensor) -> Optimizer:
-        """The optimiser at its start."""
-        rate = self.learning_rate or math.nan
-        if self.optimizer == "gamp":
-            return Gamp(instance, risk, weights, self.damping or 0.0)
-        if self.optimizer == "lbfgs":
-            return Lbfgs(risk, weights, self.tolerance or 0.0)
-        kinds = {"gd": GradientDescent, "adam": Adam, "fista": Fista}
-        return kinds[self.optimizer](risk, weights, rate)
 
 
 @dataclass(eq=False)
@@ -190,6 +79,23 @@ class Trained:
         return cls(state["weights"].to(device), status, steps, settled, overlaps, trajectory)
 
 
+def record_stride(settings: TrainingSettings) -> int:
+    """Steps between two records; L-BFGS can be looked at between its calls only."""
+    stride = Lbfgs.stride if settings.optimizer == "lbfgs" else 1
+    return -(-settings.trajectory // stride) * stride
+
+
+def _started(settings: TrainingSettings, instance: Instance, risk: Risk, weights: Tensor) -> Optimizer:
+    """The optimiser at its start."""
+    rate = settings.learning_rate or math.nan
+    if settings.optimizer == "gamp":
+        return Gamp(instance, risk, weights, settings.damping or 0.0)
+    if settings.optimizer == "lbfgs":
+        return Lbfgs(risk, weights, settings.tolerance or 0.0)
+    kinds = {"gd": GradientDescent, "adam": Adam, "fista": Fista}
+    return kinds[settings.optimizer](risk, weights, rate)
+
+
 def train(
     instance: Instance,
     risk: Risk,
@@ -219,14 +125,14 @@ def train(
     on_step : callable, optional
         Called after every step with the steps made and the mean of R / d over the runs in work.
     """
-    optimizer = settings.start(instance, risk, weights)
+    optimizer = _started(settings, instance, risk, weights)
     runs, step = len(weights), 0
     trained = Trained(weights.clone(), np.full(runs, -1), np.zeros(runs, dtype=np.int64), np.zeros(runs, dtype=bool))
     if resume is not None:
         optimizer.restore(_moved(resume["optimizer"], weights.device))
         trained, step = Trained.restored(resume["trained"], weights.device), resume["step"]
     limit, stride = int(settings.steps or 0), optimizer.stride
-    every = settings.record_stride
+    every = record_stride(settings)
     while step < limit and (trained.status < 0).any():
         seen = optimizer.step()
         value, size = seen.value.double().cpu().numpy(), seen.stationarity.double().cpu().numpy()

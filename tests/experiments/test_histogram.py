@@ -28,6 +28,7 @@ from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import generator
 from attnphase.experiments.histogram.report import distances, histogram_dataset, histogram_text, variance_shares
+from attnphase.experiments.histogram.settings import MECHANISMS
 from attnphase.experiments.histogram.stages import (
     checkpoint_path,
     load_trained,
@@ -36,7 +37,6 @@ from attnphase.experiments.histogram.stages import (
 )
 from attnphase.experiments.histogram.task import HistogramSizes, Stream, counts, draw_sequences
 from attnphase.experiments.histogram.transformer import (
-    MECHANISMS,
     absorbed,
     attention,
     initial_parameters,
@@ -449,8 +449,8 @@ def test_a_full_disk_keeps_the_last_epoch(tmp_path, monkeypatch):
         (["--alphabet", "1"], "alphabet must be a whole number from 2 to 1000, not 1."),
         (["--hidden", "0"], "hidden must be a whole number from 1 to 1000000000, not 0."),
         (["--sequences", "1"], "sequences must be a whole number from 2 to 1000000000, not 1."),
-        (["--training-share", "1.0"], "training_share must lie between 0 and 1, not 1.0."),
-        (["--training-share", "nan"], "training_share must lie between 0 and 1, not nan."),
+        (["--training-share", "1.0"], "training_share must be a number between 0 and 1, not 1.0."),
+        (["--training-share", "nan"], "training_share must be a number between 0 and 1, not nan."),
         (["--training-share", "0.999", "--sequences", "10"], "leaves none to train on or none to test."),
         (["--batch", "0"], "batch must be a whole number from 1 to 1000000000, not 0."),
         (["--runs", "0"], "runs must be a whole number from 1 to 1000000000, not 0."),

@@ -204,12 +204,12 @@ def test_an_interruption_keeps_what_was_computed(tmp_path, number, optimizer):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"alpha": 0.0}, "alpha must be positive and at most 1e+06, not 0.0."),
-        ({"alpha": "two"}, "alpha must be a number or a sequence of numbers, not 'two'."),
+        ({"alpha": 0.0}, "alpha must be a positive number up to 1e+06, or a list of them, not 0.0."),
+        ({"alpha": "two"}, "alpha must be a positive number up to 1e+06, or a list of them, not 'two'."),
         ({"alpha": 0.001}, "alpha = 0.001 at d = 30 gives no sample (n = alpha d, rounded)."),
-        ({"alpha": [1.0, 1.0]}, "alpha has 1.0 twice: give it once."),
-        ({"alpha": 1e308}, "alpha must be positive and at most 1e+06, not 1e+308."),
-        ({"dimension": []}, "dimension must have at least one value."),
+        ({"alpha": [1.0, 1.0]}, "alpha has 1.0 twice: give every value once."),
+        ({"alpha": 1e308}, "alpha must be a positive number up to 1e+06, or a list of them, not 1e+308."),
+        ({"dimension": []}, "dimension must hold at least one value."),
         (
             {"start": [[1.0], [1.0, 2.0]]},
             "start must be one of semantic, positional, uninformed, mixed, several of them, or an array.",
@@ -220,7 +220,7 @@ def test_an_interruption_keeps_what_was_computed(tmp_path, number, optimizer):
         ({"seeds": 0}, "seeds must be a whole number of at least 1, not 0."),
         ({"seed": -1}, "seed must be a whole number of at least 0, not -1."),
         ({"test_samples": 1}, "test_samples must be 0, or at least 2 for a standard error."),
-        ({"dtype": "half"}, 'dtype must be float64 or float32, not "half".'),
+        ({"dtype": "half"}, 'dtype must be one of float64, float32, not "half".'),
         ({"start": np.zeros((31, 1))}, "start is an array, which has one dimension: give that dimension alone."),
     ],
 )

@@ -16,9 +16,10 @@ from attnphase.experiments.data import Instance, draw_geometry, draw_instance, g
 from attnphase.experiments.gamp import Gamp
 from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.risk import Risk
+from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.simulate import simulate
 from attnphase.experiments.starts import initial_weights
-from attnphase.experiments.training import TrainingSettings, train
+from attnphase.experiments.training import train
 from attnphase.overlaps import Overlaps
 from attnphase.problem import Problem
 from attnphase.tracking import iterates
@@ -246,10 +247,10 @@ def test_state_evolution_tracks_gamp(fields, shares):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"optimizer": "sgd"}, 'optimizer must be one of gd, adam, lbfgs, fista, gamp, not "sgd".'),
+        ({"optimizer": "sgd"}, 'optimizer must be one of gd, adam, lbfgs, fista, gamp, not "sgd": did you mean "gd"?'),
         ({"steps": 0}, "steps must be a whole number of at least 1, not 0."),
         ({"tolerance": -1.0}, "tolerance must be a positive number, not -1.0."),
-        ({"damping": 1.0, "optimizer": "gamp"}, "damping must lie between 0 and below 1, not 1.0."),
+        ({"damping": 1.0, "optimizer": "gamp"}, "damping must be a number from 0 to below 1, not 1.0."),
         ({"damping": 0.5}, "damping belongs to gamp, not to lbfgs."),
         ({"learning_rate": 0.1}, "learning_rate belongs to gd, adam, fista, not to lbfgs."),
         ({"trajectory": -2}, "trajectory must be a whole number of at least 0, not -2."),

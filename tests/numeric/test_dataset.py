@@ -30,7 +30,6 @@ from attnphase.errors import DatasetError
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 from attnphase.solve import BranchPoint
-from attnphase.starts import BRANCHES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROBLEM = Problem().with_fields({"student.rank": 2, "teacher.rank": 3, "tokens.length": 4})
@@ -354,7 +353,3 @@ def test_the_page_has_the_tables_of_the_code():
     updated = runpy.run_path(str(DOCS / "update_schema.py"))["updated"]
     page = (DOCS / "schema.md").read_text(encoding="utf-8")
     assert page == updated(page), "run python docs/update_schema.py"
-
-
-def test_the_branches_are_those_of_the_solver():
-    assert dataset._BRANCHES == BRANCHES

@@ -190,13 +190,13 @@ NUMBERS = [
     ("teacher.causal", [1, "yes"], "true or false"),
     ("student.causal", [0], "true or false"),
     ("positions.kind", ["round", 3], '"opposite", "gram", "spectrum" or "none"'),
-    ("positions.teacher", [3, "x", [0.1, 0.2]], "a table of finite numbers, a row for each token"),
+    ("positions.teacher", [3, "x", [0.1, 0.2]], "a table of numbers from -1e24 to 1e24, a row for each token"),
     ("integration.rule", ["simpson", 3], '"auto", "gauss-hermite", "sobol" or "published"'),
     ("tokens.kind", ["mixtures", "gausian", 1], '"gaussian" or "mixture"'),
     ("tokens.clusters", [3, "x", [3], [[3]]], "a list of tables, each with sigma and mean"),
     ("tokens.law", [3, "same", [0.5, 0.5]], "a table with a kind"),
-    ("tokens.mean_positions", [3, [1.0]], "a table of finite numbers"),
-    ("tokens.mean_teacher", [3, [1.0], [[math.nan]]], "a table of finite numbers"),
+    ("tokens.mean_positions", [3, [1.0]], "a table of numbers from -1e24 to 1e24"),
+    ("tokens.mean_teacher", [3, [1.0], [[math.nan]]], "a table of numbers from -1e24 to 1e24"),
     ("regularizer.kind", ["lassso", 1], '"ridge", "lasso", "elastic-net", "group-lasso", "expression" or "prox"'),
     ("regularizer.ridge", [-0.1, math.inf, "x", True], "a number from 0 to 1e8"),
     ("regularizer.expression", [3, ""], "a formula in one weight w"),
@@ -204,7 +204,7 @@ NUMBERS = [
     ("loss.kind", ["squared", 3], '"attention", "values", "square", "logistic", "hinge" or "expression"'),
     ("loss.width", [0, 9, 1.5, True], "a whole number from 1 to 8"),
     ("loss.expression", [3, ""], "a formula in the local fields"),
-    ("teacher.mixing", [3, "x", [1, 2], {"a": 1}], "a square table of finite numbers"),
+    ("teacher.mixing", [3, "x", [1, 2], {"a": 1}], "a square table of numbers from -1e24 to 1e24"),
 ]
 
 
@@ -1035,7 +1035,7 @@ def test_files_that_cannot_be_read(tmp_path):
     error = refusal(load_problem, latin)
     assert error.field == str(latin)
     assert "not text in UTF-8 (byte 2)" in str(error)
-    assert "cannot be read" in str(refusal(load_problem, "a\0b"))
+    assert "must be the path of a file" in str(refusal(load_problem, "a\0b"))
 
 
 def test_files_with_bad_contents(tmp_path):

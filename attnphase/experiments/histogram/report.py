@@ -19,9 +19,10 @@ from torch import Tensor
 from attnphase.dataset import HISTOGRAM_ENTRIES, HISTOGRAM_STAGES, RunStatus, from_histogram
 from attnphase.errors import ProblemError
 from attnphase.experiments.data import generator
+from attnphase.experiments.histogram.settings import HistogramSizes
 from attnphase.experiments.histogram.stages import BETAS, Trained, check_same, load_trained
 from attnphase.experiments.histogram.steps import test_errors
-from attnphase.experiments.histogram.task import HistogramSizes, Stream, draw_sequences
+from attnphase.experiments.histogram.task import Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import Parameters, attention
 from attnphase.text import Table, wrapped
 

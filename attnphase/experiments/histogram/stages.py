@@ -7,21 +7,26 @@ import time
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from attnphase.errors import ExperimentError, ProblemError
+from attnphase.errors import ExperimentError
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.device import device_of
-from attnphase.experiments.histogram.steps import TESTED_AT_ONCE, batches, step, test_errors
-from attnphase.experiments.histogram.task import HistogramSizes, Stream, draw_sequences
-from attnphase.experiments.histogram.transformer import (
+from attnphase.experiments.histogram.settings import (
     MECHANISMS,
+    FrozenPlan,
+    HistogramSizes,
+    UnfrozenPlan,
+    checkpoint_path,
+    present_checkpoints,
+)
+from attnphase.experiments.histogram.steps import TESTED_AT_ONCE, batches, step, test_errors
+from attnphase.experiments.histogram.task import Stream, draw_sequences
+from attnphase.experiments.histogram.transformer import (
     Parameters,
     absorbed,
     initial_parameters,
@@ -31,7 +36,7 @@ from attnphase.experiments.memory import available_memory
 from attnphase.interruption import interruptions_deferred
 from attnphase.progress import progress_line
 
-__all__ = ["BETAS", "Trained", "check_same", "checkpoint_path", "load_trained", "train_histogram", "unfreeze_histogram"]
+__all__ = ["BETAS", "Trained", "check_same", "load_trained", "train_histogram", "unfreeze_histogram"]
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
 BETAS = (0.9, 0.98)
@@ -123,32 +128,34 @@ def train_histogram(
         A checkpoint is damaged or belongs to other settings, the runs do not fit into memory, or there is no such
         device.
     """
-    mechanisms = _mechanisms(mechanism)
-    sizes = HistogramSizes() if sizes is None else sizes
-    if not isinstance(sizes, HistogramSizes):
-        raise ProblemError("sizes", f"sizes must be HistogramSizes, not a {type(sizes).__name__}.")
-    runs, epochs, batch = _whole("runs", runs, 1), _whole("epochs", epochs, 1), _whole("batch", batch, 1)
-    seed = _whole("seed", seed, 0, 2**63 - 1)
-    learning_rate = _number("learning_rate", learning_rate, "positive")
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ProblemError("dtype", f"dtype must be float32 or float64, not {dtype!r}.")
-    place = device_of(device)
-    _check_memory(sizes, runs, batch, place)
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise ExperimentError(f"{folder}: this is not a folder; name another.")
-    folder.mkdir(parents=True, exist_ok=True)
+    plan = FrozenPlan.of(
+        folder,
+        mechanism,
+        runs,
+        epochs,
+        seed,
+        sizes=sizes,
+        batch=batch,
+        learning_rate=learning_rate,
+        device=device,
+        dtype=dtype,
+        progress=progress,
+    )
+    place = device_of(plan.device)
+    _check_memory(plan.sizes, plan.runs, plan.batch, place)
+    mechanisms, epochs = plan.mechanisms, plan.epochs
+    plan.folder.mkdir(parents=True, exist_ok=True)
     kept: dict[str, Checkpoint] = {}
     for name in mechanisms:
-        task = {"mechanism": name, "runs": runs, "seed": seed, **asdict(sizes)}
-        task |= {"batch": batch, "learning_rate": learning_rate, "dtype": dtype}
-        kept[name] = Checkpoint(checkpoint_path(folder, name), task)
+        task = {"mechanism": name, "runs": plan.runs, "seed": plan.seed, **asdict(plan.sizes)}
+        task |= {"batch": plan.batch, "learning_rate": plan.learning_rate, "dtype": plan.dtype}
+        kept[name] = Checkpoint(checkpoint_path(plan.folder, name), task)
         kept[name].load()
         _check_epochs(kept[name], epochs)
         for other in set(MECHANISMS) - set(mechanisms):
-            if checkpoint_path(folder, other).exists():
-                check_same(folder, Checkpoint.read(checkpoint_path(folder, other)).task, task)
-    with progress_line(progress, "drawing sequences", epochs * len(mechanisms)) as line:
+            if checkpoint_path(plan.folder, other).exists():
+                check_same(plan.folder, Checkpoint.read(checkpoint_path(plan.folder, other)).task, task)
+    with progress_line(plan.progress, "drawing sequences", epochs * len(mechanisms)) as line:
         for i, name in enumerate(mechanisms):
             frozen = kept[name].finished.get("frozen")
             if frozen is None or frozen["epoch"] < epochs:
@@ -195,13 +202,19 @@ def unfreeze_histogram(
     ExperimentError
         There is nothing to unfreeze, or training has not ended; a checkpoint is damaged; no such device.
     """
-    names = _mechanisms(mechanism)
-    epochs = _whole("epochs", epochs, 1)
-    noise = _number("noise", noise, "finite, not negative")
-    learning_rate = _number("learning_rate", learning_rate, "positive")
-    place = device_of(device)
-    settings = {"epochs": epochs, "noise": noise, "learning_rate": learning_rate}
-    kept = {name: Checkpoint.read(path) for name, path in _present(Path(folder), names).items()}
+    plan = UnfrozenPlan.of(
+        folder,
+        mechanism,
+        epochs,
+        noise=noise,
+        learning_rate=learning_rate,
+        device=device,
+        force=force,
+        progress=progress,
+    )
+    place, epochs = device_of(plan.device), plan.epochs
+    settings = {"epochs": epochs, "noise": plan.noise, "learning_rate": plan.learning_rate}
+    kept = {name: Checkpoint.read(path) for name, path in plan.checkpoints.items()}
     for name, one in kept.items():
         _sizes(one, name)
         if "frozen" not in one.finished or (one.running and one.running["stage"] == "frozen"):
@@ -210,7 +223,7 @@ def unfreeze_histogram(
         if state is None:
             continue
         other = next((key for key in ("noise", "learning_rate") if state["settings"][key] != settings[key]), None)
-        if force and (other or epochs < state["epoch"]):
+        if plan.force and (other or epochs < state["epoch"]):
             one.running = None
             one.finished.pop("unfrozen", None)
         elif other:
@@ -223,7 +236,7 @@ def unfreeze_histogram(
                 f"{one.path}: {state['epoch']} epochs were made already, more than the {epochs} asked for; use --force"
                 " (force=True) to unfreeze the runs anew."
             )
-    with progress_line(progress, "drawing sequences", epochs * len(kept)) as line:
+    with progress_line(plan.progress, "drawing sequences", epochs * len(kept)) as line:
         for i, (name, one) in enumerate(kept.items()):
             unfrozen = one.finished.get("unfrozen")
             if unfrozen is None or unfrozen["epoch"] < epochs:
@@ -242,7 +255,7 @@ def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:
     """
     trained: list[Trained] = []
     unfinished: list[Path] = []
-    for name, path in _present(Path(folder), MECHANISMS).items():
+    for name, path in present_checkpoints(folder, MECHANISMS).items():
         kept = Checkpoint.read(path)
         sizes = _sizes(kept, name)
         if "frozen" not in kept.finished:
@@ -259,11 +272,6 @@ def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:
     for path in unfinished:
         warnings.warn(f"{path}: training has not ended; these runs are left out.", stacklevel=2)
     return trained
-
-
-def checkpoint_path(folder: Path, mechanism: str) -> Path:
-    """Where the runs of a mechanism are kept."""
-    return folder / f"{mechanism}.checkpoint"
 
 
 @dataclass(eq=False)
@@ -404,20 +412,6 @@ def _sizes(kept: Checkpoint, mechanism: str) -> HistogramSizes:
     return HistogramSizes(**{name: kept.task[name] for name in names})
 
 
-def _present(folder: Path, mechanisms: tuple[str, ...]) -> dict[str, Path]:
-    """Checkpoints of some mechanisms; one that was asked for alone must be there."""
-    if not folder.is_dir():
-        raise ExperimentError(f"{folder}: there is no such folder; name that of attnphase histogram train.")
-    paths = {name: checkpoint_path(folder, name) for name in mechanisms}
-    there = {name: path for name, path in paths.items() if path.exists()}
-    if not there:
-        raise ExperimentError(
-            f"{folder}: there are no {' or '.join(mechanisms)} runs here; train them first, with attnphase histogram"
-            " train."
-        )
-    return there
-
-
 def _state(kept: Checkpoint, stage: str) -> dict[str, Any] | None:
     """Where a stage is: its epochs in work, or what is finished of it."""
     if kept.running is not None and kept.running["stage"] == stage:
@@ -449,29 +443,3 @@ def _check_memory(sizes: HistogramSizes, runs: int, batch: int, device: torch.de
             f"{runs} runs of {sizes.sequences} sequences need about {need / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB"
             f" are free, of which {_SHARE:.0%} are used; lower runs, sequences, batch or the sizes of the model."
         )
-
-
-def _mechanisms(mechanism: str) -> tuple[str, ...]:
-    if mechanism == "both":
-        return MECHANISMS
-    if mechanism not in MECHANISMS:
-        raise ProblemError("mechanism", f'mechanism must be positional, semantic or both, not "{mechanism}".')
-    return (mechanism,)
-
-
-def _whole(name: str, value: Any, least: int, most: int = 10**9) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
-        raise ProblemError(name, f"{name} must be a whole number from {least} to {most}, not {value!r}.")
-    return int(value)
-
-
-def _number(name: str, value: Any, what: str) -> float:
-    """A number that is positive, or at least "not negative"."""
-    known = isinstance(value, Real) and not isinstance(value, bool)
-    try:
-        number = float(value) if known else np.nan
-    except OverflowError:
-        number = np.nan
-    if not (np.isfinite(number) and (number > 0 or (what != "positive" and number == 0))):
-        raise ProblemError(name, f"{name} must be a {what} number, not {value!r}.")
-    return number

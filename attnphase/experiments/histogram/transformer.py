@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, one_hot, pad
 
 from attnphase.experiments.data import generator
-from attnphase.experiments.histogram.task import HistogramSizes, Stream
+from attnphase.experiments.histogram.settings import HistogramSizes
+from attnphase.experiments.histogram.task import Stream
 
-__all__ = ["MECHANISMS", "Parameters", "absorbed", "attention", "initial_parameters", "logits", "with_noise"]
+__all__ = ["Parameters", "absorbed", "attention", "initial_parameters", "logits", "with_noise"]
 
 Parameters = dict[str, Tensor]
 """Weights by name, each (R, ...): run by run.
@@ -26,9 +27,6 @@ Parameters = dict[str, Tensor]
 right; ``gain`` and ``shift`` (m) of the layer norm; ``hidden_weight`` (m, h), ``hidden_bias`` (h), ``output_weight``
 (h, L + 1), ``output_bias`` (L + 1).
 """
-
-MECHANISMS = ("positional", "semantic")
-"""What the query and key matrices see of an embedding in the two frozen forms."""
 
 _NOISY = ("semantic_embedding", "positional_embedding", "query", "key")
 

@@ -1,0 +1,240 @@
+"""What an experiment is asked to do, checked without torch, so that a wrong argument is refused at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase import arguments
+from attnphase.errors import ExperimentError, ProblemError
+from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
+from attnphase.problem import Problem
+from attnphase.settings import BRANCHES, sample_complexities
+from attnphase.starts import initial_overlaps
+
+__all__ = ["GIVEN", "Grid", "Plan", "given_weights"]
+
+Array = NDArray[np.float64]
+
+_MOST_RUNS = 10**6  # in all; what is beyond is a slip of the keyboard
+
+GIVEN = "given"
+"""Name of a start that is an array."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """What is run: every start, dimension and alpha for every seed.
+
+    Attributes
+    ----------
+    starts : tuple of str
+        Of `BRANCHES`, or `GIVEN` alone.
+    given : (d, r) or (seeds, d, r) array, or None
+    dimensions : tuple of int
+    alphas : tuple of float
+    seeds : int
+        Runs at every place.
+    seed : int
+        From which all random numbers follow.
+    """
+
+    starts: tuple[str, ...]
+    given: Array | None
+    dimensions: tuple[int, ...]
+    alphas: tuple[float, ...]
+    seeds: int
+    seed: int
+
+    @classmethod
+    def of(cls, alpha: Any, start: Any, dimension: Any, seeds: Any, seed: Any) -> Grid:
+        """From the arguments of `simulate`.
+
+        Raises
+        ------
+        ProblemError
+            One is wrong.
+        """
+        starts, given = _starts(start)
+        alphas = sample_complexities("alpha", alpha)
+        dimensions = arguments.wholes("dimension", dimension, 2)
+        seeds, seed = arguments.whole("seeds", seeds, 1), arguments.whole("seed", seed, 0)
+        grid = cls(starts, given, dimensions, alphas, seeds, seed)
+        if grid.size > _MOST_RUNS:
+            raise ProblemError(
+                "seeds",
+                f"{arguments.shown(grid.size)} runs are asked for, seeds at every start, dimension and alpha, but there"
+                f" can be {_MOST_RUNS} at most: lower seeds, or take fewer values.",
+            )
+        if given is not None and (len(dimensions) > 1 or given.shape[-2] not in dimensions):
+            raise ProblemError("start", "start is an array, which has one dimension: give that dimension alone.")
+        for d in dimensions:
+            for a in alphas:
+                if grid.count(d, a) < 1:
+                    raise ProblemError("alpha", f"alpha = {a:g} at d = {d} gives no sample (n = alpha d, rounded).")
+        return grid
+
+    def check(self, problem: Problem) -> None:
+        """Refuse starts that a problem cannot have.
+
+        Raises
+        ------
+        ProblemError
+            There is no such branch.
+        ExperimentError
+            The start is an array of the wrong shape, or holds something that is not a finite number.
+        """
+        if self.given is not None:
+            given_weights(self.given, (self.given.shape[-2], problem.columns), self.seeds)
+        for name in self.starts if self.given is None else ():
+            initial_overlaps(problem, name)
+
+    def count(self, dimension: int, alpha: float) -> int:
+        """Number n of samples."""
+        return round(alpha * dimension)
+
+    @property
+    def size(self) -> int:
+        """Number of runs."""
+        return len(self.starts) * len(self.dimensions) * len(self.alphas) * self.seeds
+
+    @property
+    def swept(self) -> dict[str, Sequence[Any]]:
+        """The dimensions of the result."""
+        return {
+            "start": self.starts,
+            "dimension": self.dimensions,
+            "alpha": self.alphas,
+            "seed": tuple(range(self.seeds)),
+        }
+
+    def task(self) -> dict[str, Any]:
+        """All of it as plain values, for a fingerprint."""
+        given = None if self.given is None else hashlib.sha256(self.given.tobytes()).hexdigest()
+        swept = {name: list(values) for name, values in self.swept.items() if name != "seed"}
+        return {**swept, "given": given, "seeds": self.seeds, "seed": self.seed}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All arguments of `simulate` but the problem, checked; see there.
+
+    Attributes
+    ----------
+    grid : Grid
+    settings : TrainingSettings
+    test_samples : int
+    device, dtype : str
+    checkpoint : Path or None
+    checkpoint_interval : float
+    progress : bool
+    """
+
+    grid: Grid
+    settings: TrainingSettings
+    test_samples: int
+    device: str
+    dtype: str
+    checkpoint: Path | None
+    checkpoint_interval: float
+    progress: bool
+
+    @classmethod
+    def of(
+        cls,
+        alpha: Any,
+        start: Any = "semantic",
+        dimension: Any = 1000,
+        seeds: int = 8,
+        optimizer: str = "lbfgs",
+        *,
+        seed: int = 0,
+        steps: int | None = None,
+        tolerance: float | None = None,
+        learning_rate: float | None = None,
+        damping: float | None = None,
+        trajectory: int = 0,
+        test_samples: int = 1000,
+        device: str = "cpu",
+        dtype: str = "float64",
+        checkpoint: str | os.PathLike[str] | None = None,
+        checkpoint_interval: float = 30.0,
+        progress: bool = False,
+    ) -> Plan:
+        """From the arguments of `simulate`.
+
+        Raises
+        ------
+        ProblemError
+            One is wrong.
+        """
+        settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory)
+        samples = arguments.whole("test_samples", test_samples, 0)
+        if samples == 1:
+            raise ProblemError("test_samples", "test_samples must be 0, or at least 2 for a standard error.")
+        return cls(
+            grid=Grid.of(alpha, start, dimension, seeds, seed),
+            settings=settings,
+            test_samples=samples,
+            device=device_name(device),
+            dtype=arguments.word("dtype", dtype, DTYPES),
+            checkpoint=None if checkpoint is None else arguments.path("checkpoint", checkpoint),
+            checkpoint_interval=arguments.number(
+                "checkpoint_interval", checkpoint_interval, lambda x: x >= 0, "a number of seconds"
+            ),
+            progress=arguments.flag("progress", progress),
+        )
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem that cannot be trained like this.
+
+        Raises
+        ------
+        ProblemError
+            It does not allow the optimiser or a start.
+        ExperimentError
+            The start is an array that does not fit.
+        """
+        arguments.instance("problem", problem, Problem)
+        self.grid.check(problem)
+        self.settings.check(problem)
+
+
+def _starts(start: Any) -> tuple[tuple[str, ...], Array | None]:
+    """Names of starts, or that of an array with the array."""
+    listed = isinstance(start, Sequence) or getattr(start, "ndim", None) == 1
+    if isinstance(start, str) or (listed and len(start) and all(isinstance(name, str) for name in start)):
+        return arguments.words("start", start, BRANCHES), None
+    try:
+        array = np.asarray(start)
+    except (ValueError, TypeError, RuntimeError):  # nested lists of different lengths, what is on another device
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "fiu" or array.ndim not in (2, 3):
+        raise ProblemError("start", f"start must be one of {', '.join(BRANCHES)}, several of them, or an array.")
+    return (GIVEN,), array
+
+
+def given_weights(array: NDArray[Any], shape: tuple[int, int], runs: int) -> Array:
+    """Weights that are given for all runs, (d, r), or for each, as those of each.
+
+    Returns
+    -------
+    (runs, d, r) array
+
+    Raises
+    ------
+    ExperimentError
+        The shape is another, or an entry is not a finite number.
+    """
+    if array.shape not in (shape, (runs, *shape)):
+        raise ExperimentError(f"start has shape {array.shape}, but must have {shape}, or {('runs', *shape)}.")
+    if not np.isfinite(array).all():
+        raise ExperimentError("start has an entry that is not a finite number.")
+    return np.broadcast_to(array, (runs, *shape)).copy()

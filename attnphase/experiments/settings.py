@@ -1,0 +1,123 @@
+"""How runs are trained, and on what device: names and numbers, checked without torch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from attnphase import arguments
+from attnphase.errors import ProblemError
+from attnphase.problem import Problem
+from attnphase.settings import OPTIMIZERS
+
+__all__ = ["DTYPES", "TrainingSettings", "device_name"]
+
+DTYPES = ("float64", "float32")
+"""Of the numbers of an experiment."""
+
+_STEPS = {"gd": 5000, "adam": 2500, "lbfgs": 2000, "fista": 5000, "gamp": 400}  # gd and adam: the paper's
+_RATES = {"gd": 0.15, "adam": 0.01, "fista": 0.15}
+_TOLERANCE = 1e-8
+_RATED, _TOLERANT = ("gd", "adam", "fista"), ("lbfgs", "fista", "gamp")
+_SMOOTH_ONLY = ("adam", "lbfgs")
+
+
+def device_name(name: Any) -> str:
+    """The name of a device; whether this machine has it, `attnphase.experiments.device.device_of` says.
+
+    Raises
+    ------
+    ProblemError
+        There is no device of such a name.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        given = arguments.shown(name)
+        raise ProblemError("device", f'device must be "cpu", "cuda" or one of several as "cuda:0", not {given}.')
+    return name
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How runs are trained.
+
+    Attributes
+    ----------
+    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp"}
+        L-BFGS; full-batch gradient descent (proximal where the regulariser is not a ridge); Adam; accelerated proximal
+        gradient; generalised approximate message passing.
+    steps : int
+        Largest number of steps: 2000 (lbfgs), 5000 (gd, fista), 2500 (adam), 400 (gamp) by default.
+    tolerance : float or None
+        On ``|nabla R| / sqrt(d)``: 1e-8 by default for lbfgs, fista and gamp.  None, the default of gd and adam, makes
+        all the steps, as in the paper.
+    learning_rate : float or None
+        Of gd (.15 by default), adam (.01) and fista (the first step's, .15).
+    damping : float
+        Share of the old iterate that GAMP keeps.
+    trajectory : int
+        Steps between two records of the trajectory; 0 for none.
+
+    Raises
+    ------
+    ProblemError
+        A value is out of range, or does not belong to the optimiser.
+    """
+
+    optimizer: str = "lbfgs"
+    steps: int | None = None
+    tolerance: float | None = None
+    learning_rate: float | None = None
+    damping: float | None = None
+    trajectory: int = 0
+
+    def __post_init__(self) -> None:
+        name = arguments.word("optimizer", self.optimizer, OPTIMIZERS)
+        plain: dict[str, Any] = {
+            "steps": _STEPS[name],
+            "tolerance": _TOLERANCE if name in _TOLERANT else None,
+            "learning_rate": _RATES.get(name),
+            "damping": 0.5 if name == "gamp" else None,
+            "trajectory": arguments.whole("trajectory", self.trajectory, 0),
+        }
+        if self.steps is not None:
+            plain["steps"] = arguments.whole("steps", self.steps, 1)
+        for field in ("tolerance", "learning_rate"):
+            if getattr(self, field) is not None:
+                plain[field] = arguments.number(field, getattr(self, field), lambda x: x > 0, "a positive number")
+        if self.damping is not None:
+            what = "a number from 0 to below 1"
+            plain["damping"] = arguments.number("damping", self.damping, lambda x: 0 <= x < 1, what)
+        if self.learning_rate is not None and name not in _RATED:
+            raise ProblemError("learning_rate", f"learning_rate belongs to {', '.join(_RATED)}, not to {name}.")
+        if self.damping is not None and name != "gamp":
+            raise ProblemError("damping", f"damping belongs to gamp, not to {name}.")
+        for field, value in plain.items():
+            object.__setattr__(self, field, value)
+
+    def check(self, problem: Problem) -> None:
+        """Refuse a problem that the optimiser cannot train.
+
+        Raises
+        ------
+        ProblemError
+        """
+        if problem.loss.kind == "hinge":
+            raise ProblemError(
+                "loss.kind",
+                "loss.kind hinge has a kink, which the experiments' optimisers cannot handle; use logistic.",
+            )
+        if problem.regularizer.kind != "ridge" and self.optimizer in _SMOOTH_ONLY:
+            raise ProblemError(
+                "optimizer",
+                f"optimizer {self.optimizer} needs the ridge regulariser, but regularizer.kind is"
+                f" {problem.regularizer.kind}: use fista, gd or gamp.",
+            )
+
+    @property
+    def description(self) -> str:
+        """The optimiser with its settings, for a dataset's attribute ``rule``."""
+        given = {"steps": self.steps, "tolerance": self.tolerance, "learning_rate": self.learning_rate}
+        given["damping"] = self.damping
+        parts = [f"{name} {value:g}" for name, value in given.items() if value is not None]
+        return f"{self.optimizer} ({'; '.join(parts)})"
