@@ -17,7 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from attnphase import arguments
-from attnphase.arguments import instance, shown
+from attnphase.arguments import flag, instance, shown
 from attnphase.compiled import kernels_for, tell_if_compiling
 from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, problem_of, validate_dataset
 from attnphase.errors import CompareError
@@ -261,7 +261,10 @@ def compare(
         than the experiment's, or it is needed and was not given.
     DatasetError
         One of them does not follow its schema.
+    ProblemError
+        `progress` is neither true nor false.
     """
+    flag("progress", progress)
     for ds, kind, what in ((theory, "points", "theory"), (experiment, "experiments", "experiment")):
         if not isinstance(ds, xr.Dataset):
             raise CompareError(f"the {what} must be an xarray.Dataset, not {shown(ds)}: load it first.")

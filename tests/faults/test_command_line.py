@@ -81,6 +81,7 @@ REFUSED = {
         (["--omega", ".3", "-o", "{file}"], "the file exists"),
         (["--omega", ".3", "--set", "teacher.rank=9"], "teacher.rank must be"),
     ],
+    "init": [(["-o", "{file}"], "the file exists"), (["--length", "0"], "tokens.length must be")],
     "derive": [(["--set", "teacher.omega=2"], "teacher.omega must be"), (["{none}"], "there is no such file")],
     "figure": [
         (["fig2", "-o", "{file}"], "the file exists"),

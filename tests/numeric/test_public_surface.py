@@ -52,7 +52,7 @@ RIGHT = {
     "progress": {FLAG}, "force": {FLAG}, "resume": {FLAG}, "experiment": {FLAG}, "experiments": {FLAG},
     "concrete": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
     "checkpoint": {WORD}, "output": {WORD}, "path": {WORD}, "name": {WORD},
-    "values": {MAPPING}, "data": {MAPPING}, "fields": {MAPPING}, "shapes": {MAPPING},
+    "values": {MAPPING}, "data": {MAPPING}, "fields": {MAPPING}, "at": {MAPPING}, "shapes": {MAPPING},
     # sections of a problem, as tables
     "tokens": {MAPPING}, "positions": {MAPPING}, "teacher": {MAPPING}, "student": {MAPPING}, "loss": {MAPPING},
     "regularizer": {MAPPING}, "integration": {MAPPING},
@@ -224,7 +224,7 @@ def found(monkeypatch):
     branches = importlib.import_module("attnphase.branches")
     ranges = []
 
-    def at(problem, alphas, settings):
+    def at(problem, alphas, *_):
         ranges.append((problem.teacher.omega, float(alphas[0]), float(alphas[-1])))
         return branches.Threshold(1.0 + problem.teacher.omega, 0.1), branches.Threshold(2.0, 0.2)
 
