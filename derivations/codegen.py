@@ -36,7 +36,7 @@ from math import cos, cosh, exp, log, log1p, sin, sinh, sqrt, tanh
 
 from numba import njit
 
-compiled = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+compiled = njit(cache=True, nogil=True, error_model="numpy", forceinline=True, no_cfunc_wrapper=True)
 
 
 @compiled

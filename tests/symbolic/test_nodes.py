@@ -42,7 +42,8 @@ S = TokenMatrix("S", r, r, ell, symmetric=True)
 Y = TokenMatrix("Y", r, t, ell)
 gamma, tau, pi = sym.gamma, sym.tau, sym.pi
 
-SIZES = [{"r": a, "t": b, "L": c} for a, b, c in ((1, 1, 1), (1, 2, 1), (1, 1, 2), (2, 1, 1), (2, 2, 1), (2, 2, 2))]
+# gradients are expressions in symbolic sizes: numbers and matrices alike
+SIZES = [{"r": a, "t": b, "L": c} for a, b, c in ((1, 1, 1), (2, 2, 2))]
 
 
 def at(matrix, index):
@@ -134,28 +135,25 @@ def world(explicit, rational):
     return make
 
 
-def symbols_like(matrix, token, symmetric):
-    def entry(i, j):
-        if symmetric:
-            i, j = min(i, j), max(i, j)
-        return Symbol(f"x_{token}_{i}_{j}")
-
-    return Matrix(*matrix.shape, entry)
-
-
 def entry_derivatives(f, family, evaluate):
-    """d f / d entry for every independent entry, by SymPy's scalar derivative."""
+    """d f / d entry for every entry, by SymPy's scalar derivative; both entries of a symmetric pair move.
+
+    One entry is a symbol at a time and the others are numbers: rational functions of one variable stay small.
+    """
+    x = Symbol("x")
     values = evaluate.values[family.name]
-    unknown = [symbols_like(value, token, family.symmetric) for token, value in enumerate(values)]
-    point = {
-        s: value[i, j]
-        for s_matrix, value in zip(unknown, values, strict=True)
-        for (i, j), s in ((ij, s_matrix[ij]) for ij in product(range(value.rows), range(value.cols)))
-    }
-    scalar = evaluate.given(**{family.name: unknown})(f)
+
+    def derivative(token, i, j):
+        moved = values[token].copy()
+        moved[i, j] = x
+        if family.symmetric:
+            moved[j, i] = x
+        scalar = evaluate.given(**{family.name: [*values[:token], moved, *values[token + 1 :]]})(f)
+        return scalar.diff(x).subs(x, values[token][i, j])
+
     return [
-        [[scalar.diff(s_matrix[i, j]).subs(point) for j in range(s_matrix.cols)] for i in range(s_matrix.rows)]
-        for s_matrix in unknown
+        [[derivative(token, i, j) for j in range(value.cols)] for i in range(value.rows)]
+        for token, value in enumerate(values)
     ]
 
 
