@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 
@@ -57,12 +58,37 @@ def kernel_files(cache):
     return folder, sorted(p for p in folder.rglob("*") if p.is_file())
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A cache with one kernel, compiled once for this file."""
+    root = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATTNPHASE_CACHE_DIR", str(root))
+        load_kernels.cache_clear()
+        minimum_of_square(load_kernels(SquareKey()))
+        load_kernels.cache_clear()
+    return root / "kernels"
+
+
+@pytest.fixture
+def filled(cache, whole, monkeypatch):
+    """A copy of it as the test's cache, and the folders that are built there: compiling again is copying again."""
+    shutil.copytree(whole, cache)
+    (folder,) = [p for p in whole.iterdir() if p.is_dir()]
+    built = []
+
+    def build(_, place):
+        shutil.copytree(folder, place)
+        built.append(place)
+
+    monkeypatch.setattr(compiled, "_build", build)
+    return built
+
+
 @pytest.mark.parametrize(
     "damage", ["truncate source", "flip machine code", "delete manifest", "extra file", "garbage manifest"]
 )
-def test_a_damaged_kernel_is_built_again(cache, damage):
-    minimum_of_square(load_kernels(SquareKey()))
+def test_a_damaged_kernel_is_built_again(cache, filled, damage):
     folder, files = kernel_files(cache)
     before = {p.name: p.read_bytes() for p in files}
     if damage == "truncate source":
@@ -79,23 +105,15 @@ def test_a_damaged_kernel_is_built_again(cache, damage):
         (folder / "manifest.json").write_text("{not json")
     else:
         (folder / "evil.py").write_text("raise SystemExit(3)")
-    load_kernels.cache_clear()
     minimum_of_square(load_kernels(SquareKey()))
-    folder, files = kernel_files(cache)
-    assert not (folder / "evil.py").exists()
-    assert (folder / "local_problem.py").read_bytes() == before["local_problem.py"]
+    assert filled == [folder]
+    assert {p.name: p.read_bytes() for p in kernel_files(cache)[1]} == before
     assert compiled._intact(folder)
 
 
-def test_an_intact_kernel_is_not_built_again(cache, monkeypatch):
+def test_an_intact_kernel_is_not_built_again(cache, filled):
     minimum_of_square(load_kernels(SquareKey()))
-    load_kernels.cache_clear()
-
-    def build(*_):
-        raise AssertionError("built again")
-
-    monkeypatch.setattr(compiled, "_build", build)
-    minimum_of_square(load_kernels(SquareKey()))
+    assert filled == []
 
 
 def test_the_cache_is_private(cache):
@@ -124,12 +142,23 @@ def test_a_cache_that_cannot_be_made_is_replaced_for_the_run(tmp_path, monkeypat
 
 
 def load_in_process(_):
-    return str(load_kernels(SquareKey()).folder)
+    """The kernel's folder, and how often this process compiled."""
+    builds, build = [], compiled._build
+
+    def counted(*args):
+        builds.append(args)
+        build(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_build", counted)
+        return str(load_kernels(SquareKey()).folder), len(builds)
 
 
 @pytest.mark.slow
 def test_processes_share_one_build(cache):
+    """Two that begin together: one compiles, and the other waits and takes what it made."""
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        folders = pool.map(load_in_process, range(4))
-    assert len(set(folders)) == 1
+        found = pool.map(load_in_process, range(4), chunksize=1)
+    assert len({folder for folder, _ in found}) == 1
+    assert sum(builds for _, builds in found) == 1
     minimum_of_square(load_kernels(SquareKey()))
