@@ -11,7 +11,6 @@ import pytest
 import attnphase as ap
 from attnphase.baseline import linear_test_error
 from attnphase.branches import follow, thresholds
-from attnphase.compare import compare
 from attnphase.dataset import RunStatus
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
@@ -158,14 +157,3 @@ def test_shipped_histogram_runs_count_as_in_the_paper():
     share = {"positional": "position_share", "semantic": "token_share"}
     for mechanism, name in share.items():
         assert (ds[name].sel(mechanism=mechanism, entries="off_diagonal") > 0.8).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tied"])
-def test_shipped_runs_up_to_d_2000_agree_with_theory(name):
-    runs = ap.load_dataset(EXPERIMENTS / f"agreement-{name}-runs.nc")
-    assert runs["dimension"].to_numpy().tolist() == [500, 1000, 2000]
-    problem = Problem.from_toml(runs.attrs["problem"])
-    theory = ap.sweep(problem, alpha=[2.0], branches=("semantic", "positional"), workers=1)
-    comparison = compare(theory, runs)
-    assert comparison.within(3.0), comparison.text()
