@@ -13,12 +13,14 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import attnphase as ap
 from attnphase.compare import compare
 from attnphase.errors import ProblemError
+from attnphase.experiments import paper
 from attnphase.experiments.paper import EXPERIMENTS, basins, published_table, run_experiment
 from attnphase.problem import Problem
 from attnphase.reference import read_reference
 
 SHIPPED = Path(__file__).parents[2] / "data" / "experiments"
 PAPER = Problem.paper(omega=0.3)
+COARSE = {"integration.rule": "sobol", "integration.nodes": 64}
 CONTROLLED = ("training_loss", "test_error", "weight_norm")
 
 
@@ -120,24 +122,37 @@ def test_theory_agrees_with_training_here_and_now(name):
     assert_agree(solved(problem, (branch,)), runs, {"training_loss": 0.03, "test_error": 0.05, "weight_norm": 0.04})
 
 
-@pytest.mark.slow
 def test_a_second_column_leads_semantic_and_positional_starts_to_the_mixed_state():
-    """At rank 2 both are saddles of the risk: training leaves them for the theory's mixed branch."""
+    """At rank 2 both are saddles of the risk: training leaves them for one minimum, that of the mixed start.
+
+    In the theory the three differ by 16 and 23 per cent.
+    """
     problem = PAPER.with_fields({"student.rank": 2})
-    runs = ap.simulate(problem, 2.0, ["semantic", "positional"], [300], 8, seed=2, test_samples=0)
-    theory = solved(problem, ("semantic", "positional", "mixed"))["training_loss"].isel(alpha=0)
+    runs = ap.simulate(problem, 2.0, ["semantic", "positional", "mixed"], 150, 4, seed=2, test_samples=0)
+    assert not runs["status"].any()
+    losses = runs["training_loss"].isel(dimension=0, alpha=0)
     for start in ("semantic", "positional"):
-        losses = runs["training_loss"].sel(start=start).to_numpy().ravel()
-        error = losses.std(ddof=1) / len(losses) ** 0.5
-        # the correction at this dimension is of the size of a few standard errors, the saddle is further away
-        assert abs(losses.mean() - float(theory.sel(branch="mixed"))) < 4 * error
-        assert float(theory.sel(branch=start)) - losses.mean() > 6 * error
+        np.testing.assert_allclose(losses.sel(start=start), losses.sel(start="mixed"), rtol=1e-8)
+    both = ("m", "theta")  # the mixed state has both order parameters
+    sizes = {name: np.abs(runs[name].sel(start="semantic").to_numpy()).max(axis=(-2, -1)) for name in both}
+    assert all((size > 0.05).all() for size in sizes.values())
 
 
 # --- the paper's experiments ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.fixture
+def coarse_theory(monkeypatch):
+    """Experiments choose how good their theory is; here few nodes will do."""
+    solve_grid = paper.sweep
+
+    def coarse(problem, **grid):
+        return solve_grid(problem.with_fields(COARSE), **{**grid, "workers": 1})
+
+    monkeypatch.setattr(paper, "sweep", coarse)
+
+
+@pytest.mark.usefixtures("coarse_theory")
 @pytest.mark.parametrize("name", ["fig7", "adam"])
 def test_experiments_of_the_paper_write_theory_runs_figure_and_text(name, tmp_path):
     overrides = {"dimension": (20, 40) if name != "adam" else (40,), "seeds": 3, "steps": 40}
@@ -162,7 +177,7 @@ def test_experiments_of_the_paper_write_theory_runs_figure_and_text(name, tmp_pa
         assert compare(theory, runs).text() in text
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("coarse_theory")
 def test_the_grid_of_figure_3_has_theory_beside_it(tmp_path):
     overrides = {"alpha": (0.6, 1.8), "dimension": (30,), "seeds": 2, "steps": 60}
     run_experiment("fig3", tmp_path, overrides=overrides)
