@@ -20,8 +20,8 @@ from attnphase.testing import SHAPES, problems
 # few nodes: the question is whether the numbers agree, not how good they are; with fewer most maps are staircases
 NODES = 16
 QUICK = SolverSettings(tolerance=1e-6, max_maps=100, threads=1)
-# lowest share of draws that must converge; with scores that have a kink about a half does
-FLOOR, FLOOR_WITH_KINKS = 0.6, 0.3
+# lowest share of draws that must converge; four of five do, with a score that has a kink two of five
+FLOOR, FLOOR_WITH_KINKS = 0.5, 0.25
 NUMBERS = pytest.mark.parametrize("shape", range(len(SHAPES)), ids=lambda i: ", ".join(map(str, SHAPES[i].values())))
 
 
@@ -51,7 +51,7 @@ def assert_most_are_solved(shape: int, count: int) -> None:
 
     # other draws for every shape
     (seed(shape)(draw) if settings.default is not None and settings.default.derandomize else draw)()
-    kinks = "relu" in (SHAPES[shape].get("student.score"), SHAPES[shape].get("teacher.score"))
+    kinks = SHAPES[shape].get("student.score") == "relu"
     assert found.total() >= count
     assert found[Status.converged] >= (FLOOR_WITH_KINKS if kinks else FLOOR) * found.total(), found
 
