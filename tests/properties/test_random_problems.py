@@ -20,15 +20,16 @@ from attnphase.testing import SHAPES, problems
 # few nodes: the question is whether the numbers agree, not how good they are; with fewer most maps are staircases
 NODES = 16
 QUICK = SolverSettings(tolerance=1e-6, max_maps=100, threads=1)
-# lowest share of draws that must converge; four of five do, with a score that has a kink two of five
-FLOOR, FLOOR_WITH_KINKS = 0.5, 0.25
+# lowest share of draws that must converge: four of five do, of students whose score has a kink a third
+FLOOR, FLOOR_WITH_KINKS = 0.5, 0.2
+KINKS = [i for i, shape in enumerate(SHAPES) if shape.get("student.score") == "relu"]
 NUMBERS = pytest.mark.parametrize("shape", range(len(SHAPES)), ids=lambda i: ", ".join(map(str, SHAPES[i].values())))
 
 
 @pytest.mark.slow
 @NUMBERS
 def test_random_problems_are_solved_consistently_or_flagged(shape):
-    assert_most_are_solved(shape, 4)
+    assert_most_are_solved(shape, 10 if shape in KINKS else 4)
 
 
 @pytest.mark.slow
@@ -51,9 +52,8 @@ def assert_most_are_solved(shape: int, count: int) -> None:
 
     # other draws for every shape
     (seed(shape)(draw) if settings.default is not None and settings.default.derandomize else draw)()
-    kinks = SHAPES[shape].get("student.score") == "relu"
     assert found.total() >= count
-    assert found[Status.converged] >= (FLOOR_WITH_KINKS if kinks else FLOOR) * found.total(), found
+    assert found[Status.converged] >= (FLOOR_WITH_KINKS if shape in KINKS else FLOOR) * found.total(), found
 
 
 def consistent_or_flagged(problem: Problem, alpha: float, branch: str) -> Status:
