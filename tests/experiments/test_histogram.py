@@ -352,14 +352,14 @@ def test_more_epochs_go_on_from_fewer(tmp_path, undisturbed):
 
 
 @pytest.fixture
-def interrupted_after(
-    monkeypatch: pytest.MonkeyPatch, interruptible: None
-) -> Callable[[int, Callable[[], None]], None]:
-    """Calls a function and presses Ctrl-C while the checkpoint of so many epochs is written."""
-    return lambda epochs, command: _interrupted_after(epochs, monkeypatch, command)
+def interrupted_after(monkeypatch: pytest.MonkeyPatch, interruptible: None) -> Callable[..., None]:
+    """Calls a function that is interrupted, or told to end, while the checkpoint of so many epochs is written."""
+    return partial(_interrupted_after, monkeypatch)
 
 
-def _interrupted_after(epochs: int, monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> None:
+def _interrupted_after(
+    monkeypatch: pytest.MonkeyPatch, epochs: int, command: Callable[[], None], how: signal.Signals = signal.SIGINT
+) -> None:
     written: list[Path] = []
 
     def and_interrupt(path: Path, content: bytes) -> None:
