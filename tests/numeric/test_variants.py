@@ -297,7 +297,19 @@ def test_mixed_start_of_a_rank_two_student():
 
 
 def test_report_as_text_and_json():
-    result = CliRunner().invoke(main, ["check", "--json", "--set", "teacher.omega=0.37", "--alpha", "1.9"])
+    result = CliRunner().invoke(
+        main,
+        [
+            "check",
+            "--json",
+            "--set",
+            "teacher.omega=0.37",
+            "--set",
+            "integration.standard_error=0.01",
+            "--alpha",
+            "1.9",
+        ],
+    )
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["passed"]
@@ -335,6 +347,6 @@ def test_report_notices_broken_equations(monkeypatch, broken):
         changed = replace(kernels, losses_at=wrong_losses)
     for module in ("check", "solve"):
         monkeypatch.setattr(sys.modules[f"attnphase.{module}"], "kernels_for", lambda problem: changed)
-    report = check(PAPER.with_fields({"integration.standard_error": 0.01}), 1.9)
+    report = check(PAPER.with_fields({"integration.standard_error": 0.01}), 1.9, experiment=False)
     assert not report.passed
     assert "FAILED" in report.text()
