@@ -94,11 +94,12 @@ LIVE = {
         "semantic",
         "lbfgs",
     ),
-    "elastic net": (
-        {"regularizer.kind": "elastic-net", "regularizer.strength": 0.002, "regularizer.ridge": 0.01},
+    "sparse": (
+        {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 0.002},
         "semantic",
         "fista",
     ),
+    "strongly regularised": ({"regularizer.strength": 0.1}, "positional", "lbfgs"),
     "untied, anisotropic": (
         {
             "student.tied": False,
@@ -117,9 +118,9 @@ def test_theory_agrees_with_training_here_and_now(name):
     """What was shipped says nothing about the training code of today."""
     fields, branch, optimizer = LIVE[name]
     problem = PAPER.with_fields(fields)
-    runs = ap.simulate(problem, 2.0, branch, [80, 160, 320], 12, optimizer, seed=2, test_samples=0)
+    runs = ap.simulate(problem, 2.0, branch, [80, 160, 320], 8, optimizer, seed=2, test_samples=0)
     assert not runs["status"].any()
-    assert_agree(solved(problem, (branch,)), runs, {"training_loss": 0.03, "test_error": 0.05, "weight_norm": 0.04})
+    assert_agree(solved(problem, (branch,)), runs, {"training_loss": 0.04, "test_error": 0.06, "weight_norm": 0.06})
 
 
 def test_a_second_column_leads_semantic_and_positional_starts_to_the_mixed_state():
