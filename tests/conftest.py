@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,46 @@ def pytest_configure(config: pytest.Config) -> None:
     }
     for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):
         os.environ.pop(name, None)
+
+
+# what takes longest begins first, so that two processes end together
+_LONG = (
+    "test_agreement.py",
+    "test_sweep_faults.py",
+    "test_published.py",
+    "test_solver.py",
+    "test_random_problems.py",
+    "test_symmetries.py",
+    "test_training.py",
+    "test_free_entropy.py",
+    "test_variants.py",
+    "test_cli.py",
+    "test_simulate.py",
+    "test_torch_backend.py",
+    "test_codegen.py",
+    "test_histogram.py",
+    "test_new_variant.py",
+    "test_render.py",
+    "test_kernel_cache.py",
+    "test_nodes.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take long first."""
+    items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else len(_LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``, hand out whole files in this order: what a file computes once is computed once."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
 
 
 @pytest.fixture
