@@ -8,7 +8,7 @@ RESULTS := results
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help phase-diagram test lint benchmark clean
+.PHONY: help phase-diagram test test-long lint benchmark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
 
 test: $(STAMP) ## run the whole test suite, slow tests included
 	$(BIN)/python -m pytest -n 2
+
+test-long: $(STAMP) ## run the tests that take an hour: many random problems, others every time
+	$(BIN)/python -m pytest -n 2 -m long --hypothesis-profile=long
 
 lint: $(STAMP) ## check lint, format and types
 	$(BIN)/ruff check .

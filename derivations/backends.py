@@ -51,7 +51,7 @@ _CONSTANTS = ("e", "pi")
 _NUMBA = _Backend(
     dict.fromkeys((*_ELEMENTARY, *_CONSTANTS, "log1p"), "math") | {"njit": "numba", "np": "import numpy"},
     _functions("""
-compiled = njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+compiled = njit(cache=True, nogil=True, error_model="numpy", forceinline=True, no_cfunc_wrapper=True)
 
 @compiled
 def largest_of(a, b):

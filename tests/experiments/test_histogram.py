@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from stop_at import ended
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -294,7 +293,7 @@ def same(a: Any, b: Any) -> None:
         assert a == b
 
 
-OPTIONS = ["--runs", "2", "--sequences", "3000", "--epochs", "6", "--seed", "3", "--hidden", "20", "--quiet"]
+OPTIONS = ["--runs", "2", "--sequences", "300", "--epochs", "6", "--seed", "3", "--hidden", "20", "--quiet"]
 
 
 def refusal(*arguments: str) -> str:
@@ -305,35 +304,26 @@ def refusal(*arguments: str) -> str:
     return result.output.removeprefix("attnphase: error: ").strip()
 
 
-def kill_after(epochs: int, how: signal.Signals, folder: Path, *arguments: str) -> None:
-    """Start a command and end it when some epochs of its stage are made."""
-    command = [sys.executable, "-m", "attnphase.cli", "histogram", *arguments]
-    path, deadline = checkpoint_path(folder, "semantic"), time.monotonic() + 60
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        while not path.exists() or (Checkpoint.read(path).running or {"epoch": 0})["epoch"] < epochs:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        process.send_signal(how)
-        _, text = process.communicate(timeout=60)
-    if how != signal.SIGKILL:
-        assert process.returncode == 130
-        sentence = f"interrupted: finished epochs are kept in {folder}; run the same command again to go on."
-        assert text.decode() == f"attnphase: {sentence}\n"
-
-
-@pytest.mark.parametrize(
-    "how", [(signal.SIGKILL, signal.SIGINT), (signal.SIGTERM, signal.SIGKILL)], ids=["KILL-INT", "TERM-KILL"]
-)
-def test_killed_commands_go_on_with_the_same_numbers(how, tmp_path, undisturbed):
+def test_killed_commands_go_on_with_the_same_numbers(tmp_path, undisturbed):
     train = ["train", "--mechanism", "semantic", *OPTIONS, "-o", str(tmp_path)]
-    kill_after(2, how[0], tmp_path, *train)
-    assert "frozen" not in Checkpoint.read(checkpoint_path(tmp_path, "semantic")).finished
-    assert CliRunner().invoke(main, ["histogram", *train]).exit_code == 0
     unfreeze = ["unfreeze", str(tmp_path), "--epochs", "4", "--quiet"]
-    kill_after(1, how[1], tmp_path, *unfreeze)
-    assert "unfrozen" not in Checkpoint.read(checkpoint_path(tmp_path, "semantic")).finished
-    assert CliRunner().invoke(main, ["histogram", *unfreeze]).exit_code == 0
+    for how, command, stage, epochs in (
+        (signal.SIGKILL, train, "frozen", 2),
+        (signal.SIGINT, unfreeze, "unfrozen", 1),
+    ):
+        # where this many epochs have been written
+        code, errors = ended(how, "attnphase.experiments.checkpoint:write_file", epochs, ["histogram", *command])
+        if how == signal.SIGKILL:
+            assert code == -how
+        else:
+            assert code == 130
+            sentence = f"interrupted: finished epochs are kept in {tmp_path}; run the same command again to go on."
+            assert errors == f"attnphase: {sentence}\n"
+        kept = Checkpoint.read(checkpoint_path(tmp_path, "semantic"))
+        assert stage not in kept.finished
+        assert kept.running is not None
+        assert kept.running["epoch"] == epochs
+        assert CliRunner().invoke(main, ["histogram", *command]).exit_code == 0
     same(snapshot(tmp_path), snapshot(undisturbed))
 
 
@@ -361,15 +351,22 @@ def test_more_epochs_go_on_from_fewer(tmp_path, undisturbed):
     assert "4 epochs were made already, more than the 3 asked for; use --force" in back
 
 
-def interrupted_after(epochs: int, monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]) -> None:
-    """Ctrl-C while the checkpoint of an epoch is written."""
+@pytest.fixture
+def interrupted_after(monkeypatch: pytest.MonkeyPatch, interruptible: None) -> Callable[..., None]:
+    """Calls a function that is interrupted, or told to end, while the checkpoint of so many epochs is written."""
+    return partial(_interrupted_after, monkeypatch)
+
+
+def _interrupted_after(
+    monkeypatch: pytest.MonkeyPatch, epochs: int, command: Callable[[], None], how: signal.Signals = signal.SIGINT
+) -> None:
     written: list[Path] = []
 
     def and_interrupt(path: Path, content: bytes) -> None:
         write_file(path, content)
         written.append(path)
         if len(written) == epochs:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(how)
 
     with monkeypatch.context() as patch:
         patch.setattr("attnphase.experiments.checkpoint.write_file", and_interrupt)
@@ -377,24 +374,24 @@ def interrupted_after(epochs: int, monkeypatch: pytest.MonkeyPatch, command: Cal
             command()
 
 
-def test_what_is_finished_stays_while_it_is_extended_and_may_end_where_it_stands(tmp_path, monkeypatch):
+def test_what_is_finished_stays_while_it_is_extended_and_may_end_where_it_stands(tmp_path, interrupted_after):
     one: Any = np.int64(1)
 
     def train(epochs: int, mechanism: str = "both") -> None:
         train_histogram(tmp_path, mechanism, one, epochs * one, sizes=SMALL, learning_rate=np.float64(1e-3))
 
     # an interruption in the last epoch of one mechanism is heard before the next
-    interrupted_after(2, monkeypatch, lambda: train(2))
+    interrupted_after(2, lambda: train(2))
     assert not checkpoint_path(tmp_path, "semantic").exists()
     train(2)
-    interrupted_after(2, monkeypatch, lambda: train(6, "positional"))
+    interrupted_after(2, lambda: train(6, "positional"))
     lengths = {x.mechanism: x.stages["frozen"]["epoch"] for x in load_trained(tmp_path)}
     assert lengths == {"positional": 2, "semantic": 2}
     with pytest.raises(ExperimentError, match=r"positional\.checkpoint: training has not ended"):
         unfreeze_histogram(tmp_path)
     train(4)
     assert {x.stages["frozen"]["epoch"] for x in load_trained(tmp_path)} == {4}
-    interrupted_after(3, monkeypatch, lambda: unfreeze_histogram(tmp_path, "positional", 9 * one))
+    interrupted_after(3, lambda: unfreeze_histogram(tmp_path, "positional", 9 * one))
     unfreeze_histogram(tmp_path, epochs=3 * one)
     ended = load_trained(tmp_path)
     train_histogram(tmp_path / "once", "both", 1, 4, sizes=SMALL)
@@ -404,9 +401,9 @@ def test_what_is_finished_stays_while_it_is_extended_and_may_end_where_it_stands
             same(mine.stages[stage]["parameters"], other.stages[stage]["parameters"])
 
 
-def test_a_mechanism_in_work_is_left_out(tmp_path, monkeypatch):
+def test_a_mechanism_in_work_is_left_out(tmp_path, interrupted_after):
     train_histogram(tmp_path, "semantic", 1, 1, sizes=SMALL)
-    interrupted_after(1, monkeypatch, lambda: train_histogram(tmp_path, "positional", 1, 2, sizes=SMALL))
+    interrupted_after(1, lambda: train_histogram(tmp_path, "positional", 1, 2, sizes=SMALL), signal.SIGTERM)
     with pytest.warns(UserWarning, match=r"positional\.checkpoint: training has not ended; these runs are left out\."):
         ds = histogram_dataset(tmp_path)
     assert ds["mechanism"].to_numpy().tolist() == ["semantic"]
@@ -563,16 +560,17 @@ def test_the_page_is_what_the_code_says(tmp_path, monkeypatch, capsys):
 def test_the_report_of_short_runs(tmp_path):
     """A small size of the paper's experiment: both mechanisms count nine symbols of ten, each in its own way."""
     runs, out = tmp_path / "runs", tmp_path / "report"
-    train = ["train", "--runs", "2", "--sequences", "10000", "--epochs", "9", "--seed", "1", "--quiet", "-o", str(runs)]
+    sizes = ["--length", "6", "--alphabet", "8", "--model-dimension", "32", "--hidden", "64", "--quiet"]
+    train = ["train", *sizes, "--runs", "2", "--sequences", "4000", "--epochs", "12", "--seed", "1", "-o", str(runs)]
     for arguments in (train, ["unfreeze", str(runs), "--epochs", "2", "--quiet"]):
         assert CliRunner().invoke(main, ["histogram", *arguments]).exit_code == 0
-    words = ["AABBCCDDEE", "ABCDEFGHIJ"]
+    words = ["AABBCC", "ABCDEF"]
     report = ["report", str(runs), "-o", str(out), "--run", "1", "--sequence", words[0], "--sequence"]
-    result = CliRunner().invoke(main, ["histogram", *report, "0,1,2,3,4,5,6,7,8,9"])
+    result = CliRunner().invoke(main, ["histogram", *report, "0,1,2,3,4,5"])
     assert result.exit_code == 0, result.output
     ds = ap.load_dataset(out / "report.nc")
     assert ds["attention"].dims == ("mechanism", "run", "stage", "sequence", "token", "attended")
-    assert ["".join("ABCDEFGHIJ"[i] for i in row) for row in ds["symbols"].to_numpy()] == words
+    assert ["".join("ABCDEF"[i] for i in row) for row in ds["symbols"].to_numpy()] == words
     assert (ds["accuracy"] > 0.9).all()
     np.testing.assert_allclose(ds["attention"].sum("attended"), 1, rtol=0, atol=1e-6)
     frozen = ds.sel(stage="frozen", entries="off_diagonal")
@@ -600,13 +598,25 @@ def test_the_report_of_short_runs(tmp_path):
     assert text.count("unfrozen") >= 2
     assert text.strip() in result.output
     kept = {path: path.read_bytes() for path in out.iterdir()}
-    assert "report.nc: the file exists; use --force" in refusal(*report, "ABCDEFGHIJ")
+    assert "report.nc: the file exists; use --force" in refusal(*report, "ABCDEF")
     assert {path: path.read_bytes() for path in out.iterdir()} == kept
     # a mechanism that was trained otherwise does not belong in one table
-    other = ["histogram", "train", "--mechanism", "semantic", "--runs", "2", "--sequences", "20", "--epochs", "1"]
+    other = [
+        "histogram",
+        "train",
+        "--mechanism",
+        "semantic",
+        *sizes,
+        "--runs",
+        "2",
+        "--sequences",
+        "20",
+        "--epochs",
+        "1",
+    ]
     refused = refusal(*other[1:], "-o", str(runs))
     assert "belongs to another experiment" in refused
-    assert CliRunner().invoke(main, [*other, "--quiet", "-o", str(tmp_path / "other")]).exit_code == 0
+    assert CliRunner().invoke(main, [*other, "-o", str(tmp_path / "other")]).exit_code == 0
     checkpoint_path(tmp_path / "other", "semantic").replace(checkpoint_path(runs, "semantic"))
     mixed = refusal("report", str(runs), "-o", str(tmp_path / "mixed"))
     assert "seed is 1 for the positional runs here and 0 for the semantic ones" in mixed

@@ -8,15 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import xarray as xr
 from click.testing import CliRunner
+from stop_at import ended
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -24,9 +23,11 @@ import torch
 
 import attnphase as ap
 from attnphase.cli import main
-from attnphase.dataset import RunStatus
+from attnphase.dataset import RunStatus, write_file
 from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments import memory
+from attnphase.experiments.checkpoint import Checkpoint
+from attnphase.experiments.descent import GradientDescent
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
 from attnphase.experiments.simulate import simulate
 from attnphase.problem import Problem
@@ -83,49 +84,42 @@ def test_precision(dtype):
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
-LONG = """
-import sys, torch
-torch.set_num_threads(1)
-from attnphase.experiments.simulate import simulate
-from attnphase.problem import Problem
-simulate(Problem.paper(omega=0.3), 2.0, ["semantic", "positional"], 60, 3, {optimizer!r}, steps={steps},
-         trajectory=50, test_samples=60, checkpoint=sys.argv[1], checkpoint_interval=0.1{options})
-"""
 
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("optimizer", "steps", "options"),
+    ("optimizer", "options"),
     [
-        ("gd", 1500, {}),
-        ("adam", 1500, {}),
-        ("lbfgs", 2000, {"tolerance": 1e-13}),
-        ("gamp", 250, {"damping": 0.7, "tolerance": 1e-13}),
+        ("gd", {"steps": 40}),
+        ("adam", {"steps": 40}),
+        ("lbfgs", {"steps": 60, "tolerance": 1e-13}),
+        ("gamp", {"steps": 40, "damping": 0.7, "tolerance": 1e-13}),
     ],
 )
-def test_a_killed_experiment_goes_on_with_the_same_numbers(tmp_path, optimizer, steps, options):
-    path = tmp_path / "runs.checkpoint"
-    given = "".join(f", {name}={value}" for name, value in options.items())
-    code = LONG.format(optimizer=optimizer, steps=steps, options=given)
-    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code, str(path)])
-    seen = 0.0
-    for _ in range(2000):
-        time.sleep(0.05)
-        if process.poll() is not None:
-            break
-        if path.exists() and path.stat().st_mtime != seen:
-            seen = path.stat().st_mtime
-            content = torch.load(io.BytesIO(path.read_bytes()[23 + 32 :]), weights_only=True)
-            if len(content["finished"]) >= 3 and content["running"] is not None:
-                break
-    assert process.poll() is None, "the experiment had ended before it could be killed"
-    process.kill()
-    process.wait()
-    arguments: dict[str, Any] = {"steps": steps, "trajectory": 50, "test_samples": 60, **options}
+def test_a_checkpoint_from_within_a_run_leads_to_the_same_numbers(tmp_path, monkeypatch, optimizer, options):
+    """Every state that was written is what a process that is killed next leaves behind; one is taken up again."""
+    path, written = tmp_path / "runs.checkpoint", []
+
+    def kept(path, content):
+        written.append(content)
+        write_file(path, content)
+
     grid = (PAPER, 2.0, ["semantic", "positional"], 60, 3, optimizer)
-    with pytest.warns(UserWarning, match=r"going on from this checkpoint \(\d+ runs are done\)"):
+    arguments: dict[str, Any] = {"trajectory": 10, "test_samples": 60, **options}
+    with monkeypatch.context() as patch:
+        patch.setattr("attnphase.experiments.checkpoint.write_file", kept)
+        whole = simulate(*grid, **arguments, checkpoint=path, checkpoint_interval=0)
+    same(whole, simulate(*grid, **arguments))
+
+    def within_the_second_start(content: bytes) -> bool:
+        path.write_bytes(content)
+        kept = Checkpoint.read(path)
+        return len(kept.finished) == 3 and kept.running is not None
+
+    chosen = [content for content in written if within_the_second_start(content)]
+    assert len(chosen) >= 2
+    path.write_bytes(chosen[len(chosen) // 2])
+    with pytest.warns(UserWarning, match=r"going on from this checkpoint \(3 runs are done\)"):
         resumed = simulate(*grid, **arguments, checkpoint=path)
-    same(resumed, simulate(*grid, **arguments))
+    same(resumed, whole)
 
 
 def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
@@ -157,45 +151,40 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
         simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=tmp_path / "none" / "c", checkpoint_interval=0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "optimizer"), [(signal.SIGINT, "gd"), (signal.SIGTERM, "adam")])
-def test_an_interruption_keeps_what_was_computed(tmp_path, number, optimizer):
-    output = tmp_path / "runs.nc"
-    command = [
-        "-m",
-        "attnphase.cli",
-        "simulate",
-        "--alpha",
-        "2",
-        "--dimension",
-        "60",
-        "--seeds",
-        "3",
-        "--optimizer",
-        optimizer,
-    ]
-    command += ["--steps", "4000", "--test-samples", "50", "-o", str(output)]
-    # a bar is drawn for terminals only
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORCE_COLOR": "1"}
-    process = subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True, env=environment)
-    checkpoint = tmp_path / "runs.nc.checkpoint"
-    assert process.stderr is not None
-    seen = ""
-    while "step" not in seen:  # the bar shows that training is on
-        read = process.stderr.read(1)
-        assert read, "the experiment ended before it could be interrupted"
-        seen += read
-    process.send_signal(number)
-    _, rest = process.communicate()
-    assert process.returncode == 130
-    sentence = f"interrupted: what was computed is kept in {checkpoint}; run the same command again to go on."
-    assert sentence in rest.replace("\n", "")
-    assert checkpoint.exists()
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["ctrl-c", "terminate", "kill -9"])
+def test_an_interruption_keeps_what_was_computed(tmp_path, monkeypatch, how):
+    output, checkpoint = tmp_path / "runs.nc", tmp_path / "runs.nc.checkpoint"
+    command = ["simulate", "--alpha", "2", "--start", "semantic", "--start", "positional", "--dimension", "60"]
+    command += ["--seeds", "3", "--optimizer", "gd", "--steps", "40", "--test-samples", "50", "-o", str(output)]
+    if how == signal.SIGTERM:  # in this process
+        step = GradientDescent.step
+
+        def told_to_end(self):
+            signal.raise_signal(how)
+            return step(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GradientDescent, "step", told_to_end)
+            code, _, errors = run(*command)
+    elif how == signal.SIGINT:
+        code, errors = ended(how, "attnphase.experiments.descent:GradientDescent.step", 15, command)
+    else:  # what is finished is there, and nothing of what was begun
+        code, errors = ended(how, "attnphase.experiments.checkpoint:write_file", 1, command)
+    kept = Checkpoint.read(checkpoint)
+    if how == signal.SIGKILL:
+        assert code == -how
+        assert len(kept.finished) == 3
+    else:
+        assert code == 130
+        sentence = f"interrupted: what was computed is kept in {checkpoint}; run the same command again to go on."
+        assert sentence in errors.replace("\n", "")
+        assert kept.running is not None
     assert not output.exists()
-    again = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
-    assert again.returncode == 0
+    code, _, errors = run(*command)
+    assert code == 0, errors
     assert not checkpoint.exists()
-    same(ap.load_dataset(output), simulate(PAPER, 2.0, "semantic", 60, 3, optimizer, steps=4000, test_samples=50))
+    starts = ["semantic", "positional"]
+    same(ap.load_dataset(output), simulate(PAPER, 2.0, starts, 60, 3, "gd", steps=40, test_samples=50))
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -321,12 +310,11 @@ def test_a_diverged_run_keeps_its_last_finite_numbers():
     ],
 )
 def test_wrong_options_end_with_2(arguments, sentence):
-    result = subprocess.run(
-        [sys.executable, "-m", "attnphase.cli", "simulate", *arguments], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 2
-    assert sentence in result.stderr
-    assert result.stderr.count("\n") == 1
+    code, out, err = run("simulate", *arguments)
+    assert code == 2
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
 
 
 def test_without_torch_the_extra_is_named(tmp_path):
@@ -337,7 +325,7 @@ def test_without_torch_the_extra_is_named(tmp_path):
         "importlib.util.find_spec = lambda name, *rest: None if name == 'torch' else find(name, *rest)\n",
         encoding="utf-8",
     )
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     for arguments in (["simulate", "--alpha", "2"], ["solve", "--alpha", "2", "--backend", "torch"]):
         result = subprocess.run(
             [sys.executable, "-m", "attnphase.cli", *arguments], capture_output=True, text=True, env=environment,
@@ -348,4 +336,3 @@ def test_without_torch_the_extra_is_named(tmp_path):
         assert result.stderr.count("\n") == 1
     light = "import sys, attnphase, attnphase.cli; attnphase.solve; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", light], env=environment, check=False).returncode == 0
-    assert Path(tmp_path, "sitecustomize.py").exists()

@@ -1,5 +1,6 @@
 """The local problem in torch against the compiled kernel: single nodes, samples at finite d, and whole solves."""
 
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,7 +24,7 @@ from attnphase.problem import Problem
 from attnphase.proximal import ProximalProblem, Starts
 from attnphase.solve import SolverSettings, solve, solve_point
 from attnphase.spectrum import Spectrum
-from attnphase.sweep import sweep
+from attnphase.sweep import Line, sweep
 
 CPU = torch.device("cpu")
 PAPER = Problem.paper(omega=0.3)
@@ -294,13 +295,18 @@ def test_a_solve_of_another_model_gives_what_the_compiled_one_gives(problem):
     assert_same_solution(solved(problem, backend="torch"), solved(problem))
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_sweep_takes_the_backend(workers):
+def test_a_sweep_takes_the_backend():
+    """In this process, and as a worker is given its line."""
     problem, alpha = PAPER.with_fields(FEW_NODES), [1.5, 1.6]
+    settings = replace(FEW, backend="torch")
     expected = sweep(problem, alpha, settings=FEW, workers=1)
-    found = sweep(problem, alpha, settings=replace(FEW, backend="torch"), workers=workers)
+    found = sweep(problem, alpha, settings=settings, workers=1)
+    line = pickle.loads(pickle.dumps(Line(problem, "semantic", tuple(alpha), settings, "semantic")))
+    assert line.settings == settings
+    alone = line.solve()
     for name in ("q", "V", "m", "theta", "test_error"):
         np.testing.assert_allclose(found[name], expected[name], rtol=1e-8, atol=1e-8, err_msg=name)
+        np.testing.assert_array_equal(alone[name], found[name].sel(branch="semantic"), err_msg=name)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

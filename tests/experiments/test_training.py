@@ -182,15 +182,19 @@ def test_a_fixed_point_of_gamp_is_critical_whatever_the_variances():
 
 
 def test_gamp_says_that_it_does_not_settle():
-    """On the positional branch single weights keep moving: flagged, with the replicon."""
+    """On the positional branch single weights keep moving: flagged, with the replicon.
+
+    State evolution has V = 11.38 (``data/reference/converged.csv``) and the replicon .44 there, computed independently;
+    GAMP's responses leave out the proximal points' jumps, so that its own are lower, but not by much.
+    """
     ds = simulate(PAPER, 2.0, "positional", 300, 3, "gamp", damping=0.8, steps=150, seed=3, test_samples=0)
     statuses = [RunStatus(int(s)) for s in ds["status"].to_numpy().ravel()]
     assert RunStatus.unsettled in statuses
     assert RunStatus.converged not in [
         s for s, g in zip(statuses, ds["gradient_norm"].to_numpy().ravel(), strict=True) if g > 1e-8
     ]
-    assert np.isfinite(ds["replicon"]).all()
-    assert np.isfinite(ds["V"]).all()
+    assert ((ds["replicon"] > 0.5 * 0.44) & (ds["replicon"] < 0.44)).all()
+    assert ((ds["V"] > 0.8 * 11.38) & (ds["V"] < 11.38)).all()
 
 
 def start_with_limit(problem: Problem, dimension: int, seeds: int, shares: tuple[float, float, float]) -> np.ndarray:

@@ -2,17 +2,19 @@
 
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from functools import cache
 
+import gated_lines
 import numpy as np
 import pytest
 import xarray as xr
+from click.testing import CliRunner
 
+from attnphase.cli import main
 from attnphase.dataset import load_dataset
 from attnphase.errors import DatasetError, ProblemError, SweepError
 from attnphase.problem import Problem
@@ -23,36 +25,50 @@ COARSE = {"integration.rule": "sobol", "integration.nodes": 16}
 PROBLEM = Problem().with_fields(COARSE)
 ALPHAS = [1.6, 2.0]
 OMEGAS = [0.1, 0.2, 0.3]
-COMMAND = [sys.executable, "-m", "attnphase.cli", "sweep", "--set", "integration.rule=sobol"]
-COMMAND += ["--set", "integration.nodes=16", "--alpha", "1.6,2", "--omega", "0.1,0.2,0.3", "--workers", "2"]
+OPTIONS = ["sweep", "--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
+OPTIONS += ["--alpha", "1.6,2", "--omega", "0.1,0.2,0.3"]
+ALWAYS = 120  # seconds after which a test gives up; nothing is decided by time
 
 
 @pytest.fixture(scope="module")
-def undisturbed():
-    return sweep(PROBLEM, ALPHAS, OMEGAS, workers=1)
+def lines():
+    """Datasets of the grid's lines by their key."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(lines):
+    """The grid, computed by this process."""
+    solve = sweep_module.Line.solve
+
+    def kept(self, *args):
+        lines[self.key] = solve(self, *args)
+        return lines[self.key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_module.Line, "solve", kept)
+        return sweep(PROBLEM, ALPHAS, OMEGAS, workers=1)
+
+
+@pytest.fixture
+def gates(tmp_path_factory, monkeypatch):
+    """The folder whose files say what lines do; in this process and its workers they are gated ones."""
+    folder = tmp_path_factory.mktemp("gates")
+    monkeypatch.setenv(gated_lines.FOLDER, str(folder))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    monkeypatch.setattr(sweep_module, "Line", gated_lines.GatedLine)
+    return folder
 
 
 def parts(output):
     return sorted(parts_folder(output).glob("line-*.nc"))
 
 
-def wait_until(condition, seconds=120):
-    end = time.monotonic() + seconds
+def wait_until(condition):
+    end = time.monotonic() + ALWAYS
     while not condition():
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.02)
-
-
-# enough points that the sweep is still running when its first line has just been finished
-MANY_ALPHAS = [round(0.9 + 0.05 * i, 2) for i in range(24)]
-COMMAND = [*COMMAND, "--alpha", ",".join(map(str, MANY_ALPHAS))]
-
-
-def start(output, *options):
-    """The command in a session of its own, as a terminal would have it."""
-    return subprocess.Popen(
-        [*COMMAND, "-o", str(output), *options], stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
 
 
 def group_is_gone(process):
@@ -63,56 +79,24 @@ def group_is_gone(process):
     return False
 
 
-def killer(how_often):
-    """Kill one worker process, so many times; every time a new pool has started."""
-
-    def run():
-        killed = set()
-        while len(killed) < how_often and not stop.is_set():
-            for process in multiprocessing.active_children():
-                if process.pid not in killed:
-                    time.sleep(0.3)
-                    process.kill()
-                    killed.add(process.pid)
-                    break
-            time.sleep(0.3)
-
-    stop = threading.Event()
-    thread = threading.Thread(target=run)
-    thread.start()
-    return stop, thread
-
-
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
-def test_processes_and_one_process_give_the_same(undisturbed, tmp_path):
+def test_a_killed_worker_is_replaced_and_processes_give_what_one_gives(undisturbed, gates, tmp_path, capfd):
+    (gates / "die-once").touch()
+    (gates / "open").touch()
     output = tmp_path / "out.nc"
     ds = sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=output)
+    assert "a worker process died" in capfd.readouterr().err
     xr.testing.assert_equal(ds, undisturbed)
     xr.testing.assert_identical(load_dataset(output), ds)
     assert [p.name for p in tmp_path.iterdir()] == ["out.nc"]
 
 
-def test_a_killed_worker_is_replaced(undisturbed, tmp_path, capfd):
-    stop, thread = killer(1)
-    try:
-        ds = sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=tmp_path / "out.nc")
-    finally:
-        stop.set()
-        thread.join()
-    xr.testing.assert_equal(ds, undisturbed)
-    assert "a worker process died" in capfd.readouterr().err
-
-
-def test_workers_that_always_die_end_the_sweep(tmp_path):
-    stop, thread = killer(1000)
-    try:
-        with pytest.raises(SweepError, match=r"died 3 times.*--resume"):
-            sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=tmp_path / "out.nc")
-    finally:
-        stop.set()
-        thread.join()
+def test_workers_that_always_die_end_the_sweep(gates, tmp_path):
+    (gates / "die").touch()
+    with pytest.raises(SweepError, match=r"died 3 times.*2 of 2 lines are unfinished.*--resume"):
+        sweep(PROBLEM, [2.0], workers=2, output=tmp_path / "out.nc")
     assert not (tmp_path / "out.nc").exists()
 
 
@@ -144,25 +128,26 @@ def test_a_line_that_fails_is_named_and_the_others_are_kept(tmp_path, monkeypatc
 # --- interruption ---------------------------------------------------------------------------------------------------
 
 
-@cache
-def whole_sweep():
-    return sweep(PROBLEM, MANY_ALPHAS, OMEGAS, workers=1)
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
-def test_an_interrupted_sweep_keeps_its_lines_and_is_resumed(tmp_path, how):
-    undisturbed = whole_sweep()
+def test_an_interrupted_sweep_keeps_its_lines_and_is_resumed(undisturbed, gates, tmp_path, how):
+    """One line is finished and saved while two workers are at others, which wait: there the command is ended."""
     output = tmp_path / "out.nc"
-    process = start(output)
-    wait_until(lambda: parts(output))
+    # a session of its own, as a terminal would have it
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gated_lines", *OPTIONS, "--workers", "2", "-o", str(output)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: parts(output) or process.poll() is not None)
     if how == signal.SIGINT:
         os.killpg(process.pid, how)
     else:
         process.kill()  # the parent alone: its workers must notice
-    errors = process.communicate(timeout=60)[1]
-    wait_until(lambda: group_is_gone(process), 20)
+    errors = process.communicate(timeout=ALWAYS)[1]
+    wait_until(lambda: group_is_gone(process))
     finished = parts(output)
-    assert finished
+    assert len(finished) == 1, errors
     assert not output.exists()
     if how == signal.SIGINT:
         assert process.returncode == 130
@@ -173,15 +158,15 @@ def test_an_interrupted_sweep_keeps_its_lines_and_is_resumed(tmp_path, how):
         )
     before = {path: path.stat().st_mtime_ns for path in finished}
 
-    refused = start(output)
-    assert "--resume" in refused.communicate(timeout=60)[1]
-    assert refused.returncode == 2
-    assert {path: path.stat().st_mtime_ns for path in finished} == before
+    refused = CliRunner().invoke(main, [*OPTIONS, "-o", str(output)])
+    assert refused.exit_code == 2
+    assert "--resume" in refused.stderr
+    assert {path: path.stat().st_mtime_ns for path in parts(output)} == before
 
-    resumed = start(output, "--resume")
-    errors = resumed.communicate(timeout=120)[1]
-    assert resumed.returncode == 0, errors
-    assert f"{len(finished)} of 6 lines are finished already" in errors
+    (gates / "open").touch()
+    resumed = CliRunner().invoke(main, [*OPTIONS, "-o", str(output), "--resume", "--workers", "1"])
+    assert resumed.exit_code == 0, resumed.output
+    assert "1 of 6 lines are finished already" in resumed.stderr
     xr.testing.assert_equal(load_dataset(output), undisturbed)
     assert [p.name for p in tmp_path.iterdir()] == ["out.nc"]
 
@@ -201,10 +186,10 @@ def test_ctrl_c_in_python_is_passed_on(tmp_path):
 # --- finished lines -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def half_done(tmp_path):
-    """An output whose sweep stopped after two of six lines, as if by a crash."""
-    output = tmp_path / "out.nc"
+@pytest.fixture(scope="module")
+def crashed(undisturbed, lines, tmp_path_factory):
+    """The folder of an output whose sweep stopped after two of six lines, as if by a crash."""
+    output = tmp_path_factory.mktemp("crashed") / "out.nc"
     save = sweep_module._Store.save
 
     def save_two(self, line, ds):
@@ -214,21 +199,28 @@ def half_done(tmp_path):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep_module._Store, "save", save_two)
+        patch.setattr(sweep_module.Line, "solve", lambda self, *_: lines[self.key])
         with pytest.raises(KeyboardInterrupt):
             sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=output)
     assert len(parts(output)) == 2
-    return output
+    return output.parent
 
 
 @pytest.fixture
-def solved(monkeypatch):
-    """Labels of the lines that are computed in this process."""
+def half_done(crashed, tmp_path):
+    """A copy of that output."""
+    return shutil.copytree(crashed, tmp_path / "copy") / "out.nc"
+
+
+@pytest.fixture
+def solved(lines, undisturbed, monkeypatch):
+    """Labels of the lines that are computed in this process; those of the grid are known already."""
     labels = []
     solve = sweep_module.Line.solve
 
     def counted(self, *args):
         labels.append(self.label)
-        return solve(self, *args)
+        return lines[self.key] if self.key in lines else solve(self, *args)
 
     monkeypatch.setattr(sweep_module.Line, "solve", counted)
     return labels
@@ -263,7 +255,7 @@ def test_force_discards_finished_lines(half_done, solved):
     assert len(solved) == 6
 
 
-def test_a_full_disk_ends_in_a_sentence_and_keeps_what_is_there(half_done, monkeypatch):
+def test_a_full_disk_ends_in_a_sentence_and_keeps_what_is_there(half_done, solved, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -321,9 +313,10 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(solved, tmp
 def test_a_script_without_a_guard_is_told_so(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "import attnphase as ap\n"
-        f"problem = ap.Problem().with_fields({COARSE!r})\n"
-        "ap.sweep(problem, [2.0], branches=['semantic', 'positional'], workers=2)\n"
+        "import sys, attnphase as ap\n"
+        f"problem, sweep = ap.Problem().with_fields({COARSE!r}), ap.sweep\n"
+        "sys.modules['attnphase.sweep']._RETRIES = 0\n"
+        "sweep(problem, [2.0], branches=['semantic', 'positional'], workers=2)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode != 0

@@ -5,6 +5,7 @@ import os
 import runpy
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -274,10 +275,26 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path):
     assert "folder" in refusal(save_dataset, grid(), tmp_path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_is_refused(tmp_path):
-    tmp_path.chmod(0o500)
-    assert "not writable" in refusal(save_dataset, grid(), tmp_path / "x.nc")
+@pytest.fixture
+def without_rights():
+    """Root may write everywhere: for a moment it is nobody."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = 65534
+    os.setresuid(nobody, nobody, 0)
+    yield
+    os.setresuid(0, 0, 0)
+
+
+@pytest.mark.usefixtures("without_rights")
+def test_a_folder_without_permission_is_refused():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o500)
+        assert "not writable" in refusal(save_dataset, grid(), folder / "x.nc")
+        assert list(folder.iterdir()) == []
+        folder.chmod(0o700)
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):

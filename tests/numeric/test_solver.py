@@ -13,6 +13,7 @@ from scipy.stats import chi2, ortho_group
 
 from attnphase.channel import Channel
 from attnphase.compiled import kernels_for
+from attnphase.dataset import POINT_VARIABLES, from_points, validate_dataset
 from attnphase.fixed_point import (
     Anderson,
     Damped,
@@ -736,7 +737,7 @@ def test_trivial_point():
     assert all(np.isfinite(v).all() for v in (*values.values(), *trivial.errors.values()))
     positional = solve_point(problem, 2.0, "positional", settings=ONE_THREAD)
     assert positional.status is Status.converged
-    assert np.abs(positional.values["m"]) == pytest.approx(0.18, abs=0.005)
+    assert np.abs(positional.values["m"]).min() > 0.1  # training agrees with it, in the tests of agreement
     error = np.hypot(positional.errors["training_loss"], trivial.errors["training_loss"])
     assert positional.values["training_loss"] < values["training_loss"] - 10 * error
 
@@ -804,8 +805,8 @@ def test_positional_branch_is_found_with_many_samples(problem, alpha):
 
 
 @pytest.mark.slow
-def test_solve_reports_what_it_cannot_measure():
-    """A point that does not converge is kept and flagged, never an exception."""
+def test_weights_that_nearly_vanish_are_found():
+    """Untied, uninformed and without any symmetry: q is a thousandth of rho, where Stein's form is nearly 0/0."""
     problem = PAPER.with_fields(
         {
             "tokens.sigma": [0.4755014532076138, 0.4488422730465303],
@@ -824,4 +825,32 @@ def test_solve_reports_what_it_cannot_measure():
         }
     )
     point = solve_point(problem, 1.598875102730052, "uninformed", settings=ONE_THREAD)
-    assert point.status in tuple(Status)
+    assert point.status is Status.converged
+    assert 0 < np.abs(point.values["q"]).max() < 1e-3
+    assert not point.values["m"].any()
+    assert not point.values["theta"].any()
+    assert point.values["free_energy_gap"] < 1e-8
+
+
+PENALTY = {"regularizer.kind": "expression", "regularizer.expression": "0.02*sqrt(w**2 + 0.3) + 0.005*w**2"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "alpha", "branch", "settings", "status"),
+    [
+        ({}, 2.0, "positional", SolverSettings(threads=1, max_maps=4), Status.iteration_limit),
+        # in the end the curvature of a row's problem is negative
+        (PENALTY, 1.7, "semantic", ONE_THREAD, Status.left_domain),
+    ],
+)
+def test_what_did_not_converge_is_kept_and_flagged(fields, alpha, branch, settings, status):
+    """With every number it has, and never an exception."""
+    problem = PAPER.with_fields({"integration.nodes": 64, **fields})
+    point = solve_point(problem, alpha, branch, settings=settings)
+    assert point.status is status
+    assert point.residual > 1e-3
+    assert 0 < point.iterations < 30
+    ds = validate_dataset(from_points([point]))
+    assert ds["status"].item() == status
+    names = [variable.name for variable in POINT_VARIABLES if variable.name != "residual"]
+    assert all(np.isfinite(ds[name]).all() for name in names)

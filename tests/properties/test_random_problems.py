@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from attnphase.dataset import from_points, validate_dataset
@@ -15,58 +17,66 @@ from attnphase.spectrum import Spectrum
 from attnphase.starts import branches_of
 from attnphase.testing import SHAPES, problems
 
-# a few nodes and maps: the question is whether the numbers agree, not how good they are
-QUICK = SolverSettings(tolerance=1e-6, max_maps=50, threads=1)
-
-
-SEVERAL_COLUMNS = [i for i, shape in enumerate(SHAPES) if Problem().with_fields(shape).columns > 1]
-ONE_COLUMN = [i for i in range(len(SHAPES)) if i not in SEVERAL_COLUMNS]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ONE_COLUMN)
-@settings(
-    deadline=None,
-    max_examples=46,
-    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
-)
-@given(data=st.data())
-def test_a_random_problem_is_solved_consistently_or_flagged(shape, data):
-    assert_consistent_or_flagged(shape, data)
+# few nodes: the question is whether the numbers agree, not how good they are; with fewer most maps are staircases
+NODES = 16
+QUICK = SolverSettings(tolerance=1e-6, max_maps=100, threads=1)
+# lowest share of draws that must converge: four of five do, of students whose score has a kink a third
+FLOOR, FLOOR_WITH_KINKS = 0.5, 0.2
+UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+KINKS = [i for i, shape in enumerate(SHAPES) if shape.get("student.score") == "relu"]
+NUMBERS = pytest.mark.parametrize("shape", range(len(SHAPES)), ids=lambda i: ", ".join(map(str, SHAPES[i].values())))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SEVERAL_COLUMNS)
-@settings(
-    deadline=None,
-    max_examples=6,  # beyond the ridge a solve takes seconds
-    suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much),
-)
-@given(data=st.data())
-def test_a_random_problem_of_several_columns_likewise(shape, data):
-    assert_consistent_or_flagged(shape, data)
+@NUMBERS
+def test_random_problems_are_solved_consistently_or_flagged(shape):
+    assert_most_are_solved(shape, 10 if shape in KINKS else 4)
 
 
-def assert_consistent_or_flagged(shape, data):
-    problem = data.draw(problems(shapes=[SHAPES[shape]], nodes=4))
+@pytest.mark.slow
+@pytest.mark.long
+@NUMBERS
+def test_many_random_problems_are_solved_consistently_or_flagged(shape):
+    assert_most_are_solved(shape, 60)
+
+
+def assert_most_are_solved(shape: int, count: int) -> None:
+    found: Counter[Status] = Counter()
+
+    @settings(max_examples=count, suppress_health_check=UNHURRIED, phases=[Phase.explicit, Phase.generate])
+    @given(data=st.data())
+    def draw(data):
+        problem = data.draw(problems(shapes=[SHAPES[shape]], nodes=NODES))
+        alpha = data.draw(st.sampled_from([0.9, 1.7, 3.1]))
+        branch = data.draw(st.sampled_from(branches_of(problem)))
+        found[consistent_or_flagged(problem, alpha, branch)] += 1
+
+    # other draws for every shape
+    (seed(shape)(draw) if settings.default is not None and settings.default.derandomize else draw)()
+    assert found.total() >= count
+    assert found[Status.converged] >= (FLOOR_WITH_KINKS if shape in KINKS else FLOOR) * found.total(), found
+
+
+def consistent_or_flagged(problem: Problem, alpha: float, branch: str) -> Status:
     assert Problem.from_toml(problem.to_toml()) == problem
-    alpha = data.draw(st.sampled_from([0.4, 0.9, 1.7, 3.1]))
-    branch = data.draw(st.sampled_from(branches_of(problem)))
     point = solve_point(problem, alpha, branch, settings=QUICK)
     ds = validate_dataset(from_points([point], {}))
     assert ds.status.item() == point.status
+    spectrum = Spectrum.of(problem)
+    if point.status is not Status.left_domain:
+        # a law of weights, teacher and tokens with these overlaps exists
+        assert point.restart.overlaps.feasible(spectrum.rho)
     if point.status is not Status.converged:
         assert point.residual > QUICK.tolerance
-        return
+        return point.status
     assert point.residual <= QUICK.tolerance
-    values, spectrum = point.values, Spectrum.of(problem)
+    values = point.values
     # two expressions of the training loss
     size = abs(values["training_loss"])
     assert values["free_energy_gap"] <= 1e-4 * size + 1e-9
-    # a law of weights, teacher and tokens with these overlaps exists
-    assert point.restart.overlaps.feasible(spectrum.rho)
     assert values["test_error"] >= -1e-12
     assert 0 <= values["density"] <= 1 + 1e-9
     # |W|^2/d bounds every q by the largest eigenvalue of its covariance
     traces = np.trace(values["q"], axis1=-2, axis2=-1)
     assert np.all(traces <= spectrum.gamma.max(axis=1) * values["weight_norm"] * (1 + 1e-6) + 1e-9)
+    return point.status

@@ -3,6 +3,7 @@
 All at the paper's setting, omega = 0.3; the tables and their sources are in ``data/reference``.
 """
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 import attnphase as ap
 from attnphase.baseline import linear_test_error
 from attnphase.branches import follow, thresholds
-from attnphase.compare import compare
 from attnphase.dataset import RunStatus
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
@@ -112,14 +112,46 @@ def test_linear_baseline_does_not_depend_on_the_mixing_matrix():
     assert linear_test_error(other)[0] == pytest.approx(linear_test_error(PAPER)[0], rel=1e-10)
 
 
+def converged_crossing():
+    """alpha_l and its error from independent numbers: where the published test error, once corrected, is the baseline.
+
+    The published curve is off by what its rule is off: 3.1(4) % at alpha = 1.24 and 0.5(1) % at 2, linear in between.
+    """
+    published, converged = (rows(name, branch="semantic") for name in ("fig2_theory", "converged"))
+    published, converged = np.sort(published, order="alpha"), np.sort(converged, order="alpha")
+    alpha, at = published["alpha"], converged["alpha"]
+    known = np.interp(at, alpha, published["test_error"])
+    ratio, ratio_error = converged["test_error"] / known, converged["test_error_stderr"] / known
+    # logarithms are nearly linear between the points of the curve
+    corrected = np.log(published["test_error"]) + np.log(np.interp(alpha, at, ratio))
+    baseline = np.log(linear_test_error(PAPER)[0])
+    crossing = np.interp(-baseline, -corrected, alpha)
+    slope = np.interp(crossing, alpha, np.gradient(corrected, alpha))
+    weight = (crossing - at[0]) / (at[1] - at[0])
+    return crossing, np.hypot((1 - weight) * ratio_error[0], weight * ratio_error[1]) / abs(slope)
+
+
 @pytest.mark.slow
-def test_thresholds():
+def test_thresholds(monkeypatch):
+    branches = sys.modules["attnphase.branches"]
+    monkeypatch.setattr(branches, "_SCAN_POINTS", 64)
+    monkeypatch.setattr(branches, "_REFINED_POINTS", 1024)
     found = thresholds(PAPER, [0.3], alpha=(1.0, 1.8))
-    error = np.hypot(float(found["alpha_c_stderr"][0]), 0.0006)
-    assert abs(float(found["alpha_c"][0]) - 1.2509) < 2 * error
-    # published with the biased rule: 1.451; the bias of its test error moves it by a few per cent
-    assert float(found["alpha_l"][0]) == pytest.approx(1.451, rel=0.05)
-    assert float(found["alpha_l_stderr"][0]) < 5e-3
+    # by the independent solver of data/reference/converged.csv, whose losses beside the crossing are held to 1e-6 above
+    alpha_c, error = float(found["alpha_c"][0]), float(found["alpha_c_stderr"][0])
+    assert abs(alpha_c - 1.2509) < 2 * np.hypot(error, 0.0006)
+    assert error < 5e-3
+    alpha_l, error = float(found["alpha_l"][0]), float(found["alpha_l_stderr"][0])
+    expected, uncertain = converged_crossing()
+    assert uncertain < 6e-3
+    assert abs(alpha_l - expected) < 2 * np.hypot(error, uncertain)
+    assert error < 5e-3
+    # there the test error is the baseline, by other nodes
+    other = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 2048, "integration.seed": 9})
+    point = solve_point(other, alpha_l, "semantic")
+    slope = 1.3e-3  # of the published test error there
+    deviation = point.values["test_error"] - linear_test_error(PAPER)[0]
+    assert abs(deviation) < 3 * np.hypot(point.errors["test_error"], slope * error)
 
 
 # --- shipped experiments ----------------------------------------------------------------------------------------------
@@ -158,14 +190,3 @@ def test_shipped_histogram_runs_count_as_in_the_paper():
     share = {"positional": "position_share", "semantic": "token_share"}
     for mechanism, name in share.items():
         assert (ds[name].sel(mechanism=mechanism, entries="off_diagonal") > 0.8).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["tied"])
-def test_shipped_runs_up_to_d_2000_agree_with_theory(name):
-    runs = ap.load_dataset(EXPERIMENTS / f"agreement-{name}-runs.nc")
-    assert runs["dimension"].to_numpy().tolist() == [500, 1000, 2000]
-    problem = Problem.from_toml(runs.attrs["problem"])
-    theory = ap.sweep(problem, alpha=[2.0], branches=("semantic", "positional"), workers=1)
-    comparison = compare(theory, runs)
-    assert comparison.within(3.0), comparison.text()

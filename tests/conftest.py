@@ -1,0 +1,91 @@
+"""What every test stands on: folders of the run's own, one thread for a worker, the same draws every time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_FOLDER = "ATTNPHASE_TESTS_FOLDER"  # inherited by the workers of pytest-xdist
+
+# machines differ in speed, and a failure must come back when the test is run again
+settings.register_profile(
+    "suite", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+# `make test-long`: other draws every time, and more of them
+settings.register_profile(
+    "long", deadline=None, print_blob=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("suite")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what users have out of reach, before anything that reads the environment is imported."""
+    if _FOLDER not in os.environ:
+        os.environ[_FOLDER] = tempfile.mkdtemp(prefix="attnphase-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(_FOLDER), ignore_errors=True))
+    folder = Path(os.environ[_FOLDER])
+    os.environ |= {
+        "ATTNPHASE_CACHE_DIR": os.environ.get("ATTNPHASE_TEST_CACHE") or str(folder / "cache"),
+        "MPLCONFIGDIR": str(folder / "matplotlib"),
+        "MPLBACKEND": "agg",
+        # as many processes as cores run side by side: threads of theirs would only wait for one another
+        **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    }
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):
+        os.environ.pop(name, None)
+
+
+# what takes longest begins first, so that two processes end together
+_LONG = (
+    "test_agreement.py",
+    "test_sweep_faults.py",
+    "test_published.py",
+    "test_solver.py",
+    "test_random_problems.py",
+    "test_symmetries.py",
+    "test_training.py",
+    "test_free_entropy.py",
+    "test_variants.py",
+    "test_cli.py",
+    "test_simulate.py",
+    "test_torch_backend.py",
+    "test_codegen.py",
+    "test_histogram.py",
+    "test_new_variant.py",
+    "test_render.py",
+    "test_kernel_cache.py",
+    "test_nodes.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files that take long first."""
+    items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else len(_LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``-n``, hand out whole files in this order: what a file computes once is computed once."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, here and in child processes, also if pytest was started with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
