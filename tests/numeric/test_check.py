@@ -5,10 +5,10 @@ The wrong factors are put into the derived maps and the compiled kernels, behind
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 from attnphase.solve import BranchPoint, SolverSettings, solve_point
 
-module = sys.modules["attnphase.check"]  # the package's attribute of this name is the function
+module = import_module("attnphase.check")  # the package's attribute of this name is the function
 
 ONE_THREAD = SolverSettings(threads=1)
 FEW_NODES = {"integration.rule": "sobol", "integration.nodes": 64}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from attnphase.solve import SolverSettings, _Run, sector_of, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.starts import initial_overlaps
 
-module = sys.modules["attnphase.solve"]
+module = import_module("attnphase.solve")
 
 ONE_THREAD = SolverSettings(threads=1)
 PAPER = Problem.paper(omega=0.36)
