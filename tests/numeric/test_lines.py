@@ -11,13 +11,16 @@ import pytest
 
 from attnphase import branches
 from attnphase.branches import follow
+from attnphase.channel import Channel
 from attnphase.errors import ProblemError
 from attnphase.fixed_point import Status
 from attnphase.overlaps import Overlaps
 from attnphase.problem import Problem
+from attnphase.proximal import Starts
 from attnphase.solve import BranchPoint, Restart, SolverSettings
 from attnphase.starts import branches_of, initial_overlaps
 from attnphase.sweep import Line, sweep
+from attnphase.tracking import iterates
 
 module = import_module("attnphase.sweep")
 
@@ -118,6 +121,24 @@ def test_a_collapsed_point_is_continued_without_its_order_parameter(monkeypatch)
     solver = Solver(collapsed=(1.5,))
     followed(monkeypatch, solver, [2.0, 1.5, 1.0])
     assert not solver.asked[2][1].restart.overlaps.theta.any()
+
+
+# --- GAMP's dynamics --------------------------------------------------------------------------------------------------
+
+
+def test_every_tracked_iteration_searches_afresh(monkeypatch):
+    """As GAMP does; the last minima are further starts, so that only lower ones are found."""
+    seen: list[Starts] = []
+    evaluate = Channel.evaluate
+
+    def watched(self: Channel, alpha: float, overlaps: Overlaps, starts: Starts, previous: Any = None) -> Any:
+        seen.append(starts)
+        return evaluate(self, alpha, overlaps, starts, previous)
+
+    monkeypatch.setattr(Channel, "evaluate", watched)
+    found = list(iterates(PAPER, 1.6, initial_overlaps(PAPER, "semantic"), 3, points=16))
+    assert len(found) == 4
+    assert seen == [Starts.COLD, Starts.REFRESH, Starts.REFRESH]
 
 
 # --- branches ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from attnphase.prior import Prior
 from attnphase.problem import Problem
 from attnphase.proximal import Minima
 from attnphase.refinement import Refinement
-from attnphase.solve import SolverSettings, _Run, sector_of, solve_point
+from attnphase.solve import SolverSettings, _decays, _Run, probe, sector_of, solve_point
 from attnphase.spectrum import Spectrum
 from attnphase.starts import initial_overlaps
 
@@ -218,6 +218,31 @@ def test_the_lift_reaches_the_domain_on_every_atom():
     assert curvature[0] == pytest.approx(0.001, rel=1e-9)
     np.testing.assert_allclose(image.V[:, 0, 0], spectrum.gamma @ (spectrum.weights / curvature), rtol=1e-9)
     assert image.feasible(spectrum.rho)
+
+
+def test_an_order_parameter_on_its_way_to_zero_is_told_from_one_that_grows():
+    """Where it is small and its image smaller still; not where the image is larger, nor where it is large yet."""
+    run = run_of(FEW, 1.0)
+    map_ = run.map(ladder_of(run).sobol(64))
+    informed = initial_overlaps(FEW, "semantic")
+
+    def ended(share: float, image: float, status: Status = Status.iteration_limit) -> FixedPoint:
+        ends = [map_.pack(replace(informed, theta=size * informed.theta)) for size in (share, image)]
+        return FixedPoint(ends[0], ends[1], 1e-3, 40, status)
+
+    assert _decays(map_, ended(0.1, 0.08), informed, "semantic")
+    assert not _decays(map_, ended(0.1, 0.12), informed, "semantic")
+    assert not _decays(map_, ended(0.6, 0.5), informed, "semantic")
+    assert not _decays(map_, ended(0.1, 0.08, Status.converged), informed, "semantic")
+    assert not _decays(map_, ended(0.0, 0.0), informed, "semantic")
+
+
+def test_a_probe_finds_a_branch_where_there_is_one():
+    """The semantic branch at alpha = 2, and none at alpha = 0.3, where its start falls onto the uninformed point."""
+    found = probe(FEW, 2.0, "semantic", ONE_THREAD)
+    assert found is not None
+    assert found.theta.min() > 0.1
+    assert probe(FEW, 0.3, "semantic", ONE_THREAD) is None
 
 
 def test_one_minimum_is_no_second_minimum():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from attnphase.dataset import (
     validate_dataset,
 )
 from attnphase.errors import DatasetError
-from attnphase.figures import _size_error
+from attnphase.figures import _size_error, fig3
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 from attnphase.solve import BranchPoint
@@ -116,3 +117,25 @@ def test_sizes_of_overlaps_are_norms():
             assert size == pytest.approx(norm(rotation @ first), rel=1e-12)
             error = ds[f"{name}_stderr"].isel(alpha=i, token=0).to_numpy()
             assert _size_error(ds, name).isel(alpha=i).item() == pytest.approx(norm(error), rel=1e-12)
+
+
+def test_the_phase_diagram_shows_the_branch_of_lower_loss():
+    """Which is one here and the other there: the maps of the overlaps are those of the winner."""
+    alphas, omegas, names = [0.7, 1.1, 1.9], [0.1, 0.3], ["semantic", "positional"]
+    swept = {"branch": names, "teacher.omega": omegas, "alpha": alphas}
+    found = []
+    for omega in omegas:
+        problem = PROBLEM.with_fields({"teacher.omega": omega})
+        for alpha in alphas:
+            for i, name in enumerate(names):
+                point = a_point(problem, alpha + omega + i, name)
+                found.append(replace(point, alpha=alpha))
+    ds = from_points(found, swept, problem=PROBLEM)
+    loss = ds["training_loss"].to_numpy()
+    lower = loss.argmin(axis=0)
+    assert {0, 1} == set(lower.ravel().tolist())
+    figure = fig3(ds)
+    for axes, name in ((figure.axes[2], "theta"), (figure.axes[3], "m")):
+        shown = np.asarray(axes.collections[0].get_array()).reshape(len(omegas), len(alphas))
+        sizes = overlap_size(ds, name).to_numpy()
+        np.testing.assert_allclose(shown, np.take_along_axis(sizes, lower[None], 0)[0], rtol=1e-12)
