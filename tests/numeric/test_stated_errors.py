@@ -17,6 +17,7 @@ from scipy import stats
 from attnphase.branches import Threshold, _refined, baseline_difference, crossing, loss_difference
 from attnphase.compare import Measured, _limit, _measured
 from attnphase.fixed_point import Status
+from attnphase.gaussian import sobol
 from attnphase.overlaps import Overlaps
 from attnphase.problem import Problem
 from attnphase.solve import BranchPoint, SolverSettings, solve_point
@@ -115,6 +116,24 @@ def test_a_bracket_beside_the_crossing_is_widened():
     found = _refined(PAPER, (1.4, 1.5), lambda _, alpha: (1.35 - alpha, 1e-4))
     assert isinstance(found, Threshold)
     assert found.alpha == pytest.approx(1.35, abs=1e-10)
+
+
+# --- integration rules ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_replicates_of_a_sobol_rule_scatter_as_their_mean_is_wrong(symmetric):
+    """``E exp(a x) = exp(a^2/2)`` in three dimensions, over 64 seeds; no two replicates are the same."""
+    factors = np.array([0.7, -0.4, 0.9])
+    found = []
+    for seed in range(64):
+        rule = sobol(3, 1, symmetric, 32, 16, seed)
+        signs = np.array([[one, *(other,) * 2] for one, other in rule.signs], dtype=float)
+        values = np.exp(np.einsum("ki,sni,i->ksn", signs, rule.nodes, factors)).mean(axis=0) @ rule.weights
+        assert len(np.unique(values)) == 16
+        found.append((values.mean() - np.exp(factors @ factors / 2), values.std(ddof=1) / 4))
+    deviations, errors = np.array(found).T
+    assert_calibrated(deviations, errors, 16)
 
 
 # --- propagation through the fixed point ------------------------------------------------------------------------------
