@@ -8,7 +8,7 @@ RESULTS := results
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help phase-diagram test lint benchmark clean
+.PHONY: help phase-diagram test mutations lint benchmark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
 
 test: $(STAMP) ## run the whole test suite, slow tests included
 	$(BIN)/python -m pytest -n 2
+
+mutations: $(STAMP) ## see whether the tests notice small wrong changes, in about an hour
+	$(BIN)/python tests/mutations/run.py --jobs 2
 
 lint: $(STAMP) ## check lint, format and types
 	$(BIN)/ruff check .

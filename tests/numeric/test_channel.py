@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -177,3 +179,26 @@ def test_mirror_images_of_nodes_have_mirrored_minimisers(zero):
         a, b = (getattr(one.conjugates, name) for one in passes)
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(passes[0].envelope, passes[1].envelope, rtol=1e-12)
+
+
+def test_local_searches_start_where_they_are_said_to():
+    """omega, the teacher's field with both signs, zero, the reflected omega, and omega with each token reflected."""
+    kernels = kernels_for(Problem.paper())
+    generated = sys.modules[f"attnphase_generated_{kernels.folder.name}_local_problem"]
+    center, k, first, second = (np.array(x)[:, None] for x in ([0.3, -0.7], [1.1, 0.4], [0.2, 0.9], [-0.5, 0.6]))
+
+    def starts(mode: Starts) -> list[list[float]]:
+        found, start = [], np.empty((2, 1))
+        for s in range(99):
+            # what Numba compiles, run by Python
+            if not generated.start_field.py_func(s, center, k, first, second, int(mode), start):
+                break
+            found.append(start[:, 0].tolist())
+        return found
+
+    cold = [[0.3, -0.7], [1.1, 0.4], [-1.1, -0.4], [0.0, 0.0], [-0.3, 0.7], [-0.3, -0.7], [0.3, 0.7]]
+    known = [[0.2, 0.9], [-0.5, 0.6]]
+    assert starts(Starts.COLD) == cold
+    assert starts(Starts.WARM) == known
+    assert starts(Starts.REFRESH) == known + cold
+    assert starts(Starts.FROM_ZERO) == [[0.0, 0.0]]
