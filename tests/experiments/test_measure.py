@@ -323,9 +323,9 @@ def test_error_of_a_jackknifed_share():
     """Shares of made-up groups over 150 draws: unbiased, and scattered as they say."""
     generator = np.random.default_rng(12)
     draws, blocks, found = 150, 10, []
+    means = torch.tensor([-0.5, 0.2, 0.9, -0.1, 0.4, -0.6], dtype=torch.float64)
     for _ in range(draws):
         groups = torch.from_numpy(generator.integers(6, size=(blocks, 60)))
-        means = torch.tensor([-0.5, 0.2, 0.9, -0.1, 0.4, -0.6], dtype=torch.float64)
         values = means[groups] + torch.from_numpy(generator.normal(0.0, 0.6, (blocks, 60)))
         found.append(_jackknife([_Sums.of(v, g, 6) for v, g in zip(values, groups, strict=True)]))
     values, errors = np.array(found).T

@@ -51,10 +51,10 @@ def channel_of(problem: Problem, points: int) -> Channel:
 def overlaps_for(channel: Channel, V: float) -> Overlaps:
     """Of a different size at every site; theta as large as half of what q allows."""
     rho = channel.spectrum.rho
-    count = len(rho)
-    q = (0.12 + 0.03 * np.arange(count))[:, None, None]
-    theta = 0.5 * np.sqrt(q * rho)
-    return Overlaps(q, V * np.ones_like(q), (0.2 - 0.13 * np.arange(count))[:, None, None], theta)
+    site = np.arange(len(rho), dtype=np.float64)[:, None, None]
+    q: Array = 0.12 + 0.03 * site
+    m: Array = 0.2 - 0.13 * site
+    return Overlaps(q, np.full(q.shape, V), m, 0.5 * np.sqrt(q * rho))
 
 
 def softmax_loss(h: Array, k: Array, problem: Problem, variance: Array) -> Array:

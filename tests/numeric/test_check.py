@@ -18,7 +18,9 @@ from attnphase.channel import Channel
 from attnphase.check import Check, Report
 from attnphase.compiled import Kernels, kernels_for
 from attnphase.fixed_point import Status
+from attnphase.gaussian import Rule
 from attnphase.problem import Problem
+from attnphase.refinement import Refinement
 from attnphase.solve import BranchPoint, SolverSettings, solve_point
 
 module = import_module("attnphase.check")  # the package's attribute of this name is the function
@@ -230,6 +232,27 @@ def test_scattered_means_are_judged_by_student_t():
     shifted = generator.normal(size=(16, 8))
     shifted[:, 3] += (8.2 + 3) / 4  # limit and margin in standard errors
     assert not module._scattered("", shifted, "").passed
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_rate_of_smooth_integrands_is_believed(seed):
+    """One token and a smooth loss: errors fall by two or three orders of magnitude from 64 points to 1024."""
+    problem = LABELS.with_fields({"integration.seed": seed})
+    found = module._rate(problem, solved(LABELS), ONE_THREAD)
+    assert found.passed
+    assert found.value < -0.5  # faster than independent points
+
+
+def test_replicates_that_are_not_independent_are_seen(monkeypatch):
+    """Sixteen times the same points: no scatter on many of them."""
+    right = Refinement.sobol
+
+    def same(self: Refinement, points: int) -> Rule:
+        rule = right(self, points)
+        return rule if points < 1024 else replace(rule, nodes=np.repeat(rule.nodes[:1], 16, axis=0))
+
+    monkeypatch.setattr(Refinement, "sobol", same)
+    assert not module._rate(PAPER, solved(PAPER), ONE_THREAD).passed
 
 
 def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
