@@ -188,6 +188,27 @@ def test_gamp_keeps_its_share_of_the_old_variances():
     torch.testing.assert_close(damped.weights, 0.3 * start + 0.7 * plain.weights, rtol=1e-12, atol=1e-12)
 
 
+def test_gamp_takes_its_own_last_kick_out_of_the_fields(monkeypatch):
+    """``omega = X w - V g`` with the g of the iteration before, which is Onsager's term."""
+    instance = instance_of(runs=(0,))
+    gamp = Gamp(instance, Risk.of(instance), initial_weights(instance, "semantic"), variance=5.0)
+    seen: list[torch.Tensor] = []
+    minimise = gamp._minimise
+
+    def watched(omega: torch.Tensor, V: torch.Tensor, starts: Starts) -> torch.Tensor:
+        seen.append(omega.clone())
+        return minimise(omega, V, starts)
+
+    monkeypatch.setattr(gamp, "_minimise", watched)
+    gamp.step()
+    kick, weights = gamp.state()["residual"].clone(), gamp.weights.clone()
+    gamp.step()
+    fields = fields_of(instance.samples.tokens, weights).reshape(seen[1].shape)
+    V = gamp.V[0, :, 0, 0]
+    torch.testing.assert_close(seen[1], fields - V[:, None] * kick, rtol=1e-12, atol=1e-12)
+    assert kick.abs().max() > 1e-3
+
+
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from attnphase.compiled import kernels_for
 from attnphase.gaussian import sobol
 from attnphase.overlaps import Overlaps
 from attnphase.problem import Problem
-from attnphase.proximal import Starts
+from attnphase.proximal import Minima, Starts
 from attnphase.refinement import Refinement
 from attnphase.spectrum import Spectrum
 from attnphase.state_evolution import StateEvolution
@@ -202,3 +202,49 @@ def test_local_searches_start_where_they_are_said_to():
     assert starts(Starts.WARM) == known
     assert starts(Starts.REFRESH) == known + cold
     assert starts(Starts.FROM_ZERO) == [[0.0, 0.0]]
+
+
+def test_no_search_ends_before_its_own_minimum():
+    """A cold pass finds what single descents from its starts find: none is taken to end at another's minimum."""
+    problem = Problem.paper(omega=0.31)
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    channel = Channel(problem, kernels, spectrum, sobol(4, 2, False, 256, 4, 3))
+    one = np.ones((2, 1, 1))
+    at = Overlaps(0.15 * one, 40.0 * one, 0.1 * one, 0.12 * one)
+    omega, k, _, _ = channel.fields(at)
+    w, t = omega.reshape(-1, 2, 1), k.reshape(-1, 2, 1)
+
+    def descended(starts: Array) -> Array:
+        energies = np.tile([0.0, 1.0], (len(w), 1))  # unequal, so that both are tried; they are the same
+        known = Minima(np.stack([starts, starts], axis=1), energies, np.zeros(len(w), dtype=np.int64))
+        return channel.proximal.minimise(omega, k, at.V, ((0, 1),), Starts.WARM, known)[1].energies[:, 0]
+
+    flips = [np.array(sign)[:, None] for sign in ((-1.0, 1.0), (1.0, -1.0))]
+    single = np.stack([descended(x) for x in (w, t, -t, 0 * w, -w, *(w * flip for flip in flips))])
+    found = channel.evaluate(1.5, at, Starts.COLD).minima
+    np.testing.assert_allclose(found.energies[:, 0], single.min(axis=0), rtol=1e-9, atol=1e-12)
+    # and the second minimum, wherever the descents end in two
+    apart = np.sort(single, axis=0)
+    several = (apart[-1] - apart[0]) > 1e-6
+    assert several.sum() > 50
+    assert np.isfinite(found.gap[several]).all()
+
+
+def test_hinge_points_are_minimisers():
+    """In closed form in the kernel: against the energy on a fine grid, and with the residual that belongs to them."""
+    fields = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None, "loss.kind": "hinge"}
+    problem = Problem().with_fields(fields)
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    channel = Channel(problem, kernels, spectrum, sobol(2, 1, False, 64, 4, 5))
+    for V in (0.3, 1.0, 4.0):
+        generator = np.random.default_rng(2)
+        omega, k = generator.normal(0.2, 1.5, (2, 1, 1, 4, 64, 1, 1))
+        found, minima = channel.proximal.minimise(omega, k, np.full((1, 1, 1), V), ((0, 1),), Starts.COLD, None)
+        h = minima.fields[:, 0].reshape(omega.shape)
+        np.testing.assert_allclose(V * found.residual, h - omega, atol=1e-12)
+        grid = np.linspace(-9, 9, 36001)
+        energy = (grid - omega) ** 2 / (2 * V) + np.maximum(0, 1 - np.sign(k) * grid)
+        best = energy.min(axis=-1)
+        own = (h - omega)[..., 0, 0] ** 2 / (2 * V) + np.maximum(0, 1 - np.sign(k) * h)[..., 0, 0]
+        np.testing.assert_allclose(own, best[..., 0], atol=1e-5)
+        np.testing.assert_allclose(found.envelope, own, rtol=1e-12, atol=1e-14)
