@@ -45,7 +45,7 @@ _FEW = 64  # Sobol points per replicate for what is exact on any
 _LABELS = 4096  # for the gradient of losses that know the teacher's sign only
 _MOST = 2**19  # nodes in all, sign changes and clusters included, for means that need no search
 _STEP = 1e-5  # of differences, relative
-_SAMPLES, _BATCH = 2**22, 2**17  # of the test error's own sample
+_SAMPLES, _BATCH = 2**21, 2**17  # of the test error's own sample
 _POINTS = (64, 256, 1024)  # Sobol points per replicate, for the rate of the standard errors
 # fastest and slowest decay of a standard error with the number of nodes that is believed: scrambled points reach -1.5
 # on smooth integrands and may come down to it from faster ones; replicates that are the same have no error at all
