@@ -8,7 +8,7 @@ RESULTS := results
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help phase-diagram test test-long lint benchmark clean
+.PHONY: help phase-diagram test test-long mutations lint benchmark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: $(STAMP) ## run the whole test suite, slow tests included
 
 test-long: $(STAMP) ## run the tests that take an hour: many random problems, others every time
 	$(BIN)/python -m pytest -n 2 -m long --hypothesis-profile=long
+
+mutations: $(STAMP) ## see whether the tests notice small wrong changes, in about an hour
+	$(BIN)/python tests/mutations/run.py --jobs 2
 
 lint: $(STAMP) ## check lint, format and types
 	$(BIN)/ruff check .

@@ -226,10 +226,14 @@ _REFINED_COST = 10  # of one of them, in solves of the scan; for the progress on
 def _refined(
     problem: Problem, bracket: tuple[float, float], difference: Callable[[Problem, float], tuple[float, float]]
 ) -> Threshold:
-    """Secant steps inside a bracket, with many fixed nodes."""
+    """Secant steps inside a bracket, with many fixed nodes.
+
+    Where the steps run out before they have settled, the last one is part of the error.
+    """
     fine = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _REFINED_POINTS})
     low, high = bracket
     ends = [(x, *difference(fine, x)) for x in bracket]
+    moved = 0.0
     threshold = NOT_FOUND
     for _ in range(4):
         ends.sort()
@@ -241,11 +245,13 @@ def _refined(
                 return threshold
             ends += [(x, *difference(fine, x)) for x in (low, high)]
             continue
-        if threshold.found and abs(found.alpha - threshold.alpha) < 0.1 * found.standard_error:
-            return found
+        if threshold.found:
+            moved = abs(found.alpha - threshold.alpha)
+            if moved < 0.1 * found.standard_error:
+                return found
         threshold = found
         ends.append((found.alpha, *difference(fine, found.alpha)))
-    return threshold
+    return replace(threshold, standard_error=float(np.hypot(threshold.standard_error, moved)))
 
 
 def thresholds(

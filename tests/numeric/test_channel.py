@@ -1,0 +1,250 @@
+"""The means over one sample's fields where the teacher's have a mean: against plain samples and closed forms."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from attnphase.channel import Channel
+from attnphase.compiled import kernels_for
+from attnphase.gaussian import sobol
+from attnphase.overlaps import Overlaps
+from attnphase.problem import Problem
+from attnphase.proximal import Minima, Starts
+from attnphase.refinement import Refinement
+from attnphase.spectrum import Spectrum
+from attnphase.state_evolution import StateEvolution
+from attnphase.symmetries import is_sign_symmetric
+
+Array = NDArray[np.float64]
+
+TEACHER_MEANS = Problem.paper(omega=0.22).with_fields(
+    {
+        "tokens.kind": "mixture",
+        "tokens.clusters": [{"sigma": 0.5, "mean": [1.3]}, {"sigma": 0.4, "mean": [-0.9]}],
+        "tokens.law": {"kind": "table", "table": [[0.42, 0.13], [0.07, 0.38]]},
+        "tokens.mean_teacher": [[0.8]],
+    }
+)
+LABELS = Problem().with_fields(
+    {
+        "tokens.length": 1,
+        "tokens.kind": "mixture",
+        "tokens.clusters": [{"sigma": 0.7, "mean": [0.6]}],
+        "tokens.mean_teacher": [[0.75]],
+        "positions.kind": "none",
+        "teacher.mixing": None,
+        "loss.kind": "logistic",
+    }
+)
+
+
+def channel_of(problem: Problem, points: int) -> Channel:
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    return Channel(problem, kernels, spectrum, Refinement(problem, kernels, spectrum, 2**20).sobol(points))
+
+
+def overlaps_for(channel: Channel, V: float) -> Overlaps:
+    """Of a different size at every site; theta as large as half of what q allows."""
+    rho = channel.spectrum.rho
+    site = np.arange(len(rho), dtype=np.float64)[:, None, None]
+    q: Array = 0.12 + 0.03 * site
+    m: Array = 0.2 - 0.13 * site
+    return Overlaps(q, np.full(q.shape, V), m, 0.5 * np.sqrt(q * rho))
+
+
+def softmax_loss(h: Array, k: Array, problem: Problem, variance: Array) -> Array:
+    """``1/2 Tr[(S - T) D (S - T)^T]`` of tied rank-one attention, as it is written in the paper."""
+
+    def scores(fields: Array) -> Array:
+        weights = np.exp(fields[..., :, None] * fields[..., None, :])
+        return weights / weights.sum(axis=-1, keepdims=True)
+
+    omega, A = problem.teacher.omega, problem.mixing_matrix
+    rest = scores(h) - (1 - omega) * scores(k) - omega * A
+    return 0.5 * np.einsum("...ab,...ab,...b->...", rest, rest, variance)
+
+
+def test_test_error_of_tokens_with_a_teacher_mean():
+    """Fields of student and teacher drawn with their clusters, in NumPy."""
+    channel = channel_of(TEACHER_MEANS, 1024)
+    at, spectrum = overlaps_for(channel, 3.0), channel.spectrum
+    assert spectrum.teacher_means.min() < -0.5
+    replicates = channel.loss_at_omega(at)
+    generator, count = np.random.default_rng(4), 400_000
+    chosen = generator.choice(len(channel.probabilities), count, p=channel.probabilities)
+    sites = channel.configurations[chosen]
+    joint = np.block([[at.q, at.theta], [at.theta.mT, spectrum.rho]])
+    fields = np.einsum("nlij,nlj->nli", np.linalg.cholesky(joint)[sites], generator.normal(size=(count, 2, 2)))
+    h, k = fields[..., 0] + at.m[sites, 0, 0], fields[..., 1] + spectrum.teacher_means[sites][..., 0]
+    losses = softmax_loss(h, k, TEACHER_MEANS, spectrum.site_variances[sites])
+    error = np.hypot(losses.std() / np.sqrt(count), replicates.std(ddof=1) / 4)
+    assert abs(replicates.mean() - losses.mean()) < 4 * error
+    assert error < 5e-3 * losses.mean()
+
+
+def test_local_problems_of_tokens_with_a_teacher_mean():
+    """Proximal points are stationary for the loss as it is written, with the teacher's mean in its field."""
+    channel = channel_of(TEACHER_MEANS, 16)
+    at = overlaps_for(channel, 6.0)
+    omega, k, _, _ = channel.fields(at)
+    passed = channel.evaluate(1.6, at, Starts.COLD)
+    h = passed.minima.fields[:, 0].reshape(omega.shape)[..., 0]
+    sites = channel.configurations
+    shape = (len(sites), *(1,) * (omega.ndim - 3), 2)
+    k = k[..., 0] + channel.spectrum.teacher_means[sites][..., 0].reshape(shape)
+    variance = channel.spectrum.site_variances[sites].reshape(shape)
+    step = 1e-5
+    for token in range(2):
+        unit = step * np.eye(2)[token]
+        ends = [softmax_loss(h + side * unit, k, TEACHER_MEANS, variance) for side in (1, -1)]
+        slope = (ends[0] - ends[1]) / (2 * step)
+        np.testing.assert_allclose(slope, -(h - omega[..., 0])[..., token] / 6.0, atol=1e-8)
+
+
+def test_labels_of_tokens_with_a_teacher_mean():
+    """``P(k + m* > 0) = Phi(m*/s)`` and ``E[sign(k + m*) k] = 2 s phi(m*/s)``, whatever the student knows."""
+    channel = channel_of(LABELS, 1024)
+    at = overlaps_for(channel, 3.0)
+    at = Overlaps(at.q, at.V, 0 * at.m, at.theta)
+    omega, k, _, _, shares = channel.nodes_at(at)
+    assert shares is not None
+    spread, mean = np.sqrt(channel.spectrum.rho.item()), channel.spectrum.teacher_means.item()
+    assert mean == pytest.approx(0.45)
+    weights = shares[0] / shares.shape[1] * channel.rule.weights  # (labels, S, n)
+    known = {
+        "probability": (weights[0].sum(axis=-1), norm.cdf(mean / spread)),
+        "everything": (weights.sum(axis=(0, 2)), 1.0),
+        "k": ((weights * k[0, ..., 0, 0]).sum(axis=(0, 2)), 0.0),
+        "label k": (
+            (weights * k[0, ..., 0, 0] * np.array([1, -1])[:, None, None]).sum(axis=(0, 2)),
+            2 * spread * norm.pdf(mean / spread),
+        ),
+        "k omega": ((weights * (k * omega)[0, ..., 0, 0]).sum(axis=(0, 2)), at.theta.item()),
+    }
+    for name, (replicates, expected) in known.items():
+        error = replicates.std(ddof=1) / 4
+        assert abs(replicates.mean() - expected) < 5 * error + 1e-12, name
+        assert error < 2e-3, name
+
+
+def test_shares_of_second_minima_are_counted_by_their_distance():
+    """Weights of the nodes whose second minimum lies within a distance, cluster by cluster and sign by sign."""
+    channel = channel_of(TEACHER_MEANS, 64)
+    at = overlaps_for(channel, 40.0)
+    map_ = StateEvolution(channel, 1.6, None)  # type: ignore[arg-type]  # the share needs no sector
+    map_.minima = channel.evaluate(1.6, at, Starts.COLD).minima
+    energies = map_.minima.energies.reshape(len(channel.probabilities), -1, *channel.rule.nodes.shape[:2], 2)
+    gap = energies[..., 1] - energies[..., 0]
+    assert (gap > 0).sum() > 20
+    for within in (1e-3, 1e-2, np.inf):
+        near = ((gap > 0) & (gap < within)).mean(axis=(1, 3))  # signs and equal nodes
+        expected = channel.probabilities @ near
+        np.testing.assert_allclose(map_.second_minimum_share(within), expected, rtol=1e-12)
+    assert map_.second_minimum_share(1e-2).mean() > map_.second_minimum_share(5e-3).mean() > 0
+
+
+def test_fields_are_not_reflected_where_the_teacher_has_a_mean():
+    """The loss is even in k, but its law is not."""
+    kernels, spectrum = kernels_for(TEACHER_MEANS), Spectrum.of(TEACHER_MEANS)
+    assert is_sign_symmetric(kernels)
+    assert not Refinement(TEACHER_MEANS, kernels, spectrum, 2**20).symmetric
+    paper = Problem.paper()
+    assert Refinement(paper, kernels, Spectrum.of(paper), 2**20).symmetric
+
+
+@pytest.mark.parametrize("zero", ["m", "theta", "both", "neither"])
+def test_mirror_images_of_nodes_have_mirrored_minimisers(zero):
+    """Sign changes that are not solved anew give what a rule that holds them all as nodes of its own gives."""
+    problem = Problem.paper(omega=0.31)
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    folded = sobol(4, 2, True, 16, 4, 3)
+    signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
+    nodes = np.concatenate([folded.nodes * np.repeat(s, 2) for s in signs], axis=1)
+    whole = sobol(4, 2, False, 64, 4, 3)
+    whole = type(whole)(whole.name, nodes, whole.weights, False, 2, 64, True)
+    keep = {"m": (0, 1), "theta": (1, 0), "both": (0, 0), "neither": (1, 1)}[zero]
+    at = Overlaps(
+        np.array([[[0.11]], [[0.14]]]),
+        np.array([[[9.0]], [[12.0]]]),
+        keep[0] * np.array([[[0.21]], [[-0.16]]]),
+        keep[1] * np.array([[[0.09]], [[0.12]]]),
+    )
+    passes = [Channel(problem, kernels, spectrum, rule).evaluate(1.8, at, Starts.COLD) for rule in (folded, whole)]
+    for name in ("q_hat", "V_hat", "m_hat", "theta_hat"):
+        a, b = (getattr(one.conjugates, name) for one in passes)
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(passes[0].envelope, passes[1].envelope, rtol=1e-12)
+
+
+def test_local_searches_start_where_they_are_said_to():
+    """omega, the teacher's field with both signs, zero, the reflected omega, and omega with each token reflected."""
+    kernels = kernels_for(Problem.paper())
+    generated = sys.modules[f"attnphase_generated_{kernels.folder.name}_local_problem"]
+    center, k, first, second = (np.array(x)[:, None] for x in ([0.3, -0.7], [1.1, 0.4], [0.2, 0.9], [-0.5, 0.6]))
+
+    def starts(mode: Starts) -> list[list[float]]:
+        found, start = [], np.empty((2, 1))
+        for s in range(99):
+            # what Numba compiles, run by Python
+            if not generated.start_field.py_func(s, center, k, first, second, int(mode), start):
+                break
+            found.append(start[:, 0].tolist())
+        return found
+
+    cold = [[0.3, -0.7], [1.1, 0.4], [-1.1, -0.4], [0.0, 0.0], [-0.3, 0.7], [-0.3, -0.7], [0.3, 0.7]]
+    known = [[0.2, 0.9], [-0.5, 0.6]]
+    assert starts(Starts.COLD) == cold
+    assert starts(Starts.WARM) == known
+    assert starts(Starts.REFRESH) == known + cold
+    assert starts(Starts.FROM_ZERO) == [[0.0, 0.0]]
+
+
+def test_no_search_ends_before_its_own_minimum():
+    """A cold pass finds what single descents from its starts find: none is taken to end at another's minimum."""
+    problem = Problem.paper(omega=0.31)
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    channel = Channel(problem, kernels, spectrum, sobol(4, 2, False, 256, 4, 3))
+    one = np.ones((2, 1, 1))
+    at = Overlaps(0.15 * one, 40.0 * one, 0.1 * one, 0.12 * one)
+    omega, k, _, _ = channel.fields(at)
+    w, t = omega.reshape(-1, 2, 1), k.reshape(-1, 2, 1)
+
+    def descended(starts: Array) -> Array:
+        energies = np.tile([0.0, 1.0], (len(w), 1))  # unequal, so that both are tried; they are the same
+        known = Minima(np.stack([starts, starts], axis=1), energies, np.zeros(len(w), dtype=np.int64))
+        return channel.proximal.minimise(omega, k, at.V, ((0, 1),), Starts.WARM, known)[1].energies[:, 0]
+
+    flips = [np.array(sign)[:, None] for sign in ((-1.0, 1.0), (1.0, -1.0))]
+    single = np.stack([descended(x) for x in (w, t, -t, 0 * w, -w, *(w * flip for flip in flips))])
+    found = channel.evaluate(1.5, at, Starts.COLD).minima
+    np.testing.assert_allclose(found.energies[:, 0], single.min(axis=0), rtol=1e-9, atol=1e-12)
+    # and the second minimum, wherever the descents end in two
+    apart = np.sort(single, axis=0)
+    several = (apart[-1] - apart[0]) > 1e-6
+    assert several.sum() > 50
+    assert np.isfinite(found.gap[several]).all()
+
+
+def test_hinge_points_are_minimisers():
+    """In closed form in the kernel: against the energy on a fine grid, and with the residual that belongs to them."""
+    fields = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None, "loss.kind": "hinge"}
+    problem = Problem().with_fields(fields)
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    channel = Channel(problem, kernels, spectrum, sobol(2, 1, False, 64, 4, 5))
+    for V in (0.3, 1.0, 4.0):
+        generator = np.random.default_rng(2)
+        omega, k = generator.normal(0.2, 1.5, (2, 1, 1, 4, 64, 1, 1))
+        found, minima = channel.proximal.minimise(omega, k, np.full((1, 1, 1), V), ((0, 1),), Starts.COLD, None)
+        h = minima.fields[:, 0].reshape(omega.shape)
+        np.testing.assert_allclose(V * found.residual, h - omega, atol=1e-12)
+        grid = np.linspace(-9, 9, 36001)
+        energy = (grid - omega) ** 2 / (2 * V) + np.maximum(0, 1 - np.sign(k) * grid)
+        best = energy.min(axis=-1)
+        own = (h - omega)[..., 0, 0] ** 2 / (2 * V) + np.maximum(0, 1 - np.sign(k) * h)[..., 0, 0]
+        np.testing.assert_allclose(own, best[..., 0], atol=1e-5)
+        np.testing.assert_allclose(found.envelope, own, rtol=1e-12, atol=1e-14)

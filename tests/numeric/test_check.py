@@ -1,0 +1,268 @@
+"""The consistency report passes where all is right, whatever the seed, and sees one per cent in any one equation.
+
+The wrong factors are put into the derived maps and the compiled kernels, behind the report's back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnphase.channel import Channel
+from attnphase.check import Check, Report
+from attnphase.compiled import Kernels, kernels_for
+from attnphase.fixed_point import Status
+from attnphase.gaussian import Rule
+from attnphase.problem import Problem
+from attnphase.refinement import Refinement
+from attnphase.solve import BranchPoint, SolverSettings, solve_point
+
+module = import_module("attnphase.check")  # the package's attribute of this name is the function
+
+ONE_THREAD = SolverSettings(threads=1)
+FEW_NODES = {"integration.rule": "sobol", "integration.nodes": 64}
+PAPER = Problem.paper(omega=0.37).with_fields(FEW_NODES)
+ONE_TOKEN = {"tokens.length": 1, "tokens.sigma": 0.6, "positions.kind": "none", "teacher.mixing": None}
+LABELS = Problem().with_fields({**FEW_NODES, **ONE_TOKEN, "loss.kind": "logistic", "regularizer.strength": 0.13})
+ELASTIC = PAPER.with_fields({"regularizer.kind": "elastic-net", "regularizer.ridge": 0.003})
+TEACHER_MEANS = PAPER.with_fields(
+    {
+        "tokens.kind": "mixture",
+        "tokens.clusters": [{"sigma": 0.5, "mean": [1.3]}, {"sigma": 0.4, "mean": [-0.8]}],
+        "tokens.law": {"kind": "same", "probability": 0.7},
+        "tokens.mean_teacher": [[0.5]],
+    }
+)
+EQUATIONS = {"conjugates": ("q_hat", "V_hat", "m_hat", "theta_hat"), "overlaps": ("q", "V", "m", "theta")}
+
+
+@cache
+def solved(problem: Problem, alpha: float = 1.7, branch: str = "semantic") -> BranchPoint:
+    point = solve_point(problem, alpha, branch, settings=ONE_THREAD)
+    assert point.status is Status.converged
+    return point
+
+
+def checks(problem: Problem, point: BranchPoint) -> Iterator[Check]:
+    """Those of the equations and observables at a fixed point."""
+    yield module._expressions(problem, point, ONE_THREAD)
+    yield from module._equations(problem, point, ONE_THREAD)
+
+
+def failed(problem: Problem, point: BranchPoint) -> set[str]:
+    return {one.name for one in checks(problem, point) if one.passed is False}
+
+
+def with_kernels(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
+    monkeypatch.setattr(module, "kernels_for", lambda problem: kernels)
+
+
+def with_factor(problem: Problem, function: str, part: int | str, factor: float) -> Kernels:
+    """Kernels in which one of the results of a derived function is multiplied."""
+    kernels = kernels_for(problem)
+    # the conjugates' equations do not depend on the regulariser and are always taken from the ridge's
+    general = problem.regularizer.kind != "ridge" and function != "conjugates_from_overlaps"
+    maps = kernels.separable if general else kernels.ridge
+    right = getattr(maps, function)
+
+    def wrong(**arguments: Any) -> Any:
+        results = right(**arguments)
+        if isinstance(part, str):
+            return results | {part: factor * results[part]}
+        return tuple(factor * value if i == part else value for i, value in enumerate(results))
+
+    changed = replace(maps, **{function: wrong})
+    return replace(kernels, **{"separable" if general else "ridge": changed})
+
+
+@pytest.fixture(autouse=True)
+def small_samples(monkeypatch):
+    """They are most of the time, and few tests need all of them."""
+    monkeypatch.setattr(module, "_SAMPLES", 2**16)
+    monkeypatch.setattr(module, "_MOST", 2**15)
+
+
+@pytest.mark.parametrize("seed", [5])
+@pytest.mark.parametrize(
+    ("problem", "branch"),
+    [
+        (PAPER, "semantic"),
+        (PAPER, "positional"),
+        (LABELS, "semantic"),
+        (ELASTIC, "semantic"),
+        (TEACHER_MEANS, "semantic"),
+    ],
+    ids=["semantic", "positional", "labels", "elastic net", "teacher means"],
+)
+def test_right_equations_pass(problem, branch, seed):
+    problem = problem.with_fields({"integration.seed": seed})
+    found = list(checks(problem, solved(problem, 1.7, branch)))
+    assert [one.name for one in found if one.passed is not True] == []
+    assert len(found) == 7
+
+
+PROBLEMS = {"paper": PAPER, "labels": LABELS, "elastic net": ELASTIC}
+# without encodings m is zero by its equation, and a factor changes nothing
+CASES = [
+    pytest.param(problem, side, i, id=f"{name}, {equation}")
+    for name, problem in PROBLEMS.items()
+    for side, equations in EQUATIONS.items()
+    for i, equation in enumerate(equations)
+    if (name, equation) != ("labels", "m")
+]
+
+
+@pytest.mark.parametrize(("problem", "side", "part"), CASES)
+def test_one_per_cent_in_an_equation_is_seen(monkeypatch, problem, side, part):
+    """Also where the order parameter vanishes at the fixed point, as m does on the semantic branch."""
+    point = solved(problem)
+    function = {"overlaps": "overlaps_from_conjugates", "conjugates": "conjugates_from_overlaps"}[side]
+    with_kernels(monkeypatch, with_factor(problem, function, part, 1.01))
+    generic = module._Generic.near(problem, point, ONE_THREAD)
+    # stationary in the partners
+    if side == "overlaps":
+        assert not module._in_conjugates(generic).passed
+    else:
+        assert not module._in_overlaps(problem, point, generic, ONE_THREAD).passed
+
+
+@pytest.mark.parametrize("term", ["energy", "variance", "overlap", "mean", "teacher", "prior"])
+def test_one_per_cent_in_a_term_of_the_free_entropy_is_seen(monkeypatch, term):
+    point = solved(PAPER)
+    with_kernels(monkeypatch, with_factor(PAPER, "free_entropy_terms", term, 0.99))
+    names = failed(PAPER, point)
+    assert any(name.startswith("gradient of the free entropy") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("observable", "check"),
+    [
+        ("training_loss_direct", "expressions of the training loss"),
+        ("weight_norm", "norm of the weights"),
+        ("test_error", "test error"),
+    ],
+)
+def test_one_per_cent_in_an_observable_is_seen(monkeypatch, observable, check):
+    monkeypatch.setattr(module, "_SAMPLES", 2**21 if observable == "test_error" else 2**16)
+    point = solved(PAPER)
+    with_kernels(monkeypatch, with_factor(PAPER, "observables", observable, 1.01))
+    assert failed(PAPER, point) == {check}
+
+
+def test_one_per_cent_in_the_training_loss_is_seen():
+    point = solved(PAPER)
+    wrong = replace(point, values=point.values | {"training_loss": 1.01 * point.values["training_loss"]})
+    assert not module._expressions(PAPER, wrong, ONE_THREAD).passed
+
+
+@pytest.mark.parametrize("wrong", ["energies", "residuals", "fields"])
+def test_a_wrong_local_minimiser_is_seen(monkeypatch, wrong):
+    """Its energy, its residual g, or a place that is not the minimum."""
+    point, kernels = solved(PAPER), kernels_for(PAPER)
+
+    def minimise(centers, k, factor, mixing, parameters, variance, mode, minima, energies, losses, residuals, flags):
+        kernels.minimise(
+            centers, k, factor, mixing, parameters, variance, mode, minima, energies, losses, residuals, flags
+        )
+        {"energies": energies, "residuals": residuals, "fields": minima}[wrong][:] *= 1.001
+
+    with_kernels(monkeypatch, replace(kernels, minimise=minimise))
+    assert failed(PAPER, point) & {"mean envelope", "gradient of the free entropy, overlaps"}
+
+
+# labels are integrated out: the nodes' own k are not used
+@pytest.mark.parametrize(
+    ("problem", "part"), [(PAPER, 0), (PAPER, 1), (LABELS, 0)], ids=["omega", "k", "omega with labels"]
+)
+def test_fields_of_a_wrong_law_are_seen(monkeypatch, problem, part):
+    point, right = solved(problem), Channel.fields
+
+    def fields(self, overlaps):
+        omega, k, xi, floored = right(self, overlaps)
+        mean = overlaps.m[self.configurations, :, 0][:, None, None, None]
+        return (mean + 1.01 * (omega - mean), k, xi, floored) if part == 0 else (omega, 1.01 * k, xi, floored)
+
+    monkeypatch.setattr(Channel, "fields", fields)
+    assert "law of the fields" in failed(problem, point)
+
+
+@pytest.mark.parametrize(
+    ("what", "check"), [("loss", "back ends: compiled and numpy"), ("gradient", "gradient of the loss")]
+)
+def test_a_small_error_of_the_local_loss_is_seen(monkeypatch, what, check):
+    """A millionth of the loss; of its gradient, which is held against differences, ten times as much."""
+    kernels, reference = kernels_for(PAPER), module.reference_backend
+
+    def losses_at(fields, teacher, mixing, parameters, variance, losses):
+        kernels.losses_at(fields, teacher, mixing, parameters, variance, losses)
+        losses *= 1 + 1e-6
+
+    class Wrong:
+        def __init__(self, right):
+            self.losses, self._right = right.losses, right
+
+        def gradients(self, *arguments):
+            return (1 + 1e-5) * self._right.gradients(*arguments)
+
+    if what == "loss":
+        with_kernels(monkeypatch, replace(kernels, losses_at=losses_at))
+    else:
+        monkeypatch.setattr(module, "reference_backend", lambda problem, backend: Wrong(reference(problem, backend)))
+    found = {one.name: one.passed for one in module._backends(PAPER)}
+    assert not found[check]
+
+
+def test_sampled_checks_say_what_they_can_see(monkeypatch):
+    """Every sampled check of the paper's problem sees one per cent, and says so."""
+    monkeypatch.setattr(module, "_SAMPLES", 2**21)
+    monkeypatch.setattr(module, "_MOST", 2**19)
+    sampled = [one for one in checks(PAPER, solved(PAPER)) if "would be seen" in one.detail]
+    assert [one.name for one in sampled] == ["law of the fields", "test error"]
+    for one in sampled:
+        assert float(one.detail.split("error of ")[1].split(" %")[0]) < 1.0
+
+
+def test_scattered_means_are_judged_by_student_t():
+    """The share of false alarms is the stated one: 20000 families of eight means over sixteen replicates."""
+    generator = np.random.default_rng(3)
+    false = sum(not module._scattered("", generator.standard_t(30, (16, 8)), "").passed for _ in range(4000))
+    assert false <= 2  # 0.04 expected
+    shifted = generator.normal(size=(16, 8))
+    shifted[:, 3] += (8.2 + 3) / 4  # limit and margin in standard errors
+    assert not module._scattered("", shifted, "").passed
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_rate_of_smooth_integrands_is_believed(seed):
+    """One token and a smooth loss: errors fall by two or three orders of magnitude from 64 points to 1024."""
+    problem = LABELS.with_fields({"integration.seed": seed})
+    found = module._rate(problem, solved(LABELS), ONE_THREAD)
+    assert found.passed
+    assert found.value < -0.5  # faster than independent points
+
+
+def test_replicates_that_are_not_independent_are_seen(monkeypatch):
+    """Sixteen times the same points: no scatter on many of them."""
+    right = Refinement.sobol
+
+    def same(self: Refinement, points: int) -> Rule:
+        rule = right(self, points)
+        return rule if points < 1024 else replace(rule, nodes=np.repeat(rule.nodes[:1], 16, axis=0))
+
+    monkeypatch.setattr(Refinement, "sobol", same)
+    assert not module._rate(PAPER, solved(PAPER), ONE_THREAD).passed
+
+
+def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
+    """Two iterations that stopped anywhere need not agree."""
+    point = solved(PAPER)
+    monkeypatch.setattr(module, "_solved", lambda problem, *_: replace(point, status=Status.iteration_limit))
+    found = [one for one in module._reductions(PAPER, point, ONE_THREAD) if "cluster" in one.name]
+    assert [one.passed for one in found] == [None, None]
+    assert Report(PAPER, 1.7, "semantic", tuple(found)).passed

@@ -1,0 +1,159 @@
+"""What a finished line of a sweep is known by, and how a branch is followed along alpha: no point is solved here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnphase import branches
+from attnphase.branches import follow
+from attnphase.channel import Channel
+from attnphase.errors import ProblemError
+from attnphase.fixed_point import Status
+from attnphase.overlaps import Overlaps
+from attnphase.problem import Problem
+from attnphase.proximal import Starts
+from attnphase.solve import BranchPoint, Restart, SolverSettings
+from attnphase.starts import branches_of, initial_overlaps
+from attnphase.sweep import Line, sweep
+from attnphase.tracking import iterates
+
+module = import_module("attnphase.sweep")
+
+PAPER = Problem.paper(omega=0.28)
+LINE = Line(PAPER, "semantic", (0.7, 1.3), SolverSettings(), "semantic")
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"alphas": (0.7, 1.3000001)},
+        {"alphas": (0.7,)},
+        {"branch": "positional"},
+        {"problem": PAPER.with_fields({"integration.seed": 1})},
+        {"problem": PAPER.with_fields({"teacher.omega": 0.29})},
+        {"settings": SolverSettings(tolerance=1e-6)},
+        {"settings": SolverSettings(method="anderson")},
+        {"settings": SolverSettings(max_nodes=2**14)},
+    ],
+    ids=["alpha", "alphas", "branch", "seed", "omega", "tolerance", "method", "nodes"],
+)
+def test_a_line_is_known_by_all_that_its_numbers_depend_on(change: dict[str, Any]):
+    assert replace(LINE, **change).key != LINE.key
+
+
+def test_a_line_is_not_known_by_what_its_numbers_do_not_depend_on():
+    assert replace(LINE, settings=SolverSettings(threads=1), label="another").key == LINE.key
+
+
+def test_a_line_is_known_by_the_code_that_makes_it(monkeypatch):
+    before = LINE.key
+    monkeypatch.setattr(module, "_source_hash", lambda: "of other files")
+    assert LINE.key != before
+
+
+def test_a_value_that_is_swept_twice_is_refused():
+    with pytest.raises(ProblemError, match="twice"):
+        sweep(PAPER, [0.5, 1.0, 0.5], workers=1)
+
+
+# --- following a branch -----------------------------------------------------------------------------------------------
+
+
+class Solver:
+    """In the place of `solve_point`: overlaps that are linear in alpha, and what it was asked."""
+
+    def __init__(self, lost: tuple[float, ...] = (), collapsed: tuple[float, ...] = ()) -> None:
+        self.asked: list[tuple[float, Any]] = []
+        self.lost, self.collapsed = lost, collapsed
+
+    def overlaps(self, alpha: float) -> Overlaps:
+        start = initial_overlaps(PAPER, "semantic")
+        share = 1e-4 if alpha in self.collapsed else 0.5 + 0.2 * alpha
+        return replace(start, q=(0.8 + 0.1 * alpha) * start.q, theta=share * start.theta)
+
+    def __call__(self, problem: Problem, alpha: float, branch: str, *, start: Any = None, settings: Any) -> BranchPoint:
+        self.asked.append((alpha, start))
+        status = Status.iteration_limit if alpha in self.lost else Status.converged
+        residual = 1.0 if alpha in self.lost else 1e-9
+        restart = Restart(self.overlaps(alpha))
+        return BranchPoint(problem, alpha, branch, {}, {}, status, residual, 5, "sobol", 64, restart)
+
+
+def followed(monkeypatch: pytest.MonkeyPatch, solver: Solver, alphas: list[float]) -> list[BranchPoint]:
+    monkeypatch.setattr(branches, "solve_point", solver)
+    monkeypatch.setattr(branches, "probe", lambda *_: None)
+    return follow(PAPER, alphas, "semantic")
+
+
+def test_a_line_begins_at_the_largest_alpha_and_is_extrapolated(monkeypatch):
+    """Points come back in the order asked for; each is started where a straight line through the last two leads."""
+    solver = Solver()
+    points = followed(monkeypatch, solver, [1.0, 2.0, 0.5, 1.5])
+    assert [point.alpha for point in points] == [1.0, 2.0, 0.5, 1.5]
+    assert [alpha for alpha, _ in solver.asked] == [2.0, 1.5, 1.0, 0.5]
+    starts = [start for _, start in solver.asked]
+    assert starts[0] is None
+    np.testing.assert_allclose(starts[1].restart.overlaps.q, solver.overlaps(2.0).q)
+    for alpha, start in solver.asked[2:]:
+        np.testing.assert_allclose(start.restart.overlaps.q, solver.overlaps(alpha).q, rtol=1e-12)
+        np.testing.assert_allclose(start.restart.overlaps.theta, solver.overlaps(alpha).theta, rtol=1e-12)
+
+
+def test_a_point_that_did_not_converge_is_not_continued(monkeypatch):
+    """The next one starts afresh: from the probe, or without what was lost."""
+    solver = Solver(lost=(1.5,))
+    followed(monkeypatch, solver, [2.0, 1.5, 1.0])
+    # the lost point is tried again by itself, then the next starts with theta = 0
+    assert [alpha for alpha, _ in solver.asked] == [2.0, 1.5, 1.5, 1.0]
+    assert solver.asked[2][1] is None
+    assert not solver.asked[3][1].restart.overlaps.theta.any()
+
+
+def test_a_collapsed_point_is_continued_without_its_order_parameter(monkeypatch):
+    solver = Solver(collapsed=(1.5,))
+    followed(monkeypatch, solver, [2.0, 1.5, 1.0])
+    assert not solver.asked[2][1].restart.overlaps.theta.any()
+
+
+# --- GAMP's dynamics --------------------------------------------------------------------------------------------------
+
+
+def test_every_tracked_iteration_searches_afresh(monkeypatch):
+    """As GAMP does; the last minima are further starts, so that only lower ones are found."""
+    seen: list[Starts] = []
+    evaluate = Channel.evaluate
+
+    def watched(self: Channel, alpha: float, overlaps: Overlaps, starts: Starts, previous: Any = None) -> Any:
+        seen.append(starts)
+        return evaluate(self, alpha, overlaps, starts, previous)
+
+    monkeypatch.setattr(Channel, "evaluate", watched)
+    found = list(iterates(PAPER, 1.6, initial_overlaps(PAPER, "semantic"), 3, points=16))
+    assert len(found) == 4
+    assert seen == [Starts.COLD, Starts.REFRESH, Starts.REFRESH]
+
+
+# --- branches ---------------------------------------------------------------------------------------------------------
+
+
+def test_branches_that_a_problem_has():
+    assert branches_of(PAPER) == ["semantic", "positional", "uninformed"]
+    assert branches_of(PAPER.with_fields({"student.rank": 2})) == ["semantic", "positional", "uninformed", "mixed"]
+    assert branches_of(PAPER.with_fields({"positions.kind": "none", "student.rank": 2})) == ["semantic", "uninformed"]
+
+
+@pytest.mark.parametrize("norm", [0.4, 1.0, 2.5])
+def test_the_positional_start_has_one_size_whatever_the_encodings(norm):
+    """``W`` is 0.2 times the unit vector along p: ``m_l = 0.2 |p_l|``, up to the sign of the direction."""
+    gram = [[norm**2, -(norm**2)], [-(norm**2), norm**2]]
+    start = initial_overlaps(PAPER.with_fields({"positions.gram": gram}), "positional")
+    # the principal direction of (p, -p) is that of p, with eigenvalue 2 |p|^2
+    np.testing.assert_allclose(np.abs(start.m.ravel()), 0.2 * norm, rtol=1e-9)

@@ -1,0 +1,251 @@
+"""What decides that a solve may end: fresh searches, the ladder of rules, and what is said of the result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from attnphase.compiled import Kernels, kernels_for
+from attnphase.fixed_point import FixedPoint, Status
+from attnphase.gaussian import Rule
+from attnphase.overlaps import Conjugates, Overlaps
+from attnphase.prior import Prior
+from attnphase.problem import Problem
+from attnphase.proximal import Minima
+from attnphase.refinement import Refinement
+from attnphase.solve import SolverSettings, _decays, _Run, probe, sector_of, solve_point
+from attnphase.spectrum import Spectrum
+from attnphase.starts import initial_overlaps
+
+module = import_module("attnphase.solve")
+
+ONE_THREAD = SolverSettings(threads=1)
+PAPER = Problem.paper(omega=0.36)
+FEW = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+
+
+def run_of(problem: Problem, alpha: float, branch: str = "semantic") -> _Run:
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    sector = sector_of(initial_overlaps(problem, branch), problem, kernels, spectrum)
+    return _Run(problem, alpha, ONE_THREAD, kernels, spectrum, sector)
+
+
+def ladder(problem: Problem, max_nodes: int = 2**18) -> Refinement:
+    return Refinement(problem, cast("Kernels", None), cast("Spectrum", None), max_nodes)
+
+
+# --- fresh searches ---------------------------------------------------------------------------------------------------
+
+
+def test_a_converged_point_is_searched_afresh():
+    """Nodes that sit in their second minimum look converged; the fresh search finds the lowest, and goes on."""
+    run = run_of(FEW, 0.7)
+    map_ = run.map(ladder_of(run).sobol(64))
+    x = map_.pack(Overlaps(*(np.array(v).reshape(2, 1, 1) for v in ([0.09] * 2, [30.0] * 2, [0.0] * 2, [0.1] * 2))))
+    map_(x)
+    assert map_.minima is not None
+    right = map_.minima
+    two = np.flatnonzero(np.isfinite(right.gap))
+    assert len(two) > 10
+    fields, energies = right.fields.copy(), right.energies.copy()
+    fields[two, 0], energies[two, 0] = fields[two, 1], energies[two, 1]
+    map_.minima = Minima(fields, energies, right.steps)
+    image = map_(x)  # a warm pass stays where it is
+    assert image is not None
+    np.testing.assert_allclose(map_.minima.energies[two, 0], energies[two, 0], rtol=1e-12)
+    went_on = []
+
+    def again(point: np.ndarray) -> FixedPoint:
+        went_on.append(point)
+        assert map_.minima is not None
+        np.testing.assert_allclose(map_.minima.energies[:, 0], right.energies[:, 0], rtol=1e-10)
+        return FixedPoint(point, point, 0.0, 1, Status.iteration_limit)
+
+    found = run.verified(map_, FixedPoint(x, image, 1e-12, 3, Status.converged), again)
+    assert len(went_on) == 1
+    assert found.status is Status.iteration_limit
+
+
+def test_a_spot_check_sees_a_slightly_lower_minimum():
+    """Lower by a millionth in a single node of the quarter that is searched."""
+    run = run_of(FEW, 1.4)
+    map_ = run.map(ladder_of(run).sobol(64))
+    x = map_.pack(initial_overlaps(FEW, "semantic"))
+    map_(x)
+    assert map_.minima is not None
+    assert map_.spot_check(x)
+    energies = map_.minima.energies.copy()
+    energies[5, 0] += 1e-6
+    map_.minima = Minima(map_.minima.fields, energies, map_.minima.steps)
+    assert not map_.spot_check(x)
+
+
+def ladder_of(run: _Run) -> Refinement:
+    return Refinement(run.problem, run.kernels, run.spectrum, 2**18)
+
+
+# --- the ladder of rules ----------------------------------------------------------------------------------------------
+
+
+def rule(name: str, order: int) -> Rule:
+    nodes = np.zeros((16 if name == "sobol" else 1, 1, 4))
+    return Rule(name, nodes, np.ones(1), True, 2, order, name == "sobol")
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Rules by name and order alone."""
+    monkeypatch.setattr(Refinement, "sobol", lambda self, points: rule("sobol", points))
+    monkeypatch.setattr(Refinement, "gauss_hermite", lambda self, order: rule("gauss-hermite", order))
+    monkeypatch.setattr(Refinement, "dimensions", (4, 2))
+
+
+def steps(problem: Problem, start: Rule, errors: list[float], minima: float = 0.01) -> list[tuple[str, int] | None]:
+    found: list[tuple[str, int] | None] = []
+    rules, at = ladder(problem), start
+    for error in errors:
+        after = rules.next(at, error, minima)
+        found.append(None if after is None else (after.name, after.order))
+        if after is None:
+            break
+        at = after
+    return found
+
+
+def test_sobol_rules_grow_until_the_error_asked_for(made):
+    """The error falls like N^-0.85: four times the error asked for needs 8 times the points, and a hair over it 2."""
+    problem = PAPER.with_fields({"integration.standard_error": 2e-3})
+    assert steps(problem, rule("sobol", 64), [1e-9]) == [("sobol", 256)]
+    assert steps(problem, rule("sobol", 256), [2.0e-3]) == [None]
+    assert steps(problem, rule("sobol", 256), [2.01e-3, 1.99e-3]) == [("sobol", 512), None]
+    assert steps(problem, rule("sobol", 256), [8e-3, 1e-3]) == [("sobol", 2048), None]
+    # never more than may be used, and not once more when they are
+    assert steps(problem, rule("sobol", 8192), [1.0, 1.0]) == [("sobol", 16384), None]
+
+
+def test_gauss_hermite_where_nothing_jumps_only(made):
+    problem = PAPER.with_fields({"integration.standard_error": 2e-3})
+    assert steps(problem, rule("sobol", 256), [1e-2], 0.0) == [("gauss-hermite", 12)]
+    assert steps(problem, rule("gauss-hermite", 12), [1e-2], 0.0) == [("gauss-hermite", 16)]
+    assert steps(problem, rule("gauss-hermite", 12), [1e-9], 1e-6) == [("sobol", 256)]
+    assert steps(problem, rule("gauss-hermite", 12), [1e-9], 0.0) == [None]
+    asked = problem.with_fields({"integration.rule": "gauss-hermite"})
+    assert steps(asked, rule("gauss-hermite", 12), [1e-9], 1e-6) == [None]
+
+
+def test_what_a_rule_is_compared_with(made):
+    """Another order of a smooth integrand, replicates where it may jump, nothing where there are replicates."""
+    rules = ladder(PAPER)
+    assert rules.gauge(rule("sobol", 256), 0.3) is None
+    other = rules.gauge(rule("gauss-hermite", 16), 0.0)
+    assert other is not None
+    assert (other.name, other.order) == ("gauss-hermite", 12)
+    for one in (rules.gauge(rule("gauss-hermite", 16), 1e-6), rules.gauge(rule("published", 12), 0.0)):
+        assert one is not None
+        assert one.name == "sobol"
+
+
+def test_the_worst_entry_of_q_decides(monkeypatch):
+    """Tokens of unequal variance: the relative error that refines is the largest error over the largest entry."""
+    problem = PAPER.with_fields({"tokens.sigma": [0.75, 0.3], "integration.rule": "sobol"})
+    seen: list[float] = []
+    following = Refinement.next
+
+    def watched(self: Refinement, at: Rule, error: float, second_minima: float) -> Rule | None:
+        seen.append(error)
+        return following(self, at, error, second_minima) if at.order < 256 else None
+
+    monkeypatch.setattr(Refinement, "next", watched)
+    point = solve_point(problem, 1.9, settings=ONE_THREAD)
+    errors, q = point.errors["q"], point.values["q"]
+    assert errors.max() > 1.5 * errors.min()
+    assert seen[-1] == pytest.approx(errors.max() / np.abs(q).max(), rel=1e-9)
+
+
+# --- what is said of a point ------------------------------------------------------------------------------------------
+
+
+def test_the_gap_is_that_of_an_unfinished_iteration():
+    """The expressions of the training loss agree at fixed points: where the iteration was stopped, they do not."""
+    early = solve_point(FEW, 1.6, settings=replace(ONE_THREAD, max_maps=3))
+    late = solve_point(FEW, 1.6, settings=ONE_THREAD)
+    assert early.status is Status.iteration_limit
+    assert early.values["free_energy_gap"] > 1e-6
+    assert late.values["free_energy_gap"] < 1e-9
+    for point in (early, late):
+        assert point.values["training_loss"] > 0
+
+
+def test_unsolved_nodes_are_counted(monkeypatch):
+    """A kernel that gives up on three nodes of every pass."""
+    kernels = kernels_for(FEW)
+
+    def minimise(*arguments: Any) -> None:
+        kernels.minimise(*arguments)
+        arguments[-1][[3, 17, 200]] *= -1  # steps, negative where the gradient did not reach its tolerance
+        arguments[-1][[3, 17, 200]] -= 1
+
+    monkeypatch.setattr(module, "kernels_for", lambda problem: replace(kernels, minimise=minimise))
+    point = solve_point(FEW, 1.6, settings=ONE_THREAD)
+    assert point.values["unsolved_nodes"] == 3
+
+
+def test_a_start_that_no_fields_can_have_is_refused():
+    start = initial_overlaps(FEW, "semantic")
+    wrong = replace(start, theta=2 * start.theta)
+    with pytest.raises(ValueError, match="positive semidefinite joint covariance"):
+        solve_point(FEW, 1.6, start=wrong, settings=ONE_THREAD)
+
+
+def test_the_lift_reaches_the_domain_on_every_atom():
+    """Beyond its domain the map shifts V_hat far enough for the atom that the shift moves least."""
+    atoms = [{"weight": 0.5, "variances": [0.30, 0.02]}, {"weight": 0.5, "variances": [0.05, 0.90]}]
+    problem = PAPER.with_fields({"tokens.sigma": None, "tokens.spectrum": atoms})
+    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    prior = Prior.of(problem, kernels, spectrum)
+    one = np.ones((2, 1, 1, 1))
+    hats = Conjugates(0.3 * one, np.array([-1.0, 0.5])[:, None, None, None], 0 * one, 0.1 * one)
+    assert prior.overlaps(hats) is None
+    image = prior.overlaps(hats, lift=True)
+    assert image is not None
+    # the curvature of the first atom, -0.28, becomes a tenth of the ridge; the second's stays positive
+    shift = (0.1 * 0.01 + 0.28) / 0.32
+    curvature = 0.01 + spectrum.gamma.T @ (np.array([-1.0, 0.5]) + shift)
+    assert curvature[0] == pytest.approx(0.001, rel=1e-9)
+    np.testing.assert_allclose(image.V[:, 0, 0], spectrum.gamma @ (spectrum.weights / curvature), rtol=1e-9)
+    assert image.feasible(spectrum.rho)
+
+
+def test_an_order_parameter_on_its_way_to_zero_is_told_from_one_that_grows():
+    """Where it is small and its image smaller still; not where the image is larger, nor where it is large yet."""
+    run = run_of(FEW, 1.0)
+    map_ = run.map(ladder_of(run).sobol(64))
+    informed = initial_overlaps(FEW, "semantic")
+
+    def ended(share: float, image: float, status: Status = Status.iteration_limit) -> FixedPoint:
+        ends = [map_.pack(replace(informed, theta=size * informed.theta)) for size in (share, image)]
+        return FixedPoint(ends[0], ends[1], 1e-3, 40, status)
+
+    assert _decays(map_, ended(0.1, 0.08), informed, "semantic")
+    assert not _decays(map_, ended(0.1, 0.12), informed, "semantic")
+    assert not _decays(map_, ended(0.6, 0.5), informed, "semantic")
+    assert not _decays(map_, ended(0.1, 0.08, Status.converged), informed, "semantic")
+    assert not _decays(map_, ended(0.0, 0.0), informed, "semantic")
+
+
+def test_a_probe_finds_a_branch_where_there_is_one():
+    """The semantic branch at alpha = 2, and none at alpha = 0.3, where its start falls onto the uninformed point."""
+    found = probe(FEW, 2.0, "semantic", ONE_THREAD)
+    assert found is not None
+    assert found.theta.min() > 0.1
+    assert probe(FEW, 0.3, "semantic", ONE_THREAD) is None
+
+
+def test_one_minimum_is_no_second_minimum():
+    minima = Minima(np.zeros((3, 2, 2, 1)), np.array([[0.1, 0.1], [0.1, 0.2], [0.3, 0.3]]), np.ones(3, dtype=np.int64))
+    assert minima.gap.tolist() == [np.inf, pytest.approx(0.1), np.inf]
+    assert minima.unsolved == 0

@@ -1,0 +1,291 @@
+"""Stated standard errors against the scatter that they are to describe, on both sides.
+
+A stated error is held against deviations from the truth over many cheap draws or seeds: mean squares are compared in
+the interval that chance allows (0.01 % on either side), computed from the degrees of freedom of both.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from attnphase.branches import Threshold, _refined, baseline_difference, crossing, loss_difference
+from attnphase.compare import Measured, _limit, _measured
+from attnphase.fixed_point import Status
+from attnphase.gaussian import sobol
+from attnphase.overlaps import Overlaps
+from attnphase.problem import Problem
+from attnphase.solve import BranchPoint, SolverSettings, solve_point
+from attnphase.state_evolution import Response, StateEvolution, standard_errors
+
+PAPER = Problem.paper(omega=0.33)
+Array = NDArray[np.float64]
+
+
+def assert_calibrated(deviations: Array, errors: Array, replicates: int | None = None) -> None:
+    """Whether deviations (N, ...) from the truth have the size of the stated errors (N, ...).
+
+    `replicates` is the number of which each error was made; None where errors are known exactly.
+    """
+    count = len(deviations)
+    ratio = (np.asarray(deviations) ** 2).mean(axis=0) / (np.asarray(errors) ** 2).mean(axis=0)
+    if replicates is None:
+        low, high = stats.chi2.ppf([1e-4, 1 - 1e-4], count) / count
+    else:
+        low, high = stats.f.ppf([1e-4, 1 - 1e-4], count, count * (replicates - 1))
+    assert np.all((low < ratio) & (ratio < high)), (low, ratio, high)
+
+
+# --- thresholds -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [1.13, 1.5, 1.86])
+@pytest.mark.parametrize("noise", [(0.02, 0.02), (0.03, 0.006), (0.006, 0.03)])
+def test_error_of_a_crossing(at, noise):
+    """Straight lines with known noise at the ends, unequal or not, and the crossing anywhere between them."""
+    generator = np.random.default_rng(3)
+    grid, slope = np.array([1.0, 2.0]), -1.7
+    draws = [slope * (grid - at) + generator.normal(0.0, noise) for _ in range(2000)]
+    found = [crossing(grid.tolist(), d.tolist(), list(noise)) for d in draws]
+    assert all(one.found for one in found)
+    assert_calibrated(np.array([one.alpha - at for one in found]), np.array([one.standard_error for one in found]))
+
+
+def test_the_last_crossing_counts():
+    """At small alpha all branches merge, and the difference is noise."""
+    alpha = [0.2, 0.4, 0.6, 0.8, 1.0, 1.2]
+    difference = [1e-6, -2e-6, 3e-6, 0.4, 0.1, -0.2]
+    found = crossing(alpha, difference, [1e-3] * 6)
+    assert found.alpha == pytest.approx(1.0 + 0.2 / 3, rel=1e-12)
+
+
+def a_point(values: dict[str, float], errors: dict[str, float]) -> BranchPoint:
+    return cast("BranchPoint", SimpleNamespace(values=values, errors=errors))
+
+
+def test_errors_of_differences_are_those_of_both():
+    generator = np.random.default_rng(8)
+    losses, baselines = [], []
+    for _ in range(500):
+        noise = generator.normal(0.0, [3e-4, 4e-4, 5e-4, 2e-4])
+        semantic = a_point(
+            {"training_loss": 0.02 + noise[0], "test_error": 0.03 + noise[2], "linear_test_error": 0.025 + noise[3]},
+            {"training_loss": 3e-4, "test_error": 5e-4, "linear_test_error": 2e-4},
+        )
+        positional = a_point({"training_loss": 0.021 + noise[1]}, {"training_loss": 4e-4})
+        losses.append(loss_difference(semantic, positional))
+        baselines.append(baseline_difference(semantic))
+    for found, true in ((losses, -0.001), (baselines, 0.005)):
+        values, errors = np.array(found).T
+        assert_calibrated(values - true, errors)
+
+
+@pytest.mark.parametrize("curvature", [0.7, -0.7])
+def test_refined_thresholds_follow_a_bent_difference(curvature):
+    """Secants go on until they move by less than the error: the first is off by many of them."""
+    found, first = refined(curvature, (1.27, 1.36))
+    assert abs(first.alpha - 1.3) > 20 * first.standard_error
+    assert abs(found.alpha - 1.3) < 0.2 * found.standard_error
+    assert found.standard_error == pytest.approx(1e-5, rel=0.5)
+
+
+def test_a_threshold_that_still_moves_has_that_in_its_error():
+    """A difference so bent that a few secants do not end: where it is, is known no better than the last one moved."""
+    found, _ = refined(2.5, (1.2, 1.55))
+    assert 1e-5 < abs(found.alpha - 1.3) < 3 * found.standard_error < 0.05
+
+
+def refined(curvature: float, bracket: tuple[float, float]) -> tuple[Threshold, Threshold]:
+    """The refined crossing of a parabola at 1.3 with exact errors of 1e-5, and that of its first secant."""
+
+    def difference(problem: Problem, alpha: float) -> tuple[float, float]:
+        assert problem.integration.nodes == 4096
+        return -(alpha - 1.3) - curvature * (alpha - 1.3) ** 2, 1e-5
+
+    fine = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 4096})
+    values, errors = zip(*(difference(fine, x) for x in bracket), strict=True)
+    return _refined(PAPER, bracket, difference), crossing(bracket, values, errors)
+
+
+def test_a_bracket_beside_the_crossing_is_widened():
+    found = _refined(PAPER, (1.4, 1.5), lambda _, alpha: (1.35 - alpha, 1e-4))
+    assert isinstance(found, Threshold)
+    assert found.alpha == pytest.approx(1.35, abs=1e-10)
+
+
+# --- integration rules ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_replicates_of_a_sobol_rule_scatter_as_their_mean_is_wrong(symmetric):
+    """``E exp(a x) = exp(a^2/2)`` in three dimensions, over 64 seeds; no two replicates are the same."""
+    factors = np.array([0.7, -0.4, 0.9])
+    found = []
+    for seed in range(64):
+        rule = sobol(3, 1, symmetric, 32, 16, seed)
+        signs = np.array([[one, *(other,) * 2] for one, other in rule.signs], dtype=float)
+        values = np.exp(np.einsum("ki,sni,i->ksn", signs, rule.nodes, factors)).mean(axis=0) @ rule.weights
+        assert len(np.unique(values)) == 16
+        found.append((values.mean() - np.exp(factors @ factors / 2), values.std(ddof=1) / 4))
+    deviations, errors = np.array(found).T
+    assert_calibrated(deviations, errors, 16)
+
+
+# --- propagation through the fixed point ------------------------------------------------------------------------------
+
+
+class LinearMap:
+    """``F_s(x) = f + J x + noise_s`` with a measured ``E_s = e + A x + noise'_s``: what `standard_errors` needs.
+
+    Two coordinates stand for q and theta of one token; V and m are fixed.
+    """
+
+    jacobian = np.array([[0.6, -0.3], [0.5, -1.4]])
+    slope = np.array([[1.3, -0.7]])
+
+    def __init__(self, noise: Array, alpha: float = 1.7, randomised: bool = True) -> None:
+        self.noise, self.alpha = noise, alpha
+        self.sector = SimpleNamespace(
+            errors=lambda e: Overlaps(*(np.reshape(x, (1, 1, 1)) for x in (e[0], 0, 0, e[1])))
+        )
+        self.channel = SimpleNamespace(rule=SimpleNamespace(randomised=randomised))
+        self.last = SimpleNamespace(envelope=noise[:, 3])
+
+    def pack(self, overlaps: Overlaps) -> Array:
+        return np.array([overlaps.q.item(), overlaps.theta.item()])
+
+    def measure(self, x: Array) -> dict[str, Array]:
+        image = np.array([0.1, 0.2]) + self.jacobian @ x + self.noise[:, :2]
+        one = np.ones((len(self.noise), 1, 1, 1))
+        return {
+            "q": image[:, 0, None, None, None],
+            "V": one,
+            "m": one[..., 0],
+            "theta": image[:, 1, None, None, None],
+            "test_error": 0.4 + (self.slope @ x).item() + self.noise[:, 2],
+            "training_loss": self.noise[:, 3],
+        }
+
+    def solution(self) -> tuple[Array, float]:
+        """The fixed point of the mean map, and what is measured at it."""
+        mean = self.noise.mean(axis=0)
+        x = np.linalg.solve(np.eye(2) - self.jacobian, np.array([0.1, 0.2]) + mean[:2])
+        return x, 0.4 + (self.slope @ x).item() + mean[2]
+
+
+def response() -> Response:
+    measured = np.zeros((6, 2))
+    measured[4] = LinearMap.slope
+    return Response(LinearMap.jacobian, measured, 256)
+
+
+def stated(map_: LinearMap, other: LinearMap | None = None) -> dict[str, Any]:
+    x, _ = map_.solution()
+    one, two = cast("StateEvolution", map_), cast("StateEvolution | None", other)
+    return standard_errors(one, map_.measure(x), response(), two, x)
+
+
+# maps and measurements of one replicate go together
+MIXED = np.array([[1.0, 0, 0, 0], [0.8, 0.6, 0, 0], [-0.5, 0.3, 0.7, 0], [0.2, 0.1, 0.4, 0.9]])
+
+
+def test_replicates_displace_the_fixed_point_and_what_is_measured_at_it():
+    """Over draws of 16 replicates the fixed points of the mean maps scatter as the errors say."""
+    generator = np.random.default_rng(2)
+    true, measured = LinearMap(np.zeros((16, 4))).solution()
+    deviations, errors = [], []
+    for _ in range(400):
+        map_ = LinearMap(1e-3 * generator.normal(size=(16, 4)) @ MIXED.T)
+        x, test_error = map_.solution()
+        found = stated(map_)
+        deviations.append([*(x - true), test_error - measured, map_.alpha * map_.noise[:, 3].mean()])
+        errors.append([found["q"].item(), found["theta"].item(), found["test_error"], found["training_loss"]])
+    assert_calibrated(np.array(deviations), np.array(errors), 16)
+
+
+def test_the_error_of_a_mean_is_that_of_its_replicates():
+    """Without a response it is the textbook's: standard deviation over root n, with n - 1 degrees of freedom."""
+    map_ = LinearMap(np.random.default_rng(4).normal(size=(5, 4)))
+    none = Response(np.zeros((2, 2)), np.zeros((6, 2)), 256)
+    x = np.array([0.3, -0.2])
+    found = standard_errors(cast("StateEvolution", map_), map_.measure(x), none, None, x)
+    expected = map_.noise.std(axis=0, ddof=1) / np.sqrt(5)
+    assert found["q"].item() == pytest.approx(expected[0], rel=1e-12)
+    assert found["test_error"] == pytest.approx(expected[2], rel=1e-12)
+    assert found["training_loss"] == pytest.approx(map_.alpha * expected[3], rel=1e-12)
+
+
+def test_a_second_rule_adds_its_own_scatter():
+    """A deterministic rule is compared with replicates: where their means agree by chance, their scatter is left."""
+    generator = np.random.default_rng(6)
+    scatter = 1e-3 * generator.normal(size=(16, 4))
+    scatter -= scatter.mean(axis=0)
+    alone = LinearMap(np.zeros((1, 4)), randomised=False)
+    found = stated(alone, LinearMap(scatter))
+    of_replicates = stated(LinearMap(scatter))
+    for name in ("q", "theta", "test_error", "training_loss"):
+        assert np.allclose(found[name], of_replicates[name], rtol=1e-10, atol=0), name
+        assert np.all(np.asarray(found[name]) > 0)
+    # and where they do not, the distance is added in quadrature
+    shift = np.array([0.02, 0.01, 0.03, 0.005])
+    together = stated(alone, LinearMap(scatter + shift))
+    distance = stated(alone, LinearMap(np.zeros((16, 4)) + shift))
+    for name in ("q", "theta", "test_error", "training_loss"):
+        expected = np.hypot(np.asarray(distance[name]), np.asarray(of_replicates[name]))
+        assert np.allclose(together[name], expected, rtol=1e-10, atol=0), name
+
+
+def test_seeds_scatter_as_their_errors_say():
+    """Solved points of few nodes: twenty seeds about their mean, for every kind of quantity."""
+    seeds, settings = 20, SolverSettings(threads=1, tolerance=1e-6)
+    problems = [
+        PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 256, "integration.seed": seed})
+        for seed in range(seeds)
+    ]
+    first = solve_point(problems[0], 1.7, settings=settings)
+    points = [first, *(solve_point(problem, 1.7, start=first, settings=settings) for problem in problems[1:])]
+    assert all(point.status is Status.converged for point in points)
+    for name in ("q", "V", "theta", "q_hat", "V_hat", "theta_hat", "test_error", "training_loss", "weight_norm"):
+        values = np.stack([np.ravel(point.values[name])[0] for point in points])
+        errors = np.stack([np.ravel(point.errors[name])[0] for point in points])
+        ratio = values.var(ddof=1) / np.mean(errors**2)
+        low, high = stats.f.ppf([1e-4, 1 - 1e-4], seeds - 1, seeds * 15)
+        assert low < ratio < high, (name, ratio)
+
+
+# --- comparison with experiments --------------------------------------------------------------------------------------
+
+
+def test_error_of_the_limit_of_large_dimension():
+    """Means at three dimensions with errors of very different size: the fitted limit and slope scatter as stated."""
+    generator = np.random.default_rng(9)
+    dimensions, errors = (60, 120, 240), (4e-3, 1e-3, 2e-3)
+    limits = []
+    for _ in range(2000):
+        values = [0.3 + 1.7 / d + generator.normal(0.0, e) for d, e in zip(dimensions, errors, strict=True)]
+        measured = [Measured(d, 8, v, e, v - 0.3, 0.0) for d, v, e in zip(dimensions, values, errors, strict=True)]
+        limits.append(_limit(measured, 0.3, 0.0))
+    found = [one for one in limits if one is not None]
+    assert len(found) == 2000
+    assert_calibrated(np.array([one.value - 0.3 for one in found]), np.array([one.stderr for one in found]))
+    assert_calibrated(np.array([one.slope - 1.7 for one in found]), np.array([one.slope_stderr for one in found]))
+    assert_calibrated(np.array([one.z for one in found]), np.ones(2000))
+    # what the fit leaves is chi-square with one degree of freedom
+    chi2 = np.array([one.chi2 for one in found])
+    assert all(one.degrees_of_freedom == 1 for one in found)
+    assert_calibrated(np.sqrt(chi2), np.ones(2000))
+
+
+def test_error_of_a_mean_over_runs():
+    generator = np.random.default_rng(10)
+    runs = [_measured(100, generator.normal(0.7, 0.05, 6), 0.69, 0.01) for _ in range(800)]
+    assert_calibrated(np.array([one.value - 0.7 for one in runs]), np.array([one.stderr for one in runs]), 6)
+    differences = np.array([one.difference for one in runs])
+    assert differences.mean() == pytest.approx(0.01, abs=4 * 0.05 / np.sqrt(6 * 800))
+    for one in runs[:5]:
+        assert one.z == pytest.approx(one.difference / np.hypot(one.stderr, 0.01), rel=1e-12)

@@ -1,0 +1,141 @@
+"""What a dataset of ours cannot hold, and the sizes of overlaps that figures show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from attnphase.dataset import (
+    EXPERIMENT_VARIABLES,
+    POINT_VARIABLES,
+    from_points,
+    from_runs,
+    overlap_size,
+    validate_dataset,
+)
+from attnphase.errors import DatasetError
+from attnphase.figures import _size_error, fig3
+from attnphase.fixed_point import Status
+from attnphase.problem import Problem
+from attnphase.solve import BranchPoint
+
+PROBLEM = Problem.paper(omega=0.31)
+RANKS = Problem().with_fields({"student.rank": 2, "teacher.rank": 3})
+
+
+def a_point(problem: Problem, alpha: float, branch: str = "semantic") -> BranchPoint:
+    """Numbers that are different everywhere."""
+    generator = np.random.default_rng(round(1000 * alpha))
+    sizes = {"token": 2, "row": problem.columns, "col": problem.columns, "teacher": problem.teacher_columns}
+    values: dict[str, Any] = {"unsolved_nodes": 2}
+    errors: dict[str, Any] = {}
+    for variable in POINT_VARIABLES:
+        if variable.name in ("residual", "iterations", "nodes", "status", "unsolved_nodes"):
+            continue
+        number = generator.normal(size=[sizes[dim] for dim in variable.dims])
+        values[variable.name] = number if variable.dims else float(number)
+        if variable.has_stderr:
+            errors[variable.name] = np.abs(number) / 50
+    nothing: Any = None
+    return BranchPoint(problem, alpha, branch, values, errors, Status.converged, 1e-9, 9, "sobol", 1024, nothing)
+
+
+def points(problem: Problem = PROBLEM) -> xr.Dataset:
+    alphas = [0.7, 1.1, 1.9]
+    return from_points([a_point(problem, alpha) for alpha in alphas], {"alpha": alphas}, problem=problem)
+
+
+def runs() -> xr.Dataset:
+    swept = {"start": ["semantic"], "dimension": [20, 40], "alpha": [0.8, 1.6], "seed": [0, 1, 2]}
+    generator = np.random.default_rng(3)
+    columns = {}
+    for variable in EXPERIMENT_VARIABLES:
+        shape = (1, 2, 2, 3, *({"token": 2}.get(dim, 1) for dim in variable.dims))
+        for name in (variable.name, variable.stderr) if variable.has_stderr else (variable.name,):
+            columns[name] = np.abs(generator.normal(size=shape)).astype(variable.dtype)
+    return from_runs(PROBLEM, swept, columns, rule="gd", seed=4)
+
+
+def refused(ds: xr.Dataset) -> str:
+    with pytest.raises(DatasetError) as caught:
+        validate_dataset(ds)
+    return str(caught.value)
+
+
+def test_what_is_right_is_taken():
+    assert validate_dataset(points()) is not None
+    assert validate_dataset(runs()) is not None
+
+
+@pytest.mark.parametrize("value", [0.0, -0.7])
+def test_sample_complexities_of_points_are_positive(value):
+    ds = points()
+    alphas = ds["alpha"].to_numpy().copy()
+    alphas[1] = value
+    with_attributes = ds.assign_coords(alpha=("alpha", alphas, ds["alpha"].attrs))
+    assert '"alpha" must be positive' in refused(with_attributes)
+
+
+@pytest.mark.parametrize("name", ["alpha", "dimension"])
+@pytest.mark.parametrize("value", [0, -20])
+def test_dimensions_and_sample_complexities_of_runs_are_positive(name, value):
+    ds = runs()
+    numbers = ds[name].to_numpy().copy()
+    numbers[0] = value
+    assert "must be positive" in refused(ds.assign_coords({name: (name, numbers, ds[name].attrs)}))
+
+
+@pytest.mark.parametrize("name", ["q", "theta_hat", "test_error", "free_energy_gap"])
+def test_a_single_number_that_is_none_is_refused(name):
+    """One entry of one point among those that have theirs."""
+    ds = points().copy(deep=True)
+    ds[name].to_numpy()[(1, *(0,) * (ds[name].ndim - 1))] = np.nan
+    assert f'"{name}" is NaN' in refused(ds)
+
+
+def test_a_single_standard_error_may_be_unknown_but_not_negative():
+    ds = points().copy(deep=True)
+    ds["q_stderr"].to_numpy()[1, 0, 0, 0] = np.nan
+    validate_dataset(ds)
+    ds["q_stderr"].to_numpy()[2, 0, 0, 0] = -1e-9
+    assert '"q_stderr" is negative' in refused(ds)
+
+
+def test_sizes_of_overlaps_are_norms():
+    """Of the first token; a rotation of the columns does not change them, and their errors are norms, too."""
+    ds = points(RANKS)
+    rotation = np.linalg.qr(np.random.default_rng(1).normal(size=(2, 2)))[0]
+    for name, norm in (("m", lambda x: np.linalg.norm(x)), ("theta", lambda x: np.linalg.norm(x, "fro"))):
+        for i in range(3):
+            first = ds[name].isel(alpha=i, token=0).to_numpy()
+            size = overlap_size(ds, name).isel(alpha=i).item()
+            assert size == pytest.approx(norm(first), rel=1e-12)
+            assert size == pytest.approx(norm(rotation @ first), rel=1e-12)
+            error = ds[f"{name}_stderr"].isel(alpha=i, token=0).to_numpy()
+            assert _size_error(ds, name).isel(alpha=i).item() == pytest.approx(norm(error), rel=1e-12)
+
+
+def test_the_phase_diagram_shows_the_branch_of_lower_loss():
+    """Which is one here and the other there: the maps of the overlaps are those of the winner."""
+    alphas, omegas, names = [0.7, 1.1, 1.9], [0.1, 0.3], ["semantic", "positional"]
+    swept = {"branch": names, "teacher.omega": omegas, "alpha": alphas}
+    found = []
+    for omega in omegas:
+        problem = PROBLEM.with_fields({"teacher.omega": omega})
+        for alpha in alphas:
+            for i, name in enumerate(names):
+                point = a_point(problem, alpha + omega + i, name)
+                found.append(replace(point, alpha=alpha))
+    ds = from_points(found, swept, problem=PROBLEM)
+    loss = ds["training_loss"].to_numpy()
+    lower = loss.argmin(axis=0)
+    assert {0, 1} == set(lower.ravel().tolist())
+    figure = fig3(ds)
+    for axes, name in ((figure.axes[2], "theta"), (figure.axes[3], "m")):
+        shown = np.asarray(axes.collections[0].get_array()).reshape(len(omegas), len(alphas))
+        sizes = overlap_size(ds, name).to_numpy()
+        np.testing.assert_allclose(shown, np.take_along_axis(sizes, lower[None], 0)[0], rtol=1e-12)
