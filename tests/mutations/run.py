@@ -116,7 +116,7 @@ def pytest(root: Path, cache: Path, tests: Sequence[str], *options: str, limit: 
         **os.environ,
         "PYTHONPATH": str(root),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "ATTNPHASE_CACHE_DIR": str(cache),
+        "ATTNPHASE_TEST_CACHE": str(cache),
     }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=line", *options, *tests]
     try:
