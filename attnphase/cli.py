@@ -955,11 +955,6 @@ def figure(
 
     fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one.
     """
-    output = check_figure(output or Path(f"{name}.png"), force)
-    if data is not None:
-        check_data(data)
-    if workers is not None:
-        arguments.whole("workers", workers, 1)
     from attnphase.problem import Problem, parse_setting
 
     chosen = dict(map(parse_setting, at))
@@ -967,6 +962,11 @@ def figure(
         raise ProblemError("at", "--at names a field twice: select one value of it.")
     if at and data is None:
         raise ProblemError("at", "--at selects from a dataset: name one with --data.")
+    if workers is not None:
+        arguments.whole("workers", workers, 1)
+    output = check_figure(output or Path(f"{name}.png"), force)
+    if data is not None:
+        check_data(data)
     from attnphase.dataset import load_dataset
     from attnphase.figures import FIGURES, save_figure
 

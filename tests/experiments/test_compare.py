@@ -153,7 +153,9 @@ def test_what_cannot_be_compared_is_said(paper_point):
     nothing = compare(paper_point, runs)
     assert nothing.quantities == ()
     assert nothing.text().endswith("there is no run to compare.")
-    with pytest.raises(CompareError, match=r"^the theory must be an xarray\.Dataset, not a str: load it first\.$"):
+    with pytest.raises(
+        CompareError, match=r"^the theory must be an xarray\.Dataset, not 'theory\.nc': load it first\.$"
+    ):
         compare("theory.nc", runs)  # type: ignore[arg-type]
 
 

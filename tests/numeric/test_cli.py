@@ -253,7 +253,7 @@ def test_sweep_reports_what_did_not_converge(in_folder, unconverged):
 def test_thresholds_takes_many_values(in_folder, monkeypatch):
     """Made-up thresholds, whose computation is tested beside the published ones."""
 
-    def made_up(problem, alphas, settings):
+    def made_up(problem, *_):
         omega = problem.teacher.omega
         return BRANCHES.Threshold(1 + omega, 0.01), BRANCHES.Threshold(2 - omega, 0.02)
 

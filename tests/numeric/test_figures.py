@@ -219,14 +219,15 @@ def test_cells_of_a_logarithmic_axis_reach_half_way_to_their_neighbours():
 
 
 def test_a_loss_without_a_linear_predictor_has_its_test_error_alone():
-    figure = fig3(grid({"tokens.sigma": [0.3, 0.6]}, linear_test_error=np.nan))
+    square = Problem().with_fields({"tokens.length": 1, "loss.kind": "square"})
+    figure = fig3(grid({"tokens.sigma": [0.3, 0.6]}, problem=square, linear_test_error=np.nan))
     lower = [
         [min(loss(branch, alpha, {"tokens.sigma": sigma}) for branch in BRANCHES) for alpha in ALPHAS]
         for sigma in (0.3, 0.6)
     ]
     np.testing.assert_allclose(mesh(figure, 1), 500 * np.array(lower))
     assert "linear" not in figure.axes[1].get_title()
-    labels = [text.get_text() for text in fig2(grid({}, linear_test_error=np.nan)).legends[0].texts]
+    labels = [text.get_text() for text in fig2(grid({}, problem=square, linear_test_error=np.nan)).legends[0].texts]
     assert "linear predictor" not in labels
 
 

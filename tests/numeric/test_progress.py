@@ -403,6 +403,8 @@ def test_commands_show_progress_unless_quiet(tmp_path, monkeypatch, home, functi
     if home.startswith("experiments"):
         pytest.importorskip("torch", reason="experiments need PyTorch")
     monkeypatch.chdir(tmp_path)
+    if arguments[:2] == ["histogram", "unfreeze"]:
+        monkeypatch.setattr("attnphase.experiments.histogram.settings.UnfrozenPlan.of", lambda *_, **__: None)
     asked = []
 
     def stop(*_, progress, **__):
@@ -424,12 +426,15 @@ def test_commands_show_progress_unless_quiet(tmp_path, monkeypatch, home, functi
 def test_compare_shows_progress_unless_quiet(tmp_path, monkeypatch):
     home, asked = importlib.import_module("attnphase.compare"), []
 
-    def stop(theory, experiment, *, progress):
+    def stop(theory, experiment, *, progress, **_):
         asked.append(progress)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(home, "compare", stop)
     monkeypatch.setattr("attnphase.dataset.load_dataset", lambda path: path)
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.nc", "b.nc"):
+        (tmp_path / name).touch()
     for quiet in ([], ["--quiet"]):
         result = CliRunner().invoke(main, ["compare", "a.nc", "b.nc", *quiet], prog_name="attnphase")
         assert result.exit_code == 130, result.output

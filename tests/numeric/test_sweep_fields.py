@@ -156,9 +156,9 @@ def test_losses_without_a_linear_predictor_are_swept(solver, tmp_path):
     ("arguments", "sentence"),
     [
         ({"problem": "paper"}, "problem must be a Problem, not 'paper'."),
-        ({"alpha": "x"}, "alpha must be a positive number up to 1e+06, not 'x'."),
-        ({"alpha": 1e308}, "alpha must be a positive number up to 1e+06, not 1e+308."),
-        ({"alpha": [1.0, -2.0]}, "alpha must be a positive number up to 1e+06, not -2.0."),
+        ({"alpha": "x"}, "alpha must be a positive number up to 1e+06, or a list of them, not 'x'."),
+        ({"alpha": 1e308}, "alpha must be a positive number up to 1e+06, or a list of them, not 1e+308."),
+        ({"alpha": [1.0, -2.0]}, "alpha must be a positive number up to 1e+06, or a list of them, not -2.0."),
         ({"omega": "high"}, "omega must be a number from 0 to 1, not 'high'."),
         ({"omega": 1.5}, "teacher.omega must be a number from 0 to 1, but it is 1.5."),
         ({"branches": 3}, "branches must be one of semantic, positional, uninformed, mixed, not 3."),
@@ -311,7 +311,10 @@ def test_what_cannot_be_varied_is_one_sentence(lines, tmp_path, options, sentenc
 def test_an_alpha_out_of_range_is_refused_before_any_work(lines, tmp_path):
     output = tmp_path / "out.nc"
     result = invoke("sweep", *COARSE, "--alpha", "1e308", "-o", output, "--workers", 1, code=2)
-    assert result.stderr == "attnphase: error: alpha must be a positive number up to 1e+06, not 1e+308.\n"
+    assert (
+        result.stderr
+        == "attnphase: error: alpha must be a positive number up to 1e+06, or a list of them, not 1e+308.\n"
+    )
     assert lines == []
     assert list(tmp_path.iterdir()) == []
 
