@@ -223,9 +223,7 @@ def test_basins_are_told_apart_by_the_theorys_overlaps():
 
 
 def test_unknown_experiments_are_refused(tmp_path):
-    with pytest.raises(
-        ProblemError, match=r'^experiment must be one of fig2, .*, not "fig9": did you mean "fig7"\?$'
-    ):
+    with pytest.raises(ProblemError, match=r'^experiment must be one of fig2, .*, not "fig9": did you mean "fig7"\?$'):
         run_experiment("fig9", tmp_path)
     with pytest.raises(ProblemError, match='size must be one of quick, full, not "huge"'):
         run_experiment("fig2", tmp_path, "huge")

@@ -20,6 +20,7 @@ from attnphase.compiled import Kernels, kernels_for
 from attnphase.fixed_point import Status
 from attnphase.gaussian import Rule
 from attnphase.problem import Problem
+from attnphase.progress import silent
 from attnphase.refinement import Refinement
 from attnphase.solve import BranchPoint, SolverSettings, solve_point
 
@@ -52,7 +53,7 @@ def solved(problem: Problem, alpha: float = 1.7, branch: str = "semantic") -> Br
 def checks(problem: Problem, point: BranchPoint) -> Iterator[Check]:
     """Those of the equations and observables at a fixed point."""
     yield module._expressions(problem, point, ONE_THREAD)
-    yield from module._equations(problem, point, ONE_THREAD)
+    yield from module._equations(problem, point, ONE_THREAD, silent)
 
 
 def failed(problem: Problem, point: BranchPoint) -> set[str]:
@@ -263,6 +264,6 @@ def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
     """Two iterations that stopped anywhere need not agree."""
     point = solved(PAPER)
     monkeypatch.setattr(module, "_solved", lambda problem, *_: replace(point, status=Status.iteration_limit))
-    found = [one for one in module._reductions(PAPER, point, ONE_THREAD) if "cluster" in one.name]
+    found = [one for one in module._reductions(PAPER, point, ONE_THREAD, silent) if "cluster" in one.name]
     assert [one.passed for one in found] == [None, None]
     assert Report(PAPER, 1.7, "semantic", tuple(found)).passed

@@ -10,6 +10,7 @@ import pytest
 from scipy import integrate
 
 from attnphase.problem import Problem
+from attnphase.progress import silent
 from attnphase.solve import SolverSettings, solve_point
 from derivations.limits import Facts, reductions_of, ridge_regression
 
@@ -98,4 +99,4 @@ def test_temperature_is_a_scale_of_the_weights():
         {"student.temperature": 1.6, "integration.rule": "sobol", "integration.nodes": 64}
     )
     point = solve_point(problem, 1.8, settings=ONE_THREAD)
-    assert module._cooled(problem, point, ONE_THREAD).passed
+    assert module._cooled(problem, point, ONE_THREAD, silent).passed

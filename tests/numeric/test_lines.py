@@ -56,12 +56,15 @@ def test_a_line_is_not_known_by_what_its_numbers_do_not_depend_on():
 def test_a_line_is_known_by_the_code_that_makes_it(monkeypatch):
     before = LINE.key
     monkeypatch.setattr(module, "_source_hash", lambda: "of other files")
-    assert LINE.key != before
+    assert replace(LINE).key != before
 
 
-def test_a_value_that_is_swept_twice_is_refused():
+@pytest.mark.parametrize(
+    ("alpha", "fields"), [([0.5, 1.0, 0.5], {}), ([0.5], {"tokens.sigma": [0.3, 0.4, 0.3]})], ids=["alpha", "field"]
+)
+def test_a_value_that_is_swept_twice_is_refused(alpha: list[float], fields: dict[str, list[float]]):
     with pytest.raises(ProblemError, match="twice"):
-        sweep(PAPER, [0.5, 1.0, 0.5], workers=1)
+        sweep(PAPER, alpha, fields=fields, workers=1)
 
 
 # --- following a branch -----------------------------------------------------------------------------------------------
@@ -79,7 +82,7 @@ class Solver:
         share = 1e-4 if alpha in self.collapsed else 0.5 + 0.2 * alpha
         return replace(start, q=(0.8 + 0.1 * alpha) * start.q, theta=share * start.theta)
 
-    def __call__(self, problem: Problem, alpha: float, branch: str, *, start: Any = None, settings: Any) -> BranchPoint:
+    def __call__(self, problem: Problem, alpha: float, branch: str, *, start: Any = None, **_: Any) -> BranchPoint:
         self.asked.append((alpha, start))
         status = Status.iteration_limit if alpha in self.lost else Status.converged
         residual = 1.0 if alpha in self.lost else 1e-9
