@@ -40,7 +40,7 @@ CASES = {
 SLOW_CASES = {
     "three tokens": Problem().with_fields({"tokens.length": 3}),
     "ranks 2": PAPER.with_fields({"student.rank": 2, "teacher.rank": 2}),
-    "untied rank 2": PAPER.with_fields({"student.rank": 2, "student.tied": False}),
+    "untied ranks 2": PAPER.with_fields({"student.rank": 2, "teacher.rank": 2, "student.tied": False}),
     "causal": PAPER.with_fields({"student.causal": True, "teacher.causal": True}),
     "sigmoid": PAPER.with_fields({"student.score": "sigmoid"}),
     "values": Problem().with_fields({"loss.kind": "values", "loss.width": 1}),
