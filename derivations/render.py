@@ -130,24 +130,24 @@ def expanded(expression: Any, length: int) -> Any:
     return expression.func(*(expanded(a, length) for a in expression.args))
 
 
-def scalarized(expression: Any) -> Any:
-    """An expression of 1 x 1 matrices as one of commuting numbers."""
+def scalarized(expression: Any, printer: LatexPrinter) -> Any:
+    """An expression of 1 x 1 matrices as one of commuting numbers, with the names that a printer gives the matrices."""
     if isinstance(expression, TokenMatrix):
-        return Symbol(LatexPrinter().doprint(expression))
+        return Symbol(printer.doprint(expression))
     if isinstance(expression, Identity):
         return S.One
     if isinstance(expression, (Transpose, Trace)):
-        return scalarized(expression.arg)
+        return scalarized(expression.arg, printer)
     if isinstance(expression, Inverse):
-        return 1 / scalarized(expression.arg)
+        return 1 / scalarized(expression.arg, printer)
     if isinstance(expression, MatrixSqrt):
-        return sqrt(scalarized(expression.args[0]))
+        return sqrt(scalarized(expression.args[0], printer))
     if isinstance(expression, _OPERATORS):
-        return expression.apply(scalarized(expression.body))
+        return expression.apply(scalarized(expression.body, printer))
     if isinstance(expression, (*_NAMED, Indexed)) or not getattr(expression, "args", ()):
         return expression
     kind = {MatAdd: Add, MatMul: Mul}.get(expression.func, expression.func)
-    return kind(*(scalarized(a) for a in expression.args))
+    return kind(*(scalarized(a, printer) for a in expression.args))
 
 
 # the order in which commuting factors of a product are written: conjugates, then the names that are
@@ -185,7 +185,10 @@ class EquationPrinter(LatexPrinter):
         """The expression as it will be printed: sums expanded, 1 x 1 matrices as numbers."""
         if self.length is not None:
             expression = expanded(expression, self.length).xreplace({sym.L: Integer(self.length)})
-        return scalarized(expression) if self.scalar else expression
+        return self._scalarized(expression) if self.scalar else expression
+
+    def _scalarized(self, expression: Any) -> Any:
+        return scalarized(expression, EquationPrinter(clusters=self.clusters))
 
     def show(self, expression: Any) -> str:
         """LaTeX of an expression on one line."""
@@ -253,9 +256,9 @@ class EquationPrinter(LatexPrinter):
         return rf"\left({text}\right)" if open_ended else text
 
     def _print(self, expr: Any, **kwargs: Any) -> str:
-        restricted = self.clusters and isinstance(expr, FieldMean) and expr.body.is_Matrix
+        restricted = self.clusters and isinstance(expr, FieldMean) and not expr.has(*_NAMED)
         if self.scalar and isinstance(expr, MatrixExpr):
-            expr = scalarized(expr)
+            expr = self._scalarized(expr)
         if restricted and _split_number(expr)[0] == 1:
             return rf"\mathbb{{E}}\left[\mathbf{{1}}_{{c_\ell = c}} \, {self._print(expr.body)}\right]"
         if isinstance(expr, (*_OPERATORS, _ReplicaSum)) and _split_number(expr)[0] != 1:
@@ -292,6 +295,11 @@ class EquationPrinter(LatexPrinter):
 
     def _print_Identity(self, I: Any) -> Any:
         return "I"
+
+    def _print_Pow(self, expr: Any) -> str:
+        if isinstance(expr.base, Indexed):  # as a symbol, it is put into brackets where it has a superscript
+            expr = Pow(Symbol(self._print(expr.base)), expr.exp)
+        return super()._print_Pow(expr)
 
     def _print_Indexed(self, expr: Any) -> str:
         indices = [self._print(index) for index in expr.indices]
@@ -982,11 +990,14 @@ def _order_parameters(page: _Page, model: Any, sizes: _Sizes, scalar: bool, law:
     page.heading("Order parameters and spectral measure", "P")
     page.text(f"Overlaps of the weights ({_cited('(6)')}), and the teacher's own covariance:")
     show = page.printer.show
+    covariance, position = r"\Sigma_\ell", r"p_\ell"
+    if law.clusters:
+        covariance, position = r"\Sigma_{\ell c}", r"(\mu_{\ell c} + p_\ell)"
     page.formula(
-        (show(sym.q), r"= \frac{W^\top \Sigma_\ell W}{d}, \qquad "
-         rf"{show(sym.m)} = \frac{{W^\top p_\ell}}{{\sqrt{{d}}}}, \qquad "
-         rf"{show(sym.theta)} = \frac{{W^\top \Sigma_\ell Q_\star}}{{d}}, \qquad "
-         rf"{show(sym.rho)} = \frac{{Q_\star^\top \Sigma_\ell Q_\star}}{{d}}"),
+        (show(sym.q), rf"= \frac{{W^\top {covariance} W}}{{d}}, \qquad "
+         rf"{show(sym.m)} = \frac{{W^\top {position}}}{{\sqrt{{d}}}}, \qquad "
+         rf"{show(sym.theta)} = \frac{{W^\top {covariance} Q_\star}}{{d}}, \qquad "
+         rf"{show(sym.rho)} = \frac{{Q_\star^\top {covariance} Q_\star}}{{d}}"),
     )  # fmt: skip
     pairs = "; ".join(
         f"${show(a)}, {show(b)} \\in {sizes.shape(a)}$"
@@ -1032,11 +1043,15 @@ def _auxiliary_problems(page: _Page, scalar: bool, law: _Law) -> None:
     show = page.printer.show
     page.heading("Local problem", "L")
     root = MatMul(MatrixSqrt(sym.q), sym.xi_field)
-    page.text(
-        r"$\mathbb{E}$ is the mean over the local fields of one sample, independent over $\ell$, "
-        r"with "
-        rf"$\xi_\ell \sim \mathcal{{N}}(0, {'1' if scalar else 'I'})$:"
-    )
+    noise = rf"with $\xi_\ell \sim \mathcal{{N}}(0, {'1' if scalar else 'I'})$:"
+    if law.clusters:
+        page.text(
+            r"In a sample every token $\ell$ is in one cluster $c = c_\ell$, drawn with $P(c_1, \dots, c_L)$. "
+            r"$\mathbb{E}$ is the mean over these clusters and over the local fields of one sample, independent over "
+            rf"$\ell$ given the clusters, {noise}"
+        )
+    else:
+        page.text(r"$\mathbb{E}$ is the mean over the local fields of one sample, independent over $\ell$, " + noise)
     page.formula(
         (
             show(sym.omega_field),
@@ -1051,7 +1066,8 @@ def _auxiliary_problems(page: _Page, scalar: bool, law: _Law) -> None:
     )
     h = sym.token_matrix("h", sym.r, 1)
     shift = MatAdd(h, MatMul(-1, sym.omega_field))
-    distance = TokenSum.of(MatMul(S.Half, Transpose(shift), Inverse(sym.V), shift), sym.ell)
+    tokens = Symbol(r"\ell,\, c = c_\ell") if law.clusters else sym.ell
+    distance = TokenSum.of(MatMul(S.Half, Transpose(shift), Inverse(sym.V), shift), tokens)
     envelope = page.printer.show(MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field))
     lines = _filled([*page.printer.terms(distance), (False, r"\ell(h, k)")], _LINE - 20)
     lines[-1] += r" \Bigr\}"

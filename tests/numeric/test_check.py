@@ -262,8 +262,34 @@ def test_replicates_that_are_not_independent_are_seen(monkeypatch):
 
 def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
     """Two iterations that stopped anywhere need not agree."""
-    point = solved(PAPER)
+    warm = PAPER.with_fields({"student.temperature": 0.7})
+    point = solved(warm)
     monkeypatch.setattr(module, "_solved", lambda problem, *_: replace(point, status=Status.iteration_limit))
-    found = [one for one in module._reductions(PAPER, point, ONE_THREAD, silent) if "cluster" in one.name]
-    assert [one.passed for one in found] == [None, None]
-    assert Report(PAPER, 1.7, "semantic", tuple(found)).passed
+    found = [one for one in module._reductions(warm, point, ONE_THREAD, silent) if "temperature" in one.name]
+    assert [one.passed for one in found] == [None]
+    assert Report(warm, 1.7, "semantic", tuple(found)).passed
+
+
+@pytest.mark.parametrize("clusters", [1, 2])
+def test_a_mixture_that_is_none_has_the_same_map(monkeypatch, clusters):
+    """To rounding; and a variance of one cluster that is one per cent off is seen."""
+    rank_two = PAPER.with_fields({"student.rank": 2})
+    word = {1: "one cluster", 2: "equal clusters"}[clusters]
+
+    def reduction():
+        found = module._reductions(rank_two, solved(rank_two), ONE_THREAD, silent)
+        return next(one for one in found if word in one.name)
+
+    assert reduction().passed
+    assert reduction().value < 1e-12
+    applied = module._applied
+
+    def off(problem, *others):
+        if problem.tokens.kind == "mixture":
+            table = [[{"sigma": one.sigma} for one in token] for token in problem.tokens.clusters]
+            table[0][0]["sigma"] *= 1.005
+            problem = problem.with_fields({"tokens.clusters": table})
+        return applied(problem, *others)
+
+    monkeypatch.setattr(module, "_applied", off)
+    assert not reduction().passed

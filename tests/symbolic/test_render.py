@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from sympy import Add, Indexed, Integer, Rational, Symbol, exp, symbols
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Trace, Transpose
+from sympy.printing.latex import LatexPrinter
 
 import attnphase as ap
 from derivations import symbols as sym
@@ -36,7 +37,7 @@ from derivations.render import (
     scalarized,
 )
 from derivations.saddle_point import abbreviated, definitions
-from derivations.scores import RowScore, linear
+from derivations.scores import RowScore, linear, resolve
 
 ROOT = Path(__file__).parents[2]
 
@@ -358,7 +359,7 @@ def test_scalar_print_equals_the_generated_maps():
     for equation in model.saddle_point:
         conjugate = equation in model.saddle_point.conjugates
         for token in range(3):
-            plain = scalarized(expanded(equation.right_hand_side, 3))
+            plain = scalarized(expanded(equation.right_hand_side, 3), LatexPrinter())
             plain = plain.replace(lambda e: isinstance(e, (FieldMean, SpectralMean)), lambda e: e.body)
             plain = plain.xreplace({sym.ell: Integer(token + 1)})
             values: dict[Any, float] = {sym.alpha: 1.3, sym.ridge: 0.2, Symbol(r"\pi"): 0.7}
@@ -428,3 +429,33 @@ def test_derive_returns_the_pages_of_the_problem():
 def test_importing_derive_leaves_sympy_alone():
     code = "import sys, attnphase.derive; assert 'sympy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def tagged(page):
+    """Formulas of a page by their tags."""
+    return {one.tag: one.body() for one in page.blocks if isinstance(one, Formula)}
+
+
+def test_pages_of_mixtures_keep_the_clusters_of_numbers_and_of_matrices():
+    """With 1 x 1 matrices printed as numbers, every formula has the indices that it has with matrices."""
+    model = AttentionModel()
+    numbers = tagged(document(model, concrete=True, clusters=True))
+    matrices = tagged(document(model, clusters=True))
+    indices = re.compile(r"(?<=_)\{[^{}]*\}|(?<=\{)\\ell c(?=\})|\\mathbf\{1\}_\{[^}]*\}")
+    derived = [tag for tag in matrices if tag[0] in "PLRFSO"]
+    assert len(derived) == 24
+    for tag in derived:
+        assert set(indices.findall(numbers[tag])) == set(indices.findall(matrices[tag])), tag
+    assert r"\mathbb{E}\left[\mathbf{1}_{c_\ell = c} \, g_{\ell c}^{2}\right]" in numbers["S5"]
+    # a sample has one cluster for each token
+    assert r"\sum_{\ell,\, c = c_\ell}" in numbers["L2"]
+    assert r"\sum_{\ell c}" not in numbers["L2"]
+
+
+@pytest.mark.parametrize("score", ["z**2/(1 + sum(z**2))", "z**3", "1/(1 + exp(-z))**2"])
+def test_no_symbol_has_two_superscripts(score):
+    """A power of the teacher's logits, which have a star: TeX refuses a second superscript."""
+    text = latex(AttentionModel(teacher=Teacher(score=resolve(score, 2))), concrete=True)
+    assert re.search(r"z\^\{\\star\s*\}_\{a 1\}", text)
+    assert not re.search(r"\^\{\\star\s*\}_\{[^{}]*\}\s*\^", text)
+    assert not re.search(r"\^\{[^{}]*\}\s*\^", text)
