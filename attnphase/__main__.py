@@ -6,10 +6,12 @@ where its traceback is; a reader of standard output who leaves early, as ``head`
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import signal
 import sys
+import threading
 
 TYPE_CHECKING = False  # typing's own takes longer to import than all of this
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ INTERRUPTED, REFUSED, FAULT, LEFT = 130, 2, 70, 141
 """Exit codes: Ctrl-C or the order to end; an error that the user can mend; a fault of the program; no reader left."""
 
 _DEBUG = "ATTNPHASE_DEBUG"
+_PATIENCE = 1.0  # seconds in which threads end that look after dead workers
 
 
 def main() -> NoReturn:
@@ -41,6 +44,7 @@ def main() -> NoReturn:
         code = code or LEFT
     _answer_signals(signal.SIG_IGN, signal.SIG_IGN)  # nothing is left to be interrupted
     if code == INTERRUPTED:
+        _tidy()
         os._exit(code)  # an interpreter that met Ctrl-C in compiled code would end by the signal itself
     sys.exit(code)
 
@@ -94,6 +98,14 @@ def _answer_signals(interrupt: Answer, end: Answer) -> None:
     for number, answer in ((signal.SIGINT, interrupt), (signal.SIGTERM, end)):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, answer)
+
+
+def _tidy() -> None:
+    """What an interpreter does before it ends, as far as semaphores of worker processes need it to be taken back."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(_PATIENCE)
+    atexit._run_exitfuncs()
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:

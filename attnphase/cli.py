@@ -1063,13 +1063,18 @@ def _paper_grid(alphas: int, omegas: int) -> tuple[tuple[float, ...], tuple[floa
 
 def _sweep(how_to_go_on: str, **arguments: Any) -> xr.Dataset:
     """A sweep whose interruption ends in a sentence."""
+    from attnphase.sweep import parts_folder
     from attnphase.sweep import sweep as sweep_problem
 
     try:
         return sweep_problem(**arguments)
     except KeyboardInterrupt:
-        kept = "finished lines are kept" if "output" in arguments else "nothing is kept"
-        click.echo(f"attnphase: interrupted: {kept}; {how_to_go_on}.", err=True)
+        output = arguments.get("output")
+        kept = f"nothing is kept; {how_to_go_on}"
+        if output is not None:
+            some = any(parts_folder(output).glob("line-*.nc"))
+            kept = f"finished lines are kept; {how_to_go_on}" if some else "no line was finished yet"
+        click.echo(f"attnphase: interrupted: {kept}.", err=True)
         raise click.exceptions.Exit(130) from None
 
 

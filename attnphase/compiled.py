@@ -33,6 +33,7 @@ import platformdirs
 
 from attnphase import arguments
 from attnphase.errors import CacheError, ProblemError
+from attnphase.interruption import interruptions_kept
 from attnphase.problem import Problem
 from attnphase.progress import Tell, silent
 
@@ -465,6 +466,8 @@ def _require_trusted(path: Path, step: Path) -> None:
     info = step.lstat()
     # in a sticky folder, such as /tmp, nobody renames what is another's
     if _others_may_write(info) and not info.st_mode & stat.S_ISVTX:
+        if not (stat.S_ISDIR(info.st_mode) or stat.S_ISLNK(info.st_mode)):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         mend = f"run chmod go-w {step}, or " if info.st_uid == os.getuid() else ""
         raise CacheError(
             f"kernel cache {path}: others may write to {step}, and so change what is run from there: {mend}set"
@@ -573,11 +576,17 @@ def _built(key: Any) -> Iterator[Path]:
     root = cache_directory()
     folder = root / _fingerprint(key)
     lock = _lock_file(folder)
-    with _lock(lock):
+    with interruptions_kept(), _lock(lock):
         if not _intact(folder):
             _remove(folder)
             _sweep(root, lock)
-            _build(key, folder)
+            try:
+                _build(key, folder)
+            except OSError as error:
+                raise CacheError(
+                    f"kernel cache {root}: the kernel cannot be written: {error.strerror or error}; make room there, or"
+                    " set ATTNPHASE_CACHE_DIR to another folder."
+                ) from None
         yield folder
 
 
@@ -636,7 +645,8 @@ def _fingerprint(key: Any) -> str:
     import numba
     import numpy
 
-    parts = [repr(key), sys.version, numba.__version__, numpy.__version__]
+    # Python keeps other bytecode beside a source for every level of -O
+    parts = [repr(key), sys.version, str(sys.flags.optimize), numba.__version__, numpy.__version__]
     parts += [llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()]
     digest = hashlib.sha256("\n".join(parts).encode())
     specification = importlib.util.find_spec("derivations")
@@ -662,7 +672,7 @@ def _intact(folder: Path) -> bool:
         if not all(_ours_alone(path) for path in (folder, *folder.rglob("*"))):
             return False
         manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # unreadable, no JSON, lists in lists without end
         return False
     return bool(manifest) and manifest == _checksums(folder)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["interruptions_deferred"]
+__all__ = ["interruptions_deferred", "interruptions_kept", "interruptions_kept_from_children"]
 
 
 @contextmanager
@@ -36,3 +37,56 @@ def interruptions_deferred() -> Iterator[Callable[[], bool]]:
     finally:
         for number, old in ours.items():
             signal.signal(number, old)
+
+
+@contextmanager
+def interruptions_kept() -> Iterator[None]:
+    """Ctrl-C as ever, but raised again where it was lost in a callback of compiled code, or left something half done.
+
+    Numba's compiler and loader call back from machine code, which drops an exception and goes on, or fails.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not (main and signal.getsignal(signal.SIGINT) is signal.default_int_handler):
+        yield
+        return
+    asked = threading.Event()
+    loud = sys.unraisablehook
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        raise KeyboardInterrupt
+
+    def lost(event: sys.UnraisableHookArgs) -> None:
+        if event.exc_type is not KeyboardInterrupt:
+            loud(event)
+
+    signal.signal(signal.SIGINT, handler)
+    sys.unraisablehook = lost
+    try:
+        yield
+    except Exception:
+        if asked.is_set():
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = loud
+    if asked.is_set():
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptions_kept_from_children() -> Iterator[None]:
+    """Processes begun within it never hear of Ctrl-C, which a terminal sends to the whole group.
+
+    They could otherwise be interrupted before their first own line, while they load modules.  This process hears it in
+    the end.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

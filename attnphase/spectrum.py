@@ -464,7 +464,7 @@ def _roots(moments: Array, count: int) -> Array:
 
 def _flat(name: str, nested: Any, dimensions: int = 2) -> tuple[list[str], list[Any], list[int]]:
     """Flatten a list of arrays, or of lists of arrays, into names, arrays and the token of each."""
-    if isinstance(nested, str) or not isinstance(nested, Sequence | np.ndarray):
+    if isinstance(nested, str) or not isinstance(nested, Sequence | np.ndarray) or getattr(nested, "ndim", 1) == 0:
         raise SpectrumError(f"{name} must be a list with an entry for every token.")
     names, arrays, tokens = [], [], []
     for token, item in enumerate(nested):

@@ -39,7 +39,7 @@ from attnphase.compiled import ModelKey, kernels_for, tell_if_compiling
 from attnphase.dataset import from_lines, from_points, load_dataset, save_dataset, spacing
 from attnphase.errors import DatasetError, ProblemError, SolverError, SpectrumError, SweepError
 from attnphase.files import check_output, write_file
-from attnphase.interruption import interruptions_deferred
+from attnphase.interruption import interruptions_deferred, interruptions_kept_from_children
 from attnphase.problem import Problem
 from attnphase.progress import progress_line
 from attnphase.refinement import check_affordable
@@ -428,8 +428,9 @@ def _run_pool(
         futures: dict[Future[xr.Dataset], int] = {}
         with interruptions_deferred() as interrupted:
             while True:
-                for i in islice(waiting, _WINDOW * workers - len(futures)):
-                    futures[pool.submit(_solve_line, i, _on_one_core(lines[i]))] = i
+                with interruptions_kept_from_children():  # the first task begins them
+                    for i in islice(waiting, _WINDOW * workers - len(futures)):
+                        futures[pool.submit(_solve_line, i, _on_one_core(lines[i]))] = i
                 if not futures:
                     break
                 done, _ = wait(futures, _POLL, FIRST_COMPLETED)
@@ -634,7 +635,7 @@ class _Store:
     def save(self, line: Line, ds: xr.Dataset) -> None:
         """Write a finished line."""
         if self.folder is not None:
-            save_dataset(ds, self._path(line), force=True)
+            save_dataset(ds, _no_link(self._path(line)), force=True)
 
     def kept(self, for_good: bool = False) -> str:
         """The end of an error message: what became of the finished lines, and what to do.
@@ -689,7 +690,7 @@ class _Store:
             nearest = min((description.differences(other) for other in known), key=len, default=None)
             if nearest != []:
                 raise DatasetError(self._refusal(nearest, lines))
-        write_file(own, description.text.encode())
+        write_file(_no_link(own), description.text.encode())
 
     def _refusal(self, differences: Sequence[str] | None, lines: Sequence[Line]) -> str:
         names = {path.name for path in self.lines}
@@ -714,6 +715,13 @@ class _Store:
     def _remove(self, *patterns: str) -> None:
         for path in self._files(*patterns):
             path.unlink(missing_ok=True)
+
+
+def _no_link(path: Path) -> Path:
+    """A file that nobody but a sweep names: a link of this name is not the user's, and is not written through."""
+    if path.is_symlink():
+        path.unlink()
+    return path
 
 
 def _checked(ds: xr.Dataset, line: Line) -> xr.Dataset:

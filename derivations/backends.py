@@ -75,7 +75,7 @@ def modulus(x):
 
 @compiled
 def relu(x):
-    return x if x > 0.0 else 0.0
+    return max(x, 0.0)
 
 @compiled
 def sigmoid(x):

@@ -389,10 +389,10 @@ def _scalar_source(model: ScalarModel) -> str:
     k = [[Symbol(f"k{a}_{i}", real=True) for i in range(model.teacher_rank)] for a in range(model.length)]
     flat = [symbol for row in h for symbol in row]
     loss = with_known_functions(model.loss(h, k))
-    read = "\n".join(
-        [f"h{a}_{i} = h[{a}, {i}]" for a in range(model.length) for i in range(model.columns)]
-        + [f"k{a}_{i} = target[{a}, {i}]" for a in range(model.length) for i in range(model.teacher_rank)]
-    )
+    held = loss.free_symbols
+    fields = [(symbol, f"h[{a}, {i}]") for a, row in enumerate(h) for i, symbol in enumerate(row)]
+    fields += [(symbol, f"target[{a}, {i}]") for a, row in enumerate(k) for i, symbol in enumerate(row)]
+    read = "\n".join(f"{symbol} = {place}" for symbol, place in fields if symbol in held)
     gradient = {f"u{a}": loss.diff(x) for a, x in enumerate(flat)}
     hessian = {f"w{a}_{b}": loss.diff(x, y) for a, x in enumerate(flat) for b, y in enumerate(flat) if b >= a}
     outputs = {"total": loss, **gradient, **hessian}

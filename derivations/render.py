@@ -46,6 +46,7 @@ from sympy.matrices.expressions import (
 from sympy.printing.latex import LatexPrinter
 
 from derivations import symbols as sym
+from derivations.foreign import contained
 from derivations.model import AttentionModel, Definition, ScalarModel
 from derivations.nodes import (
     CommonGaussianMoment,
@@ -956,7 +957,8 @@ def _attention_definitions(page: _Page, model: AttentionModel, sizes: _Sizes, co
 def _row(score: RowScore, size: int) -> str:
     """A row function's values on a row of ``size`` generic logits."""
     printer = EquationPrinter()
-    values = score.entries([Symbol(f"z_{b}", real=True) for b in range(1, size + 1)])
+    with contained():
+        values = score.entries([Symbol(f"z_{b}", real=True) for b in range(1, size + 1)])
     entries = r",\quad ".join(printer.show(value) for value in values)
     return rf"\left({entries}\right)"
 

@@ -75,8 +75,9 @@ class Checkpoint:
                 isinstance(part, dict) for part in (kept.task, plan, finished, {} if running is None else running)
             ):
                 raise ValueError("content")
-        except (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, pickle.UnpicklingError) as error:
-            raise refuse(f"this is not a checkpoint, or it is damaged ({error}); remove it to start afresh.") from None
+        # what torch says would be advice to run what the file holds
+        except (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, pickle.UnpicklingError):
+            raise refuse("this is not a checkpoint, or it is damaged; remove it to start afresh.") from None
         return kept
 
     def load(self) -> bool:
