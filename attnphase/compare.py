@@ -35,6 +35,7 @@ Array = NDArray[np.float64]
 
 _SCALARS = ("training_loss", "test_error", "test_error_sampled", "linear_test_error", "weight_norm", "density")
 _OVERLAPS = ("q", "V", "m", "theta")
+_LARGEST = 1e100
 _COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
 
 
@@ -388,10 +389,13 @@ def _quantities(
 ) -> Iterator[Quantity]:
     """What can be compared; sentences about what cannot go to `excluded`."""
     dimensions = [int(d) for d in runs["dimension"].to_numpy()]
+    known = [name for name in (*_SCALARS, *_OVERLAPS) if name in point]
+    _check_sizes(point, [*known, *(f"{name}_stderr" for name in known)], f"the theory at {start}, alpha = {alpha:g}")
     samples: list[dict[str, Array]] = []
     for d in dimensions:
         here = runs.sel(dimension=d).transpose("seed", ...)
         here = here.isel(seed=np.flatnonzero(here["status"].isin(_COUNTED).to_numpy()))
+        _check_sizes(here, (*_SCALARS, *_OVERLAPS), f"the runs of {start}, alpha = {alpha:g}, d = {d}")
         samples.append({name: here[name].to_numpy() for name in _SCALARS} | frame.aligned(point, here))
     status = Status(int(point["status"])).name
     for name in (*_SCALARS, *_OVERLAPS):
@@ -411,6 +415,14 @@ def _quantities(
             measured = tuple(_measured(d, v, exact, error_) for d, v in zip(dimensions, values, strict=True) if len(v))
             if measured:
                 yield Quantity(start, alpha, label, exact, error_, status, measured, _limit(measured, exact, error_))
+
+
+def _check_sizes(ds: xr.Dataset, names: Sequence[str], what: str) -> None:
+    """Refuse numbers that nobody computed, and whose squares are none."""
+    for name in names:
+        values = np.abs(ds[name].to_numpy()) if name in ds else np.zeros(0)
+        if bool((values > _LARGEST).any()):
+            raise CompareError(f"{what} cannot be compared: {name} is {np.nanmax(values):.1g} there.")
 
 
 def _entries(name: str, shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -834,8 +834,10 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
         strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))
         if strange:
             raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(BRANCHES)}.')
-    if kind == "experiments" and not bool((ds["dimension"] > 0).all() and (ds["alpha"] > 0).all()):
-        raise DatasetError('coordinates "dimension" and "alpha" must be positive.')
+    if kind == "experiments":
+        for name in ("dimension", "alpha"):
+            if ds[name].dtype.kind not in "iuf" or not bool((ds[name] > 0).all()):
+                raise DatasetError(f'coordinate "{name}" must be positive numbers.')
     return leading
 
 
@@ -851,8 +853,10 @@ def _check_described(ds: xr.Dataset, name: str, units: str = "1") -> None:
     for attribute in ("long_name", "units", "latex"):
         if attribute not in ds[name].attrs:
             raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
+        if not isinstance(ds[name].attrs[attribute], str):
+            raise DatasetError(f'attribute "{attribute}" of variable "{name}" must be a text.')
     given = ds[name].attrs["units"]
-    if not isinstance(given, str) or given != units:
+    if given != units:
         raise DatasetError(f'variable "{name}" has units {given!r}, but must have units "{units}".')
 
 
@@ -898,6 +902,8 @@ def _check_variable(
     _check_described(ds, name, variable.units)
     if name == variable.stderr and bool((array < 0).any()):
         raise DatasetError(f'variable "{name}" is negative somewhere.')
+    if variable.meanings and not bool(array.isin(range(len(variable.meanings))).all()):
+        raise DatasetError(f'variable "{name}" must lie between 0 and {len(variable.meanings) - 1}.')
 
 
 def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
@@ -910,8 +916,6 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
         exists[token, cluster] = True
     clusters = xr.DataArray(exists, dims=("token", "cluster"))
     status = ds["status"]
-    if not bool(status.isin(range(len(STATUS_MEANINGS))).all()):
-        raise DatasetError(f'variable "status" must lie between 0 and {NOT_COMPUTED}.')
     losses = {problem.loss.kind}
     for coordinate in ds.coords.values():
         if coordinate.attrs.get("field") == "loss.kind":

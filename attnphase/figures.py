@@ -577,7 +577,13 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     kind = figure_format(path)
     with mpl.rc_context(_STYLE):
         image = io.BytesIO()
-        figure.savefig(image, format=kind)
+        try:
+            figure.savefig(image, format=kind)
+        except ValueError as error:  # of a label that is no formula
+            reason = " ".join(str(error).split())[-100:]
+            raise DatasetError(
+                f"{path}: the figure cannot be drawn: {reason}: mend the attributes latex of the dataset."
+            ) from None
     write_file(path, image.getvalue())
 
 

@@ -2142,7 +2142,8 @@ def _parse_toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ProblemError("problem", "The TOML is nested too deeply to be a problem.") from None
     except ValueError as error:
-        raise ProblemError("problem", f"This is not valid TOML: {error}.") from None
+        hint = "; attnphase.load_problem reads a file" if text.strip().endswith(".toml") else ""
+        raise ProblemError("problem", f"This is not valid TOML: {error}{hint}.") from None
 
 
 def _listed(items: Sequence[Any]) -> str:
@@ -2299,8 +2300,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     Parameters
     ----------
     text
-        Such as ``teacher.omega=0.3``. The value is written as in TOML; a single word needs no
-        quotes.
+        Such as ``teacher.omega=0.3``. The value is written as in TOML; a single word, and
+        ``module:function``, need no quotes.
 
     Returns
     -------
@@ -2328,11 +2329,15 @@ def parse_setting(text: str) -> tuple[str, Any]:
         parsed = {}
     if list(parsed) == ["value"]:
         return name, parsed["value"]
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", raw):
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*|[A-Za-z_][\w.]*:[A-Za-z_]\w*", raw):
         return name, raw
     if re.fullmatch(r"[+-]?(\.\d+|\d+\.)([eE][+-]?\d+)?", raw):  # .3 and 3. are numbers to everyone but TOML
         return name, float(raw)
-    raise ProblemError(name, f"{name} cannot be read from {_shown(raw)}: write the value as in TOML.")
+    raise ProblemError(
+        name,
+        f"{name} cannot be read from {_shown(raw)}: write the value as in TOML, a formula in quotation marks that the"
+        f" shell leaves, such as '{name}=\"...\"'.",
+    )
 
 
 def load_problem(path: str | PathLike[str]) -> Problem:
