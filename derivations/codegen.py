@@ -472,8 +472,9 @@ def module_source(model: AttentionModel | ScalarModel, *, separable: bool = Fals
     maps = state_evolution_functions(derive_saddle_point(free_entropy), free_entropy)
     title = (
         "Local problem and state evolution. Generated from the derived equations.\n\n"
-        "teacher_target makes the teacher's target of fields k (L, t); parameters are omega and the temperatures of\n"
-        "student and teacher. loss, loss_gradient and loss_derivatives are those of one sample at fields h (L, r).\n"
+        "teacher_target makes the teacher's target of fields k (L, t); parameters are omega and the\n"
+        "temperatures of student and teacher. loss, loss_gradient and loss_derivatives are those of one\n"
+        "sample at fields h (L, r).\n"
     )
     source = completed(title, f"{_local_problem(model)}\n\n{maps}", "numba")
     # Numba's cache needs a file, and this is to run wherever it is put

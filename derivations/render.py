@@ -257,7 +257,7 @@ class EquationPrinter(LatexPrinter):
         return rf"\left({text}\right)" if open_ended else text
 
     def _print(self, expr: Any, **kwargs: Any) -> str:
-        restricted = self.clusters and isinstance(expr, FieldMean) and not expr.has(*_NAMED)
+        restricted = self.clusters and isinstance(expr, FieldMean) and not expr.body.has(*_NAMED)
         if self.scalar and isinstance(expr, MatrixExpr):
             expr = self._scalarized(expr)
         if restricted and _split_number(expr)[0] == 1:

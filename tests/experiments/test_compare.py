@@ -205,3 +205,19 @@ def test_what_does_not_belong_together_is_refused(paper_point, tmp_path):
     swapped = CliRunner().invoke(main, ["compare", str(experiment_file), str(theory)])
     assert swapped.exit_code == 2
     assert 'the theory must be a dataset of kind "points"' in swapped.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("test_error", "runs"), ("q", "runs"), ("m_stderr", "theory"), ("weight_norm", "theory")]
+)
+def test_numbers_that_nobody_computed_are_refused(paper_point, name, place):
+    """Their squares overflow; those of runs that diverged are not looked at."""
+    runs = written(experiment(PAPER, ["semantic"]), paper_point, 0.01, 0.0)
+    theory = paper_point.copy(deep=True)
+    {"runs": runs, "theory": theory}[place][name].to_numpy()[...] = 1e308 if place == "runs" else np.inf
+    where = "the runs of semantic, alpha = 2, d = 50" if place == "runs" else "the theory at semantic, alpha = 2"
+    with pytest.raises(CompareError, match=rf"^{where} cannot be compared: {name} is (1e\+308|inf) there\.$"):
+        compare(theory, runs)
+    if place == "runs":
+        runs["status"].to_numpy()[...] = RunStatus.diverged
+        assert compare(theory, runs).quantities == ()

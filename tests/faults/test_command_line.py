@@ -22,6 +22,7 @@ from click.testing import CliRunner
 import attnphase.__main__ as process
 from attnphase import files
 from attnphase.cli import main
+from attnphase.derive import page_of
 from attnphase.errors import DatasetError, ProblemError, SolverError
 from attnphase.problem import Problem
 from attnphase.settings import METHODS
@@ -474,6 +475,7 @@ def test_code_that_fails_is_refused(own, capsys, field, name, words):
 
 
 def test_standard_output_is_for_results(own, capsys):
+    page_of(Problem().with_fields({"teacher.score": "faults_own:prints"}))
     Problem().with_fields({"student.score": "faults_own:prints"})
     Problem().with_fields({"regularizer.kind": "prox", "regularizer.prox": "faults_own:prox_prints"})
     captured = capsys.readouterr()

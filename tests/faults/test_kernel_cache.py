@@ -1,5 +1,6 @@
 """The kernel cache: damage is noticed and repaired, and nobody else's folder is trusted."""
 
+import errno
 import grp
 import json
 import multiprocessing
@@ -7,6 +8,7 @@ import os
 import pwd
 import shutil
 import stat
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +97,8 @@ def minimum_of_square(kernels, omega=0.7, k=-0.4, variance=1.9):
 
 
 @pytest.mark.parametrize(
-    "damage", ["truncate source", "flip machine code", "delete manifest", "extra file", "garbage manifest"]
+    "damage",
+    ["truncate source", "flip machine code", "delete manifest", "extra file", "garbage manifest", "deep manifest"],
 )
 def test_a_damaged_kernel_is_built_again(cache, built, monkeypatch, damage):
     folder = shutil.copytree(built, cache_directory() / built.name)
@@ -109,6 +112,8 @@ def test_a_damaged_kernel_is_built_again(cache, built, monkeypatch, damage):
         machine_code.write_bytes(bytes(content))
     elif damage == "delete manifest":
         (folder / "manifest.json").unlink()
+    elif damage == "deep manifest":  # that Python's reader does not follow to its end
+        (folder / "manifest.json").write_text("[" * 100_000)
     elif damage == "garbage manifest":
         (folder / "manifest.json").write_text("{not json")
     else:
@@ -366,3 +371,27 @@ def test_processes_share_one_build(cache):
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0]
+
+
+def test_a_full_disk_is_named(cache, monkeypatch):
+    def build(key, folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(compiled, "_build", build)
+    with pytest.raises(CacheError, match=rf"^kernel cache {cache}: .*No space left on device.* ATTNPHASE_CACHE_DIR"):
+        load_kernels(SquareKey())
+
+
+def test_every_level_of_optimisation_has_an_entry_of_its_own(monkeypatch):
+    """Python keeps other bytecode for each beside the source, which the manifest of another does not hold."""
+    names = set()
+    for level in range(3):
+        monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=level))
+        names.add(compiled._fingerprint(SquareKey()))
+    assert len(names) == 3
+
+
+def test_a_file_in_the_place_of_a_folder_is_not_to_be_made_private(monkeypatch):
+    monkeypatch.setenv("ATTNPHASE_CACHE_DIR", os.devnull)
+    with pytest.warns(UserWarning, match="is not usable .*Not a directory"):
+        cache_directory()

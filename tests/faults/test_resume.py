@@ -264,6 +264,21 @@ def test_a_damaged_line_is_kept_until_it_is_computed_again(unfinished, solver, c
     assert len(solver.labels) == 5
 
 
+@pytest.mark.parametrize("dangling", [False, True])
+def test_a_link_among_the_lines_is_not_written_through(unfinished, solver, tmp_path, capsys, dangling):
+    line, _ = sorted(parts(unfinished))
+    (description,) = parts_folder(unfinished).glob("sweep-*.json")
+    targets = [tmp_path / "treasure", tmp_path / "another"]
+    for path, target in zip((line, description), targets, strict=True):
+        path.unlink()
+        if not dangling:
+            target.write_text("mine")
+        path.symlink_to(target)
+    run(unfinished, resume="fitting")
+    assert [target.read_text() if target.exists() else None for target in targets] == [None if dangling else "mine"] * 2
+    assert unfinished.is_file()
+
+
 def test_a_line_under_the_name_of_another_is_computed_again(unfinished, solver, capsys):
     one, other = sorted(parts(unfinished))
     one.write_bytes(other.read_bytes())

@@ -256,7 +256,8 @@ def test_a_checkpoint_runs_nothing(planted, tmp_path):
     contents = [{**task, "plan": Import()}, {**task, "task": "no JSON"}, {**task, "finished": 3}, {"task": "{}"}, 5]
     for image in [*map(torch_image, contents), pickle.dumps({**task, "plan": Import()}, protocol=2)]:
         path.write_bytes(checkpoint._MAGIC + hashlib.sha256(image).digest() + image)
-        with pytest.raises(ExperimentError, match="this is not a checkpoint, or it is damaged"):
+        # and no advice of PyTorch's to run what is in it
+        with pytest.raises(ExperimentError, match=r"is not a checkpoint, or it is damaged; remove it"):
             checkpoint.Checkpoint.read(path)
     path.write_bytes(checkpoint._MAGIC + hashlib.sha256(torch_image(task)).digest() + torch_image(task))
     assert checkpoint.Checkpoint.read(path).finished == {}

@@ -17,7 +17,7 @@ from attnphase import dataset
 from attnphase.cli import main
 from attnphase.dataset import from_points, save_dataset
 from attnphase.errors import DatasetError, ProblemError
-from attnphase.figures import FIGURES, fig2, fig3
+from attnphase.figures import FIGURES, fig2, fig3, save_figure
 from attnphase.fixed_point import Status
 from attnphase.problem import Problem
 
@@ -340,3 +340,14 @@ def test_wrong_selections_are_one_sentence(tmp_path, monkeypatch, options, sente
     assert result.exit_code == 2
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_label_that_is_no_formula_is_named(tmp_path):
+    ds = grid({})
+    ds["m"].attrs["latex"] = r"\foo{"
+    figure = fig2(ds)
+    with pytest.raises(
+        DatasetError, match=r"^.*x\.png: the figure cannot be drawn: .*foo.*: mend the attributes latex"
+    ):
+        save_figure(figure, tmp_path / "x.png")
+    assert not list(tmp_path.iterdir())

@@ -139,3 +139,16 @@ def test_the_phase_diagram_shows_the_branch_of_lower_loss():
         shown = np.asarray(axes.collections[0].get_array()).reshape(len(omegas), len(alphas))
         sizes = overlap_size(ds, name).to_numpy()
         np.testing.assert_allclose(shown, np.take_along_axis(sizes, lower[None], 0)[0], rtol=1e-12)
+
+
+def test_flags_of_runs_are_known_ones():
+    ds = runs()
+    ds["status"][0, 1, 0, 2] = 6
+    assert 'variable "status" must lie between 0 and 5' in refused(ds)
+
+
+@pytest.mark.parametrize("name", ["alpha", "dimension"])
+def test_coordinates_of_runs_are_numbers(name: str):
+    ds = runs()
+    texts = (name, [f"{value:g}" for value in ds[name].to_numpy()], ds[name].attrs)
+    assert f'coordinate "{name}" must be positive numbers' in refused(ds.assign_coords({name: texts}))

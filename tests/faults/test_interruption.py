@@ -1,0 +1,75 @@
+"""Ctrl-C that code between would lose, and Ctrl-C that children must not hear."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from attnphase.interruption import interruptions_kept, interruptions_kept_from_children
+
+pytestmark = pytest.mark.usefixtures("interruptible")
+
+
+def test_an_interruption_that_a_callback_drops_is_raised_in_the_end():
+    went_on = []
+
+    @interruptions_kept()
+    def callback():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            went_on.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        callback()
+    assert went_on == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_an_interruption_leaves_half_done_is_an_interruption():
+    @interruptions_kept()
+    def compiled():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise RuntimeError("no compiled object yet") from None
+
+    with pytest.raises(KeyboardInterrupt):
+        compiled()
+
+
+def test_other_errors_stay_what_they_are():
+    with pytest.raises(RuntimeError, match="of its own"), interruptions_kept():
+        raise RuntimeError("of its own")
+    with interruptions_kept():
+        pass
+
+
+class Dropped:
+    """Interrupted where exceptions are dropped: in a destructor."""
+
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_nothing_is_printed_of_a_dropped_interruption(capfd):
+    with pytest.raises(KeyboardInterrupt), interruptions_kept():
+        Dropped()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no signal masks")
+def test_children_do_not_hear_it_and_this_process_hears_it_after():
+    child = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    said = []
+
+    @interruptions_kept_from_children()
+    def begin():
+        signal.raise_signal(signal.SIGINT)
+        said.append(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout)
+
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    assert said == ["True\n"]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
