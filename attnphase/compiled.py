@@ -679,7 +679,7 @@ def _intact(folder: Path) -> bool:
 
 def _build(key: Any, folder: Path) -> None:
     from derivations.array_maps import state_evolution_source
-    from derivations.codegen import local_problem_source
+    from derivations.codegen import kernel_source
     from derivations.replica import derive_free_entropy
     from derivations.saddle_point import derive_saddle_point
 
@@ -687,7 +687,7 @@ def _build(key: Any, folder: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         templates = (_NEWTON, _ENTRIES[finite])
-        texts = [local_problem_source(model, "numba"), *(path.read_text(encoding="utf-8") for path in templates)]
+        texts = [kernel_source(model), *(path.read_text(encoding="utf-8") for path in templates)]
         local = "\n".join(texts)
         (aside / "local_problem.py").write_text(local, encoding="utf-8")
         if not finite:

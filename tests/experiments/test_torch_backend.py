@@ -214,7 +214,6 @@ def test_a_pass_leaves_the_number_of_threads_as_it_was(monkeypatch):
         pytest.param(PAPER, id="paper"),
         pytest.param(CASES["logistic"], id="logistic"),
         pytest.param(CASES["rank 2"], id="rank 2", marks=pytest.mark.slow),
-        pytest.param(CASES["linear"], id="linear", marks=pytest.mark.slow),
         pytest.param(MIXTURE, id="mixture", marks=pytest.mark.slow),
     ],
 )

@@ -226,7 +226,7 @@ def test_state_evolution_tracks_gamp(fields, shares):
     The two small starts differ by terms of order 1/d and by the runs' fluctuations of the start, which the theory is
     given the mean of: both are of the size of the standard error at this dimension.
     """
-    problem, dimension, seeds, steps = PAPER.with_fields(fields), 500, 24, 8
+    problem, dimension, seeds, steps = PAPER.with_fields(fields), 500, 16, 8
     weights = start_with_limit(problem, dimension, seeds, shares)
     options = {"damping": 0.0, "steps": steps, "trajectory": 1, "seed": 3, "test_samples": 0}
     ds = simulate(problem, 2.0, weights, dimension, seeds, "gamp", **options)

@@ -35,6 +35,8 @@ def rows(name, **selection):
 
 
 PUBLISHED = [row for row in read_reference("fig2_theory") if row["alpha"] >= 1.2]
+# the positional branch needs many nodes: once is enough, near the transition
+CONVERGED = [row for row in read_reference("converged") if (row["branch"], row["alpha"]) != ("positional", 2.0)]
 
 
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: f"{row['branch']}-{row['alpha']:g}")
@@ -48,7 +50,7 @@ def test_published_rule_reproduces_the_published_curve(row):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", read_reference("converged"), ids=lambda row: f"{row['branch']}-{row['alpha']:g}")
+@pytest.mark.parametrize("row", CONVERGED, ids=lambda row: f"{row['branch']}-{row['alpha']:g}")
 def test_default_rule_reproduces_converged_integration(row):
     point = solve_point(PAPER, row["alpha"], row["branch"])
     assert point.status is Status.converged
