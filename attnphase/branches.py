@@ -218,6 +218,7 @@ def baseline_difference(semantic: BranchPoint) -> tuple[float, float]:
 
 
 _SCAN_POINTS = 256  # per replicate, for the scan that brackets a threshold
+_SCANNED = 15  # sample complexities
 _REFINED_POINTS = 4096  # per replicate: the same nodes for all alpha, so that the difference is smooth
 _REFINED_SOLVES = 12  # of one omega, as a rule
 _REFINED_COST = 10  # of one of them, in solves of the scan; for the progress only
@@ -303,7 +304,7 @@ def thresholds(
         arguments.function("on_step", on_step)
     found: dict[str, list[Threshold]] = {"alpha_c": [], "alpha_l": []}
     problems = [problem.with_fields({"teacher.omega": value}) for value in omega]
-    alphas = np.linspace(low, high, 15)
+    alphas = np.linspace(low, high, _SCANNED)
     cost = 2 * len(alphas) + _REFINED_SOLVES * _REFINED_COST
     with progress_line(progress, "solving", total=cost * len(problems)) as line:
         for i, one in enumerate(problems):

@@ -462,7 +462,8 @@ def local_problem_source(model: AttentionModel | ScalarModel, backend: str = "nu
 def kernel_source(model: AttentionModel | ScalarModel) -> str:
     """The source of `local_problem_source` for Numba, of functions that compiled code alone calls.
 
-    Without a way in from Python, and machine code of their own on the disk, they compile faster.
+    Without a way in from Python, and machine code of their own on the disk, they compile faster; called from Python
+    they end the process.
     """
     return local_problem_source(model, "numba").replace("njit(cache=True, ", "njit(no_cpython_wrapper=True, ")
 

@@ -330,11 +330,12 @@ def test_noise_is_on_embeddings_query_and_key():
 
 
 def test_off_the_diagonal_the_diagonal_does_not_count():
-    """Matrices of ones on the diagonal: places explain all of it, but nothing off the diagonal, where all is equal."""
+    """Places explain all of matrices that differ on the diagonal, but nothing off it, where all is equal."""
     generator = torch.Generator().manual_seed(1)
     symbols = torch.randint(5, (400, 4), generator=generator)
     noise = torch.rand(400, 4, 4, generator=generator, dtype=torch.float64)
-    shares = variance_shares(torch.eye(4, dtype=torch.float64) + 0.1 * noise, symbols, 5)
+    places = torch.diag(torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64))
+    shares = variance_shares(places + 0.1 * noise, symbols, 5)
     whole, off = (shares["position_share"][name][0] for name in ("all", "off_diagonal"))
     assert whole > 0.9
     assert abs(off) < 0.05

@@ -137,6 +137,7 @@ def converged_crossing():
 def test_thresholds(monkeypatch):
     branches = sys.modules["attnphase.branches"]
     monkeypatch.setattr(branches, "_SCAN_POINTS", 64)
+    monkeypatch.setattr(branches, "_SCANNED", 9)
     monkeypatch.setattr(branches, "_REFINED_POINTS", 1024)
     found = thresholds(PAPER, [0.3], alpha=(1.0, 1.8))
     # by the independent solver of data/reference/converged.csv, whose losses beside the crossing are held to 1e-6 above
