@@ -282,7 +282,9 @@ def test_the_command_prints_writes_and_says_how_runs_ended(tmp_path):
     assert run("simulate", *FAST, "--steps", "10", "--quiet", "--allow-unconverged")[0] == 0
     # a fixed number of steps is no failure
     assert run("simulate", *FAST, "--optimizer", "gd", "--steps", "10", "--quiet")[0] == 0
-    code, out, err = run("simulate", *FAST, "--optimizer", "gd", "--learning-rate", "900", "--quiet")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")  # also where the tests run with warnings off
+        code, out, err = run("simulate", *FAST, "--optimizer", "gd", "--learning-rate", "900", "--quiet")
     assert code == 1
     assert "diverged at step" in err
     assert "(diverged)" in err
