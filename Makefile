@@ -24,10 +24,10 @@ phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
 	$(BIN)/attnphase phase-diagram --output $(RESULTS)
 
 test: $(STAMP) ## run the whole test suite, slow tests included
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --max-worker-restart=0
 
 test-long: $(STAMP) ## run the tests that take an hour: many random problems, others every time
-	$(BIN)/python -m pytest -n 2 -m long --hypothesis-profile=long
+	$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -m long --hypothesis-profile=long
 
 mutations: $(STAMP) ## see whether the tests notice small wrong changes, in about an hour
 	$(BIN)/python tests/mutations/run.py --jobs 2

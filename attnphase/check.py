@@ -738,7 +738,7 @@ def _ridge_regression(problem: Problem, point: BranchPoint, *_: Any) -> Check:
 
 def _general_route(problem: Problem, point: BranchPoint, settings: SolverSettings, _: Tell) -> Check:
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    map_ = _map_at(problem, point, 64, settings)
+    map_ = _map_at(problem, point, _FEW, settings)
     hats = map_.channel.evaluate(point.alpha, point.restart.overlaps, Starts.COLD).conjugates.mean()
     closed = map_.prior.overlaps(hats, lift=True)
     general = replace(map_.prior, rows=row_regularizer(problem.regularizer, problem.columns)).overlaps(hats, lift=True)
@@ -795,7 +795,7 @@ def _applied(
 
 def _solved(problem: Problem, point: BranchPoint, settings: SolverSettings, tell: Tell) -> BranchPoint:
     """Another problem at a point's alpha and branch, on few nodes: what must agree must do so on any."""
-    coarse = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    coarse = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _FEW})
     return solve_point(coarse, point.alpha, point.branch, settings=settings, tell=tell)
 
 

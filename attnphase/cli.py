@@ -24,7 +24,7 @@ import click
 
 from attnphase import arguments
 from attnphase.errors import AttnphaseError, ProblemError
-from attnphase.files import check_data, check_figure, check_folder, check_output
+from attnphase.files import check_data, check_figure, check_folder, check_output, write_file
 from attnphase.progress import progress_line
 from attnphase.settings import (
     BRANCHES,
@@ -344,8 +344,6 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
     if output is None:
         click.echo(text, nl=False)
         return 0
-    from attnphase.files import write_file
-
     write_file(output, text.encode())
     if not quiet:
         click.echo(str(output))
@@ -826,7 +824,6 @@ def histogram_report(
     from attnphase.dataset import save_dataset
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
     from attnphase.figures import attention_figure, learning_figure, save_figure
-    from attnphase.files import write_file
 
     with progress_line(not quiet, "measuring"):
         ds = _with_command(histogram_dataset(folder, sequences or None))
@@ -1160,6 +1157,4 @@ def _with_command(ds: xr.Dataset) -> xr.Dataset:
 
 
 if __name__ == "__main__":
-    from attnphase.__main__ import main as process
-
-    process()
+    main(prog_name="attnphase")

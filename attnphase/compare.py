@@ -17,7 +17,6 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from attnphase import arguments
-from attnphase.arguments import flag, instance, shown
 from attnphase.compiled import kernels_for, tell_if_compiling
 from attnphase.dataset import NOT_COMPUTED, RunStatus, by_cluster, problem_of, validate_dataset
 from attnphase.errors import CompareError
@@ -265,10 +264,10 @@ def compare(
     ProblemError
         `progress` is neither true nor false.
     """
-    flag("progress", progress)
+    arguments.flag("progress", progress)
     for ds, kind, what in ((theory, "points", "theory"), (experiment, "experiments", "experiment")):
         if not isinstance(ds, xr.Dataset):
-            raise CompareError(f"the {what} must be an xarray.Dataset, not {shown(ds)}: load it first.")
+            raise CompareError(f"the {what} must be an xarray.Dataset, not {arguments.shown(ds)}: load it first.")
         validate_dataset(ds)
         if ds.attrs["schema"] != kind:
             raise CompareError(f'the {what} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')
@@ -300,13 +299,13 @@ def _problem(experiment: xr.Dataset, given: Problem | None) -> Problem:
                 " dataset names it: give the problem yourself, with problem=... (--problem problem.toml)."
             )
         return recorded
-    if instance("problem", given, Problem).hash != recorded.hash:
+    if arguments.instance("problem", given, Problem).hash != recorded.hash:
         name, own, theirs = next(
             _differences(given.to_dict(), recorded.to_dict()), ("its hash", given.hash, recorded.hash)
         )
         raise CompareError(
-            f"the problem given is not the experiment's: {name} is {shown(own)} in it and {shown(theirs)} in the"
-            " experiment."
+            f"the problem given is not the experiment's: {name} is {arguments.shown(own)} in it and"
+            f" {arguments.shown(theirs)} in the experiment."
         )
     given.require_functions()
     return given

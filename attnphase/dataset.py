@@ -824,7 +824,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     for dim in map(str, ds.dims):
         if ds.sizes[dim] == 0:
             raise DatasetError(f"the dataset has nothing along {dim}: select at least one value of it.")
-        if dim in ds.coords and len(np.unique(ds[dim].to_numpy().astype(str))) < ds.sizes[dim]:
+        if dim in ds.indexes and not ds.indexes[dim].is_unique:
             raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
     if list(leading) != sorted(leading, key=lambda name: _RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnphase import arguments
+from attnphase.extras import require_cuda, require_torch
 
 __all__ = [
     "BACKENDS",
@@ -123,11 +124,5 @@ class SolverSettings:
             plain["threads"] = arguments.whole("threads", self.threads, 1, _MAX_THREADS)
         for name, value in plain.items():  # NumPy's numbers as Python's
             object.__setattr__(self, name, value)
-        if self.backend == "torch":
-            from attnphase.extras import require_torch
-
-            require_torch()
-        elif self.backend == "cuda":  # whether there is a GPU, only torch knows
-            from attnphase.experiments.device import device_of
-
-            device_of(self.backend)
+        if self.backend != "numba":
+            (require_cuda if self.backend == "cuda" else require_torch)()

@@ -43,7 +43,7 @@ from attnphase.interruption import interruptions_deferred, interruptions_kept_fr
 from attnphase.problem import Problem
 from attnphase.progress import progress_line
 from attnphase.refinement import check_affordable
-from attnphase.settings import BRANCHES, SolverSettings, sample_complexities
+from attnphase.settings import BRANCHES, SolverSettings, omegas, sample_complexities
 from attnphase.solve import BranchPoint
 from attnphase.starts import initial_overlaps
 
@@ -216,7 +216,7 @@ def sweep(
             todo = [i for i in range(len(lines)) if i not in finished]
             _run(lines, todo, finished, processes, parts, report)
         ds = from_lines([finished[i] for i in range(len(lines))], swept, problem=problem)
-        ds.attrs["sweep_hash"] = description.hash
+        ds.attrs |= {"sweep": description.text, "sweep_hash": description.hash}
         if path is not None:
             save_dataset(ds, path, force)
             parts.clear(lines, description)
@@ -230,9 +230,11 @@ def _finished(path: Path, description: _Description) -> xr.Dataset:
     except DatasetError as error:
         raise DatasetError(f"{error} Use --force (force=True) to replace it, or choose another name.") from None
     if ds.attrs.get("sweep_hash") != description.hash:
+        before = _Description.parse(ds.attrs.get("sweep"))
+        differences = description.differences(before) if before is not None else []
+        what = f"another sweep: {_listed(differences)}" if differences else "something else than a finished sweep"
         raise DatasetError(
-            f"{path}: the file exists and holds something else than this sweep, or an older version's;"
-            " use --force (force=True) to replace it, or choose another name."
+            f"{path}: the file exists and holds {what}; use --force (force=True) to replace it, or choose another name."
         )
     print(f"attnphase: {path} holds this sweep already; nothing is computed.", file=sys.stderr)
     return ds
@@ -274,8 +276,7 @@ def _grid(alpha: Any, omega: Any, branches: Any, fields: Any) -> dict[str, list[
         )
     swept: dict[str, list[Any]] = {"branch": list(arguments.words("branches", branches, BRANCHES))}
     if omega is not None:
-        # the problem says which numbers are in range
-        swept["teacher.omega"] = list(arguments.numbers("omega", omega, lambda _: True, "a number from 0 to 1"))
+        swept["teacher.omega"] = list(omegas("omega", omega))
     for name, values in given.items():
         swept[name] = [_sweepable(name, value) for value in arguments.items(name, values)]
         if len(set(swept[name])) < len(swept[name]):
@@ -531,11 +532,19 @@ class _Description:
     def read(cls, path: Path) -> Self | None:
         """A description that was written; None for one that is damaged."""
         try:
-            entries = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        except (OSError, ValueError, RecursionError):
+            found = cls.parse(path.read_text(encoding="utf-8")) if path.is_file() else None
+        except (OSError, ValueError):
             return None
-        found = cls(entries) if isinstance(entries, dict) else None
         return found if found is not None and found.name == path.name else None
+
+    @classmethod
+    def parse(cls, text: Any) -> Self | None:
+        """A description from its text; None for what is none."""
+        try:
+            entries = json.loads(text)
+        except (TypeError, ValueError, RecursionError):
+            return None
+        return cls(entries) if isinstance(entries, dict) else None
 
     @cached_property
     def text(self) -> str:
@@ -597,6 +606,12 @@ def _short(value: Any) -> str:
     if len(value) <= 6:
         return ", ".join(map(str, value))
     return f"{value[0]}, {value[1]}, ..., {value[-1]} ({len(value)} values)"
+
+
+def _listed(differences: Sequence[str]) -> str:
+    """The first differences, and how many more there are."""
+    more = len(differences) - _DIFFERENCES
+    return "; ".join(differences[:_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -697,9 +712,7 @@ class _Store:
         fitting = sum(self._path(line).name in names for line in lines)
         what = f"{self.folder}: the finished lines there do not say which sweep they belong to"
         if differences is not None:
-            more = len(differences) - _DIFFERENCES
-            named = "; ".join(differences[:_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
-            what = f"{self.folder}: the finished lines there belong to another sweep: {named}"
+            what = f"{self.folder}: the finished lines there belong to another sweep: {_listed(differences)}"
         fit = f"the {fitting} of {len(names)} that {'fits' if fitting == 1 else 'fit'}"
         return (
             f'{what}. Use --resume-fitting (resume="fitting") to take up {fit} and leave the others,'

@@ -6,6 +6,7 @@ import torch
 
 from attnphase.errors import ExperimentError
 from attnphase.experiments.settings import device_name
+from attnphase.extras import require_cuda
 
 __all__ = ["device_of"]
 
@@ -23,12 +24,8 @@ def device_of(name: str) -> torch.device:
     device_name(name)
     if name == "cpu":
         return torch.device(name)
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not count:
-        raise ExperimentError(
-            'no CUDA device is available: use the device "cpu" (in a solve, the backend "torch" or "numba").'
-        )
-    device = torch.device(name)
+    require_cuda()
+    device, count = torch.device(name), torch.cuda.device_count()
     if device.index is not None and device.index >= count:
         raise ExperimentError(f'there is no CUDA device {device.index}: the last one here is "cuda:{count - 1}".')
     return device

@@ -14,7 +14,6 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnphase import arguments
 from attnphase.compiled import sample_kernels_for, tell_if_compiling
 from attnphase.dataset import (
     EXPERIMENT_VARIABLES,
@@ -112,7 +111,6 @@ def simulate(
     ExperimentError
         The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
     """
-    arguments.instance("problem", problem, Problem)
     plan = Plan.of(
         alpha,
         start,

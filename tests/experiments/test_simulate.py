@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
@@ -28,7 +29,10 @@ from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments import memory
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.descent import GradientDescent
+from attnphase.experiments.histogram.settings import FrozenPlan, UnfrozenPlan
+from attnphase.experiments.histogram.stages import train_histogram, unfreeze_histogram
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
+from attnphase.experiments.plan import Plan
 from attnphase.experiments.simulate import simulate
 from attnphase.problem import Problem
 
@@ -328,7 +332,7 @@ def test_without_torch_the_extra_is_named(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     for arguments in (["simulate", "--alpha", "2"], ["solve", "--alpha", "2", "--backend", "torch"]):
         result = subprocess.run(
-            [sys.executable, "-m", "attnphase.cli", *arguments], capture_output=True, text=True, env=environment,
+            [sys.executable, "-m", "attnphase", *arguments], capture_output=True, text=True, env=environment,
             check=False,
         )  # fmt: skip
         assert result.returncode == 2
@@ -336,3 +340,18 @@ def test_without_torch_the_extra_is_named(tmp_path):
         assert result.stderr.count("\n") == 1
     light = "import sys, attnphase, attnphase.cli; attnphase.solve; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", light], env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "plan"),
+    [(ap.simulate, Plan.of), (train_histogram, FrozenPlan.of), (unfreeze_histogram, UnfrozenPlan.of)],
+    ids=["simulate", "histogram train", "histogram unfreeze"],
+)
+def test_a_plan_has_the_defaults_of_the_function_that_it_checks(function, plan):
+    """The command line checks by the plan and calls the function: what it leaves out must mean the same to both."""
+
+    def defaults(callable_):
+        parameters = inspect.signature(callable_).parameters
+        return {name: one.default for name, one in parameters.items() if name != "problem"}
+
+    assert defaults(plan) == defaults(function)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from made_up import SWEEP, Solver
 
 from attnphase.cli import main
-from attnphase.dataset import load_dataset
+from attnphase.dataset import load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SolverError, SweepError
 from attnphase.problem import Problem
 from attnphase.solve import SolverSettings
@@ -323,9 +323,22 @@ def test_a_finished_sweep_is_returned_as_it_is(solver, output, capsys):
 def test_a_finished_file_of_another_sweep_is_not_replaced(solver, output):
     run(output)
     before = output.read_bytes()
-    for options in ({"omega": OTHER_OMEGAS}, {"settings": SolverSettings(tolerance=1e-5)}):
-        with pytest.raises(DatasetError, match=r"holds something else than this sweep.*--force"):
+    for options, what in (
+        ({"omega": OTHER_OMEGAS}, "teacher.omega was 0.1:0.26:3 and is 0.1:0.22:3 now"),
+        ({"settings": SolverSettings(tolerance=1e-5)}, "tolerance was 1e-07 and is 1e-05 now"),
+    ):
+        with pytest.raises(DatasetError, match=rf"holds another sweep: {what}; use --force") as caught:
             run(output, **{"resume": True, **options})
+        assert "; and" not in str(caught.value)
+    assert output.read_bytes() == before
+    # a point, and a sweep of before it was said what it is
+    for change in ({"sweep": None, "sweep_hash": None}, {"sweep": "[" * 100_000, "sweep_hash": "x"}):
+        ds = load_dataset(output)
+        ds.attrs |= change
+        ds.attrs = {name: value for name, value in ds.attrs.items() if value is not None}
+        save_dataset(ds, output, force=True)
+        with pytest.raises(DatasetError, match=r"holds something else than a finished sweep; use --force"):
+            run(output, omega=OTHER_OMEGAS, resume=True)
     output.write_bytes(b"precious")
     with pytest.raises(DatasetError, match=r"not a netCDF file.*--force"):
         run(output, resume=True)

@@ -222,7 +222,7 @@ def test_a_full_disk_ends_in_a_sentence(in_folder, monkeypatch):
 
 
 def test_exit_codes_of_the_process(in_folder):
-    command = [sys.executable, "-m", "attnphase.cli", "solve"]
+    command = [sys.executable, "-m", "attnphase", "solve"]
     done = subprocess.run([*command, "--alpha", "0"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stdout == ""
