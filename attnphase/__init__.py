@@ -13,12 +13,9 @@ TYPE_CHECKING = False  # that of typing takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-    from attnphase.branches import thresholds
-    from attnphase.check import check
-    from attnphase.compare import compare
-    from attnphase.compiled import register_score
-    from attnphase.dataset import load_dataset, save_dataset, validate_dataset
-    from attnphase.derive import derive
+    from attnphase.checks.comparison import compare
+    from attnphase.checks.report import check
+    from attnphase.data.dataset import load_dataset, save_dataset, validate_dataset
     from attnphase.errors import (
         AttnphaseError,
         CacheError,
@@ -32,11 +29,14 @@ if TYPE_CHECKING:
         SweepError,
     )
     from attnphase.experiments.simulate import simulate
-    from attnphase.problem import Problem, load_problem
-    from attnphase.settings import SolverSettings
-    from attnphase.solve import solve
-    from attnphase.spectrum import Spectrum
-    from attnphase.sweep import sweep
+    from attnphase.fixed_points.branches import thresholds
+    from attnphase.fixed_points.settings import SolverSettings
+    from attnphase.fixed_points.solver import solve
+    from attnphase.kernels.compiler import register_score
+    from attnphase.pages.page import derive
+    from attnphase.problem.problem import Problem, load_problem
+    from attnphase.spectrum.measure import Spectrum
+    from attnphase.sweeps.grid import sweep
 
     __version__: str
 
@@ -76,25 +76,25 @@ _HOME = {
     "DatasetError": "errors",
     "ExperimentError": "errors",
     "MissingExtraError": "errors",
-    "Problem": "problem",
+    "Problem": "problem.problem",
     "ProblemError": "errors",
     "SolverError": "errors",
-    "SolverSettings": "settings",
-    "Spectrum": "spectrum",
+    "SolverSettings": "fixed_points.settings",
+    "Spectrum": "spectrum.measure",
     "SpectrumError": "errors",
     "SweepError": "errors",
-    "check": "check",
-    "compare": "compare",
-    "derive": "derive",
-    "load_dataset": "dataset",
-    "load_problem": "problem",
-    "register_score": "compiled",
-    "save_dataset": "dataset",
+    "check": "checks.report",
+    "compare": "checks.comparison",
+    "derive": "pages.page",
+    "load_dataset": "data.dataset",
+    "load_problem": "problem.problem",
+    "register_score": "kernels.compiler",
+    "save_dataset": "data.dataset",
     "simulate": "experiments.simulate",
-    "solve": "solve",
-    "sweep": "sweep",
-    "thresholds": "branches",
-    "validate_dataset": "dataset",
+    "solve": "fixed_points.solver",
+    "sweep": "sweeps.grid",
+    "thresholds": "fixed_points.branches",
+    "validate_dataset": "data.dataset",
 }
 
 

@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
         The exit code; nothing is raised.
     """
     try:
-        from attnphase.cli import main as program
+        from attnphase.cli.commands import main as program
 
         # now the commands say what is kept after Ctrl-C; the order to end shall end what hangs in compiled code, too
         _answer_signals(signal.default_int_handler, signal.SIG_DFL)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.problem import Problem
+from attnphase.problem.problem import Problem
 
 __all__ = ["SHAPES", "cluster_laws", "gram_matrices", "mixing_matrices", "problems", "regularizers", "token_laws"]
 

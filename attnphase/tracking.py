@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnphase import arguments
-from attnphase.channel import Channel
-from attnphase.compiled import kernels_for
 from attnphase.errors import ProblemError
-from attnphase.overlaps import Overlaps
-from attnphase.prior import Prior
-from attnphase.problem import Problem
-from attnphase.proximal import Minima, Starts
-from attnphase.refinement import Refinement
-from attnphase.settings import sample_complexity
-from attnphase.solve import check_start
-from attnphase.spectrum import Spectrum
-from attnphase.starts import initial_overlaps
+from attnphase.fixed_points.settings import sample_complexity
+from attnphase.fixed_points.solver import check_start
+from attnphase.integration.ladder import Refinement
+from attnphase.kernels.compiler import kernels_for
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.proximal import Minima, Starts
+from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["iterates"]
 

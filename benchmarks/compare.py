@@ -15,10 +15,10 @@ import published_recipe
 from rich.console import Console
 from rich.table import Table
 
-from attnphase.compiled import kernels_for
-from attnphase.problem import Problem
+from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.kernels.compiler import kernels_for
+from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
-from attnphase.solve import SolverSettings, solve_point
 
 SETTINGS = ((2.0, "semantic", 1e-3), (1.24, "positional", 2e-3))
 QUANTITIES = ("q", "V", "m", "theta")

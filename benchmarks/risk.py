@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from attnphase.experiments.data import Instance, draw_instance
-from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
-from attnphase.problem import Problem
+from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.problem.problem import Problem
 
 _BLOCK = 5
 

@@ -22,8 +22,8 @@ NODES = 2048
 _LOAD = """
 import time
 start = time.perf_counter()
-from attnphase.compiled import kernels_for
-from attnphase.problem import Problem
+from attnphase.kernels.compiler import kernels_for
+from attnphase.problem.problem import Problem
 problem = Problem().with_fields({"tokens.length": LENGTH})
 imported = time.perf_counter()
 kernels_for(problem)
@@ -39,13 +39,13 @@ def loading_time(length: int) -> float:
 
 def time_per_point(length: int) -> tuple[float, float]:
     """Seconds per node of a warm and of a cold pass on one thread, at overlaps of the semantic start's size."""
-    from attnphase.channel import Channel
-    from attnphase.compiled import kernels_for
-    from attnphase.gaussian import sobol
-    from attnphase.problem import Problem
-    from attnphase.proximal import Starts
-    from attnphase.spectrum import Spectrum
-    from attnphase.starts import initial_overlaps
+    from attnphase.integration.rules import sobol
+    from attnphase.kernels.compiler import kernels_for
+    from attnphase.problem.problem import Problem
+    from attnphase.spectrum.measure import Spectrum
+    from attnphase.state_evolution.channel import Channel
+    from attnphase.state_evolution.proximal import Starts
+    from attnphase.state_evolution.starts import initial_overlaps
 
     problem = Problem().with_fields({"tokens.length": length})
     rule = sobol(2 * length, length, False, NODES, 1, 0)

@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnphase.channel import matrix_root
 from attnphase.errors import ExperimentError
-from attnphase.experiments.local_loss import LocalLoss
-from attnphase.problem import Problem
-from attnphase.spectrum import gaussian_gram
+from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import gaussian_gram
+from attnphase.state_evolution.channel import matrix_root
 
 __all__ = ["Geometry", "Instance", "Samples", "Stream", "draw_geometry", "draw_instance", "draw_samples", "generator"]
 

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnphase.channel import matrix_root
 from attnphase.experiments.data import Geometry, Instance, Stream, draw_samples
 from attnphase.experiments.risk import Risk
-from attnphase.gaussian import sobol
+from attnphase.integration.rules import sobol
+from attnphase.state_evolution.channel import matrix_root
 
 __all__ = ["Overlaps", "density", "exact_test_errors", "linear_errors", "overlaps_of", "sampled_test_errors"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from attnphase.errors import ExperimentError
-from attnphase.problem import Problem
+from attnphase.problem.problem import Problem
 
 __all__ = ["MemoryNeed", "available_memory", "check_results", "runs_that_fit"]
 

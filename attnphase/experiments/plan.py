@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from attnphase import arguments
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
-from attnphase.problem import Problem
-from attnphase.settings import BRANCHES, sample_complexities
-from attnphase.starts import initial_overlaps
+from attnphase.fixed_points.settings import BRANCHES, sample_complexities
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["GIVEN", "Grid", "Plan", "given_weights"]
 

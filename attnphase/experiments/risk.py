@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from attnphase.experiments.data import Instance, Samples
-from attnphase.experiments.local_loss import LocalLoss
-from attnphase.row_problem import RowRegularizer, problem_rows
+from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.rows.row_problem import RowRegularizer, problem_rows
 
 __all__ = ["Risk", "fields_of", "pull_back"]
 

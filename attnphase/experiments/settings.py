@@ -8,8 +8,8 @@ from typing import Any
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.problem import Problem
-from attnphase.settings import OPTIMIZERS
+from attnphase.fixed_points.settings import OPTIMIZERS
+from attnphase.problem.problem import Problem
 
 __all__ = ["DTYPES", "TrainingSettings", "device_name"]
 
@@ -24,7 +24,7 @@ _SMOOTH_ONLY = ("adam", "lbfgs")
 
 
 def device_name(name: Any) -> str:
-    """The name of a device; whether this machine has it, `attnphase.experiments.device.device_of` says.
+    """The name of a device; whether this machine has it, `attnphase.kernels.device.device_of` says.
 
     Raises
     ------

@@ -14,8 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnphase.compiled import sample_kernels_for, tell_if_compiling
-from attnphase.dataset import (
+from attnphase.data.dataset import (
     EXPERIMENT_VARIABLES,
     TRAJECTORY_VARIABLES,
     RunStatus,
@@ -23,10 +22,7 @@ from attnphase.dataset import (
     by_cluster,
     from_runs,
 )
-from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import Instance, draw_instance
-from attnphase.experiments.device import device_of
-from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
 from attnphase.experiments.plan import Grid, Plan
@@ -34,9 +30,13 @@ from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import Trained, record_stride, train
-from attnphase.interruption import interruptions_deferred
-from attnphase.problem import Problem
-from attnphase.progress import progress_line
+from attnphase.kernels.compiler import sample_kernels_for, tell_if_compiling
+from attnphase.kernels.device import device_of
+from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.problem.problem import Problem
+from attnphase.processes.checkpoint import Checkpoint
+from attnphase.processes.interruption import interruptions_deferred
+from attnphase.processes.progress import progress_line
 
 __all__ = ["simulate"]
 

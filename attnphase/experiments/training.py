@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnphase.dataset import RunStatus
+from attnphase.data.dataset import RunStatus
 from attnphase.experiments.data import Instance
-from attnphase.experiments.descent import Adam, Fista, GradientDescent, Lbfgs, Optimizer
-from attnphase.experiments.gamp import Gamp
 from attnphase.experiments.measure import overlaps_of
+from attnphase.experiments.optimizers.descent import Adam, Fista, GradientDescent, Lbfgs, Optimizer
+from attnphase.experiments.optimizers.gamp import Gamp
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 

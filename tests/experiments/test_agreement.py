@@ -11,11 +11,11 @@ import xarray as xr
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
-from attnphase.compare import compare
+from attnphase.checks.comparison import compare
 from attnphase.errors import ProblemError
-from attnphase.experiments import paper
-from attnphase.experiments.paper import EXPERIMENTS, basins, published_table, run_experiment
-from attnphase.problem import Problem
+from attnphase.paper import run as paper
+from attnphase.paper.run import EXPERIMENTS, basins, published_table, run_experiment
+from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 
 SHIPPED = Path(__file__).parents[2] / "data" / "experiments"

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
-from attnphase.cli import main
-from attnphase.compare import compare
-from attnphase.dataset import RunStatus
+from attnphase.checks.comparison import compare
+from attnphase.cli.commands import main
+from attnphase.data.dataset import RunStatus
 from attnphase.errors import CompareError
-from attnphase.problem import Problem
+from attnphase.problem.problem import Problem
 
 FEW = {"integration.rule": "sobol", "integration.nodes": 64}
 PAPER = Problem.paper(omega=0.3).with_fields(FEW)
@@ -120,7 +120,7 @@ def test_lasso_columns_are_permuted_but_not_rotated():
     problem = PAPER.with_fields(
         {"student.rank": 2, "regularizer.kind": "elastic-net", "regularizer.strength": 0.002, "regularizer.ridge": 0.01}
     )
-    from attnphase.compare import _Frame
+    from attnphase.checks.comparison import _Frame
 
     frame = _Frame.of(problem)
     assert not frame.rotates

@@ -15,28 +15,28 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import torch
 
 import attnphase as ap
-from attnphase.compare import _Frame
-from attnphase.dataset import RunStatus
+from attnphase.checks.comparison import _Frame
+from attnphase.data.dataset import RunStatus
 from attnphase.errors import ExperimentError
 from attnphase.experiments import measure
-from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import Instance, draw_instance
-from attnphase.experiments.descent import Fista
-from attnphase.experiments.gamp import Gamp
 from attnphase.experiments.histogram.report import _jackknife, _measured, _Sums, distances, variance_shares
 from attnphase.experiments.histogram.stages import load_trained, train_histogram, unfreeze_histogram
 from attnphase.experiments.histogram.steps import test_errors as errors_on
 from attnphase.experiments.histogram.task import HistogramSizes, draw_sequences
 from attnphase.experiments.histogram.transformer import absorbed, initial_parameters, logits, with_noise
-from attnphase.experiments.local_loss import LocalLoss
 from attnphase.experiments.measure import exact_test_errors, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
+from attnphase.experiments.optimizers.descent import Fista
+from attnphase.experiments.optimizers.gamp import Gamp
 from attnphase.experiments.risk import Risk, fields_of
 from attnphase.experiments.simulate import _Group
 from attnphase.experiments.starts import UNINFORMED_SCALE, initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, _look, train
-from attnphase.problem import Problem
-from attnphase.proximal import Starts
+from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.problem.problem import Problem
+from attnphase.processes.checkpoint import Checkpoint
+from attnphase.state_evolution.proximal import Starts
 
 Array = NDArray[Any]
 

@@ -13,18 +13,18 @@ pytest.importorskip("torch", reason="the torch backend needs PyTorch")
 
 import torch
 
-from attnphase.compiled import kernels_for, sample_kernels_for
 from attnphase.errors import ExperimentError, ProblemError
-from attnphase.experiments import proximal as torch_proximal
 from attnphase.experiments.data import draw_instance
-from attnphase.experiments.device import device_of
-from attnphase.experiments.local_loss import LocalLoss
-from attnphase.experiments.proximal import minimise, minimise_samples, node_minimiser
-from attnphase.problem import Problem
-from attnphase.proximal import ProximalProblem, Starts
-from attnphase.solve import SolverSettings, solve, solve_point
-from attnphase.spectrum import Spectrum
-from attnphase.sweep import Line, sweep
+from attnphase.fixed_points.solver import SolverSettings, solve, solve_point
+from attnphase.kernels import torch_minimiser as torch_proximal
+from attnphase.kernels.compiler import kernels_for, sample_kernels_for
+from attnphase.kernels.device import device_of
+from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch_minimiser import minimise, minimise_samples, node_minimiser
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.proximal import ProximalProblem, Starts
+from attnphase.sweeps.grid import Line, sweep
 
 CPU = torch.device("cpu")
 PAPER = Problem.paper(omega=0.3)
@@ -352,7 +352,7 @@ def test_devices_by_name(monkeypatch):
 
 def test_torch_is_imported_only_when_asked_for():
     code = (
-        "import sys; from attnphase.solve import SolverSettings; SolverSettings();"
+        "import sys; from attnphase.fixed_points.solver import SolverSettings; SolverSettings();"
         "print('torch' in sys.modules); SolverSettings(backend='torch'); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,18 +10,18 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import torch
 from torch import Tensor
 
-from attnphase.dataset import RunStatus
+from attnphase.data.dataset import RunStatus
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Instance, draw_geometry, draw_instance, generator
-from attnphase.experiments.gamp import Gamp
-from attnphase.experiments.local_loss import LocalLoss
+from attnphase.experiments.optimizers.gamp import Gamp
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.simulate import simulate
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import train
-from attnphase.overlaps import Overlaps
-from attnphase.problem import Problem
+from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.tracking import iterates
 
 PAPER = Problem.paper(omega=0.3)

@@ -20,13 +20,13 @@ import pytest
 from click.testing import CliRunner
 
 import attnphase.__main__ as process
-from attnphase import files
-from attnphase.cli import main
-from attnphase.derive import page_of
+from attnphase.cli.commands import main
 from attnphase.errors import DatasetError, ProblemError, SolverError
-from attnphase.problem import Problem
-from attnphase.settings import METHODS
-from attnphase.symmetries import loss_symmetries
+from attnphase.files import writing as files
+from attnphase.fixed_points.settings import METHODS
+from attnphase.pages.page import page_of
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.symmetries import loss_symmetries
 
 HEAVY = ("numba", "xarray", "scipy", "sympy", "matplotlib", "torch", "pandas", "netCDF4", "rich")
 POSIX = pytest.mark.skipif(os.name != "posix", reason="streams are closed by a POSIX shell")
@@ -128,7 +128,7 @@ def test_refusals_load_nothing_heavy(tmp_path):
     ]
     script = (
         "import contextlib, io, json, sys\n"
-        "from attnphase.cli import main\n"
+        "from attnphase.cli.commands import main\n"
         "said = []\n"
         "for arguments in json.loads(sys.argv[1]):\n"
         "    with contextlib.redirect_stderr(io.StringIO()) as err, contextlib.redirect_stdout(io.StringIO()) as out:\n"
@@ -153,7 +153,7 @@ def test_refusals_load_nothing_heavy(tmp_path):
 
 
 def test_names_of_methods_are_those_there_are():
-    assert sorted(METHODS) == sorted(importlib.import_module("attnphase.fixed_point").METHODS)
+    assert sorted(METHODS) == sorted(importlib.import_module("attnphase.fixed_points.iteration").METHODS)
 
 
 def test_formats_of_figures_are_those_of_matplotlib():
@@ -211,8 +211,8 @@ def test_output_that_cannot_be_written():
 
 def test_files_are_written_though_the_reader_has_left(tmp_path, monkeypatch):
     """The text of the first part of an experiment meets a closed pipe; both parts and the files are made."""
-    paper = importlib.import_module("attnphase.experiments.catalogue")
-    run = importlib.import_module("attnphase.experiments.paper")
+    paper = importlib.import_module("attnphase.paper.catalogue")
+    run = importlib.import_module("attnphase.paper.run")
 
     def experiment(name, folder, size, *, say, **rest):
         for part in ("first", "second"):
@@ -260,7 +260,7 @@ def interrupted(number, module, arguments, begin="signal.SIG_DFL", first="signal
 
 @POSIX
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("module", ["attnphase.cli", "click"])
+@pytest.mark.parametrize("module", ["attnphase.cli.commands", "click"])
 def test_a_signal_while_the_command_line_is_loaded(number, module):
     done = interrupted(number, module, ["--version"])
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnphase: interrupted.\n")
@@ -275,7 +275,7 @@ def test_ctrl_c_while_a_command_loads_packages():
 @POSIX
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
 def test_ignored_signals_stay_ignored(number):
-    done = interrupted(number, "attnphase.cli", ["--version"], "signal.SIG_IGN", "signal.SIG_IGN")
+    done = interrupted(number, "attnphase.cli.commands", ["--version"], "signal.SIG_IGN", "signal.SIG_IGN")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -293,7 +293,7 @@ def derivation(monkeypatch, tmp_path):
         def derive(*args, **kwargs):
             raise error
 
-        monkeypatch.setattr(importlib.import_module("attnphase.derive"), "derive", derive)
+        monkeypatch.setattr(importlib.import_module("attnphase.pages.page"), "derive", derive)
 
     return raising
 

@@ -13,12 +13,25 @@ import netCDF4
 import numpy as np
 import pytest
 
-from attnphase import dataset, inputs, problem, spectrum
-from attnphase.dataset import load_dataset
+from attnphase.data import dataset
+from attnphase.data.dataset import load_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError, ProblemError
-from attnphase.inputs import LARGEST_TEXT, check_input, read_input
-from attnphase.problem import MAX_ATOMS, Cluster, Law, Positions, Problem, SpectrumLaw, Teacher, Tokens, load_problem
-from attnphase.spectrum import read_csv
+from attnphase.files import reading as inputs
+from attnphase.files.reading import LARGEST_TEXT, check_input, read_input
+from attnphase.problem import problem
+from attnphase.problem.problem import (
+    MAX_ATOMS,
+    Cluster,
+    Law,
+    Positions,
+    Problem,
+    SpectrumLaw,
+    Teacher,
+    Tokens,
+    load_problem,
+)
+from attnphase.spectrum import measure as spectrum
+from attnphase.spectrum.measure import read_csv
 
 
 def of_sentence(sentence):
@@ -27,7 +40,7 @@ def of_sentence(sentence):
 
 def load_checkpoint(path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
-    from attnphase.experiments.checkpoint import Checkpoint
+    from attnphase.processes.checkpoint import Checkpoint
 
     return Checkpoint.read(path)
 
@@ -138,7 +151,7 @@ def test_texts_of_a_size_that_no_problem_has_are_not_read(tmp_path, read):
 def test_the_largest_datasets_and_checkpoints(tmp_path, monkeypatch, read, error):
     with (tmp_path / "it").open("wb") as file:
         file.truncate(3 << 20)
-    home = dataset if read is load_dataset else pytest.importorskip("attnphase.experiments.checkpoint")
+    home = dataset if read is load_dataset else pytest.importorskip("attnphase.processes.checkpoint")
     with pytest.raises(error, match="damaged"):
         read(tmp_path / "it")
     monkeypatch.setattr(home, "LARGEST_BINARY", 2 << 20)

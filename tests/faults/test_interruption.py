@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attnphase.interruption import interruptions_kept, interruptions_kept_from_children
+from attnphase.processes.interruption import interruptions_kept, interruptions_kept_from_children
 
 pytestmark = pytest.mark.usefixtures("interruptible")
 

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from numba.core import config
 
-from attnphase import compiled
-from attnphase.compiled import cache_directory, load_kernels
 from attnphase.errors import CacheError
-from derivations.model import ScalarModel
+from attnphase.kernels import compiler as compiled
+from attnphase.kernels.compiler import cache_directory, load_kernels
+from derivations.models.attention import ScalarModel
 
 
 @dataclass(frozen=True)

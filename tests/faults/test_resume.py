@@ -10,18 +10,18 @@ import xarray as xr
 from click.testing import CliRunner
 from made_up import SWEEP, Solver
 
-from attnphase.cli import main
-from attnphase.dataset import load_dataset, save_dataset
+from attnphase.cli.commands import main
+from attnphase.data.dataset import load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SolverError, SweepError
-from attnphase.problem import Problem
-from attnphase.solve import SolverSettings
-from attnphase.sweep import parts_folder, sweep
+from attnphase.fixed_points.solver import SolverSettings
+from attnphase.problem.problem import Problem
+from attnphase.sweeps.grid import parts_folder, sweep
 
 PROBLEM = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
 ALPHAS = [1.1, 1.3]
 OMEGAS = [0.1, 0.18, 0.26]
 OTHER_OMEGAS = [0.1, 0.16, 0.22]
-FIGURES = importlib.import_module("attnphase.figures")
+FIGURES = importlib.import_module("attnphase.figures.drawing")
 
 
 @pytest.fixture
@@ -413,7 +413,7 @@ def test_a_line_does_not_depend_on_the_number_of_threads():
     assert key(threads=3) == key()
 
 
-@pytest.mark.parametrize("changed", ["sweep.py", "experiments/proximal.py", "../derivations/nodes.py"])
+@pytest.mark.parametrize("changed", ["sweep.py", "experiments/proximal.py", "../derivations/algebra/nodes.py"])
 def test_a_line_depends_on_every_source_file(monkeypatch, changed):
     before = key()
     path = (Path(str(SWEEP.__file__)).parent / changed).resolve()

@@ -14,13 +14,13 @@ import pytest
 import xarray as xr
 from click.testing import CliRunner
 
-from attnphase.cli import main
-from attnphase.dataset import load_dataset
+from attnphase.cli.commands import main
+from attnphase.data.dataset import load_dataset
 from attnphase.errors import DatasetError, ProblemError, SweepError
-from attnphase.problem import Problem
-from attnphase.sweep import parts_folder, sweep
+from attnphase.problem.problem import Problem
+from attnphase.sweeps.grid import parts_folder, sweep
 
-sweep_module = sys.modules["attnphase.sweep"]  # as an attribute of the package, sweep is the function
+sweep_module = sys.modules["attnphase.sweeps.grid"]  # as an attribute of the package, sweep is the function
 COARSE = {"integration.rule": "sobol", "integration.nodes": 16}
 PROBLEM = Problem().with_fields(COARSE)
 ALPHAS = [1.6, 2.0]
@@ -261,7 +261,7 @@ def test_a_full_disk_ends_in_a_sentence_and_keeps_what_is_there(half_done, solve
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("attnphase.dataset.os.fsync", full)
+        patch.setattr("attnphase.data.dataset.os.fsync", full)
         with pytest.raises(DatasetError, match="No space left on device"):
             sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=half_done, resume=True)
     assert len(parts(half_done)) == 2
@@ -316,7 +316,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     script.write_text(
         "import sys, attnphase as ap\n"
         f"problem, sweep = ap.Problem().with_fields({COARSE!r}), ap.sweep\n"
-        "sys.modules['attnphase.sweep']._RETRIES = 0\n"
+        "sys.modules['attnphase.sweeps.grid']._RETRIES = 0\n"
         "sweep(problem, [2.0], branches=['semantic', 'positional'], workers=2)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)

@@ -14,10 +14,8 @@ import numpy as np
 import pytest
 
 import attnphase as ap
-from attnphase.cli import main
-from attnphase.compiled import ModelKey, reference_backend
-from attnphase.compiled_regularizer import load_prox
-from attnphase.dataset import (
+from attnphase.cli.commands import main
+from attnphase.data.dataset import (
     EXPERIMENT_VARIABLES,
     POINT_VARIABLES,
     RunStatus,
@@ -30,12 +28,14 @@ from attnphase.dataset import (
     validate_dataset,
 )
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
-from attnphase.fixed_point import Status
-from attnphase.problem import DataProblem, Problem
-from attnphase.row_problem import problem_rows
-from attnphase.solve import BranchPoint
-from attnphase.sweep import Line
-from derivations.scores import SCORES
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import BranchPoint
+from attnphase.kernels.compiler import ModelKey, reference_backend
+from attnphase.problem.problem import DataProblem, Problem
+from attnphase.rows.own import load_prox
+from attnphase.rows.row_problem import problem_rows
+from attnphase.sweeps.grid import Line
+from derivations.models.scores import SCORES
 
 FEW = {"integration.rule": "sobol", "integration.nodes": 64}
 PAPER = Problem.paper(omega=0.3).with_fields(FEW)
@@ -238,7 +238,7 @@ def test_data_opens_no_file(tmp_path, place):
 def test_a_checkpoint_runs_nothing(planted, tmp_path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
     from attnphase.errors import ExperimentError
-    from attnphase.experiments import checkpoint
+    from attnphase.processes import checkpoint
 
     class Import:
         def __reduce__(self):
@@ -268,7 +268,7 @@ def test_labels_from_data_are_no_tex(monkeypatch):
     """TeX reads and writes files; the user's own settings may ask for it."""
     from matplotlib import rcParams
 
-    from attnphase.figures import fig2
+    from attnphase.figures.drawing import fig2
 
     monkeypatch.setitem(rcParams, "text.usetex", True)
     figure = fig2(theory(PAPER))
@@ -350,7 +350,7 @@ def reached(monkeypatch):
         asked.append(problem)
         raise CompareError("reached")
 
-    monkeypatch.setattr(importlib.import_module("attnphase.compare"), "kernels_for", kernels_for)
+    monkeypatch.setattr(importlib.import_module("attnphase.checks.comparison"), "kernels_for", kernels_for)
     return asked
 
 

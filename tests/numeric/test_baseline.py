@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attnphase import baseline
-from attnphase.baseline import linear_test_error
-from attnphase.gaussian import sobol
-from attnphase.problem import Problem
-from attnphase.spectrum import Spectrum
+from attnphase.integration.rules import sobol
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution import baseline
+from attnphase.state_evolution.baseline import linear_test_error
 
 LINEAR = {"teacher.score": "linear", "student.score": "linear"}
 PAIR = Problem().with_fields({**LINEAR, "tokens.sigma": [0.62, 0.41], "teacher.omega": 0.34})

@@ -15,20 +15,20 @@ from numba.core import config as numba_config
 from sympy import Symbol
 
 import attnphase as ap
-from attnphase.channel import Channel
-from attnphase.compiled import kernels_for
 from attnphase.errors import ProblemError
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
-from attnphase.proximal import RUNAWAY, Starts
-from attnphase.refinement import Refinement
-from attnphase.solve import sector_of
-from attnphase.spectrum import Spectrum
-from attnphase.starts import initial_overlaps
-from attnphase.state_evolution import StateEvolution
-from derivations.bounds import fall_of, singular_point
-from derivations.codegen import local_problem_source
-from derivations.model import ScalarModel, formula_loss
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import sector_of
+from attnphase.integration.ladder import Refinement
+from attnphase.kernels.compiler import kernels_for
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.proximal import RUNAWAY, Starts
+from attnphase.state_evolution.starts import initial_overlaps
+from derivations.codegen.local_problem import local_problem_source
+from derivations.models.attention import ScalarModel, formula_loss
+from derivations.models.bounds import fall_of, singular_point
 
 # formula of h (and k): a value of h at or near which it is not finite
 SINGULAR = {
@@ -231,7 +231,7 @@ def kernels():
     if importlib.util.find_spec("torch") is not None:
         import torch
 
-        from attnphase.experiments.proximal import node_minimiser
+        from attnphase.kernels.torch_minimiser import node_minimiser
 
         found["torch"] = node_minimiser(Problem().with_fields(FIELDS), torch.device("cpu"), 1)
     return found
@@ -288,7 +288,7 @@ def test_the_probe_misses_the_valley():
 def test_an_overflowing_start_spoils_nothing():
     """A start at which the loss is not a number is skipped; the others find the minimum."""
     torch = pytest.importorskip("torch")
-    from attnphase.experiments.proximal import node_minimiser
+    from attnphase.kernels.torch_minimiser import node_minimiser
 
     text = "(h - 0.3)**2 + exp(h)/(1 + exp(h))"  # infinity over infinity beyond h = 710
     problem = Problem().with_fields({"tokens.length": 1, "loss.kind": "expression", "loss.expression": text + " + 0*k"})
@@ -320,7 +320,7 @@ def test_an_overflow_on_the_way_down(kind):
     model = formula_loss("-exp(h) + 0*k", 1, 1, 1)
     if kind == "torch":
         torch = pytest.importorskip("torch")
-        from attnphase.experiments import proximal
+        from attnphase.kernels import torch_minimiser as proximal
 
         module = ModuleType("printed")
         exec(local_problem_source(model, "torch"), module.__dict__)
@@ -371,7 +371,7 @@ def test_what_a_search_from_all_starts_found_is_not_forgotten():
 
 def test_a_point_with_bottomless_nodes_is_not_converged(monkeypatch):
     """Also where only a search from all starts meets them, and the warm passes after it do not."""
-    module = importlib.import_module("attnphase.solve")
+    module = importlib.import_module("attnphase.fixed_points.solver")
     problem = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
     kernels = kernels_for(problem)
 

@@ -10,16 +10,16 @@ from numba.core import config as numba_config
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from attnphase.channel import Channel
-from attnphase.compiled import kernels_for
-from attnphase.gaussian import sobol
-from attnphase.overlaps import Overlaps
-from attnphase.problem import Problem
-from attnphase.proximal import Minima, Starts
-from attnphase.refinement import Refinement
-from attnphase.spectrum import Spectrum
-from attnphase.state_evolution import StateEvolution
-from attnphase.symmetries import is_sign_symmetric
+from attnphase.integration.ladder import Refinement
+from attnphase.integration.rules import sobol
+from attnphase.kernels.compiler import kernels_for
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.proximal import Minima, Starts
+from attnphase.state_evolution.symmetries import is_sign_symmetric
 
 Array = NDArray[np.float64]
 

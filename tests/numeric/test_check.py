@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnphase.channel import Channel
-from attnphase.check import Check, Report
-from attnphase.compiled import Kernels, kernels_for
-from attnphase.fixed_point import Status
-from attnphase.gaussian import Rule
-from attnphase.problem import Problem
-from attnphase.progress import silent
-from attnphase.refinement import Refinement
-from attnphase.solve import BranchPoint, SolverSettings, solve_point
+from attnphase.checks.report import Check, Report
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
+from attnphase.integration.ladder import Refinement
+from attnphase.integration.rules import Rule
+from attnphase.kernels.compiler import Kernels, kernels_for
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import silent
+from attnphase.state_evolution.channel import Channel
 
-module = import_module("attnphase.check")  # the package's attribute of this name is the function
+module = import_module("attnphase.checks.report")  # the package's attribute of this name is the function
 
 ONE_THREAD = SolverSettings(threads=1)
 FEW_NODES = {"integration.rule": "sobol", "integration.nodes": 64}

@@ -11,15 +11,15 @@ import pytest
 import xarray as xr
 from click.testing import CliRunner
 
-from attnphase.cli import main
-from attnphase.dataset import POINT_VARIABLES, load_dataset
-from attnphase.problem import Problem
+from attnphase.cli.commands import main
+from attnphase.data.dataset import POINT_VARIABLES, load_dataset
+from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
 # as attributes of the package, solve and sweep are the functions
-SOLVER = importlib.import_module("attnphase.solve")
-BRANCHES = importlib.import_module("attnphase.branches")
-SWEEP = importlib.import_module("attnphase.sweep")
+SOLVER = importlib.import_module("attnphase.fixed_points.solver")
+BRANCHES = importlib.import_module("attnphase.fixed_points.branches")
+SWEEP = importlib.import_module("attnphase.sweeps.grid")
 
 
 def run(*arguments, code=0):
@@ -66,7 +66,7 @@ def unconverged(monkeypatch):
 def test_help_imports_nothing_heavy():
     code = (
         "import sys\n"
-        "from attnphase.cli import main\n"
+        "from attnphase.cli.commands import main\n"
         "try:\n"
         "    main(['--help'])\n"
         "except SystemExit as end:\n"
@@ -202,7 +202,7 @@ def test_a_truncated_file_is_refused(in_folder):
 
 
 def test_a_cache_of_somebody_else_is_refused(in_folder, monkeypatch):
-    compiled = importlib.import_module("attnphase.compiled")
+    compiled = importlib.import_module("attnphase.kernels.compiler")
 
     def foreign(problem):
         raise compiled.CacheError("kernel cache /x belongs to another user.")
@@ -215,7 +215,7 @@ def test_a_full_disk_ends_in_a_sentence(in_folder, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attnphase.dataset.os.fsync", full)
+    monkeypatch.setattr("attnphase.data.dataset.os.fsync", full)
     result = run("solve", "--alpha", 2, *COARSE, "-o", "out.nc", code=2)
     assert result.stderr == "attnphase: error: out.nc: the file cannot be written: No space left on device.\n"
     assert list(in_folder.iterdir()) == []

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnphase import dataset
-from attnphase.dataset import (
+from attnphase.data import dataset
+from attnphase.data.dataset import (
     NOT_COMPUTED,
     POINT_VARIABLES,
     STATUS_MEANINGS,
@@ -28,9 +28,9 @@ from attnphase.dataset import (
     validate_dataset,
 )
 from attnphase.errors import DatasetError
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
-from attnphase.solve import BranchPoint
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import BranchPoint
+from attnphase.problem.problem import Problem
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROBLEM = Problem().with_fields({"student.rank": 2, "teacher.rank": 3, "tokens.length": 4})
@@ -320,7 +320,7 @@ def test_a_file_size_limit_leaves_nothing(tmp_path):
     save_dataset(grid(), old)
     code = f"""
 import resource
-from attnphase.dataset import DatasetError, load_dataset, save_dataset
+from attnphase.data.dataset import DatasetError, load_dataset, save_dataset
 ds = load_dataset({str(old)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

@@ -13,13 +13,13 @@ from made_up import made_up_point
 from matplotlib.collections import QuadMesh
 from matplotlib.mathtext import MathTextParser
 
-from attnphase import dataset
-from attnphase.cli import main
-from attnphase.dataset import from_points, save_dataset
+from attnphase.cli.commands import main
+from attnphase.data import dataset
+from attnphase.data.dataset import from_points, save_dataset
 from attnphase.errors import DatasetError, ProblemError
-from attnphase.figures import FIGURES, fig2, fig3, save_figure
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
+from attnphase.figures.drawing import FIGURES, fig2, fig3, save_figure
+from attnphase.fixed_points.iteration import Status
+from attnphase.problem.problem import Problem
 
 ALPHAS = [0.5, 1.25, 2.0]
 BRANCHES = ["semantic", "positional"]

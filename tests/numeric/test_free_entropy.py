@@ -14,17 +14,17 @@ import pytest
 from scipy.optimize import root_scalar
 from scipy.stats import ortho_group
 
-from attnphase.channel import _VARIANCE_FLOOR, Channel, ChannelPass
-from attnphase.compiled import Kernels, kernels_for, load_kernels
-from attnphase.fixed_point import Damped, Status, iterate
-from attnphase.gaussian import Rule, gauss_hermite, sobol
-from attnphase.overlaps import Conjugates, Overlaps
-from attnphase.prior import Prior
-from attnphase.problem import Problem
-from attnphase.proximal import Starts
-from attnphase.solve import BranchPoint, SolverSettings, solve_point
-from attnphase.spectrum import Spectrum
-from attnphase.symmetries import is_sign_symmetric
+from attnphase.fixed_points.iteration import Damped, Status, iterate
+from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
+from attnphase.integration.rules import Rule, gauss_hermite, sobol
+from attnphase.kernels.compiler import Kernels, kernels_for, load_kernels
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.channel import _VARIANCE_FLOOR, Channel, ChannelPass
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.proximal import Starts
+from attnphase.state_evolution.symmetries import is_sign_symmetric
 
 TIGHT = SolverSettings(threads=1, tolerance=1e-10)
 
@@ -444,7 +444,7 @@ class SquareLoss:
     name: str = "square loss of one token"
 
     def model(self):
-        from derivations.model import ScalarModel
+        from derivations.models.attention import ScalarModel
 
         return ScalarModel("square", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2)
 

@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 import attnphase as ap
-from attnphase import cli, errors
-from attnphase.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
-from attnphase.template import _NOTES, changes_for, template
+from attnphase import errors
+from attnphase.cli import commands as cli
+from attnphase.problem.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
+from attnphase.problem.template import _NOTES, changes_for, template
 
 README = Path(__file__).parents[2] / "README.md"
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -196,7 +197,7 @@ def test_what_does_not_go_together_is_refused(arguments, named):
 
 
 def test_the_package_shows_its_public_names_only():
-    importlib.import_module("attnphase.check")  # modules of a public function's name do not hide it
+    importlib.import_module("attnphase.checks.report")  # modules of a public function's name do not hide it
     assert sorted(dir(ap)) == sorted(ap.__all__)
     assert set(errors.__all__) < set(ap.__all__)
     assert "SolverSettings" in ap.__all__

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from attnphase.problem import Problem
-from attnphase.progress import silent
-from attnphase.solve import SolverSettings, solve_point
-from derivations.limits import Facts, reductions_of, ridge_regression
+from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import silent
+from derivations.replica.limits import Facts, reductions_of, ridge_regression
 
-module = import_module("attnphase.check")
+module = import_module("attnphase.checks.report")
 
 ONE_THREAD = SolverSettings(threads=1)
 

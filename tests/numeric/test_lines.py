@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnphase import branches
-from attnphase.branches import follow
-from attnphase.channel import Channel
 from attnphase.errors import ProblemError
-from attnphase.fixed_point import Status
-from attnphase.overlaps import Overlaps
-from attnphase.problem import Problem
-from attnphase.proximal import Starts
-from attnphase.solve import BranchPoint, Restart, SolverSettings
-from attnphase.starts import branches_of, initial_overlaps
-from attnphase.sweep import Line, sweep
+from attnphase.fixed_points import branches
+from attnphase.fixed_points.branches import follow
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import BranchPoint, Restart, SolverSettings
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.proximal import Starts
+from attnphase.state_evolution.starts import branches_of, initial_overlaps
+from attnphase.sweeps.grid import Line, sweep
 from attnphase.tracking import iterates
 
-module = import_module("attnphase.sweep")
+module = import_module("attnphase.sweeps.grid")
 
 PAPER = Problem.paper(omega=0.28)
 LINE = Line(PAPER, "semantic", (0.7, 1.3), SolverSettings(), "semantic")

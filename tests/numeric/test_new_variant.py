@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import attnphase as ap
-from attnphase.compiled import reference_backend
-from derivations.scores import SCORES
+from attnphase.kernels.compiler import reference_backend
+from derivations.models.scores import SCORES
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-variant.md"
 

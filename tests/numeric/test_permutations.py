@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnphase.compiled import kernels_for
-from attnphase.problem import Problem
-from attnphase.spectrum import Spectrum
-from attnphase.symmetries import problem_symmetries, site_permutations
+from attnphase.kernels.compiler import kernels_for
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.symmetries import problem_symmetries, site_permutations
 
 TRIPLE = Problem().with_fields({"tokens.length": 3, "tokens.sigma": 0.6})
 MIXTURE = Problem().with_fields(

@@ -10,12 +10,12 @@ import pytest
 from scipy import integrate
 from scipy.stats import norm
 
-from attnphase.compiled import Kernels
-from attnphase.overlaps import Conjugates, Overlaps
-from attnphase.prior import Prior
-from attnphase.problem import Problem, Regularizer
-from attnphase.row_problem import row_regularizer
-from attnphase.spectrum import Spectrum
+from attnphase.kernels.compiler import Kernels
+from attnphase.problem.problem import Problem, Regularizer
+from attnphase.rows.row_problem import row_regularizer
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.prior import Prior
 
 ONE = Problem().with_fields({"tokens.length": 1, "tokens.sigma": 0.7, "positions.kind": "none", "teacher.mixing": None})
 

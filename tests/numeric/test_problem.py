@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import attnphase
 from attnphase.errors import ProblemError
-from attnphase.problem import (
+from attnphase.problem.problem import (
     Cluster,
     Integration,
     Law,
@@ -809,7 +809,7 @@ def test_refused_regularizers(values, field, words):
 
 
 def test_keys_at_inapplicable_defaults_stay_out_of_the_toml(monkeypatch):
-    checks = types.ModuleType("attnphase.compiled_regularizer")
+    checks = types.ModuleType("attnphase.rows.own")
     monkeypatch.setattr(checks, "check_regularizer", lambda *_: None, raising=False)
     monkeypatch.setitem(sys.modules, checks.__name__, checks)
     data = Problem(regularizer=Regularizer(kind="prox", prox="a:b"), loss=Loss(kind="values")).to_dict()["regularizer"]
@@ -878,10 +878,10 @@ def test_own_functions_are_checked_where_there_are_any(monkeypatch):
     def recorder(name):
         return lambda *args: calls.append((name, *args))
 
-    compiled = types.ModuleType("attnphase.compiled")
+    compiled = types.ModuleType("attnphase.kernels.compiler")
     monkeypatch.setattr(compiled, "check_score", recorder("score"), raising=False)
     monkeypatch.setattr(compiled, "check_loss", recorder("loss"), raising=False)
-    regularizer = types.ModuleType("attnphase.compiled_regularizer")
+    regularizer = types.ModuleType("attnphase.rows.own")
     monkeypatch.setattr(regularizer, "check_regularizer", recorder("regularizer"), raising=False)
     for module in (compiled, regularizer):
         monkeypatch.setitem(sys.modules, module.__name__, module)

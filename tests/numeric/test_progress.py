@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner
 
 import attnphase as ap
-from attnphase import compiled
-from attnphase import progress as module
-from attnphase.cli import main
+from attnphase.cli.commands import main
 from attnphase.errors import ProblemError
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
-from attnphase.progress import ProgressLine, progress_line, silent, within
+from attnphase.fixed_points.iteration import Status
+from attnphase.kernels import compiler as compiled
+from attnphase.problem.problem import Problem
+from attnphase.processes import progress as module
+from attnphase.processes.progress import ProgressLine, progress_line, silent, within
 
 SOLVER, BRANCHES = (importlib.import_module(f"attnphase.{name}") for name in ("solve", "branches"))
 COARSE = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
@@ -273,7 +273,7 @@ def test_a_solve_tells_that_it_compiles(monkeypatch):
 
 def test_a_sweep_compiles_every_model_before_its_workers_start(monkeypatch):
     """Masks make models of their own, which no worker shall compile in silence."""
-    home, models, told = importlib.import_module("attnphase.sweep"), [], []
+    home, models, told = importlib.import_module("attnphase.sweeps.grid"), [], []
 
     def kernels_for(problem):
         models.append((problem.student.causal, problem.teacher.causal))
@@ -333,7 +333,7 @@ def test_thresholds_know_how_much_is_done(monkeypatch, expected):
 
 
 def test_derive_names_its_steps(monkeypatch):
-    lines = recorded(monkeypatch, importlib.import_module("attnphase.derive"))
+    lines = recorded(monkeypatch, importlib.import_module("attnphase.pages.page"))
     page = SimpleNamespace(latex=lambda: "", markdown=lambda: "")
     for name in ("render.document", "codegen.module_source", "saddle_point.derive_saddle_point"):
         monkeypatch.setattr(f"derivations.{name}", lambda *_, **__: page)
@@ -424,14 +424,14 @@ def test_commands_show_progress_unless_quiet(tmp_path, monkeypatch, home, functi
 
 
 def test_compare_shows_progress_unless_quiet(tmp_path, monkeypatch):
-    home, asked = importlib.import_module("attnphase.compare"), []
+    home, asked = importlib.import_module("attnphase.checks.comparison"), []
 
     def stop(theory, experiment, *, progress, **_):
         asked.append(progress)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(home, "compare", stop)
-    monkeypatch.setattr("attnphase.dataset.load_dataset", lambda path: path)
+    monkeypatch.setattr("attnphase.data.dataset.load_dataset", lambda path: path)
     monkeypatch.chdir(tmp_path)
     for name in ("a.nc", "b.nc"):
         (tmp_path / name).touch()

@@ -17,10 +17,10 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import attnphase as ap
-from attnphase import dataset
+from attnphase.data import dataset
 from attnphase.errors import AttnphaseError
-from attnphase.problem import Problem
-from attnphase.settings import SolverSettings
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.problem.problem import Problem
 
 pytest.importorskip("hypothesis")
 
@@ -161,7 +161,7 @@ def good(name, parameter):
     if parameter == "figure":
         return Figure()
     if name == "iterates" and parameter == "start":
-        from attnphase.starts import initial_overlaps
+        from attnphase.state_evolution.starts import initial_overlaps
 
         return initial_overlaps(PAPER, "semantic")
     assert parameter in GOOD, f"give a right value of the new parameter {parameter} in GOOD"
@@ -180,10 +180,10 @@ def no_work(monkeypatch, tmp_path):
         raise AssertionError("work was begun")
 
     for module, attribute in (
-        ("attnphase.compiled", "load_kernels"),
-        ("attnphase.solve", "_solve_point"),
+        ("attnphase.kernels.compiler", "load_kernels"),
+        ("attnphase.fixed_points.solver", "_solve_point"),
         ("attnphase.experiments.simulate", "draw_instance"),
-        ("derivations.replica", "derive_free_entropy"),
+        ("derivations.replica.chain", "derive_free_entropy"),
         ("tempfile", "mkstemp"),
     ):
         monkeypatch.setattr(importlib.import_module(module), attribute, begun)
@@ -221,7 +221,7 @@ def test_wrong_arguments_are_refused_by_name(name, parameter):
 @pytest.fixture
 def found(monkeypatch):
     """Thresholds without the work."""
-    branches = importlib.import_module("attnphase.branches")
+    branches = importlib.import_module("attnphase.fixed_points.branches")
     ranges = []
 
     def at(problem, alphas, *_):

@@ -9,19 +9,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from attnphase.compiled import Kernels, kernels_for
-from attnphase.fixed_point import FixedPoint, Status
-from attnphase.gaussian import Rule
-from attnphase.overlaps import Conjugates, Overlaps
-from attnphase.prior import Prior
-from attnphase.problem import Problem
-from attnphase.proximal import Minima
-from attnphase.refinement import Refinement
-from attnphase.solve import SolverSettings, _decays, _Run, probe, sector_of, solve_point
-from attnphase.spectrum import Spectrum
-from attnphase.starts import initial_overlaps
+from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.fixed_points.solver import SolverSettings, _decays, _Run, probe, sector_of, solve_point
+from attnphase.integration.ladder import Refinement
+from attnphase.integration.rules import Rule
+from attnphase.kernels.compiler import Kernels, kernels_for
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.starts import initial_overlaps
 
-module = import_module("attnphase.solve")
+module = import_module("attnphase.fixed_points.solver")
 
 ONE_THREAD = SolverSettings(threads=1)
 PAPER = Problem.paper(omega=0.36)

@@ -14,9 +14,9 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import erfc
 
-from attnphase.compiled_regularizer import load_prox
-from attnphase.problem import Regularizer
-from attnphase.row_problem import gaussian_nodes, row_regularizer
+from attnphase.problem.problem import Regularizer
+from attnphase.rows.own import load_prox
+from attnphase.rows.row_problem import gaussian_nodes, row_regularizer
 
 MODULE = "proximal_operators_of_a_row_test"
 

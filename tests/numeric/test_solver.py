@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import chi2, ortho_group
 
-from attnphase.channel import Channel
-from attnphase.compiled import kernels_for
-from attnphase.dataset import POINT_VARIABLES, from_points, validate_dataset
-from attnphase.fixed_point import (
+from attnphase.data.dataset import POINT_VARIABLES, from_points, validate_dataset
+from attnphase.fixed_points.iteration import (
     Anderson,
     Damped,
     FixedPoint,
@@ -24,16 +22,18 @@ from attnphase.fixed_point import (
     finite_difference_jacobian,
     iterate,
 )
-from attnphase.gaussian import SIGNS, Rule, gauss_hermite, published_rule, sobol
-from attnphase.overlaps import Conjugates, Overlaps, Sector
-from attnphase.prior import Prior
-from attnphase.problem import Problem
-from attnphase.proximal import Minima, ProximalProblem, Starts
-from attnphase.solve import SolverSettings, solve_point
-from attnphase.spectrum import Spectrum
-from attnphase.starts import initial_overlaps
-from attnphase.state_evolution import NEAR_DEGENERATE
-from attnphase.symmetries import problem_symmetries
+from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.integration.rules import SIGNS, Rule, gauss_hermite, published_rule, sobol
+from attnphase.kernels.compiler import kernels_for
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import NEAR_DEGENERATE
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, Sector
+from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.proximal import Minima, ProximalProblem, Starts
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.symmetries import problem_symmetries
 
 FEW = settings(deadline=None, max_examples=15)
 ONE_THREAD = SolverSettings(threads=1)

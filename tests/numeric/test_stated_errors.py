@@ -14,14 +14,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attnphase.branches import Threshold, _refined, baseline_difference, crossing, loss_difference
-from attnphase.compare import Measured, _limit, _measured
-from attnphase.fixed_point import Status
-from attnphase.gaussian import sobol
-from attnphase.overlaps import Overlaps
-from attnphase.problem import Problem
-from attnphase.solve import BranchPoint, SolverSettings, solve_point
-from attnphase.state_evolution import Response, StateEvolution, standard_errors
+from attnphase.checks.comparison import Measured, _limit, _measured
+from attnphase.fixed_points.branches import Threshold, _refined, baseline_difference, crossing, loss_difference
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
+from attnphase.integration.rules import sobol
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.map import Response, StateEvolution, standard_errors
+from attnphase.state_evolution.overlaps import Overlaps
 
 PAPER = Problem.paper(omega=0.33)
 Array = NDArray[np.float64]

@@ -9,15 +9,15 @@ from click.testing import CliRunner
 from made_up import Solver
 
 import attnphase as ap
-from attnphase.cli import main
-from attnphase.dataset import load_dataset, spacing
+from attnphase.cli.commands import main
+from attnphase.data.dataset import load_dataset, spacing
 from attnphase.errors import ProblemError
-from attnphase.problem import Problem
-from attnphase.sweep import sweep
+from attnphase.problem.problem import Problem
+from attnphase.sweeps.grid import sweep
 
 PROBLEM = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
 COARSE = ["--set", "integration.rule=sobol"]
-SWEEP = importlib.import_module("attnphase.sweep")
+SWEEP = importlib.import_module("attnphase.sweeps.grid")
 
 
 @pytest.fixture
@@ -159,8 +159,8 @@ def test_losses_without_a_linear_predictor_are_swept(solver, tmp_path):
         ({"alpha": "x"}, "alpha must be a positive number up to 1e+06, or a list of them, not 'x'."),
         ({"alpha": 1e308}, "alpha must be a positive number up to 1e+06, or a list of them, not 1e+308."),
         ({"alpha": [1.0, -2.0]}, "alpha must be a positive number up to 1e+06, or a list of them, not -2.0."),
-        ({"omega": "high"}, "omega must be a number from 0 to 1, or a list of them, not 'high'."),
-        ({"omega": 1.5}, "omega must be a number from 0 to 1, or a list of them, not 1.5."),
+        ({"omega": "high"}, "omega must be a number from 0 to 1, not 'high'."),
+        ({"omega": 1.5}, "teacher.omega must be a number from 0 to 1, but it is 1.5."),
         ({"branches": 3}, "branches must be one of semantic, positional, uninformed, mixed, not 3."),
         ({"branches": ["semantic", "semantic"]}, "branches has 'semantic' twice: give every value once."),
         ({"branches": "mixed"}, "the mixed branch needs student.rank of at least 2."),

@@ -15,12 +15,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import attnphase as ap
-from attnphase.branches import absences, absent
-from attnphase.check import Check, Report
-from attnphase.cli import main
-from attnphase.compare import Comparison, Limit, Measured, Quantity
-from attnphase.problem import Problem
-from attnphase.text import (
+from attnphase.checks.comparison import Comparison, Limit, Measured, Quantity
+from attnphase.checks.report import Check, Report
+from attnphase.cli.commands import main
+from attnphase.data.text import (
     Table,
     format_value,
     pairs_text,
@@ -30,6 +28,8 @@ from attnphase.text import (
     thresholds_table,
     wrapped,
 )
+from attnphase.fixed_points.branches import absences, absent
+from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
 EXPERIMENTS = Path(__file__).parents[2] / "data" / "experiments"

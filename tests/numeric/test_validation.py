@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnphase.dataset import (
+from attnphase.data.dataset import (
     EXPERIMENT_VARIABLES,
     POINT_VARIABLES,
     from_points,
@@ -18,10 +18,10 @@ from attnphase.dataset import (
     validate_dataset,
 )
 from attnphase.errors import DatasetError
-from attnphase.figures import _size_error, fig3
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
-from attnphase.solve import BranchPoint
+from attnphase.figures.drawing import _size_error, fig3
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import BranchPoint
+from attnphase.problem.problem import Problem
 
 PROBLEM = Problem.paper(omega=0.31)
 RANKS = Problem().with_fields({"student.rank": 2, "teacher.rank": 3})

@@ -12,13 +12,13 @@ from click.testing import CliRunner
 from scipy import optimize, stats
 
 import attnphase as ap
-from attnphase.check import check
-from attnphase.cli import main
-from attnphase.compiled import kernels_for
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
-from attnphase.solve import BranchPoint, SolverSettings, solve_point
-from attnphase.spectrum import Spectrum
+from attnphase.checks.report import check
+from attnphase.cli.commands import main
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
+from attnphase.kernels.compiler import kernels_for
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
 
 ONE_THREAD = SolverSettings(threads=1)
 SAMPLED = {"integration.rule": "sobol", "integration.nodes": 256}

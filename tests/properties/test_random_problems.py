@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from attnphase.dataset import from_points, validate_dataset
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
-from attnphase.solve import SolverSettings, solve_point
-from attnphase.spectrum import Spectrum
-from attnphase.starts import branches_of
+from attnphase.data.dataset import from_points, validate_dataset
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.starts import branches_of
 from attnphase.testing import SHAPES, problems
 
 # few nodes: the question is whether the numbers agree, not how good they are; with fewer most maps are staircases

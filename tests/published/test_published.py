@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import attnphase as ap
-from attnphase.baseline import linear_test_error
-from attnphase.branches import follow, thresholds
-from attnphase.dataset import RunStatus
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
+from attnphase.data.dataset import RunStatus
+from attnphase.fixed_points.branches import follow, thresholds
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
-from attnphase.solve import SolverSettings, solve_point
+from attnphase.state_evolution.baseline import linear_test_error
 
 PAPER = Problem.paper(omega=0.3)
 ORDER_PARAMETER = {"semantic": "theta", "positional": "m"}
@@ -135,7 +135,7 @@ def converged_crossing():
 
 @pytest.mark.slow
 def test_thresholds(monkeypatch):
-    branches = sys.modules["attnphase.branches"]
+    branches = sys.modules["attnphase.fixed_points.branches"]
     monkeypatch.setattr(branches, "_SCAN_POINTS", 64)
     monkeypatch.setattr(branches, "_SCANNED", 9)
     monkeypatch.setattr(branches, "_REFINED_POINTS", 1024)
@@ -165,7 +165,7 @@ EXPERIMENTS = Path(__file__).parents[2] / "data" / "experiments"
 def test_shipped_gradient_descent_reproduces_figure_7():
     """The published means at four dimensions lie where our runs of the same training do, in standard errors."""
     pytest.importorskip("torch", reason="the table of published numbers is part of the experiments")
-    from attnphase.experiments.paper import published_table
+    from attnphase.paper.run import published_table
 
     lines = published_table("fig7_scaling", ap.load_dataset(EXPERIMENTS / "fig7-runs.nc")).splitlines()[1:]
     z = np.array([float(line.split()[-1]) for line in lines])

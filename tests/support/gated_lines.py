@@ -16,8 +16,8 @@ from pathlib import Path
 
 import xarray as xr
 
-from attnphase.solve import BranchPoint
-from attnphase.sweep import Line
+from attnphase.fixed_points.solver import BranchPoint
+from attnphase.sweeps.grid import Line
 
 FOLDER = "GATED_LINES"
 FIRST = "semantic, teacher.omega = 0.1"
@@ -47,8 +47,8 @@ class GatedLine(Line):
 if __name__ == "__main__":
     import gated_lines  # by the name that the workers know
 
-    from attnphase.cli import main
+    from attnphase.cli.commands import main
 
-    sys.modules["attnphase.sweep"].Line = gated_lines.GatedLine  # type: ignore[attr-defined]
+    sys.modules["attnphase.sweeps.grid"].Line = gated_lines.GatedLine  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main(sys.argv[1:])

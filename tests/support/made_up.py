@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnphase.dataset import POINT_VARIABLES, from_points
-from attnphase.fixed_point import Status
-from attnphase.problem import Problem
-from attnphase.solve import BranchPoint
-from attnphase.sweep import Line
+from attnphase.data.dataset import POINT_VARIABLES, from_points
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.solver import BranchPoint
+from attnphase.problem.problem import Problem
+from attnphase.sweeps.grid import Line
 
-SWEEP = sys.modules["attnphase.sweep"]  # as an attribute of the package, sweep is the function
+SWEEP = sys.modules["attnphase.sweeps.grid"]  # as an attribute of the package, sweep is the function
 _OWN = ("residual", "iterations", "nodes", "status")
 
 

@@ -68,7 +68,7 @@ def stop_at(place: str, calls: int) -> None:
 
 
 if __name__ == "__main__":
-    from attnphase.cli import main
+    from attnphase.cli.commands import main
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started this may ignore it
     stop_at(sys.argv[1], int(sys.argv[2]))

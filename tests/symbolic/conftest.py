@@ -18,7 +18,7 @@ from sympy.matrices.expressions import (
     ZeroMatrix,
 )
 
-from derivations.nodes import FieldMean, MatrixSqrt, SpectralMean, TokenMatrix, TokenSum
+from derivations.algebra.nodes import FieldMean, MatrixSqrt, SpectralMean, TokenMatrix, TokenSum
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import DiracDelta, Matrix, Rational, Symbol, diag, exp, lambdify, log, sign, simplify, sqrt, tanh
 
-from derivations.codegen import BACKENDS, local_problem_source
-from derivations.model import SCALAR_LOSSES, AttentionModel, ScalarModel, Student, Teacher, formula_loss
-from derivations.scores import SCORES, linear, resolve, softmax
+from derivations.codegen.local_problem import BACKENDS, local_problem_source
+from derivations.models.attention import SCALAR_LOSSES, AttentionModel, ScalarModel, Student, Teacher, formula_loss
+from derivations.models.scores import SCORES, linear, resolve, softmax
 
 DIGITS = 50
 TEMPERATURES = (1.25, 0.75)  # of student and teacher, exact in binary
@@ -466,9 +466,9 @@ def test_source_grows_polynomially(student):
 def test_source_does_not_depend_on_the_hash_seed():
     """Kernels are addressed by content: the same model gives the same text in every process."""
     program = (
-        "from derivations.array_maps import state_evolution_source as maps\n"
-        "from derivations.codegen import local_problem_source\n"
-        "from derivations.model import AttentionModel\n"
+        "from derivations.codegen.arrays import state_evolution_source as maps\n"
+        "from derivations.codegen.local_problem import local_problem_source\n"
+        "from derivations.models.attention import AttentionModel\n"
         "model = AttentionModel(3)\n"
         "print(local_problem_source(model), maps(model.saddle_point, model.free_entropy))\n"
     )

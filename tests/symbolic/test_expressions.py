@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sympy import Symbol, lambdify
 
-from derivations.expressions import FUNCTIONS, FormulaError, parse_formula, parse_row_formula
+from derivations.models.formulas import FUNCTIONS, FormulaError, parse_formula, parse_row_formula
 
 X, Y = Symbol("x", real=True), Symbol("y", real=True)
 NUMERIC = {

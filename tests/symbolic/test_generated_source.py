@@ -20,14 +20,14 @@ from numba.core import config as numba_config
 from sympy import EulerGamma, Function, Piecewise, erf, pi
 
 import attnphase as ap
-from attnphase.compiled import ModelKey
-from attnphase.problem import Problem
-from attnphase.spectrum import Spectrum
-from derivations.backends import BACKENDS, completed
-from derivations.codegen import local_problem_source
-from derivations.model import AttentionModel, Student
-from derivations.scores import SCORES, ScoreError, check_row, register_score
-from derivations.scores import RowScore as Score
+from attnphase.kernels.compiler import ModelKey
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from derivations.codegen.backends import BACKENDS, completed
+from derivations.codegen.local_problem import local_problem_source
+from derivations.models.attention import AttentionModel, Student
+from derivations.models.scores import SCORES, ScoreError, check_row, register_score
+from derivations.models.scores import RowScore as Score
 
 ONE = {"tokens.length": 1}
 MIXTURE = {"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5, "mean": [1.3]}, {"sigma": 0.4}]}

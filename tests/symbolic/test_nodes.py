@@ -12,8 +12,8 @@ from sympy import Determinant, HadamardProduct, Matrix, Rational, Symbol, log, s
 from sympy.matrices.exceptions import NonInvertibleMatrixError
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
 
-from derivations import symbols as sym
-from derivations.nodes import (
+from derivations.algebra import symbols as sym
+from derivations.algebra.nodes import (
     CommonGaussianMoment,
     FieldMean,
     LogPartitionMean,

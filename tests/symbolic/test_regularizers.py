@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnphase.compiled_regularizer import check_regularizer, load_expression, load_prox
 from attnphase.errors import ProblemError
-from attnphase.problem import Regularizer
-from derivations.regularizers import ConvexPenalty, RegularizerError
+from attnphase.problem.problem import Regularizer
+from attnphase.rows.own import check_regularizer, load_expression, load_prox
+from derivations.models.regularizers import ConvexPenalty, RegularizerError
 
 MODULE = "proximal_operators_of_a_user"
 W = np.concatenate([-np.logspace(1, -3, 23), np.logspace(-3, 1, 29)])

@@ -18,13 +18,13 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Trace, Transpose
 from sympy.printing.latex import LatexPrinter
 
 import attnphase as ap
-from derivations import symbols as sym
-from derivations.array_maps import state_evolution_source
-from derivations.codegen import module_source
-from derivations.model import AttentionModel, ScalarModel, Student, Teacher
-from derivations.nodes import FieldMean, MatrixSqrt, SpectralMean, TokenSum
-from derivations.observables import OBSERVABLES
-from derivations.render import (
+from derivations.algebra import symbols as sym
+from derivations.algebra.nodes import FieldMean, MatrixSqrt, SpectralMean, TokenSum
+from derivations.codegen.arrays import state_evolution_source
+from derivations.codegen.local_problem import module_source
+from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher
+from derivations.models.scores import RowScore, linear, resolve
+from derivations.printing.render import (
     Document,
     EquationPrinter,
     Formula,
@@ -36,8 +36,8 @@ from derivations.render import (
     markdown,
     scalarized,
 )
-from derivations.saddle_point import abbreviated, definitions
-from derivations.scores import RowScore, linear, resolve
+from derivations.replica.observables import OBSERVABLES
+from derivations.replica.saddle_point import abbreviated, definitions
 
 ROOT = Path(__file__).parents[2]
 
@@ -270,8 +270,8 @@ def test_markdown_suits_mathjax(name, concrete):
 
 def test_the_page_in_the_documentation_is_up_to_date():
     written = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
-    assert written == equations_page(), "run: python -m derivations.render > docs/equations.md"
-    assert "python -m derivations.render" in written
+    assert written == equations_page(), "run: python -m derivations.printing.render > docs/equations.md"
+    assert "python -m derivations.printing.render" in written
 
 
 # --- printing rules ------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_derive_returns_the_pages_of_the_problem():
 
 
 def test_importing_derive_leaves_sympy_alone():
-    code = "import sys, attnphase.derive; assert 'sympy' not in sys.modules"
+    code = "import sys, attnphase.pages.page; assert 'sympy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

@@ -22,8 +22,8 @@ from mpmath import quad
 from sympy import Float, Matrix, Rational, Symbol, diag, eye, log, zeros
 from sympy import pi as circle
 
-from derivations import symbols as sym
-from derivations.nodes import (
+from derivations.algebra import symbols as sym
+from derivations.algebra.nodes import (
     CommonGaussianMoment,
     FieldMean,
     LogPartitionMean,
@@ -31,7 +31,7 @@ from derivations.nodes import (
     ReplicatedMoment,
     TokenMatrix,
 )
-from derivations.replica import _ReplicaSum, derive_free_entropy, noise, precision, source
+from derivations.replica.chain import _ReplicaSum, derive_free_entropy, noise, precision, source
 
 FREE_ENTROPY = derive_free_entropy()
 MOMENTS, ANSATZ, NO_REPLICAS, ZERO_TEMPERATURE, RIDGE = FREE_ENTROPY.steps

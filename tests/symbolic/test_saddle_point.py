@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import Matrix, Rational, Symbol, eye, zeros
 
-from derivations import symbols as sym
-from derivations.array_maps import state_evolution_source
-from derivations.model import AttentionModel, ScalarModel, Student
-from derivations.nodes import FieldHessian
-from derivations.replica import derive_free_entropy
-from derivations.saddle_point import derive_saddle_point
+from derivations.algebra import symbols as sym
+from derivations.algebra.nodes import FieldHessian
+from derivations.codegen.arrays import state_evolution_source
+from derivations.models.attention import AttentionModel, ScalarModel, Student
+from derivations.replica.chain import derive_free_entropy
+from derivations.replica.saddle_point import derive_saddle_point
 
 SIZES = [(length, r, t) for length in (1, 2, 3) for r in (1, 2) for t in (1, 2)]
 FREE_ENTROPY = derive_free_entropy()

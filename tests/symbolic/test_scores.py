@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import Function, Heaviside, Integer, Max, Piecewise, Symbol, exp, log, sign, sqrt
 
-from derivations.functions import Relu
-from derivations.scores import SCORES, RowScore, ScoreError, register_score, resolve, row_entries
+from derivations.models.functions import Relu
+from derivations.models.scores import SCORES, RowScore, ScoreError, register_score, resolve, row_entries
 
 LOGITS = st.lists(st.floats(-3.1, 2.7).filter(lambda v: abs(v) > 1e-3), min_size=1, max_size=4)
 

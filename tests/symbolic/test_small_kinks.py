@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sympy import Symbol
 
-from derivations.expressions import FormulaError, parse_formula
-from derivations.model import AttentionModel, Student, Teacher
-from derivations.regularizers import ConvexPenalty, RegularizerError
+from derivations.models.attention import AttentionModel, Student, Teacher
+from derivations.models.formulas import FormulaError, parse_formula
+from derivations.models.regularizers import ConvexPenalty, RegularizerError
 
 
 @pytest.mark.parametrize(("steepness", "jump"), [(5.0, 0.02), (50.0, 0.01), (0.3, 1e-4)])

@@ -16,7 +16,8 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnphase.dataset import HISTOGRAM_ENTRIES, HISTOGRAM_STAGES, RunStatus, from_histogram
+from attnphase.data.dataset import HISTOGRAM_ENTRIES, HISTOGRAM_STAGES, RunStatus, from_histogram
+from attnphase.data.text import Table, wrapped
 from attnphase.errors import ProblemError
 from attnphase.experiments.data import generator
 from attnphase.experiments.histogram.settings import HistogramSizes
@@ -24,7 +25,6 @@ from attnphase.experiments.histogram.stages import BETAS, Trained, check_same, l
 from attnphase.experiments.histogram.steps import test_errors
 from attnphase.experiments.histogram.task import Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import Parameters, attention
-from attnphase.text import Table, wrapped
 
 __all__ = ["distances", "histogram_dataset", "histogram_text", "variance_shares"]
 

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 
 from attnphase.errors import ExperimentError
-from attnphase.experiments.checkpoint import Checkpoint
-from attnphase.experiments.device import device_of
 from attnphase.experiments.histogram.settings import (
     MECHANISMS,
     FrozenPlan,
@@ -33,8 +31,10 @@ from attnphase.experiments.histogram.transformer import (
     with_noise,
 )
 from attnphase.experiments.memory import available_memory
-from attnphase.interruption import interruptions_deferred
-from attnphase.progress import progress_line
+from attnphase.kernels.device import device_of
+from attnphase.processes.checkpoint import Checkpoint
+from attnphase.processes.interruption import interruptions_deferred
+from attnphase.processes.progress import progress_line
 
 __all__ = ["BETAS", "Trained", "check_same", "load_trained", "train_histogram", "unfreeze_histogram"]
 

@@ -1,0 +1,1 @@
+"""Whether it holds: limits with a known answer, theory against experiment."""

@@ -1,0 +1,1 @@
+"""Labelled datasets: variables, validation, files, text."""

@@ -1,0 +1,325 @@
+"""What people read: numbers with their errors, tables, paragraphs, as wide as the terminal allows.
+
+A value is never cut.  A table that does not fit is split into blocks of columns, each with the labels of its rows;
+where that would leave hardly more than a column in each, every value has a line of its own.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = [
+    "Table",
+    "format_value",
+    "pairs_text",
+    "points_table",
+    "runs_table",
+    "terminal_width",
+    "thresholds_table",
+    "wrapped",
+]
+
+_GAP = "  "  # between two columns
+_READABLE = 30  # characters that lines of a paragraph have at least, if they can
+_BELOW = 8  # blanks before a text below its name
+_MARK = "*"  # at a branch that does not exist
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that standard output goes to.
+
+    Returns
+    -------
+    int or None
+        None where it is no terminal, unless the environment variable COLUMNS says how wide it is to be taken.
+    """
+    given = os.environ.get("COLUMNS", "")
+    told = given.isdecimal() and int(given) > 0
+    if not told and (sys.stdout is None or not sys.stdout.isatty()):
+        return None
+    return shutil.get_terminal_size().columns
+
+
+# ------------------------------------------------------------------------------------------------------------ numbers
+
+
+def format_value(value: float, error: float) -> str:
+    """Return a number with its standard error in brackets, in units of the last digit: 0.11481(5).
+
+    Parameters
+    ----------
+    value, error : float
+        An error of zero, or one that only rounding made, leaves the number alone; so does an unknown one, NaN.
+
+    Returns
+    -------
+    str
+        The error has one digit, or two if the first is a 1.
+    """
+    if not math.isfinite(value):
+        return "–"
+    if abs(value) < 1e-12 and not error > 1e-12:
+        return "0"
+    if not (math.isfinite(error) and error > 1e-12 * abs(value)):
+        return f"{value:.6g}"
+    exponent = math.floor(math.log10(error))
+    digits = round(error / 10**exponent, 1)
+    places = -exponent + (1 if digits < 2 else 0)
+    if max(abs(value), error) < 1e-4:
+        power = math.floor(math.log10(max(abs(value), error)))
+        return f"{format_value(value / 10.0**power, error / 10.0**power)}e{power:d}"
+    if places <= 0:
+        return f"{round(value, places):.0f}({round(error, places):.0f})"
+    return f"{value:.{places}f}({round(error * 10**places)})"
+
+
+# ------------------------------------------------------------------------------------------------------------- layout
+
+
+def wrapped(text: str, width: int | None, indent: str = "    ") -> str:
+    """A text broken between words where it is longer than `width`; a longer word stays whole.
+
+    Parameters
+    ----------
+    text : str
+        Lines that fit are left as they are.
+    width : int or None
+        None for no limit.
+    indent : str
+        Before every line but the first of those that a line is broken into.
+    """
+    if width is None:
+        return text
+    lines = []
+    for line in text.split("\n"):
+        begin = line[: len(line) - len(line.lstrip())]
+        parts = textwrap.wrap(
+            line.strip(),
+            width,
+            initial_indent=begin,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += parts if len(line) > width else [line]
+    return "\n".join(lines)
+
+
+def pairs_text(pairs: Iterable[tuple[str, str]], width: int | None = None) -> str:
+    """Names with a text each, in two columns; a long text is broken between words and goes on below its beginning.
+
+    Parameters
+    ----------
+    pairs : iterable of (str, str)
+    width : int or None
+        Of the terminal; None for no limit.  Where it leaves little room beside the names, texts stand below them.
+    """
+    pairs = list(pairs)
+    column = max(len(name) for name, _ in pairs)
+    lines = [f"{name:<{column}}{_GAP}{text}" for name, text in pairs]
+    if width is None or max(map(len, lines)) <= width:
+        return "\n".join(lines)
+    if width - column - len(_GAP) >= _READABLE:
+        return "\n".join(wrapped(line, width, " " * (column + len(_GAP))) for line in lines)
+    indent = " " * _BELOW
+    return "\n".join(wrapped(f"{name}\n{indent}{text}", width, indent) for name, text in pairs)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells under heads.
+
+    Attributes
+    ----------
+    heads : tuple of str
+    rows : tuple of tuples of str
+    labels : int
+        How many leading columns say what a row is.
+    left : tuple of int
+        Columns that are aligned to the left.
+    joined : tuple of int
+        Columns that mean nothing without the one before.
+    by_column : bool
+        Whether it is the columns, not the rows, that describe one thing each.
+    """
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    labels: int = 1
+    left: tuple[int, ...] = (0,)
+    joined: tuple[int, ...] = ()
+    by_column: bool = False
+
+    def text(self, width: int | None = None) -> str:
+        """The table in a terminal of so many columns; None for no limit."""
+        whole = self._block(range(len(self.heads)))
+        if width is None or _longest(whole) <= width:
+            return "\n".join(whole)
+        groups = self._groups()
+        blocks: list[list[int]] = []
+        for group in groups:
+            if blocks and _longest(self._block([*range(self.labels), *blocks[-1], *group])) <= width:
+                blocks[-1] += group
+            else:
+                blocks.append([*group])
+        texts = [self._block([*range(self.labels), *block]) for block in blocks]
+        # with hardly more than a column in each, blocks are harder to read than a list
+        if 2 * len(blocks) <= len(groups) + 1 and max(map(_longest, texts)) <= width:
+            return "\n\n".join("\n".join(text) for text in texts)
+        return "\n\n".join("\n".join(lines) for lines in self._lists(groups, width))
+
+    def _groups(self) -> list[list[int]]:
+        """Columns that stay together."""
+        groups: list[list[int]] = []
+        for column in range(self.labels, len(self.heads)):
+            if column in self.joined:
+                groups[-1].append(column)
+            else:
+                groups.append([column])
+        return groups
+
+    def _block(self, columns: Sequence[int]) -> list[str]:
+        """Lines of an aligned table of some of the columns."""
+        rows = [self.heads, *self.rows]
+        widths = {column: max(len(row[column]) for row in rows) for column in columns}
+        lines = []
+        for row in rows:
+            cells = [
+                row[column].ljust(widths[column]) if column in self.left else row[column].rjust(widths[column])
+                for column in columns
+            ]
+            lines.append(_GAP.join(cells).rstrip())
+        return lines
+
+    def _lists(self, groups: list[list[int]], width: int) -> Iterator[list[str]]:
+        """For everything that is described: what it is, and a line for every value."""
+        if self.by_column:
+            for first, *others in groups:
+                name = ", ".join(filter(None, (self.heads[0], self.heads[first])))
+                values = [
+                    [f"{row[0]} = {row[first]}", *(f"{self.heads[column]} = {row[column]}" for column in others)]
+                    for row in self.rows
+                ]
+                yield [wrapped(name, width, _GAP), *(_value_line(parts, width) for parts in values)]
+            return
+        for row in self.rows:
+            # a word says by itself what it is, a number does not
+            names = [row[i] if i in self.left else f"{self.heads[i]} = {row[i]}" for i in range(self.labels)]
+            values = [[f"{self.heads[column]} = {row[column]}" for column in group] for group in groups]
+            yield [wrapped(", ".join(names), width, _GAP), *(_value_line(parts, width) for parts in values)]
+
+
+def _value_line(parts: list[str], width: int) -> str:
+    """A value and what belongs to it, on one line if that fits."""
+    line = ", ".join(parts)
+    return line if len(line) <= width else wrapped(f"\n{_GAP}".join(parts), width, _GAP)
+
+
+def _longest(lines: Iterable[str]) -> int:
+    return max(map(len, lines))
+
+
+# ----------------------------------------------------------------------------------------------------------- datasets
+
+
+def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
+    """Points at one sample complexity: a row for each quantity, a column for each branch.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        With one branch, or several.
+    missing : collection of str
+        Branches that do not exist there, which get a mark behind their names; see
+        `attnphase.fixed_points.branches.absences`.
+    """
+    from attnphase.data.dataset import POINT_VARIABLES, STATUS_MEANINGS
+
+    columns = [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
+    names = [str(column["branch"].item()) for column in columns]
+    rows = []
+    for variable in POINT_VARIABLES:
+        if variable.name.endswith("_hat"):
+            continue
+        for label, index in _entries(variable.name, ds):
+            if variable.name == "status":
+                cells = [STATUS_MEANINGS[int(column["status"])] for column in columns]
+            elif variable.has_stderr:
+                pairs = ((column[variable.name][index], column[variable.stderr][index]) for column in columns)
+                cells = [format_value(float(value), float(error)) for value, error in pairs]
+            elif variable.dtype == "float64":
+                cells = [f"{float(column[variable.name]):.1e}" for column in columns]
+            else:
+                cells = [str(int(column[variable.name])) for column in columns]
+            rows.append((label, *cells))
+    heads = (f"{name}{_MARK if name in missing else ''}" for name in names)
+    return Table((f"alpha = {float(ds['alpha']):g}", *heads), tuple(rows), by_column=True)
+
+
+def _entries(name: str, ds: xr.Dataset) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
+    import numpy as np
+
+    inner = [dim for dim in ds[name].dims if dim in ("token", "cluster", "row", "col", "teacher")]
+    for index in np.ndindex(*(ds.sizes[dim] for dim in inner)):
+        if inner[-2:] == ["row", "col"] and index[-1] < index[-2]:
+            continue
+        shown = [str(i + 1) for i, dim in zip(index, inner, strict=True) if dim == "token" or ds.sizes[dim] > 1]
+        yield (f"{name}[{','.join(shown)}]" if shown else name), index
+
+
+def runs_table(ds: xr.Dataset) -> Table:
+    """Experiments: a row for each point of the grid, with means over the seeds and their standard errors."""
+    import numpy as np
+
+    from attnphase.data.dataset import RunStatus, overlap_size
+
+    scalars = ("training_loss", "test_error", "linear_test_error", "weight_norm", "density")
+    columns = {name: ds[name] for name in scalars}
+    for name in ("m", "theta"):  # their size is the same in every frame of the weights
+        size = overlap_size(ds, name)
+        columns[f"|{name}[1]|"] = (size**2).sum("cluster") ** 0.5 if "cluster" in size.dims else size
+    if bool((columns["density"] == 1).all()):
+        del columns["density"]
+    for name in ("linear_test_error", "replicon"):
+        if bool(ds[name].isnull().all()):
+            columns.pop(name, None)
+        elif name not in columns:
+            columns[name] = ds[name]
+    heads = ("start", "d", "alpha", *columns, "gradient", "status")
+    rows = []
+    for index in np.ndindex(*(ds.sizes[name] for name in ("start", "dimension", "alpha"))):
+        place = dict(zip(("start", "dimension", "alpha"), index, strict=True))
+        here = ds.isel(place)
+        statuses = here["status"].to_numpy().tolist()
+        counts = ", ".join(f"{statuses.count(s)} {s.name}" for s in RunStatus if s in statuses)
+        row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
+        for values in (column.isel(place).to_numpy() for column in columns.values()):
+            values = values[here["status"].to_numpy() != RunStatus.diverged]
+            error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
+        rows.append((*row, f"{float(here['gradient_norm'].max()):.1e}", counts))
+    return Table(heads, tuple(rows), labels=3, left=(0, len(heads) - 1))
+
+
+def thresholds_table(ds: xr.Dataset) -> Table:
+    """Thresholds: a row for each omega."""
+    names = ("alpha_c", "alpha_l")
+    rows = [
+        (
+            f"{float(here['omega']):g}",
+            *(format_value(float(here[name]), float(here[f"{name}_stderr"])) for name in names),
+        )
+        for here in (ds.isel(omega=i) for i in range(ds.sizes["omega"]))
+    ]
+    return Table(("omega", *names), tuple(rows), left=())

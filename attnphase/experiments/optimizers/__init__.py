@@ -1,0 +1,1 @@
+"""What trains a student: descents, and message passing."""

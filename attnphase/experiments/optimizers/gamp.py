@@ -1,0 +1,238 @@
+"""Generalised approximate message passing, Algorithm 1, on the samples of a batch of runs.
+
+The local problems are solved to their global minimum with each sample's exact Gram matrices, so that a fixed point is a
+critical point of the true risk at finite d, whatever the variances are.  State evolution tracks the iteration.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attnphase.experiments.data import Instance
+from attnphase.experiments.optimizers.descent import Progress
+from attnphase.experiments.risk import Risk, fields_of, pull_back
+from attnphase.kernels.compiler import sample_kernels_for
+from attnphase.kernels.torch_minimiser import minimise_samples
+from attnphase.state_evolution.proximal import Starts
+
+__all__ = ["Gamp"]
+
+Array = NDArray[np.float64]
+
+_CURVATURE_FLOOR = 0.05  # of a row problem, relative to the mean; the fixed points do not depend on it
+_DIFFERENCE = 1e-6  # step of the row problem's numerical response
+_NEGLIGIBLE = 1e-10  # relative to the root mean square of the weights
+_START_VARIANCE = 0.5  # of the weights, in units of 1 / lambda, as where the theory's branches start
+
+
+class Gamp:
+    """The iteration of a batch of runs.
+
+    Parameters
+    ----------
+    instance : Instance
+    risk : Risk
+    weights : (S, d, r) tensor
+    damping : float
+        Share of the old weights and variances that is kept, from 0 to below 1; state evolution tracks the iteration
+        without damping.
+    variance : float, optional
+        Starting variance c of the weights.
+
+    Attributes
+    ----------
+    V : (S, P, r, r) tensor
+        Of the last step.
+    """
+
+    stride = 1
+
+    def __init__(
+        self, instance: Instance, risk: Risk, weights: Tensor, damping: float = 0.0, variance: float | None = None
+    ) -> None:
+        self.instance, self.risk, self.weights, self.damping = instance, risk, weights, damping
+        problem, samples = instance.problem, risk.samples
+        runs, columns = len(weights), weights.shape[2]
+        self._length = problem.tokens.length
+        self._gamma = instance.stacked("gamma")
+        if variance is None:
+            strength = max(problem.regularizer.strength or 0.0, problem.regularizer.ridge or 0.0) or 0.01
+            variance = _START_VARIANCE / strength
+        identity = torch.eye(columns, dtype=weights.dtype, device=weights.device)
+        self._c = variance * identity.expand(*weights.shape, columns).clone()
+        self._residual = weights.new_zeros((runs, samples.count, self._length, columns))
+        self._minima = weights.new_zeros((runs, samples.count, 2, self._length, columns))
+        self._energies = weights.new_zeros((runs, samples.count, 2))
+        self._steps = 0
+        # single precision is enough for variances, on which no fixed point depends
+        self._squares = samples.tokens.float().square()
+        self.V = self._variances()
+        self.responses = weights.new_zeros((runs, samples.count, self._length * columns, self._length * columns))
+
+    def _variances(self) -> Tensor:
+        """``V_s = sum_i gamma_si c_i / d``, (S, P, r, r)."""
+        return torch.einsum("bpd,bdij->bpij", self._gamma, self._c) / self.instance.dimension
+
+    def step(self) -> Progress:
+        """One iteration."""
+        risk, samples, before = self.risk, self.risk.samples, self.weights
+        runs, count, length = len(before), samples.count, self._length
+        columns = before.shape[2]
+        V = self.V = self._variances()
+        local = V[torch.arange(runs, device=V.device)[:, None, None], samples.sites]  # (S, n, L, r, r)
+        fields = fields_of(samples.tokens, before).reshape(runs, count, length, columns)
+        omega = fields - torch.einsum("bnlij,bnlj->bnli", local, self._residual)
+        starts = Starts.COLD if self._steps == 0 else Starts.REFRESH
+        self._residual = self._minimise(omega, V, starts)
+        prox = omega + torch.einsum("bnlij,bnlj->bnli", local, self._residual)
+        self.responses = self._response(prox, local)
+        blocks = self.responses.reshape(runs, count, length, columns, length, columns)
+        own = torch.diagonal(blocks, dim1=2, dim2=4).movedim(-1, 2)  # (S, n, L, r, r)
+        squares = own.reshape(runs, count * length, columns * columns).float()
+        curvature = -torch.stack([x.mT @ y for x, y in zip(self._squares, squares, strict=True)])
+        curvature = curvature.reshape(runs, -1, columns, columns).to(before.dtype) / self.instance.dimension
+        curvature = _lifted((curvature + curvature.mT) / 2, risk.regularizer.ridge)
+        residual = self._residual.reshape(runs, count * length, columns)
+        source = pull_back(samples.tokens, residual) + torch.einsum("bdij,bdj->bdi", curvature, before)
+        weights, c = self._rows(curvature, source)
+        keep = self.damping
+        damped = keep * before + (1 - keep) * weights
+        # a damped weight whose undamped value is zero tends to zero without reaching it
+        negligible = damped.abs() <= _NEGLIGIBLE * before.square().mean(dim=(1, 2), keepdim=True).sqrt()
+        self.weights = torch.where((weights == 0) & negligible, weights, damped)
+        self._c = keep * self._c + (1 - keep) * c
+        self._steps += 1
+        value, gradient = risk.smooth(before)
+        return Progress(value + risk.sharp(before), risk.stationarity(before, gradient), before)
+
+    def _minimise(self, omega: Tensor, V: Tensor, starts: Starts) -> Tensor:
+        """Residuals ``g = V^-1 (prox - omega)`` of all samples, (S, n, L, r)."""
+        samples = self.risk.samples
+        factors = torch.linalg.cholesky(V)
+        if omega.device.type != "cpu":
+            found = minimise_samples(self.risk.loss, omega, samples, factors, starts, self._minima, self._energies)
+            self._minima, self._energies, residual = found
+            return residual
+        return self._minimise_compiled(omega, factors, starts)
+
+    def _minimise_compiled(self, omega: Tensor, factors: Tensor, starts: Starts) -> Tensor:
+        kernels, samples, problem = sample_kernels_for(self.instance.problem), self.risk.samples, self.instance.problem
+        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
+        residual = torch.empty(omega.shape, dtype=torch.float64)
+        losses, flags = np.empty(samples.count), np.empty(samples.count, dtype=np.int64)
+        minima, energies = self._minima.double().numpy(), self._energies.double().numpy()
+        for s in range(len(omega)):
+            kernels.minimise(
+                _array(omega[s]),
+                _array(samples.teacher_fields[s]),
+                _array(samples.targets[s]),
+                _grams(samples.grams[s], samples.count, self._length),
+                np.ascontiguousarray(samples.sites[s].numpy()),
+                _array(factors[s]),
+                np.array(numbers, dtype=float),
+                int(starts),
+                minima[s],
+                energies[s],
+                losses,
+                residual[s].numpy(),
+                flags,
+            )
+        self._minima, self._energies = (torch.as_tensor(x, dtype=omega.dtype) for x in (minima, energies))
+        return residual.to(omega.dtype)
+
+    def _response(self, prox: Tensor, V: Tensor) -> Tensor:
+        """``dg / domega = -H (I + V H)^-1`` of every sample, (S, n, L r, L r)."""
+        runs, count, length, columns = prox.shape
+        samples, size = self.risk.samples, length * columns
+        _, _, hessian = self.risk.loss.derivatives(
+            prox.reshape(-1, length, columns), samples.targets.flatten(0, 1), samples.grams.flatten(0, 1)
+        )
+        hessian = hessian.reshape(runs * count, size, size)
+        blocks = V.reshape(-1, length, columns, columns)
+        rows = hessian.reshape(-1, length, columns, size)
+        scaled = torch.einsum("nlij,nljk->nlik", blocks, rows).reshape(-1, size, size)
+        identity = torch.eye(size, dtype=prox.dtype, device=prox.device)
+        # H (I + V H)^-1 = (I + H V)^-1 H, the transpose of a solve with the symmetric H and V
+        response = -torch.linalg.solve((identity + scaled).mT, hessian.mT).mT
+        return response.reshape(runs, count, size, size)
+
+    def _rows(self, curvature: Tensor, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Minimisers of the row problems (S, d, r) and their responses to the source (S, d, r, r)."""
+        regularizer, columns = self.risk.regularizer, source.shape[2]
+        if self.risk.is_smooth:
+            whole = curvature + regularizer.ridge * torch.eye(columns, dtype=source.dtype, device=source.device)
+            c = torch.linalg.inv(whole)
+            return torch.einsum("bdij,bdj->bdi", c, source), c
+        stiffness, pull = curvature.double().cpu().numpy(), source.double().cpu().numpy()
+        w = regularizer.minimise(stiffness, pull)
+        step = _DIFFERENCE * max(float(np.abs(pull).mean()), 1e-12)
+        sides = [
+            (regularizer.minimise(stiffness, pull + shift) - regularizer.minimise(stiffness, pull - shift)) / (2 * step)
+            for shift in step * np.eye(columns)
+        ]
+        response = np.stack(sides, axis=-1)
+        options = {"dtype": source.dtype, "device": source.device}
+        return torch.as_tensor(w, **options), torch.as_tensor((response + response.swapaxes(-1, -2)) / 2, **options)
+
+    def replicon(self) -> Array:
+        """Spectral radius of the linearised iteration, (S,): below 1 where perturbations of single weights die out.
+
+        ``P_l -> sum_i gamma_li c_i (sum_k gamma_ki C_k) c_i / d`` with ``C_k = sum_mu sum_l (dg_k/domega_l) P_l
+        (...)^T / d``.
+        """
+        runs, count, length, columns = self._residual.shape
+        sites, gamma, c = self.risk.samples.sites, self._gamma, self._c
+        d, number = self.instance.dimension, self._gamma.shape[1]
+        responses = self.responses.reshape(runs, count, length, columns, length, columns)
+        radii = []
+        for s in range(runs):
+            size = number * columns * columns
+            operator = np.empty((size, size))
+            for j in range(size):
+                P = torch.zeros(size, dtype=c.dtype, device=c.device)
+                P[j] = 1.0
+                local = P.reshape(number, columns, columns)[sites[s]]
+                spread = torch.einsum("nkalb,nlbe,nkcle->nkac", responses[s], local, responses[s])
+                C = torch.zeros((number, columns, columns), dtype=c.dtype, device=c.device)
+                C.index_add_(0, sites[s].reshape(-1), spread.reshape(-1, columns, columns))
+                image = torch.einsum("pd,dij,kd,kjl,dlm->pim", gamma[s], c[s], gamma[s], C / d, c[s]) / d
+                operator[:, j] = image.reshape(-1).double().cpu().numpy()
+            radii.append(float(np.abs(np.linalg.eigvals(operator)).max()))
+        return np.array(radii)
+
+    def state(self) -> dict[str, Any]:
+        """Weights, variances, residuals and local minima."""
+        return {
+            "weights": self.weights,
+            "c": self._c,
+            "residual": self._residual,
+            "minima": self._minima,
+            "energies": self._energies,
+            "steps": self._steps,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.weights, self._c, self._residual = state["weights"], state["c"], state["residual"]
+        self._minima, self._energies, self._steps = state["minima"], state["energies"], state["steps"]
+
+
+def _array(tensor: Tensor) -> Array:
+    return np.ascontiguousarray(tensor.double().numpy())
+
+
+def _grams(grams: Tensor, count: int, length: int) -> Array:
+    """Gram matrices for the compiled kernel; losses that use none get rows that they ignore."""
+    return _array(grams) if len(grams) else np.ones((count, length, length))
+
+
+def _lifted(curvature: Tensor, ridge: float) -> Tensor:
+    """Curvatures whose eigenvalues, with the ridge, are not below a share of their mean over the coordinates."""
+    values, vectors = torch.linalg.eigh(curvature)
+    mean = (values.mean(dim=(1, 2), keepdim=True) + ridge).clamp(min=ridge if ridge > 0 else 1e-6)
+    return (vectors * torch.maximum(values, _CURVATURE_FLOOR * mean - ridge)[..., None, :]) @ vectors.mT

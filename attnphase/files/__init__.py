@@ -1,0 +1,1 @@
+"""Files: what may be read, and how results are written."""

@@ -1,0 +1,1 @@
+"""Where the map stands still: methods, one point, branches."""

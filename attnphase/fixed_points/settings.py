@@ -1,0 +1,128 @@
+"""How a solve runs, where problems are solved, and the names of what there is to choose from.
+
+Nothing heavy is imported, so that a wrong setting is refused at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attnphase import arguments
+from attnphase.extras import require_cuda, require_torch
+
+__all__ = [
+    "BACKENDS",
+    "BRANCHES",
+    "LARGEST_ALPHA",
+    "METHODS",
+    "OPTIMIZERS",
+    "SolverSettings",
+    "omegas",
+    "sample_complexities",
+    "sample_complexity",
+]
+
+BRANCHES = ("semantic", "positional", "uninformed", "mixed")
+"""Names of the branches, and of the starts of training."""
+
+METHODS = ("newton", "anderson", "damped")
+"""Names of the fixed-point methods; `attnphase.fixed_points.iteration.METHODS` has them."""
+
+BACKENDS = ("numba", "torch", "cuda")
+"""What can solve the local problems."""
+
+OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
+"""Names of the optimisers of the experiments."""
+
+LARGEST_ALPHA = 1e6
+"""Beyond, a sample complexity is a slip of the keyboard."""
+
+_MAX_THREADS = 256
+
+
+def sample_complexity(name: str, value: Any) -> float:
+    """One sample complexity n/d.
+
+    Raises
+    ------
+    ProblemError
+        It is not positive, or too large; the message names the argument.
+    """
+    return arguments.number(name, value, _possible, f"one positive number up to {LARGEST_ALPHA:g}")
+
+
+def sample_complexities(name: str, value: Any) -> tuple[float, ...]:
+    """One or several distinct sample complexities n/d.
+
+    Raises
+    ------
+    ProblemError
+        As `sample_complexity`, or one is given twice.
+    """
+    return arguments.numbers(name, value, _possible, f"a positive number up to {LARGEST_ALPHA:g}, or a list of them")
+
+
+def omegas(name: str, value: Any) -> tuple[float, ...]:
+    """One or several distinct weights of the teacher's positional part.
+
+    Raises
+    ------
+    ProblemError
+        One does not lie between 0 and 1, or is given twice; the message names the argument.
+    """
+    return arguments.numbers(name, value, lambda x: 0 <= x <= 1, "a number from 0 to 1, or a list of them")
+
+
+def _possible(alpha: float) -> bool:
+    return 0 < alpha <= LARGEST_ALPHA
+
+
+@dataclass(frozen=True)
+class SolverSettings:
+    """How a solve runs; none of it changes what is solved.
+
+    Attributes
+    ----------
+    method : {"newton", "anderson", "damped"}
+        Iteration on the finer rules. "newton" starts from a coarse solution; the other two run from the start.
+    tolerance : float
+        On the undamped relative residual.
+    max_maps : int
+        Evaluations of the state-evolution map, all rules together.
+    max_nodes : int
+        Largest number of Sobol points, all replicates together.
+    threads : int or None
+        Threads for the local problems; None for all cores.
+    backend : {"numba", "torch", "cuda"}
+        What solves the local problems: compiled code, torch on the CPU, or torch on a GPU.
+
+    Raises
+    ------
+    ProblemError
+        A value is out of range; the message names it.
+    MissingExtraError, ExperimentError
+        The backend needs PyTorch, or a GPU, and there is none.
+    """
+
+    method: str = "newton"
+    tolerance: float = 1e-7
+    max_maps: int = 400
+    max_nodes: int = 2**18
+    threads: int | None = None
+    backend: str = "numba"
+
+    def __post_init__(self) -> None:
+        plain: dict[str, Any] = {
+            "method": arguments.word("method", self.method, METHODS),
+            "tolerance": arguments.number("tolerance", self.tolerance, lambda x: 0 < x < 1, "a number between 0 and 1"),
+            "max_maps": arguments.whole("max_maps", self.max_maps, 1),
+            "max_nodes": arguments.whole("max_nodes", self.max_nodes, 1),
+            "backend": arguments.word("backend", self.backend, BACKENDS),
+        }
+        if self.threads is not None:
+            plain["threads"] = arguments.whole("threads", self.threads, 1, _MAX_THREADS)
+        for name, value in plain.items():  # NumPy's numbers as Python's
+            object.__setattr__(self, name, value)
+        if self.backend != "numba":
+            (require_cuda if self.backend == "cuda" else require_torch)()

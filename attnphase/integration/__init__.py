@@ -1,0 +1,1 @@
+"""Gaussian expectations: rules, and which one comes next."""

@@ -1,0 +1,96 @@
+"""The loss of single samples as tensors: the generated torch print of a problem's model, in batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from attnphase.kernels.compiler import torch_module
+from attnphase.problem.problem import Problem
+
+__all__ = ["LocalLoss"]
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class LocalLoss:
+    """Loss of N samples as a function of their local fields, with its derivatives.
+
+    Attributes
+    ----------
+    problem : Problem
+    finite : bool
+        Samples at finite d with their own Gram matrices, or the limit of high dimension with the diagonal of D.
+    device : torch.device
+    dtype : torch.dtype
+    """
+
+    problem: Problem
+    finite: bool = True
+    device: torch.device = _CPU
+    dtype: torch.dtype = torch.float64
+    module: ModuleType = field(init=False)
+    parameters: Tensor = field(init=False)
+    mixing: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
+        options = {"device": self.device, "dtype": self.dtype}
+        object.__setattr__(self, "module", torch_module(problem, finite=self.finite))
+        object.__setattr__(self, "parameters", torch.tensor(numbers, **options))
+        object.__setattr__(self, "mixing", torch.tensor(problem.mixing_matrix, **options))
+
+    @property
+    def has_grams(self) -> bool:
+        """Whether the loss takes Gram matrices."""
+        return self.finite and self.problem.loss.kind == "attention"
+
+    @property
+    def target_shape(self) -> tuple[int, int]:
+        """Shape of one sample's target: (L, L), of outputs (L, v), or of the teacher's fields (L, t)."""
+        length = self.problem.tokens.length
+        if self.problem.loss.kind == "attention":
+            return length, length
+        return length, self.problem.loss.value_columns or self.problem.teacher_columns
+
+    def targets(self, k: Tensor) -> Tensor:
+        """What the teacher makes of its fields: (N, L, t) to (N, *target_shape)."""
+        target = k.new_zeros((*self.target_shape, len(k)))
+        self.module.teacher_target(k.movedim(0, -1).contiguous(), self.mixing, self.parameters, target)
+        return target.movedim(-1, 0)
+
+    def values(self, h: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        """Losses (N,) at fields (N, L, r).
+
+        ``targets`` (N, ...) and ``weights`` (N, L, L) hold C and G of every sample; in the limit ``weights`` is (N,
+        L), or (L,) for all samples alike.
+        """
+        fields, targets, weights = self._trailing(h, targets, weights)
+        return self.module.loss(fields, targets, weights, self.parameters).expand(len(h))
+
+    def gradients(self, h: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses (N,) and their gradients (N, L, r)."""
+        fields, targets, weights = self._trailing(h, targets, weights)
+        gradient = torch.empty_like(fields)
+        losses = self.module.loss_gradient(fields, targets, weights, self.parameters, gradient)
+        return losses, gradient.movedim(-1, 0)
+
+    def derivatives(self, h: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses (N,), gradients (N, L, r) and Hessians (N, L r, L r)."""
+        fields, targets, weights = self._trailing(h, targets, weights)
+        size = fields.shape[0] * fields.shape[1]
+        gradient, hessian = torch.empty_like(fields), fields.new_empty((size, size, len(h)))
+        scratch = fields.new_empty((size, len(h)))
+        losses = self.module.loss_derivatives(fields, targets, weights, self.parameters, gradient, hessian, scratch)
+        return losses, gradient.movedim(-1, 0), hessian.movedim(-1, 0)
+
+    def _trailing(self, h: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The generated code wants the samples on the last axis."""
+        if weights.ndim > 1:
+            weights = weights.movedim(0, -1)
+        return h.movedim(0, -1).contiguous(), targets.movedim(0, -1).contiguous(), weights.contiguous()

@@ -1,0 +1,1 @@
+"""A problem's equations and numbers as a page."""

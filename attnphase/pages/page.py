@@ -1,0 +1,258 @@
+"""The equations of a problem, to read: `derive` returns them as LaTeX, Markdown and Python source.
+
+SymPy is imported when equations are made, not with this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from attnphase import arguments
+from attnphase.kernels.compiler import SHIPPED_SCORES, ModelKey
+from attnphase.problem.problem import Problem, SpectrumLaw
+from attnphase.processes.progress import progress_line
+
+if TYPE_CHECKING:
+    from derivations.printing.render import Document
+    from derivations.printing.setting import Setting
+    from derivations.replica.chain import FreeEntropy
+    from derivations.replica.saddle_point import SaddlePoint
+
+__all__ = ["Derivation", "derive", "model_equations", "page_of"]
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """The derived equations of one problem.  Notebooks show the Markdown.
+
+    Attributes
+    ----------
+    problem
+        Whose equations they are.
+    latex
+        A standalone document for pdflatex.
+    markdown
+        The same page with formulas for MathJax.
+    python
+        The generated source: the local problem, compiled with Numba, and the state-evolution maps.
+    free_entropy
+        Named terms, and the replica calculation step by step, as SymPy expressions.
+    saddle_point
+        The state-evolution equations as SymPy expressions.
+    """
+
+    problem: Problem
+    latex: str = field(repr=False)
+    markdown: str = field(repr=False)
+    python: str = field(repr=False)
+    free_entropy: FreeEntropy = field(repr=False)
+    saddle_point: SaddlePoint = field(repr=False)
+
+    def __repr__(self) -> str:
+        """One line; the page itself is `markdown`."""
+        problem = self.problem
+        sizes = f"L = {problem.tokens.length}, r = {problem.columns}, t = {problem.teacher_columns}"
+        return f"<Derivation of problem {problem.hash}: {problem.loss.kind} loss, {sizes}>"
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
+
+def derive(problem: Problem | None = None, *, concrete: bool = False, progress: bool = False) -> Derivation:
+    """Derive and print the equations of a problem.
+
+    Parameters
+    ----------
+    problem
+        Its scores, weight tying and sizes select the model; what its numbers are stands in a section of the page.
+        Left out, the paper's problem.
+    concrete
+        Print for the problem's own number of tokens and ranks: sums are written out, rank 1 is printed without
+        matrices, and the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source
+        always has the problem's sizes.
+    progress
+        Say on standard error what is being done, if it takes longer than a second.
+
+    Raises
+    ------
+    ProblemError
+        `problem` is no problem, or `concrete` neither true nor false.
+
+    Examples
+    --------
+    >>> print(derive().saddle_point.overlaps[1].right_hand_side)
+    MatrixSpectralMean(...)
+    """
+    problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
+    arguments.flag("concrete", concrete)
+    with progress_line(progress, "loading SymPy") as line:
+        from derivations.codegen.local_problem import module_source
+        from derivations.replica.chain import derive_free_entropy
+        from derivations.replica.saddle_point import derive_saddle_point
+
+        line.tell("deriving the saddle-point equations")
+        separable = problem.regularizer.kind != "ridge"
+        free_entropy = derive_free_entropy(separable=separable)
+        saddle_point = derive_saddle_point(free_entropy)
+        line.tell("printing the equations")
+        page = page_of(problem, concrete=concrete)
+        latex, markdown = page.latex(), page.markdown()
+        line.tell("generating the source")
+        source = module_source(ModelKey.of(problem).model(), separable=separable)
+    return Derivation(
+        problem=problem,
+        latex=latex,
+        markdown=markdown,
+        python=source,
+        free_entropy=free_entropy,
+        saddle_point=saddle_point,
+    )
+
+
+def page_of(problem: Problem, *, concrete: bool = False) -> Document:
+    """The page of a problem's equations; see `derive`."""
+    from derivations.printing.render import document
+
+    return document(
+        ModelKey.of(problem).model(),
+        concrete=concrete,
+        penalty=_penalty(problem),
+        clusters=problem.tokens.kind == "mixture",
+        setting=_setting(problem),
+    )
+
+
+def model_equations(problem: Problem) -> str:
+    """What a problem is, as Markdown: its model and its numbers, without the derivation.
+
+    Functions that the problem names are not looked up, so that a problem may come from anywhere.
+    """
+    from derivations.printing.render import model_page
+
+    mixture = problem.tokens.kind == "mixture"
+    return model_page(_named_model(problem), _setting(problem), penalty=_penalty(problem), clusters=mixture).markdown()
+
+
+def _named_model(problem: Problem) -> Any:
+    """The symbolic model, with names alone for scores that would have to be looked up."""
+    from derivations.models.attention import AttentionModel, Student, Teacher
+    from derivations.models.scores import named
+
+    student, teacher = problem.student, problem.teacher
+    if not problem.loss.has_attention:
+        return ModelKey.of(problem).model()
+    return AttentionModel(
+        problem.tokens.length,
+        Student(named(student.score), student.rank, student.tied, student.causal),
+        Teacher(named(teacher.score), teacher.rank, teacher.causal),
+        problem.loss.value_columns,
+    )
+
+
+def _setting(problem: Problem) -> Setting:
+    """The problem's numbers as plain values."""
+    from attnphase.spectrum.measure import Spectrum
+    from derivations.printing.setting import Setting
+
+    measure, tokens = Spectrum.of(problem), problem.tokens
+    clusters, probabilities = tokens.configurations
+    spectrum, law = tokens.spectrum, tokens.law
+    return Setting(
+        name=problem.hash,
+        sizes={"L": tokens.length, "r": problem.columns, "t": problem.teacher_columns},
+        parameters=_parameters(problem),
+        texts=_texts(problem),
+        sites=problem.sites,
+        weights=_plain(measure.weights),
+        gamma=_plain(measure.gamma.T),
+        mean=_plain(measure.mean),
+        covariance=_plain(measure.covariance[0]),  # the same on all atoms
+        teacher_means=_plain(measure.teacher_means),
+        configurations=_plain(clusters),
+        probabilities=_plain(probabilities),
+        spectrum=_given(spectrum) if isinstance(spectrum, SpectrumLaw) else {},
+        law=_given(law) if law is not None else {},
+    )
+
+
+def _parameters(problem: Problem) -> dict[str, Any]:
+    """Numbers by their symbols on the page; temperatures where they are not 1."""
+    from derivations.algebra import symbols as sym
+    from derivations.printing.render import EquationPrinter
+
+    parameters: dict[str, Any] = {}
+    show, regularizer = EquationPrinter().show, problem.regularizer
+    if problem.loss.has_attention:
+        parameters[show(sym.omega)] = problem.teacher.omega
+        temperatures = {
+            sym.student_temperature: problem.student.temperature,
+            sym.teacher_temperature: problem.teacher.temperature,
+        }
+        parameters |= {show(symbol): value for symbol, value in temperatures.items() if value != 1}
+    if regularizer.kind == "ridge":
+        parameters[show(sym.ridge)] = regularizer.strength
+    else:
+        if regularizer.kind not in ("expression", "prox"):
+            parameters["s"] = regularizer.strength
+        if regularizer.ridge:
+            parameters[show(sym.ridge)] = regularizer.ridge
+    if problem.loss.has_attention:
+        parameters["A"] = _plain(problem.mixing_matrix)
+    return parameters
+
+
+_OF_A_LOGIT = "was given, in terms of a logit z and of sums over its row, as"
+
+
+def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
+    """Formulas and names that the user gave, by their symbols on the page."""
+    from derivations.printing.render import score_names
+
+    texts: dict[str, tuple[str, str]] = {}
+    if problem.loss.has_attention:
+        names = score_names(_named_model(problem))
+        for name, score in zip(names, (problem.student.score, problem.teacher.score), strict=True):
+            if score not in SHIPPED_SCORES:
+                function = ":" in score or (score.isidentifier() and score != "z")
+                texts[name] = ("is the function" if function else _OF_A_LOGIT, score)
+    if problem.loss.expression is not None:
+        texts[r"\ell"] = ("was given, with fields numbered from 0, as", problem.loss.expression)
+    if problem.regularizer.expression is not None:
+        texts[r"\rho"] = ("was given as", problem.regularizer.expression)
+    if problem.regularizer.prox is not None:
+        texts[r"\rho"] = ("has the proximal operator", problem.regularizer.prox)
+    return texts
+
+
+def _given(law: Any) -> Mapping[str, Any]:
+    """The keys of a ready-made law that have a value."""
+    return {name: value for name, value in vars(law).items() if value is not None and not name.startswith("_")}
+
+
+def _plain(values: Any) -> Any:
+    """An array as nested tuples of Python numbers."""
+    return tuple(map(_plain, values)) if getattr(values, "ndim", 0) else values.item()
+
+
+def _penalty(problem: Problem) -> str | None:
+    """LaTeX of the regulariser of one row of the weights; None for the ridge."""
+    kind = problem.regularizer.kind
+    absolute, norm = r"s \lVert w \rVert_1", r"s \lVert w \rVert_2"
+    quadratic = r"\tfrac{\lambda}{2} \lVert w \rVert_2^2" if problem.regularizer.ridge else ""
+    if kind == "ridge":
+        return None
+    if kind == "prox":
+        own = r"\rho(w)"
+    elif kind == "expression":
+        from derivations.models.regularizers import ConvexPenalty
+        from derivations.printing.render import EquationPrinter
+
+        own = r"\sum_c \rho(w_c), \quad \rho(w) = " + EquationPrinter().show(
+            ConvexPenalty.of(str(problem.regularizer.expression)).expression
+        )
+        return f"{quadratic} + {own}" if quadratic else own
+    else:
+        own = norm if kind == "group-lasso" else absolute
+    return f"{own} + {quadratic}" if quadratic else own

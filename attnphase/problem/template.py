@@ -1,0 +1,247 @@
+"""A problem as a commented TOML, to begin with: every field, what it is, and its value or an example.
+
+What a field must be is said by the description at the field itself (`problem`), which its error messages use too; the
+notes below say what it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attnphase.problem.problem import Problem
+
+__all__ = ["changes_for", "template"]
+
+_COLUMN = 24  # where comments begin behind a short value
+_LONGEST = 105  # characters of a value and its comment on one line
+_LARGEST = 4  # tokens for which examples of tables are written out
+_CLUSTERS = [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]
+_PENALTY, _LOSS = "0.01*sqrt(w**2 + 0.1)", "sqrt(1 + (h0_0 - k0_0)**2)"
+_SCORE = 'softmax, linear, relu, sigmoid, softmax1, a formula in z, or "module:function"'
+
+# {} stands for what the field must be
+_NOTES = {
+    "tokens.kind": "{}",
+    "tokens.length": "L, {}",
+    "tokens.sigma": "of gaussian tokens: standard deviation, or a list with one for each token",
+    "tokens.spectrum": "other covariances, instead of sigma; or a ready-made law, or a CSV file",
+    "tokens.clusters": "a mixture's, instead of sigma; or a list for each token",
+    "tokens.law": "of the clusters: independent, markov, same or table",
+    "tokens.mean_positions": "a mixture's: products p_l . e_k of encodings and directions of the means",
+    "tokens.mean_teacher": "a mixture's: products e_k . Q*_s / sqrt(d) of these directions and the teacher",
+    "positions.kind": "{}; opposite: p_1 = -p_2, norm 1, for L = 2",
+    "positions.gram": 'with kind = "gram": the products p_l . p_k',
+    "positions.teacher": "products p_l . Q*_s / sqrt(d) of encodings and teacher",
+    "teacher.score": _SCORE,
+    "teacher.temperature": "logits are divided by it",
+    "teacher.causal": "true: a token attends to itself and those before it",
+    "teacher.rank": "t, {}",
+    "teacher.omega": "weight of the positional part, {}",
+    "teacher.mixing": "the positional part A, L by L",
+    "student.score": "as above",
+    "student.temperature": "as above",
+    "student.causal": "as above",
+    "student.rank": "r, columns of Q, and of K if untied; {}",
+    "student.tied": "false: W = (Q|K)",
+    "regularizer.kind": "{}",
+    "regularizer.strength": "lambda; of lasso and group-lasso the factor of |w| or of a row's norm",
+    "regularizer.ridge": 'not with kind = "ridge" or "lasso": adds (ridge/2) w^2',
+    "regularizer.expression": 'with kind = "expression": a convex function of one weight, instead of a strength',
+    "regularizer.prox": 'with kind = "prox": prox(v, step) of an even convex function, instead of a strength',
+    "loss.kind": "{}",
+    "loss.width": 'with kind = "values": columns of the value matrices, {}',
+    "loss.expression": 'with kind = "expression": a formula in the fields h0_0 (token 0, column 0), k0_0, ...',
+    "integration.rule": "{}; published: the paper's 144 nodes",
+    "integration.standard_error": "relative, asked for on q",
+    "integration.seed": "of the points",
+    "integration.nodes": "sobol: points in each of 16 replicates, a power of two; gauss-hermite: nodes per dimension",
+}
+
+
+def template(problem: Problem) -> str:
+    """A problem as TOML with a comment on every line.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its fields are written with their values.  What it does not have, or has only because of its number of tokens,
+        is written as a comment with an example.
+
+    Returns
+    -------
+    str
+        `Problem.from_toml` makes an equal problem of it.
+    """
+    lines: list[str] = []
+    section, plain = "", problem.to_dict()
+    for name, note in _NOTES.items():
+        home, key = name.split(".")
+        if home != section:
+            lines += [*([""] if lines else []), f"[{home}]"]
+            section = home
+        if not _applies(problem, name):
+            continue
+        part = getattr(problem, home)
+        value, begin = plain.get(home, {}).get(key, getattr(part, key)), ""
+        if value is None or _follows(problem, name):
+            value, begin = _example(problem, name), "# "
+        if value is None:
+            continue
+        note = note.format(type(part).__pydantic_fields__[key].description)
+        line = f"{begin}{key} = {_toml(value)}"
+        if len(line) + len(note) <= _LONGEST:
+            lines.append(f"{line:<{_COLUMN - 1}}  # {note}")
+        else:
+            lines += [f"# {key}: {note}", line]
+    return "\n".join(lines) + "\n"
+
+
+def changes_for(
+    *,
+    mixture: bool = False,
+    spectrum: str | None = None,
+    length: int | None = None,
+    rank: int | None = None,
+    untied: bool = False,
+    loss: str | None = None,
+    width: int | None = None,
+    regularizer: str | None = None,
+) -> dict[str, Any]:
+    """Fields of the paper's problem to change, for `Problem.with_fields`, so that it has what is asked for.
+
+    Parameters
+    ----------
+    mixture : bool
+        Whether tokens are in two clusters, which they often share.
+    spectrum : str, optional
+        A ready-made law by its kind, or "atoms".
+    length, rank : int, optional
+        L and r.
+    untied : bool
+    loss : str, optional
+        Its kind; those without attention have one token, unless `length` says otherwise.
+    width : int, optional
+        Columns of value matrices, which the loss then has.
+    regularizer : str, optional
+        Its kind, but for a proximal operator, which is a function of the user's own.
+    """
+    changes: dict[str, Any] = {}
+    if loss is not None:
+        changes["loss.kind"] = loss
+    if width is not None:
+        changes |= {"loss.kind": loss or "values", "loss.width": width}
+    if length is None:
+        length = 1 if loss in ("square", "logistic", "hinge", "expression") else 2
+    changes["tokens.length"] = length
+    if loss == "expression":
+        changes["loss.expression"] = _LOSS
+    if rank is not None:
+        changes["student.rank"] = rank
+    if untied:
+        changes["student.tied"] = False
+    if mixture:
+        changes["tokens.kind"] = "mixture"
+        changes["tokens.clusters"] = [{"mean": [1.5]}, {"mean": [-1.5]}] if spectrum else _CLUSTERS
+        changes["tokens.law"] = _law(length)
+    if spectrum is not None:
+        changes["tokens.spectrum"] = _spectrum(spectrum, length * (2 if mixture else 1))
+    # strengths at which the semantic branch exists at alpha = 1.5
+    penalties: Mapping[str | None, dict[str, Any]] = {
+        "lasso": {"strength": 0.006},
+        "elastic-net": {"strength": 0.002, "ridge": 0.01},
+        "group-lasso": {"strength": 0.002, "ridge": 0.01},
+        "expression": {"expression": _PENALTY},
+    }
+    if regularizer is not None:
+        changes["regularizer.kind"] = regularizer
+        changes |= {f"regularizer.{key}": value for key, value in penalties.get(regularizer, {}).items()}
+    return changes
+
+
+def _spectrum(kind: str, sites: int) -> Any:
+    if kind == "atoms":
+        variances = [round(0.2 + 0.1 * (i % _LARGEST), 1) for i in range(sites)]
+        return [{"weight": 0.5, "variances": variances}, {"weight": 0.5, "variances": variances[::-1]}]
+    return {
+        "isotropic": {"kind": "isotropic", "variance": 0.25},
+        "power-law": {"kind": "power-law", "variance": 0.25, "exponent": 1.2, "atoms": 32},
+        "two-level": {"kind": "two-level", "variances": [0.6, 0.15], "fraction": 0.25},
+    }[kind]
+
+
+def _applies(problem: Problem, name: str) -> bool:
+    """Whether a field means anything for the problem's loss and regulariser."""
+    attention = ("score", "temperature", "causal", "omega", "mixing")
+    if name.split(".")[0] in ("teacher", "student") and name.split(".")[1] in attention:
+        return problem.loss.has_attention
+    if name == "regularizer.strength":
+        return problem.regularizer.kind not in ("expression", "prox")
+    return True
+
+
+def _follows(problem: Problem, name: str) -> bool:
+    """Whether a field's value follows from the number of tokens, or would not be allowed but at its default."""
+    if name == "regularizer.ridge":
+        return problem.regularizer.kind in ("ridge", "lasso")
+    tables = ("teacher.mixing", "positions.kind", "positions.gram")
+    if name not in tables or problem.tokens.length <= 2:
+        return False
+    return problem.with_fields({name: None}) == problem
+
+
+def _example(problem: Problem, name: str) -> Any:
+    """What a problem could set a field to that it does not have; None for no example."""
+    length, columns = problem.tokens.length, problem.teacher_columns
+    directions = problem.tokens.mean_directions or 1
+    tables = length <= _LARGEST
+    if name == "tokens.spectrum":
+        return _spectrum("atoms", len(problem.sites)) if tables else _spectrum("two-level", length)
+    if name in ("positions.gram", "teacher.mixing"):
+        diagonal, others = (1.0, 0.0) if name == "positions.gram" else (0.6, 0.2)
+        return [[diagonal if k == l else others for k in range(length)] for l in range(length)] if tables else None
+    return {
+        "tokens.sigma": 0.5,
+        "tokens.clusters": _CLUSTERS,
+        "tokens.law": _law(length),
+        "tokens.mean_positions": _apart(problem, directions),
+        "tokens.mean_teacher": [[0.1] * directions] * columns,
+        "positions.kind": "none",
+        "positions.teacher": _apart(problem, columns),
+        "regularizer.ridge": 0.002,
+        "regularizer.expression": _PENALTY,
+        "regularizer.prox": "module:function",
+        "loss.width": 1,
+        "loss.expression": _LOSS,
+        "integration.nodes": 1024,
+    }[name]
+
+
+def _law(length: int) -> dict[str, Any]:
+    if length == 1:
+        return {"kind": "independent", "weights": [0.3, 0.7]}
+    return {"kind": "same", "probability": 0.8}
+
+
+def _apart(problem: Problem, columns: int) -> Any:
+    """Products of encodings that sum to zero, as the default ones do, with other vectors; None without encodings."""
+    if problem.positions.kind == "none" or problem.tokens.length > _LARGEST:
+        return None
+    return [[value] * columns for value in (0.1, -0.1, 0.0, 0.0)[: problem.tokens.length]]
+
+
+def _toml(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, str | bool):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(_pairs(value))}}}"
+    return repr(value)
+
+
+def _pairs(table: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        yield f"{key} = {_toml(value)}"

@@ -1,0 +1,1 @@
+"""What a running program owes its user: interruptions, progress, checkpoints."""

@@ -1,0 +1,1 @@
+"""One row of the weights beyond the ridge, equations (100)-(106)."""

@@ -1,0 +1,132 @@
+"""A user's regulariser: from a formula (imports SymPy) or from a proximal operator of a module of his own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from attnphase.errors import ProblemError
+from attnphase.problem.problem import Regularizer
+from attnphase.rows.row_problem import RowRegularizer, newton_prox
+from derivations.models.foreign import ForeignError, contained, imported
+
+__all__ = ["check_regularizer", "load_expression", "load_prox"]
+
+_EXPRESSION, _PROX = "regularizer.expression", "regularizer.prox"
+
+
+def check_regularizer(regularizer: Regularizer, columns: int) -> None:
+    """Refuse a formula that is not convex, or a function that is no proximal operator of an even convex function.
+
+    Raises
+    ------
+    ProblemError
+        Naming the field.
+    """
+    if regularizer.kind == "expression":
+        load_expression(str(regularizer.expression), float(regularizer.ridge or 0.0))
+    elif regularizer.kind == "prox":
+        load_prox(str(regularizer.prox), float(regularizer.ridge or 0.0))
+
+
+@lru_cache(maxsize=16)
+def load_expression(text: str, ridge: float) -> RowRegularizer:
+    """The regulariser of a formula of one weight, summed over the weights of a row.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``regularizer.expression``.
+    """
+    from derivations.models.regularizers import ConvexPenalty, RegularizerError
+
+    try:
+        penalty = ConvexPenalty.of(text)
+    except RegularizerError as error:
+        raise ProblemError(_EXPRESSION, f"{_EXPRESSION} cannot be used: {error}") from None
+    value, slope, curvature = penalty.numeric
+    kinks = penalty.kinks
+    return RowRegularizer("expression", ridge, value, newton_prox(slope, curvature, kinks), kinks, even=penalty.even)
+
+
+@lru_cache(maxsize=16)
+def load_prox(name: str, ridge: float) -> RowRegularizer:
+    """The regulariser of a proximal operator ``prox(v, step)``, imported as "module:function".
+
+    Its value is recovered from the operator's own envelope, since ``(v - prox(v, 1))`` is a subgradient at
+    ``prox(v, 1)``.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``regularizer.prox``.
+    """
+    prox = _guarded(name, _imported(name))
+    v, step = np.linspace(-6.3, 6.1, 125), 0.7
+    try:
+        moved = np.asarray(prox(v, step), dtype=float)
+        shaped = np.asarray(prox(v.reshape(5, 25), np.full((5, 25), step)), dtype=float)
+    except ProblemError:
+        raise
+    except (TypeError, ValueError):
+        raise ProblemError(_PROX, f'{_PROX} "{name}" fails on an array: it must return an array of numbers.') from None
+    if moved.shape != v.shape or shaped.shape != (5, 25):
+        raise ProblemError(_PROX, f'{_PROX} "{name}" must return an array of the shape of its first argument.')
+    slopes = np.diff(moved) / np.diff(v)
+    if not np.isfinite(moved).all() or slopes.min() < -1e-9 or slopes.max() > 1 + 1e-9:
+        raise ProblemError(
+            _PROX,
+            f'{_PROX} "{name}" is not the proximal operator of a convex function: its slope in v must lie between 0 '
+            f"and 1, but reaches {slopes.max() if slopes.max() > 1 + 1e-9 else slopes.min():.3g}.",
+        )
+    if np.abs(prox(-v, step) + moved).max() > 1e-9:
+        raise ProblemError(_PROX, f'{_PROX} "{name}" must be odd in v, as for a penalty that does not see signs.')
+    return RowRegularizer("prox", ridge, _value_of(prox), prox, exact=False)
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    try:
+        found = imported(name)
+    except ForeignError as error:
+        raise ProblemError(_PROX, f'{_PROX} "{name}" cannot be imported: {error}; write "module:function".') from None
+    if not callable(found):
+        module, _, attribute = name.partition(":")
+        raise ProblemError(_PROX, f'{_PROX} "{name}": module {module} has no function "{attribute}".')
+    return found
+
+
+def _guarded(name: str, prox: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the user's own whose failures are sentences."""
+
+    def guarded(v: Any, step: Any) -> Any:
+        try:
+            with contained():
+                return prox(v, step)
+        except ForeignError as error:
+            raise ProblemError(_PROX, f'{_PROX} "{name}" fails on an array: {error}.') from error
+
+    return guarded
+
+
+def _value_of(prox: Callable[..., Any]) -> Callable[[Any], Any]:
+    """``r(w) = int_0^w r'``, the slope at ``prox(v, 1)`` being ``v - prox(v, 1)``, up to its value at zero."""
+
+    def value(w: Any) -> Any:
+        size = np.abs(np.asarray(w, dtype=float))
+        largest = float(size.max(initial=0.0))
+        if largest == 0.0:
+            return np.zeros_like(size)
+        # v grows until the operator passes the largest weight
+        reach = 2 * largest
+        while float(np.asarray(prox(np.array([reach]), 1.0))[0]) < largest and reach < 1e12:
+            reach *= 2
+        v = np.concatenate([np.linspace(0, reach, 20001)])
+        at = np.asarray(prox(v, 1.0), dtype=float)
+        slope = v - at
+        integral = np.concatenate([[0.0], np.cumsum(np.diff(at) * (slope[1:] + slope[:-1]) / 2)])
+        return np.interp(size, at, integral)
+
+    return value

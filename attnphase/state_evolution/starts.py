@@ -1,0 +1,127 @@
+"""Where the branches start."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.errors import ProblemError
+from attnphase.fixed_points.settings import BRANCHES
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.overlaps import Overlaps
+
+__all__ = ["branches_of", "informed_signal", "initial_overlaps"]
+
+Array = NDArray[np.float64]
+
+_SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2  # size of the signal, or of the noise without one
+_NOISE = {"semantic": 0.3, "positional": 0.05}  # variance of the noise beside the signal
+
+
+def branches_of(problem: Problem) -> list[str]:
+    """The branches a problem has: no positional one without encodings or cluster means, mixed from rank 2 on."""
+    encoded = _directions(problem, Spectrum.of(problem))[0].size > 0
+    known = {"positional": encoded, "mixed": encoded and problem.student.rank > 1}
+    return [branch for branch in BRANCHES if known.get(branch, True)]
+
+
+def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
+    """Overlaps of the branch's informed start.
+
+    Semantic: ``W`` is a multiple of the teacher's weights plus noise. Positional: along the principal directions of the
+    encodings, plus noise. Mixed: the first column semantic, the second positional. Uninformed: noise. Untied weights
+    start with Q = K up to noise. The columns of a value matrix start along the teacher's, except uninformed.
+
+    Of a student of rank 2 with a teacher of rank 1, "both columns semantic" is the semantic start: a rotation of the
+    columns, which the loss does not see, brings the signal into one of them.
+
+    Raises
+    ------
+    ProblemError
+        Unknown branch, the positional one of a problem without encodings, or the mixed one of rank 1.
+    """
+    if branch not in BRANCHES:
+        raise ProblemError("branch", f'branch must be one of {", ".join(BRANCHES)}, not "{branch}".')
+    spectrum = Spectrum.of(problem)
+    count, rank, teacher = spectrum.gamma.shape[0], problem.student.rank, problem.teacher.rank
+    width = problem.columns - rank * (1 if problem.student.tied else 2)  # columns of a value matrix
+    copies = (problem.columns - width) // rank
+    # W = signal (tau, pi) + noise, row by row
+    signal = np.zeros((rank, count + problem.teacher_columns))
+    noise = np.full(rank, _UNINFORMED)
+    semantic = {"semantic": range(min(rank, teacher)), "mixed": range(1)}.get(branch, ())
+    for column in semantic:
+        signal[column, count + column] = _SEMANTIC
+    if branch == "semantic":
+        noise[:] = _NOISE["semantic"]
+    elif branch in ("positional", "mixed"):
+        sizes, directions = _directions(problem, spectrum)
+        if len(sizes) == 0:
+            raise ProblemError(
+                "positions.kind", f'the {branch} branch needs positional encodings: positions.kind is "none".'
+            )
+        if branch == "mixed" and rank < 2:
+            raise ProblemError("student.rank", "the mixed branch needs student.rank of at least 2.")
+        first = 1 if branch == "mixed" else 0
+        for column, (size, direction) in enumerate(zip(sizes[: rank - first], directions, strict=False), first):
+            signal[column, :count] = _POSITIONAL * direction / np.sqrt(size)
+        noise[:] = _NOISE["positional"]
+        noise[:first] = _NOISE["semantic"]
+    shared = np.zeros((rank, rank))
+    if branch == "uninformed" and copies > 1:
+        shared = 0.1 * np.eye(rank)
+    whole = np.zeros((problem.columns, count + problem.teacher_columns))
+    scatter = np.zeros((problem.columns, problem.columns))
+    for copy in range(copies):
+        rows = slice(copy * rank, (copy + 1) * rank)
+        whole[rows] = signal
+        scatter[rows, rows] = np.diag(noise)
+        for other in range(copies):
+            scatter[rows, other * rank : (other + 1) * rank] += shared
+    for column in range(width):
+        whole[copies * rank + column, count + teacher + column] = 0.0 if branch == "uninformed" else _SEMANTIC
+        scatter[copies * rank + column, copies * rank + column] = _NOISE["semantic"]
+    return _overlaps_of(problem, spectrum, whole, scatter)
+
+
+def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: Array) -> Overlaps:
+    """Overlaps of rows of weights that are ``signal (tau, pi)`` plus noise of covariance ``scatter``."""
+    count, weights, moments = spectrum.gamma.shape[0], spectrum.weights, spectrum.second_moments
+    weighted = np.einsum("a,la,aij->lij", weights, spectrum.gamma, moments)
+    variance = spectrum.site_variances[:, None, None]
+    q = signal @ weighted @ signal.T + variance * scatter
+    theta = signal @ weighted[:, :, count:]
+    m = np.einsum("ij,ajl,a->li", signal, moments[:, :, :count], weights)[:, :, None]
+    strength = max(problem.regularizer.strength or 0.0, problem.regularizer.ridge or 0.0) or 0.01
+    V = 0.5 * variance / strength * np.eye(problem.columns)
+    return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta))
+
+
+def _directions(problem: Problem, spectrum: Spectrum) -> tuple[Array, list[Array]]:
+    """Principal directions of the encodings: eigenvalues, and the directions as combinations of the sites' tau.
+
+    Of mixture tokens they are those of the tokens' means over their clusters; where these vanish, of the clusters'
+    means themselves.
+    """
+    count = spectrum.gamma.shape[0]
+    sites_gram = np.einsum("a,aij->ij", spectrum.weights, spectrum.second_moments)[:count, :count]
+    configurations, probabilities = problem.cluster_law
+    marginal = np.zeros((problem.tokens.length, count))
+    for sites, probability in zip(configurations, probabilities, strict=True):
+        marginal[np.arange(len(sites)), sites] += probability
+    for average in (marginal, np.eye(count)):
+        values, vectors = np.linalg.eigh(average @ sites_gram @ average.T)
+        values, vectors = values[::-1], vectors[:, ::-1]
+        known = int((values > 1e-9 * values[0]).sum()) if values[0] > 1e-12 else 0
+        if known:
+            axes = [vectors[:, i] * np.sign(vectors[np.abs(vectors[:, i]).argmax(), i]) for i in range(known)]
+            return values[:known], [axis @ average for axis in axes]
+    return np.empty(0), []
+
+
+def informed_signal(overlaps: Overlaps, branch: str) -> float:
+    """Size of the order parameter that tells an informed branch from the uninformed one: theta or m."""
+    if branch == "mixed":
+        return float(min(np.abs(overlaps.theta).max(), np.abs(overlaps.m).max()))
+    return float(np.abs({"semantic": overlaps.theta, "positional": overlaps.m}.get(branch, overlaps.q)).max())

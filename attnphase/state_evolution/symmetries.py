@@ -1,0 +1,166 @@
+"""Discrete symmetries: of a model's loss, found on random fields, and of a problem's tokens and clusters."""
+
+from __future__ import annotations
+
+import itertools
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.errors import SolverError
+from attnphase.kernels.compiler import Kernels
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+
+__all__ = ["is_sign_symmetric", "loss_symmetries", "problem_symmetries", "site_permutations"]
+
+Array = NDArray[np.float64]
+Element = tuple[Array, Array]
+
+_SAMPLES = 6  # random fields on which a candidate is tried
+_TOLERANCE = 1e-9
+_MOST_CANDIDATES = 4096
+
+
+@lru_cache(maxsize=32)
+def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
+    """Signed permutations (A, B) of student and teacher columns with ``loss(h A^T, k B^T) = loss(h, k)``.
+
+    They are found by trying all candidates on random fields and parameters, so that a user's own loss needs no
+    declaration. Beyond four columns only reflections are tried.
+
+    Returns
+    -------
+    tuple of ((r, r) array, (t, t) array)
+        The identity is the first.
+
+    Raises
+    ------
+    SolverError
+        The loss is no number on some of the fields.
+    """
+    generator = np.random.default_rng(20)
+    length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
+    h = generator.normal(0.1, 1.2, (_SAMPLES, length, columns))
+    k = generator.normal(-0.2, 0.9, (_SAMPLES, length, rank))
+    mixing = generator.uniform(0.2, 0.8, (length, length))
+    parameters = np.array([0.37, 1.3, 0.8])
+    variance = generator.uniform(0.3, 0.9, length)
+    candidates = list(itertools.product(_signed_permutations(columns), _signed_permutations(rank)))
+    fields = np.ascontiguousarray(np.concatenate([h @ A.T for A, _ in candidates]))
+    teacher = np.ascontiguousarray(np.concatenate([k @ B.T for _, B in candidates]))
+    losses = np.empty(len(fields))
+    kernels.losses_at(fields, teacher, mixing, parameters, variance, losses)
+    losses = losses.reshape(len(candidates), _SAMPLES)
+    if not np.isfinite(losses[0]).all():
+        raise SolverError(
+            "the loss is not a finite number at ordinary fields: write student.score, teacher.score or loss.expression"
+            " so that it is one everywhere."
+        )
+    same = np.abs(losses - losses[0]).max(axis=1) <= _TOLERANCE * np.abs(losses[0]).max()
+    return tuple(element for element, holds in zip(candidates, same, strict=True) if holds)
+
+
+def is_sign_symmetric(kernels: Kernels) -> bool:
+    """Whether the loss is unchanged by ``h -> -h`` and by ``k -> -k``, each by itself."""
+    minus_h, minus_k = -np.eye(kernels.columns), -np.eye(kernels.teacher_rank)
+    found = loss_symmetries(kernels)
+    wanted = ((minus_h, -minus_k), (-minus_h, minus_k))
+    return all(any(np.array_equal(A, a) and np.array_equal(B, b) for A, B in found) for a, b in wanted)
+
+
+def _signed_permutations(size: int) -> list[Array]:
+    """Reflections and exchanges of ``size`` columns, the identity first; beyond four the reflections alone."""
+    orders = itertools.permutations(range(size)) if size <= 4 else [tuple(range(size))]
+    signs = list(itertools.product((1.0, -1.0), repeat=size))
+    return [np.eye(size)[list(order)] * np.array(sign)[:, None] for order in orders for sign in signs]
+
+
+def site_permutations(problem: Problem, spectrum: Spectrum) -> tuple[tuple[int, ...], ...]:
+    """Permutations of the tokens, with their clusters, that leave the tokens' law and the mixing matrix unchanged.
+
+    Each is an order of the sites: site s takes the place of site ``order[s]``. Only the identity is tried beyond five
+    tokens or where there are too many candidates.
+    """
+    sites = problem.sites
+    identity = tuple(range(len(sites)))
+    if problem.tokens.length > 5:
+        return (identity,)
+    configurations, probabilities = problem.cluster_law
+    law = {tuple(c): p for c, p in zip(configurations.tolist(), probabilities, strict=True)}
+    mixing = problem.mixing_matrix
+    count = len(sites)
+    found = []
+    for tokens, order in itertools.islice(_site_orders(problem), _MOST_CANDIDATES):
+        p, o = list(tokens), list(order)
+        joint = [*o, *range(count, spectrum.mean.shape[1])]
+        moments = spectrum.covariance[:, joint][:, :, joint]
+        if (
+            np.allclose(mixing[np.ix_(p, p)], mixing, rtol=1e-12, atol=1e-14)
+            and np.allclose(spectrum.gamma[o], spectrum.gamma, rtol=1e-12)
+            and np.allclose(spectrum.mean[:, joint], spectrum.mean, rtol=1e-12, atol=1e-14)
+            and np.allclose(moments, spectrum.covariance, rtol=1e-12, atol=1e-14)
+            and np.allclose(spectrum.teacher_means[o], spectrum.teacher_means, rtol=1e-12, atol=1e-14)
+            and _same_law(law, tokens, order)
+        ):
+            found.append(order)
+    return tuple(found)
+
+
+def _site_orders(problem: Problem):  # noqa: ANN202
+    """(permutation of the tokens, order of the sites), every exchange of clusters within the tokens included."""
+    sites = problem.sites
+    of_token = [[s for s, (token, _) in enumerate(sites) if token == l] for l in range(problem.tokens.length)]
+    for tokens in itertools.permutations(range(problem.tokens.length)):
+        if any(len(of_token[a]) != len(of_token[b]) for a, b in enumerate(tokens)):
+            continue
+        for clusters in itertools.product(*(itertools.permutations(of_token[b]) for b in tokens)):
+            order = [0] * len(sites)
+            for here, images in zip(of_token, clusters, strict=True):
+                for site, image in zip(here, images, strict=True):
+                    order[site] = image
+            yield tokens, tuple(order)
+
+
+def _same_law(law: dict[tuple[int, ...], float], tokens: tuple[int, ...], order: tuple[int, ...]) -> bool:
+    for configuration, probability in law.items():
+        image = [0] * len(tokens)
+        for l, site in enumerate(configuration):
+            image[tokens[l]] = order[site]
+        if abs(law.get(tuple(image), 0.0) - probability) > 1e-12:
+            return False
+    return True
+
+
+def problem_symmetries(
+    problem: Problem, kernels: Kernels, spectrum: Spectrum, *, even: bool = True
+) -> tuple[tuple[tuple[int, ...], Array, Array], ...]:
+    """Elements (order of the sites, A, B) that leave the whole problem unchanged.
+
+    The loss must be unchanged by (A, B), the data's law by the order and by the teacher's B, and the regulariser by A.
+
+    Parameters
+    ----------
+    even : bool
+        Whether the regulariser is unchanged by the weights' signs.
+    """
+    count = spectrum.gamma.shape[0]
+    elements = []
+    allowed = [
+        (A, B) for A, B in loss_symmetries(kernels) if (even or A.min() >= 0) and _teacher_unchanged(spectrum, B, count)
+    ]
+    for order in site_permutations(problem, spectrum):
+        elements += [(order, A, B) for A, B in allowed]
+    return tuple(elements)
+
+
+def _teacher_unchanged(spectrum: Spectrum, B: Array, count: int) -> bool:
+    """Whether the measure and the teacher's mean fields are unchanged by ``pi -> B pi``."""
+    whole = np.eye(count + len(B))
+    whole[count:, count:] = B
+    return (
+        np.allclose(spectrum.mean @ whole.T, spectrum.mean, rtol=1e-12, atol=1e-14)
+        and np.allclose(whole @ spectrum.covariance @ whole.T, spectrum.covariance, rtol=1e-12, atol=1e-14)
+        and np.allclose(spectrum.teacher_means @ B.T, spectrum.teacher_means, rtol=1e-12, atol=1e-14)
+    )

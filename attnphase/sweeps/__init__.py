@@ -1,0 +1,1 @@
+"""Grids of lines on processes, resumable."""

@@ -1,0 +1,1 @@
+"""Symbols, matrix nodes, and differentiation."""

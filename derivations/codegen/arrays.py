@@ -1,0 +1,239 @@
+"""The derived saddle-point equations, free entropy and observables as NumPy source: functions of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import indent
+from typing import Any
+
+from sympy import Add, Indexed, Mul, Pow, Rational, Symbol
+from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
+
+from derivations.algebra import symbols as sym
+from derivations.algebra.nodes import (
+    FieldMean,
+    MatrixSqrt,
+    MoreauEnvelope,
+    RowMinimum,
+    RowPenalty,
+    SpectralMean,
+    TokenMatrix,
+    TokenSum,
+    WeightMean,
+    operands,
+)
+from derivations.codegen.layout import WIDTH, folded
+from derivations.replica.chain import FreeEntropy
+from derivations.replica.observables import OBSERVABLES, SEPARABLE_OBSERVABLES, FieldLoss
+from derivations.replica.saddle_point import SaddlePoint, abbreviated, definitions
+
+__all__ = ["state_evolution_functions", "state_evolution_source"]
+
+_SEPARABLE_NOTE = """\
+# The atoms are nodes of the effective noise z too: `w` (A, r, 1) holds the minimisers of the
+# rows' problems, `chi` (A, r, r) their derivatives in the source, `penalty` and `row_minimum`
+# (A,) the regulariser and the minimum.
+"""
+
+_STATE_EVOLUTION_HELPERS = """\
+# state evolution: the derived equations as functions of arrays
+#
+# Shapes: q, V, q_hat, V_hat (P, r, r); m, m_hat (P, r, 1); theta, theta_hat (P, r, t); rho
+# (P, t, t), for P tokens or, with mixtures, pairs of token and cluster; fields g, xi (P, ..., N,
+# r, 1) and k (P, ..., N, t, 1); envelope and losses (..., N, 1, 1); spectral atoms gamma, tau
+# (P, A, 1, 1) and pi (A, t, 1). `field_mean` averages over N; `site_mean(values, l)` too, over
+# the samples whose token is in the cluster, the others counting as zero; `spectral_mean` over A.
+
+
+def inverse(matrix):
+    return np.linalg.inv(matrix)
+
+
+def square_root(matrix):
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
+
+
+def trace(matrix):
+    return np.trace(matrix, axis1=-2, axis2=-1)
+"""
+
+
+class _ArrayPrinter:
+    """Matrix expressions to NumPy source; arrays carry batch axes in front of (rows, columns)."""
+
+    def __init__(self, tokens: Mapping[Any, str]) -> None:
+        self.tokens = tokens
+
+    def __call__(self, e: Any) -> str:
+        if isinstance(e, TokenMatrix):
+            return e.name if e.index is None else f"{e.name}[{self.tokens[e.index]}]"
+        if isinstance(e, TokenSum):
+            name = self.tokens[e.index]
+            return f"sum({self(e.body)} for {name} in range(len(q_hat)))"
+        if isinstance(e, SpectralMean):
+            # a scalar integrand is a trace with the atoms on its last axis
+            body = self(e.body) if e.body.is_Matrix else f"({self(e.body)})[..., None, None]"
+            return f"spectral_mean({body})" if e.body.is_Matrix else f"spectral_mean({body})[..., 0, 0]"
+        if isinstance(e, FieldMean):
+            body = self(e.body)
+            return (
+                f"site_mean({body}, {self.tokens[sym.ell]})" if e.body.is_Matrix else f"field_mean({body})[..., 0, 0]"
+            )
+        if isinstance(e, WeightMean):
+            return self._atom(e.body)  # the atoms include the nodes of z
+        if isinstance(e, RowMinimum):
+            return "row_minimum"
+        if isinstance(e, RowPenalty):
+            return "penalty"
+        if isinstance(e, MoreauEnvelope):
+            return "envelope"
+        if isinstance(e, FieldLoss):
+            return f"loss_at_{operands(e)[0].name}"
+        if isinstance(e, MatrixSqrt):
+            return f"square_root({self(e.args[0])})"
+        if isinstance(e, Inverse):
+            return f"inverse({self(e.arg)})"
+        if isinstance(e, Transpose):
+            return f"{self._atom(e.arg)}.mT"
+        if isinstance(e, Trace):
+            return f"trace({self(e.arg)})"
+        if isinstance(e, Identity):
+            return "np.eye(q_hat.shape[-1])"
+        if isinstance(e, (MatAdd, Add)):
+            return " + ".join(self(a) for a in e.args).replace("+ -", "- ")
+        if isinstance(e, MatMul):
+            scalars = Mul(*(a for a in e.args if not a.is_Matrix))
+            matrices = [self._atom(a) for a in e.args if a.is_Matrix]
+            product = " @ ".join(matrices)
+            if scalars == 1:
+                return product
+            product = product if len(matrices) == 1 else f"({product})"
+            if scalars == -1:
+                return f"-{product}"
+            factor = self._atom(scalars) if isinstance(scalars, Add) else self(scalars)
+            return f"{factor} * {product}"
+        if isinstance(e, Mul):
+            number, rest = e.as_coeff_Mul()
+            if number == -1:
+                return f"-{self(rest)}"
+            factors: list[Any] = [*([number] if number != 1 else []), *Mul.make_args(rest)]
+            text = self._atom(factors[0]) if number >= 0 else self(factors[0])
+            for factor in factors[1:]:
+                below = isinstance(factor, Pow) and factor.exp == -1
+                text += f" / {self._atom(factor.base)}" if below else f" * {self._atom(factor)}"
+            return text
+        if isinstance(e, Indexed):
+            return f"{e.base}[{self.tokens[e.indices[0]]}]"
+        if isinstance(e, Rational):
+            # halves and quarters are exact as decimals
+            return repr(float(e)) if e.q in (2, 4) else f"({e.p} / {e.q})" if e.q != 1 else f"{e.p}"
+        if e == sym.L:
+            return "length"
+        if isinstance(e, Symbol):
+            return {"lambda": "ridge"}.get(e.name, e.name)
+        raise TypeError(f"no NumPy print for the node {type(e).__name__}")
+
+    def _atom(self, e: Any) -> str:
+        text = self(e)
+        return f"({text})" if isinstance(e, (MatAdd, Add, MatMul, Mul)) or text.startswith("-") else text
+
+
+def _maps(equations: Sequence[Any], printer: _ArrayPrinter) -> str:
+    lines = []
+    for equation in equations:
+        name = equation.unknown.name
+        body = printer(abbreviated(equation.right_hand_side))
+        lines += folded(f"{name} = np.stack([{body} for l in range(len(q_hat))])", WIDTH)
+    return "\n".join(lines)
+
+
+def _entries(values: Mapping[str, str]) -> str:
+    """Lines of a dict."""
+    lines = []
+    for name, value in values.items():
+        parts = folded(f'"{name}": {value}', WIDTH - 5)
+        lines.append("\n".join(parts) + ",")
+    return "\n".join(lines)
+
+
+def state_evolution_source(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
+    """Source of a NumPy module with the derived equations as functions.
+
+    ``overlaps_from_conjugates`` (7), ``conjugates_from_overlaps`` (8), ``free_entropy_terms`` (104), (108) and
+    ``observables``.
+    """
+    return "\n\n".join(
+        (
+            '"""State-evolution maps. Generated by derivations.codegen.local_problem: do not edit."""',
+            "import numpy as np\n",
+            state_evolution_functions(saddle_point, free_entropy),
+        )
+    )
+
+
+def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
+    """The functions of `state_evolution_source` without the module around them."""
+    printer = _ArrayPrinter({sym.ell: "l", sym.kappa: "j"})
+    separable = free_entropy.separable
+    abbreviations = (
+        ""
+        if separable
+        else "\n".join(
+            line for name, value in definitions().items() for line in folded(f"{name.name} = {printer(value)}", WIDTH)
+        )
+    )
+    numbers = {e.unknown.name: e.number for e in saddle_point}
+    conjugates = _maps(saddle_point.conjugates, printer).replace("len(q_hat)", "len(q)")
+    terms = _entries({name: printer(abbreviated(term)) for name, term in free_entropy})
+    table = SEPARABLE_OBSERVABLES if separable else OBSERVABLES
+    observables = _entries({o.name: printer(abbreviated(o.expression)) for o in table})
+    atoms = ("gamma", "tau", "pi", "w", "chi") if separable else ("ridge", "gamma", "tau", "pi")
+    prior = ("penalty", "row_minimum") if separable else ()
+    hats = ("q_hat", "V_hat", "m_hat", "theta_hat")
+    overlaps = ("q", "V", "m", "theta")
+    fields = ("spectral_mean", "field_mean", "envelope")
+    losses = ("loss_at_prox", "loss_at_omega", "length")
+
+    def function(name: str, arguments: tuple[str, ...], *body: str) -> str:
+        head = f"def {name}({', '.join(arguments)}):"
+        if len(head) > WIDTH:
+            head = f"def {name}(\n" + "".join(f"    {a},\n" for a in arguments) + "):"
+        return "\n".join((head, *(indent(part, " " * 4) for part in body if part)))
+
+    def table_of(entries: str) -> str:
+        return f"return {{\n{indent(entries, ' ' * 4)}\n}}"
+
+    functions = (
+        function(
+            "overlaps_from_conjugates",
+            (*atoms, "spectral_mean", *hats),
+            f"# equation {numbers['q']}",
+            abbreviations,
+            _maps(saddle_point.overlaps, printer),
+            "return q, V, m, theta",
+        ),
+        function(
+            "conjugates_from_overlaps",
+            ("alpha", "rho", "site_mean", "g", "xi", "k", *overlaps),
+            f"# equation {numbers['q_hat']}",
+            conjugates,
+            "return q_hat, V_hat, m_hat, theta_hat",
+        ),
+        function(
+            "free_entropy_terms",
+            ("alpha", *atoms, *prior, *fields, *overlaps, *hats),
+            abbreviations,
+            table_of(terms),
+        ),
+        function(
+            "observables",
+            ("alpha", *atoms, *prior, *fields, *losses, "q", "V", *hats),
+            abbreviations,
+            table_of(observables),
+        ),
+    )
+    notes = _STATE_EVOLUTION_HELPERS
+    if separable:
+        notes = notes.replace("\n\n\ndef inverse", f"\n{_SEPARABLE_NOTE}\n\ndef inverse", 1)
+    return "\n\n\n".join((notes.rstrip("\n"), *functions)) + "\n"

@@ -1,0 +1,1 @@
+"""Models: scores, losses, regularisers, and the formulas that users write."""

@@ -1,0 +1,147 @@
+"""A user's regulariser, given as a formula of one weight: kinks, convexity, and source of its derivatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+from sympy import Expr, Symbol, lambdify, solveset
+from sympy.sets import FiniteSet, Reals
+
+from derivations.models.bounds import singular_point
+from derivations.models.formulas import FormulaError, parse_formula, shortened
+from derivations.models.functions import KINKED, NUMPY_FUNCTIONS, Sign, Step
+
+__all__ = ["ConvexPenalty", "RegularizerError"]
+
+_W = Symbol("w", real=True)
+# where convexity is looked at: many scales on both sides
+_SAMPLES = np.concatenate([-np.logspace(4, -6, 400), np.logspace(-6, 4, 400), np.linspace(-5.03, 5.01, 401)])
+_ORDERED = np.sort(_SAMPLES)
+
+
+class RegularizerError(ValueError):
+    """A formula that is no convex regulariser; the sentence says why."""
+
+
+@dataclass(frozen=True)
+class ConvexPenalty:
+    """A convex function of one weight.
+
+    Attributes
+    ----------
+    expression : Expr
+        Of the symbol ``w``.
+    """
+
+    expression: Expr
+
+    @classmethod
+    def of(cls, text: str) -> ConvexPenalty:
+        """Read and check a formula.
+
+        Raises
+        ------
+        RegularizerError
+            It cannot be read, is not finite, has an undefined derivative, or is not convex; says where.
+        """
+        try:
+            expression: Any = parse_formula(text, {"w": _W})
+        except FormulaError as error:
+            raise RegularizerError(f"{shortened(text)!r} cannot be used: {error}") from None
+        penalty = cls(expression)
+        penalty._check(shortened(text))
+        return penalty
+
+    @property
+    def kinks(self) -> tuple[tuple[float, float, float], ...]:
+        """Where the slope jumps: (weight, slope on the left, slope on the right)."""
+        places: set[float] = set()
+        for node in self.expression.atoms(*KINKED):
+            places |= _roots(node.args[0])
+        slope = self.numeric[1]
+        found = []
+        for place in sorted(places):
+            step = 1e-9 * max(1.0, abs(place))
+            near, far = (slope(place + size * step * np.array([-1.0, 1.0])) for size in (1, 2))
+            left, right = (float(side) for side in 2 * near - far)
+            # a slope that is continuous but steep changes less between nearer points
+            nearest = slope(place + step / 16 * np.array([-1.0, 1.0]))
+            jumps = nearest[1] - nearest[0] > (near[1] - near[0]) / 2
+            if jumps and right - left > 1e-6 * (abs(left) + abs(right)):
+                found.append((place, left, right))
+        return tuple(found)
+
+    @cached_property
+    def numeric(self) -> tuple[Any, Any, Any]:
+        """The penalty, its slope and its curvature as NumPy functions of an array, almost everywhere."""
+        functions = []
+        expression: Any = self.expression
+        for _ in range(3):
+            functions.append(_vectorised(lambdify(_W, expression, [NUMPY_FUNCTIONS, "numpy"])))
+            expression = expression.diff(_W)
+        return tuple(functions)
+
+    @property
+    def even(self) -> bool:
+        """Whether the sign of the weight does not matter."""
+        value = self.numeric[0]
+        with np.errstate(all="ignore"):
+            return bool(np.allclose(value(_SAMPLES), value(-_SAMPLES), rtol=1e-10, atol=1e-12))
+
+    def _check(self, text: str) -> None:
+        if not self.expression.has(_W):
+            raise RegularizerError(f"{text!r} does not depend on w.")
+        if self.expression.has(Step, Sign):
+            raise RegularizerError(f"{text!r} jumps, and a convex function does not.")
+        try:
+            value, slope, curvature = (f(_SAMPLES) for f in self.numeric)
+        except (OverflowError, TypeError):  # whole numbers that no array holds
+            raise RegularizerError(f"{text!r} holds too large numbers.") from None
+        for name, numbers in (("it", value), ("its slope", slope), ("its second derivative", curvature)):
+            bad = ~np.isfinite(numbers) & (np.abs(_SAMPLES) < 100)
+            if bad.any():
+                raise RegularizerError(f"{name} is not finite at w = {_SAMPLES[bad][0]:.3g}.")
+        pole = singular_point([self.expression], [_W])
+        if pole is not None:
+            raise RegularizerError(f"it is not finite at w = {pole[_W]:.3g}.")
+        order = np.argsort(_SAMPLES)
+        w, slope = _SAMPLES[order], slope[order]
+        finite = np.isfinite(slope)
+        w, slope = w[finite], slope[finite]
+        drop = np.diff(slope)
+        size = np.maximum(np.abs(slope[1:]), np.abs(slope[:-1])) + 1e-12
+        concave = drop < -1e-9 * size
+        if concave.any():
+            where = w[:-1][concave]
+            place = float(where[np.abs(where).argmin()])
+            raise RegularizerError(f"it is not convex: its slope falls at w = {place:.3g}.")
+
+
+def _roots(argument: Any) -> set[float]:
+    """Where a function of w changes sign or touches zero."""
+    if not argument.has(*KINKED):
+        roots: Any = solveset(argument, _W, Reals)
+        if isinstance(roots, FiniteSet):
+            places: Any = list(roots)
+            return {float(root) for root in places}
+    function = _vectorised(lambdify(_W, argument, [NUMPY_FUNCTIONS, "numpy"]))
+    with np.errstate(all="ignore"):
+        values = function(_ORDERED)
+    found = set(_ORDERED[values == 0].tolist())
+    for i in np.flatnonzero(values[1:] * values[:-1] < 0):
+        root: Any = brentq(lambda w: float(function(w)), _ORDERED[i], _ORDERED[i + 1], xtol=1e-15)
+        rounded = round(root, 12)
+        found.add(rounded if float(function(rounded)) == 0 else root)
+    return found
+
+
+def _vectorised(function: Any) -> Any:
+    def evaluate(w: Any) -> Any:
+        with np.errstate(all="ignore"):  # far out a formula may overflow, which its users look for
+            return np.broadcast_to(np.asarray(function(w), dtype=float), np.shape(w))
+
+    return evaluate

@@ -1,0 +1,1 @@
+"""The replica calculation: free entropy, saddle point, observables."""
