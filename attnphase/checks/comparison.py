@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
 from attnphase import arguments
+from attnphase.arrays import Array
 from attnphase.data.dataset import NOT_COMPUTED, RunStatus, by_cluster, problem_of, validate_dataset
 from attnphase.data.text import Table, format_value, wrapped
 from attnphase.errors import CompareError
@@ -29,8 +29,6 @@ from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.symmetries import problem_symmetries
 
 __all__ = ["Comparison", "Limit", "Measured", "Quantity", "compare"]
-
-Array = NDArray[np.float64]
 
 _SCALARS = ("training_loss", "test_error", "test_error_sampled", "linear_test_error", "weight_norm", "density")
 _OVERLAPS = ("q", "V", "m", "theta")

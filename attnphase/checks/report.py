@@ -15,10 +15,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from attnphase import arguments
+from attnphase.arrays import Array
 from attnphase.data.text import pairs_text, wrapped
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
@@ -39,8 +39,6 @@ from attnphase.state_evolution.proximal import ProximalProblem, Starts
 from attnphase.state_evolution.symmetries import loss_symmetries, problem_symmetries
 
 __all__ = ["Check", "Report", "check"]
-
-Array = NDArray[np.float64]
 
 _SIGMAS = 5.0  # standard errors within which sampled quantities must agree
 _FALSE_ALARM = 1e-5  # probability with which a sampled check fails though all is right

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.errors import ExperimentError
 from attnphase.kernels.torch_loss import LocalLoss
 from attnphase.problem.problem import Problem
@@ -22,8 +23,6 @@ from attnphase.spectrum.measure import gaussian_gram
 from attnphase.state_evolution.channel import matrix_root
 
 __all__ = ["Geometry", "Instance", "Samples", "Stream", "draw_geometry", "draw_instance", "draw_samples", "generator"]
-
-Array = NDArray[np.float64]
 
 _BLOCK = 1 << 22  # numbers drawn at once
 

@@ -10,14 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.experiments.data import Geometry, Instance, Stream, draw_samples
 from attnphase.experiments.risk import Risk
 from attnphase.integration.rules import sobol
 from attnphase.state_evolution.channel import matrix_root
 
 __all__ = ["Overlaps", "density", "exact_test_errors", "linear_errors", "overlaps_of", "sampled_test_errors"]
-
-Array = NDArray[np.float64]
 
 _POINTS, _REPLICATES = 2048, 8  # Sobol nodes of the mean over the fields
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase import arguments
+from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
 from attnphase.fixed_points.settings import BRANCHES, sample_complexities
@@ -20,8 +21,6 @@ from attnphase.problem.problem import Problem
 from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["GIVEN", "Grid", "Plan", "given_weights"]
-
-Array = NDArray[np.float64]
 
 _MOST_RUNS = 10**6  # in all; what is beyond is a slip of the keyboard
 

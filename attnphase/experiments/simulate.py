@@ -14,6 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.data.dataset import (
     EXPERIMENT_VARIABLES,
     TRAJECTORY_VARIABLES,
@@ -39,8 +40,6 @@ from attnphase.processes.interruption import interruptions_deferred
 from attnphase.processes.progress import progress_line
 
 __all__ = ["simulate"]
-
-Array = NDArray[np.float64]
 
 _LARGEST_GROUP = 64  # runs that are trained as one tensor program
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}

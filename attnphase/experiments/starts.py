@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Geometry, Instance, Stream, generator
 from attnphase.experiments.plan import given_weights
@@ -17,8 +17,6 @@ from attnphase.problem.problem import Problem
 from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["UNINFORMED_SCALE", "initial_weights"]
-
-Array = NDArray[np.float64]
 
 UNINFORMED_SCALE = 0.1
 """Standard deviation of the entries of an uninformed start, the paper's."""

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.data.dataset import RunStatus
 from attnphase.experiments.data import Instance
 from attnphase.experiments.measure import overlaps_of
@@ -22,8 +23,6 @@ from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 
 __all__ = ["Trained", "record_stride", "train"]
-
-Array = NDArray[np.float64]
 
 _SETTLED = 0.01  # relative change of the overlaps between two looks at which GAMP's count as settled
 _LOOK = 20  # steps between two looks at them

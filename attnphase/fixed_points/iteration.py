@@ -13,7 +13,8 @@ from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+
+from attnphase.arrays import Array
 
 __all__ = [
     "METHODS",
@@ -27,7 +28,6 @@ __all__ = [
     "iterate",
 ]
 
-Array = NDArray[np.float64]
 Map = Callable[[Array], Array | None]
 """The image of a point, or None if the point or its image lies outside the domain."""
 

@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase import arguments
+from attnphase.arrays import Array
 from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_points.iteration import METHODS, Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.fixed_points.settings import BRANCHES, SolverSettings, sample_complexity
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["BranchPoint", "Restart", "check_start", "probe", "solve", "solve_point"]
-
-Array = NDArray[np.float64]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good

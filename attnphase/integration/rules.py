@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
+
+from attnphase.arrays import Array
 
 __all__ = ["SIGNS", "Rule", "gauss_hermite", "published_rule", "sobol"]
 
@@ -45,8 +46,8 @@ class Rule:
     """
 
     name: str
-    nodes: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    nodes: Array
+    weights: Array
     symmetric: bool
     student_dimensions: int
     order: int
@@ -121,8 +122,8 @@ def published_rule(symmetric: bool = True) -> Rule:
 
 def _deterministic(
     name: str,
-    nodes: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    nodes: Array,
+    weights: Array,
     symmetric: bool,
     student_dimensions: int,
     order: int,
@@ -140,7 +141,7 @@ def _deterministic(
     return Rule(name, nodes[None], weights / weights.sum(), symmetric, student_dimensions, order, False)
 
 
-def _leading_sign(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+def _leading_sign(vectors: Array) -> Array:
     """Sign of the first coordinate that is not zero; 0 for the zero vector."""
     clean = np.where(np.abs(vectors) < 1e-9, 0.0, vectors)
     first = (clean != 0).argmax(axis=1)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.errors import ExperimentError
 from attnphase.experiments.data import Samples
 from attnphase.kernels.compiler import torch_module
@@ -27,8 +28,6 @@ from attnphase.problem.problem import Problem
 from attnphase.state_evolution.proximal import RUNAWAY, Starts
 
 __all__ = ["Solution", "minimise", "minimise_samples", "node_minimiser"]
-
-Array = NDArray[np.float64]
 
 # As in `newton.py`.
 _NEWTON_STEPS = 200

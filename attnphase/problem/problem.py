@@ -34,6 +34,8 @@ from pydantic.dataclasses import dataclass
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from attnphase.arrays import Array
+
 from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.files.reading import LARGEST_TEXT, read_input
@@ -340,7 +342,7 @@ class SpectrumLaw:
             object.__setattr__(self, "atoms", 32)
         return self
 
-    def expand(self, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def expand(self, count: int) -> tuple[Array, Array]:
         """Return the spectrum as atoms.
 
         Parameters
@@ -498,7 +500,7 @@ class Law:
             )
         return self
 
-    def configurations(self, counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def configurations(self, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
         """Return all choices of a cluster for every token that have a probability above 0.
 
         Parameters
@@ -528,7 +530,7 @@ class Law:
             clusters, probabilities = self._of_equal_counts(counts)
         return clusters, probabilities / probabilities.sum()
 
-    def _each_weights(self, counts: Sequence[int]) -> list[NDArray[np.float64]]:
+    def _each_weights(self, counts: Sequence[int]) -> list[Array]:
         """Weights of every token's clusters, uniform where none are given."""
         if self.weights is None:
             return [np.full(count, 1 / count) for count in counts]
@@ -543,7 +545,7 @@ class Law:
         each: Any = self.weights
         return [_distribution(f"weights[{l}]", row, counts[l]) for l, row in enumerate(each)]
 
-    def _of_equal_counts(self, counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _of_equal_counts(self, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
         count, length = counts[0], len(counts)
         if any(other != count for other in counts):
             raise ProblemError(
@@ -574,7 +576,7 @@ class Law:
         )
         return clusters[probabilities > 0], probabilities[probabilities > 0]
 
-    def _of_table(self, counts: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _of_table(self, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
         assert self.table is not None, "checked when the law was made"
         _check_law_table(self.table, counts)
         table = np.array(self.table, dtype=float)
@@ -599,7 +601,7 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, list | tuple) and len(value) > 0 and isinstance(value[0], list | tuple)
 
 
-def _distribution(place: str, row: Sequence[Any], count: int) -> NDArray[np.float64]:
+def _distribution(place: str, row: Sequence[Any], count: int) -> Array:
     """Check that a list of `count` probabilities sums to 1."""
     name = f"tokens.law.{place}"
     if len(row) != count:
@@ -640,7 +642,7 @@ def _check_configurations(count: int) -> None:
         )
 
 
-def _chain(steps: Sequence[NDArray[np.float64]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def _chain(steps: Sequence[Array]) -> tuple[NDArray[np.int64], Array]:
     """Expand a Markov chain; each step has a row for every cluster of the token before, or one row for all."""
     clusters, probabilities = np.zeros((1, 0), dtype=np.int64), np.ones(1)
     for step in steps:
@@ -768,13 +770,13 @@ class Tokens:
         return max(len(cluster.mean) for row in self.cluster_lists for cluster in row)
 
     @property
-    def configurations(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def configurations(self) -> tuple[NDArray[np.int64], Array]:
         """All choices of a cluster for every token, (C, L), and their probabilities above 0, (C,)."""
         if self.law is None:
             return np.zeros((1, self.length), dtype=np.int64), np.ones(1)
         return self.law.configurations([len(row) for row in self.cluster_lists])
 
-    def spectrum_atoms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def spectrum_atoms(self) -> tuple[Array, Array]:
         """Return weights (A,) and variances (A, P) of the spectral measure's atoms."""
         sites = [cluster for row in self.cluster_lists for cluster in row]
         if self.spectrum is None:
@@ -783,7 +785,7 @@ class Tokens:
             return self.spectrum.expand(len(sites))
         return np.array([a.weight for a in self.spectrum]), np.array([a.variances for a in self.spectrum])
 
-    def points(self, key: _Key) -> NDArray[np.float64] | None:
+    def points(self, key: _Key) -> Array | None:
         """Return the values that the atoms give under an optional key, shape (A, count), or None."""
         arguments.word("key", key, get_args(_Key))
         if self.spectrum is None or isinstance(self.spectrum, SpectrumLaw) or getattr(self.spectrum[0], key) is None:
@@ -1699,7 +1701,7 @@ class Problem:
         return tuple((token, cluster) for token, row in enumerate(lists) for cluster in range(len(row)))
 
     @property
-    def cluster_law(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def cluster_law(self) -> tuple[NDArray[np.int64], Array]:
         """The joint law of the clusters.
 
         Returns
@@ -1715,7 +1717,7 @@ class Problem:
         return clusters + first, probabilities
 
     @property
-    def positions_gram(self) -> NDArray[np.float64]:
+    def positions_gram(self) -> Array:
         """Products p_l · p_k of the encodings, shape (L, L)."""
         points = self.tokens.points("positions")
         if points is not None:
@@ -1729,7 +1731,7 @@ class Problem:
         return np.zeros((self.tokens.length, self.tokens.length))
 
     @property
-    def site_means(self) -> NDArray[np.float64]:
+    def site_means(self) -> Array:
         """Coordinates of each site's mean μ in the orthonormal directions e_k, shape (P, K).
 
         Where the atoms of ``tokens.spectrum`` have the means, there are no directions: K = 0.
@@ -1739,7 +1741,7 @@ class Problem:
         return np.array(rows).reshape(len(rows), directions)
 
     @property
-    def joint_gram(self) -> NDArray[np.float64]:
+    def joint_gram(self) -> Array:
         """Products of the vectors (e_1..e_K, p_1..p_L, Q⋆_1/√d..Q⋆_t/√d), a square of side K + L + t."""
         directions, length, columns = self.tokens.mean_directions, self.tokens.length, self.teacher_columns
         weights, _ = self.spectrum_atoms()
@@ -1759,7 +1761,7 @@ class Problem:
         )
 
     @property
-    def mixing_matrix(self) -> NDArray[np.float64]:
+    def mixing_matrix(self) -> Array:
         """Positional part A of the teacher, shape (L, L)."""
         return np.array(self._mixing)
 
@@ -1769,18 +1771,18 @@ class Problem:
         return self.teacher.mixing
 
     @property
-    def site_variances(self) -> NDArray[np.float64]:
+    def site_variances(self) -> Array:
         """Mean variance ρ^Σ_s = tr Σ_s / d of an entry at each site, shape (P,)."""
         weights, variances = self.spectrum_atoms()
         return weights @ variances
 
     @property
-    def token_variances(self) -> NDArray[np.float64]:
+    def token_variances(self) -> Array:
         """Mean variance of each token's entries, shape (L,); for a mixture the mean over its clusters."""
         configurations, probabilities = self.cluster_law
         return probabilities @ self.site_variances[configurations]
 
-    def spectrum_atoms(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def spectrum_atoms(self) -> tuple[Array, Array]:
         """Return the joint spectral measure of the covariances, as atoms.
 
         Returns
@@ -2152,11 +2154,11 @@ def _listed(items: Sequence[Any]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _table_or_zeros(table: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+def _table_or_zeros(table: Any, shape: tuple[int, int]) -> Array:
     return np.zeros(shape) if table is None else np.array(table, dtype=float).reshape(shape)
 
 
-def _gram_fault(gram: NDArray[np.float64]) -> str | None:
+def _gram_fault(gram: Array) -> str | None:
     """Say why a symmetric matrix cannot be a Gram matrix, if it cannot."""
     norms = np.sqrt(np.diag(gram))
     if np.any(gram[norms == 0]):

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, qmc
 
+from attnphase.arrays import Array
 from attnphase.problem.problem import Problem, Regularizer
 
 __all__ = ["RowRegularizer", "gaussian_nodes", "problem_rows", "row_regularizer"]
-
-Array = NDArray[np.float64]
 
 _SWEEPS = 500  # of coordinate descent, or steps of the proximal gradient
 _CONVERGED = 1e-13

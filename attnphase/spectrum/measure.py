@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase import arguments
+from attnphase.arrays import Array
 from attnphase.errors import ProblemError, SpectrumError
 from attnphase.files.reading import LARGEST_TEXT, open_input
 from attnphase.files.writing import write_file
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from os import PathLike
 
 __all__ = ["Spectrum", "gaussian_gram", "read_csv"]
-
-Array = NDArray[np.float64]
 
 _COMMUTE = 1e-8  # norm of a commutator, relative to that of the product, that rounding may leave
 _NO_PRODUCT = 1e-14  # the same relative to the factors' norms, where the product is rounding too

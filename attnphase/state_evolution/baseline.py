@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attnphase.arrays import Array
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
 from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
@@ -40,7 +40,7 @@ def linear_test_error(problem: Problem) -> tuple[float, float]:
     return float(replicates.mean()), float(replicates.std(ddof=1) / np.sqrt(len(replicates)))
 
 
-def _error(problem: Problem, rule: Rule) -> NDArray[np.float64]:
+def _error(problem: Problem, rule: Rule) -> Array:
     """Baseline error per replicate, (S,)."""
     kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     length, rank = kernels.length, kernels.teacher_rank

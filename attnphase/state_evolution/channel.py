@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
+from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
@@ -20,8 +21,6 @@ from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, ProximalProblem, Starts
 
 __all__ = ["Channel", "ChannelPass"]
-
-Array = NDArray[np.float64]
 
 # Directions of W with no overlap (the trivial point; Q - K of an untied student) have q = 0, where Stein's form of
 # V_hat is 0/0. A variance of this share of rho is added in the channel: V_hat becomes a finite difference of E[g].

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import finite_difference_jacobian
 from attnphase.integration.rules import Rule
 from attnphase.state_evolution.channel import Channel, ChannelPass
@@ -20,8 +21,6 @@ from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.proximal import Minima, Starts
 
 __all__ = ["NEAR_DEGENERATE", "Response", "StateEvolution", "flatten", "response_at", "restore", "standard_errors"]
-
-Array = NDArray[np.float64]
 
 LOWER = 1e-9  # relative difference of energies by which one minimum counts as lower than another
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase.arrays import Array
+
 __all__ = ["Conjugates", "Overlaps", "Sector"]
 
-Array = NDArray[np.float64]
 _Element = tuple[list[int], NDArray[Any], NDArray[Any]]
 
 

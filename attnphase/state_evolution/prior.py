@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels, Maps
 from attnphase.problem.problem import Problem
 from attnphase.rows.row_problem import RowRegularizer, gaussian_nodes, problem_rows
@@ -16,8 +17,6 @@ from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 
 __all__ = ["Prior"]
-
-Array = NDArray[np.float64]
 
 # where a row has neither noise nor source, its response is a difference over fields of this relative size
 _NOISE_FLOOR = 1e-7

@@ -16,13 +16,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 
 __all__ = ["RUNAWAY", "Minima", "ProximalPoints", "ProximalProblem", "Starts"]
-
-Array = NDArray[np.float64]
 
 
 RUNAWAY = -201

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import BRANCHES
 from attnphase.problem.problem import Problem
@@ -12,8 +12,6 @@ from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Overlaps
 
 __all__ = ["branches_of", "informed_signal", "initial_overlaps"]
-
-Array = NDArray[np.float64]
 
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2  # size of the signal, or of the noise without one
 _NOISE = {"semantic": 0.3, "positional": 0.05}  # variance of the noise beside the signal

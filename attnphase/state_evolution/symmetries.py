@@ -6,8 +6,8 @@ import itertools
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from attnphase.arrays import Array
 from attnphase.errors import SolverError
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
@@ -15,7 +15,6 @@ from attnphase.spectrum.measure import Spectrum
 
 __all__ = ["is_sign_symmetric", "loss_symmetries", "problem_symmetries", "site_permutations"]
 
-Array = NDArray[np.float64]
 Element = tuple[Array, Array]
 
 _SAMPLES = 6  # random fields on which a candidate is tried

@@ -16,6 +16,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.data.dataset import HISTOGRAM_ENTRIES, HISTOGRAM_STAGES, RunStatus, from_histogram
 from attnphase.data.text import Table, wrapped
 from attnphase.errors import ProblemError
@@ -27,8 +28,6 @@ from attnphase.experiments.histogram.task import Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import Parameters, attention
 
 __all__ = ["distances", "histogram_dataset", "histogram_text", "variance_shares"]
-
-Array = NDArray[np.float64]
 
 _EXAMPLES = 3  # sequences whose matrices are shown if none are given
 _BLOCKS = 10  # of random sequences, for the standard error of the shares

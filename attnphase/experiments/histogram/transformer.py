@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import layer_norm, one_hot, pad
 
+from attnphase.arrays import Array
 from attnphase.experiments.data import generator
 from attnphase.experiments.histogram.settings import HistogramSizes
 from attnphase.experiments.histogram.task import Stream
@@ -44,11 +44,11 @@ def initial_parameters(sizes: HistogramSizes, seed: int, runs: int, dtype: torch
         The embeddings have m/2 columns, query and key m/2 rows; all else is as in the full form.
     """
     m, hidden, outputs = sizes.model_dimension, sizes.hidden, sizes.length + 1
-    drawn: list[dict[str, NDArray[np.float64]]] = []
+    drawn: list[dict[str, Array]] = []
     for run in range(runs):
         rng = generator(seed, run, Stream.WEIGHTS)
 
-        def normal(*shape: int, inputs: int, rng: np.random.Generator = rng) -> NDArray[np.float64]:
+        def normal(*shape: int, inputs: int, rng: np.random.Generator = rng) -> Array:
             return rng.standard_normal(shape) / math.sqrt(inputs)
 
         drawn.append(

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from attnphase.arrays import Array
 from attnphase.experiments.data import Instance
 from attnphase.experiments.optimizers.descent import Progress
 from attnphase.experiments.risk import Risk, fields_of, pull_back
@@ -21,8 +21,6 @@ from attnphase.kernels.torch_minimiser import minimise_samples
 from attnphase.state_evolution.proximal import Starts
 
 __all__ = ["Gamp"]
-
-Array = NDArray[np.float64]
 
 _CURVATURE_FLOOR = 0.05  # of a row problem, relative to the mean; the fixed points do not depend on it
 _DIFFERENCE = 1e-6  # step of the row problem's numerical response
