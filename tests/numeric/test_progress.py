@@ -22,7 +22,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes import progress as module
 from attnphase.processes.progress import ProgressLine, progress_line, silent, within
 
-SOLVER, BRANCHES = (importlib.import_module(f"attnphase.{name}") for name in ("solve", "branches"))
+SOLVER, BRANCHES = (importlib.import_module(f"attnphase.fixed_points.{name}") for name in ("solver", "branches"))
 COARSE = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
 HIDE, SHOW, ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
 ELAPSED = ProgressLine.__dict__["elapsed"]
