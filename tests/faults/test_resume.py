@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from made_up import SWEEP, Solver
 
 from attnphase.cli.commands import main
-from attnphase.data.dataset import load_dataset, save_dataset
+from attnphase.data.files import load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SolverError, SweepError
 from attnphase.fixed_points.solver import SolverSettings
 from attnphase.problem.problem import Problem
