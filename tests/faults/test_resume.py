@@ -413,7 +413,7 @@ def test_a_line_does_not_depend_on_the_number_of_threads():
     assert key(threads=3) == key()
 
 
-@pytest.mark.parametrize("changed", ["sweep.py", "experiments/proximal.py", "../derivations/algebra/nodes.py"])
+@pytest.mark.parametrize("changed", ["sweep.py", "experiments/proximal.py", "../derivations/algebra/calculus.py"])
 def test_a_line_depends_on_every_source_file(monkeypatch, changed):
     before = key()
     path = (Path(str(SWEEP.__file__)).parent / changed).resolve()
