@@ -12,12 +12,13 @@ from attnphase.fixed_points.settings import sample_complexity
 from attnphase.fixed_points.solver import check_start
 from attnphase.integration.ladder import Refinement
 from attnphase.kernels.compiler import kernels_for
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import Minima, Starts
+from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["iterates"]

@@ -41,10 +41,10 @@ def time_per_point(length: int) -> tuple[float, float]:
     """Seconds per node of a warm and of a cold pass on one thread, at overlaps of the semantic start's size."""
     from attnphase.integration.rules import sobol
     from attnphase.kernels.compiler import kernels_for
+    from attnphase.kernels.local.constants import Starts
     from attnphase.problem.problem import Problem
     from attnphase.spectrum.measure import Spectrum
     from attnphase.state_evolution.channel import Channel
-    from attnphase.state_evolution.proximal import Starts
     from attnphase.state_evolution.starts import initial_overlaps
 
     problem = Problem().with_fields({"tokens.length": length})

@@ -14,11 +14,11 @@ from attnphase.checks.report import NOT_REACHED, Check
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint, solve_point
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, within
 from attnphase.rows.row_problem import row_regularizer
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.proximal import Starts
 
 __all__ = ["reductions"]
 

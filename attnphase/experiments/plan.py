@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
-from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
+from attnphase.experiments.settings import DTYPES, TrainingSettings
+from attnphase.extras import device_name
 from attnphase.fixed_points.settings import BRANCHES, sample_complexities
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.starts import initial_overlaps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import OPTIMIZERS
 from attnphase.problem.problem import Problem
 
-__all__ = ["DTYPES", "TrainingSettings", "device_name"]
+__all__ = ["DTYPES", "TrainingSettings"]
 
 DTYPES = ("float64", "float32")
 """Of the numbers of an experiment."""
@@ -21,20 +20,6 @@ _RATES = {"gd": 0.15, "adam": 0.01, "fista": 0.15}
 _TOLERANCE = 1e-8
 _RATED, _TOLERANT = ("gd", "adam", "fista"), ("lbfgs", "fista", "gamp")
 _SMOOTH_ONLY = ("adam", "lbfgs")
-
-
-def device_name(name: Any) -> str:
-    """The name of a device; whether this machine has it, `attnphase.kernels.device.device_of` says.
-
-    Raises
-    ------
-    ProblemError
-        There is no device of such a name.
-    """
-    if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
-        given = arguments.shown(name)
-        raise ProblemError("device", f'device must be "cpu", "cuda" or one of several as "cuda:0", not {given}.')
-    return name
 
 
 @dataclass(frozen=True)

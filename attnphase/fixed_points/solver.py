@@ -50,7 +50,7 @@ FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 
 def _device(backend: str) -> torch.device:
     """The device of a torch backend; imports torch."""
-    from attnphase.kernels.device import device_of
+    from attnphase.kernels.torch.device import device_of
 
     return device_of("cpu" if backend == "torch" else backend)
 
@@ -58,7 +58,7 @@ def _device(backend: str) -> torch.device:
 @lru_cache(maxsize=32)
 def _torch_kernels(problem: Problem, backend: str, threads: int) -> Kernels:
     """Kernels whose local problems torch solves; always the same object, by which others are cached."""
-    from attnphase.kernels.torch_minimiser import node_minimiser
+    from attnphase.kernels.torch.minimiser import node_minimiser
 
     return replace(kernels_for(problem), minimise=node_minimiser(problem, _device(backend), threads))
 

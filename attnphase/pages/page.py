@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.kernels.compiler import SHIPPED_SCORES, ModelKey
+from attnphase.kernels.compiler import SHIPPED_SCORES
+from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem, SpectrumLaw
 from attnphase.processes.progress import progress_line
 

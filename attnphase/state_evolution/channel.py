@@ -15,10 +15,11 @@ from scipy.special import log_ndtr, ndtr
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Kernels
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, ProximalProblem, Starts
+from attnphase.state_evolution.proximal import Minima, ProximalProblem
 
 __all__ = ["Channel", "ChannelPass"]
 

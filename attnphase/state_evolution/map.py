@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import finite_difference_jacobian
 from attnphase.integration.rules import Rule
+from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, Sector
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import Minima, Starts
+from attnphase.state_evolution.proximal import Minima
 
 __all__ = ["NEAR_DEGENERATE", "Response", "StateEvolution", "flatten", "response_at", "restore", "standard_errors"]
 

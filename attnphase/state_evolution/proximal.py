@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
 from itertools import pairwise
 
@@ -18,23 +17,13 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels
+from attnphase.kernels.key import model_numbers
+from attnphase.kernels.local.constants import RUNAWAY, Starts
+from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 
-__all__ = ["RUNAWAY", "Minima", "ProximalPoints", "ProximalProblem", "Starts"]
-
-
-RUNAWAY = -201
-"""Steps of a node at which a descent found no bottom; the number is that of the compiled kernel."""
-
-
-class Starts(IntEnum):
-    """Starting points of the local minimisation; the numbers are those of the compiled kernel."""
-
-    COLD = 0
-    WARM = 1
-    FROM_ZERO = 2
-    REFRESH = 3
+__all__ = ["Minima", "ProximalPoints", "ProximalProblem"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,10 +82,7 @@ class ProximalProblem:
     @property
     def parameters(self) -> tuple[Array, Array]:
         """Mixing matrix and the other numbers that the loss depends on."""
-        problem = self.problem
-        mixing = np.ascontiguousarray(problem.mixing_matrix, dtype=float)
-        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
-        return mixing, np.array(numbers, dtype=float)
+        return np.ascontiguousarray(self.problem.mixing_matrix, dtype=float), model_numbers(self.problem)
 
     def minimise(
         self,
@@ -134,26 +120,22 @@ class ProximalProblem:
             fields, energies = np.zeros((total, 2, *centers.shape[2:])), np.zeros((total, 2))
         losses, residuals = np.empty(total), np.empty((total, *centers.shape[2:]))
         steps = np.empty(total, dtype=np.int64)
-        factors = np.linalg.cholesky(variance)
+        solution = Solution(fields, energies, losses, residuals, steps)
+        factors: Array = np.linalg.cholesky(variance).astype(float, copy=False)
         mixing, parameters = self.parameters
 
         def run(configuration: int, part: slice) -> None:
             sites = configurations[configuration]
             here = slice(configuration * nodes + part.start, configuration * nodes + part.stop)
-            self.kernels.minimise(
+            nodes_here = Nodes(
                 centers[configuration, part],
                 teacher[configuration, part],
                 np.ascontiguousarray(factors[sites]),
                 mixing,
                 parameters,
                 np.ascontiguousarray(self.spectrum.site_variances[sites]),
-                int(starts),
-                fields[here],
-                energies[here],
-                losses[here],
-                residuals[here],
-                steps[here],
             )
+            self.kernels.minimise(nodes_here, starts, solution.part(here))
 
         self._in_parts(run, count, nodes)
 

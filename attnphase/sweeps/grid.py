@@ -43,7 +43,8 @@ from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.settings import BRANCHES, SolverSettings, sample_complexities
 from attnphase.fixed_points.solver import BranchPoint
 from attnphase.integration.ladder import check_affordable
-from attnphase.kernels.compiler import ModelKey, kernels_for, tell_if_compiling
+from attnphase.kernels.compiler import kernels_for, tell_if_compiling
+from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes.interruption import interruptions_deferred, interruptions_kept_from_children
 from attnphase.processes.progress import progress_line

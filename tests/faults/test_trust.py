@@ -22,7 +22,8 @@ from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES, RunS
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint
-from attnphase.kernels.compiler import ModelKey, reference_backend
+from attnphase.kernels.key import ModelKey
+from attnphase.kernels.reference import reference_backend
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.rows.own import load_prox
 from attnphase.rows.row_problem import problem_rows

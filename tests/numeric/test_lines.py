@@ -14,10 +14,10 @@ from attnphase.fixed_points import branches
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint, Restart, SolverSettings
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.proximal import Starts
 from attnphase.state_evolution.starts import branches_of, initial_overlaps
 from attnphase.sweeps.grid import Line, sweep
 from attnphase.tracking import iterates

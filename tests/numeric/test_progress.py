@@ -17,7 +17,9 @@ import attnphase as ap
 from attnphase.cli.commands import main
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
+from attnphase.kernels import cache
 from attnphase.kernels import compiler as compiled
+from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes import progress as module
 from attnphase.processes.progress import ProgressLine, progress_line, silent, within
@@ -250,9 +252,9 @@ def test_compiling_is_told_where_nothing_is_in_the_cache(tmp_path, monkeypatch, 
     monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path))
     compiled.tell_if_compiling(COARSE, said.append, finite=finite)
     assert said == ["compiling the kernels of this model, once"]
-    keys = {finite: compiled.ModelKey.of(COARSE, finite=finite) for finite in (False, True)}
+    keys = {finite: ModelKey.of(COARSE, finite=finite) for finite in (False, True)}
     for is_finite in (not finite, finite):
-        folder = compiled.cache_directory() / compiled._fingerprint(keys[is_finite])
+        folder = cache.cache_directory() / cache.fingerprint(keys[is_finite])
         folder.mkdir()
         (folder / "manifest.json").touch()
         compiled.tell_if_compiling(COARSE, said.append, finite=finite)

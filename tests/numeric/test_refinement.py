@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ from attnphase.fixed_points.solver import SolverSettings, _decays, _Run, probe, 
 from attnphase.integration.ladder import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Kernels, kernels_for
+from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
@@ -184,10 +186,10 @@ def test_unsolved_nodes_are_counted(monkeypatch):
     """A kernel that gives up on three nodes of every pass."""
     kernels = kernels_for(FEW)
 
-    def minimise(*arguments: Any) -> None:
-        kernels.minimise(*arguments)
-        arguments[-1][[3, 17, 200]] *= -1  # steps, negative where the gradient did not reach its tolerance
-        arguments[-1][[3, 17, 200]] -= 1
+    def minimise(nodes: Nodes, starts: Starts, solution: Solution) -> None:
+        kernels.minimise(nodes, starts, solution)
+        solution.flags[[3, 17, 200]] *= -1  # steps, negative where the gradient did not reach its tolerance
+        solution.flags[[3, 17, 200]] -= 1
 
     monkeypatch.setattr(module, "kernels_for", lambda problem: replace(kernels, minimise=minimise))
     point = solve_point(FEW, 1.6, settings=ONE_THREAD)

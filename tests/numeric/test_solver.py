@@ -27,13 +27,14 @@ from attnphase.fixed_points.iteration import (
 from attnphase.fixed_points.solver import SolverSettings, solve_point
 from attnphase.integration.rules import SIGNS, Rule, gauss_hermite, published_rule, sobol
 from attnphase.kernels.compiler import kernels_for
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import NEAR_DEGENERATE
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, Sector
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import Minima, ProximalProblem, Starts
+from attnphase.state_evolution.proximal import Minima, ProximalProblem
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.symmetries import problem_symmetries
 

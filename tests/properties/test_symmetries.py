@@ -16,12 +16,13 @@ from scipy.stats import chi2, ortho_group
 from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
 from attnphase.kernels.compiler import kernels_for
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel, ChannelPass, matrix_root
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import ProximalProblem, Starts
+from attnphase.state_evolution.proximal import ProximalProblem
 
 FEW = settings(deadline=None, max_examples=6)
 SEEDS = st.integers(0, 10**6)

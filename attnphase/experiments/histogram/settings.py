@@ -9,7 +9,8 @@ from typing import Any
 
 from attnphase import arguments
 from attnphase.errors import ExperimentError, ProblemError
-from attnphase.experiments.settings import DTYPES, device_name
+from attnphase.experiments.settings import DTYPES
+from attnphase.extras import device_name
 
 __all__ = [
     "MECHANISMS",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from attnphase.errors import ExperimentError
-from attnphase.experiments.settings import device_name
-from attnphase.extras import require_cuda
+from attnphase.extras import device_name, require_cuda
 
 __all__ = ["device_of"]
 
