@@ -225,7 +225,7 @@ def _output(**settings: Any) -> Callable[[Any], Any]:
 
 
 def _problem(problem_file: Path | None, changes: Sequence[str]) -> Problem:
-    from attnphase.problem.problem import Problem, load_problem, parse_setting
+    from attnphase.problem import Problem, load_problem, parse_setting
 
     problem = Problem() if problem_file is None else load_problem(problem_file)
     return problem.with_fields(dict(map(parse_setting, changes))) if changes else problem
@@ -233,7 +233,7 @@ def _problem(problem_file: Path | None, changes: Sequence[str]) -> Problem:
 
 def _varied(options: Sequence[str], changes: Sequence[str], omega: object) -> dict[str, tuple[Any, ...]]:
     """The fields that a sweep varies, with their values, from FIELD=START:STOP:COUNT[:log] and FIELD=VALUE,VALUE."""
-    from attnphase.problem.problem import parse_setting
+    from attnphase.problem import parse_setting
 
     given = {parse_setting(change)[0]: "--set" for change in changes}
     if omega is not None:
@@ -257,7 +257,7 @@ def _varied(options: Sequence[str], changes: Sequence[str], omega: object) -> di
 
 def _values(name: str, text: str) -> tuple[Any, ...]:
     """The values that an option gives a field, each as --set reads it."""
-    from attnphase.problem.problem import parse_setting
+    from attnphase.problem import parse_setting
 
     if not text:
         raise ProblemError(name, f"{name} has no values: write {name}=START:STOP:COUNT or values with commas between.")
@@ -336,7 +336,7 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
     """
     if output is not None:
         check_output(output, force)
-    from attnphase.problem.problem import Problem, parse_setting
+    from attnphase.problem import Problem, parse_setting
     from attnphase.problem.template import changes_for, template
 
     problem = Problem().with_fields(changes_for(**wanted) | dict(map(parse_setting, changes)))
@@ -952,7 +952,7 @@ def figure(
 
     fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one.
     """
-    from attnphase.problem.problem import Problem, parse_setting
+    from attnphase.problem import Problem, parse_setting
 
     chosen = dict(map(parse_setting, at))
     if len(chosen) < len(at):

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import attnphase as ap
 from attnphase import errors
 from attnphase.cli import commands as cli
-from attnphase.problem.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
+from attnphase.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
 from attnphase.problem.template import _NOTES, changes_for, template
 
 README = Path(__file__).parents[2] / "README.md"
