@@ -12,7 +12,7 @@ from made_up import SWEEP, Solver
 
 import attnphase as ap
 from attnphase.cli.commands import main
-from attnphase.data.dataset import load_dataset, save_dataset
+from attnphase.data.files import load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SolverError, SweepError
 from attnphase.fixed_points.solver import SolverSettings
 from attnphase.problem.problem import Problem
