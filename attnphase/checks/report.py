@@ -29,7 +29,6 @@ from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import kernels_for, reference_backend
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, progress_line, within
-from attnphase.rows.row_problem import row_regularizer
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
@@ -739,7 +738,7 @@ def _general_route(problem: Problem, point: BranchPoint, settings: SolverSetting
     map_ = _map_at(problem, point, _FEW, settings)
     hats = map_.channel.evaluate(point.alpha, point.restart.overlaps, Starts.COLD).conjugates.mean()
     closed = map_.prior.overlaps(hats, lift=True)
-    general = replace(map_.prior, rows=row_regularizer(problem.regularizer, problem.columns)).overlaps(hats, lift=True)
+    general = replace(map_.prior, rows=problem.rows).overlaps(hats, lift=True)
     limit = 1e-8 if problem.columns == 1 else 1e-5 if problem.columns == 2 else 2e-2
     name = "reduction: ridge as a general regulariser"
     if closed is None or general is None:
@@ -863,7 +862,7 @@ def _experiment(problem: Problem, point: BranchPoint, progress: bool) -> Check:
     import attnphase
     from attnphase.errors import ExperimentError
 
-    optimizer = "lbfgs" if problem.regularizer.kind == "ridge" else "fista"
+    optimizer = "lbfgs" if problem.regularizer.form.quadratic else "fista"
     options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1, "progress": progress}
     try:
         runs = attnphase.simulate(problem, point.alpha, point.branch, _DIMENSIONS, _SEEDS, optimizer, **options)

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.problem.atoms_file import read_csv
 from attnphase.problem.messages import listed, toml_table
 from attnphase.problem.values import (
     CONFIG,
@@ -214,8 +215,6 @@ _SPECTRUM_NEEDS = {"isotropic": (), "power-law": ("exponent",), "two-level": ("v
 def read_spectrum(value: Any) -> Any:
     """Replace the name of a CSV file by its atoms."""
     if isinstance(value, str | PathLike):
-        from attnphase.spectrum.measure import read_csv
-
         value = read_csv(value)
     if (isinstance(value, list | tuple) or getattr(value, "ndim", 0)) and len(value) > MAX_ATOMS:
         raise ProblemError(

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 import attnphase as ap
 from attnphase import errors
 from attnphase.cli import commands as cli
-from attnphase.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
+from attnphase.problem import Positions, Problem, SpectrumLaw
+from attnphase.problem.losses import LOSSES
 from attnphase.problem.template import _NOTES, changes_for, template
+from attnphase.rows.kinds import REGULARIZERS
 
 README = Path(__file__).parents[2] / "README.md"
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -146,8 +148,8 @@ def test_the_command_offers_all_kinds():
         hint = get_type_hints(owner)["kind"]
         return {word for part in (hint, *get_args(hint)) for word in get_args(part) if isinstance(word, str)}
 
-    assert set(cli._LOSSES) == kinds(Loss)
-    assert set(cli._REGULARIZERS) == kinds(Regularizer) - {"prox"}
+    assert set(cli._LOSSES) == set(LOSSES)
+    assert set(cli._REGULARIZERS) == {name for name, kind in REGULARIZERS.items() if kind.example is not None}
     assert set(cli._SPECTRA) == kinds(SpectrumLaw) | {"atoms"}
     assert kinds(Positions) == {"opposite", "gram", "spectrum", "none"}  # `kinds` finds what is there
 
