@@ -7,29 +7,15 @@ name.  Nobody else asks for a kind by its name: what is wanted of it is a flag o
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from pydantic import AfterValidator
 
 from attnphase.errors import ProblemError
+from attnphase.problem.messages import listed
+from attnphase.problem.schema import Kind, keys
 
-__all__ = ["Kind", "alternatives", "check_keys", "one_of"]
-
-
-class Kind(Protocol):
-    """What all kinds have.
-
-    Attributes
-    ----------
-    name : str
-        What the TOML calls it.
-    keys, needs : tuple of str
-        The keys of its table that go with it, and those of them that have no default.
-    """
-
-    name: ClassVar[str]
-    keys: ClassVar[tuple[str, ...]]
-    needs: ClassVar[tuple[str, ...]]
+__all__ = ["alternatives", "check_keys", "check_law_keys", "one_of"]
 
 
 def alternatives(names: Iterable[str]) -> str:
@@ -70,3 +56,25 @@ def check_keys(section: str, table: Any, kinds: Mapping[str, Kind], optional: It
                 f'{section}.{key} does not go with {section}.kind = "{kind.name}": set {section}.kind = "{owner}", or'
                 " remove it.",
             )
+
+
+def check_law_keys(place: str, law: Any, kinds: Mapping[str, Kind]) -> None:
+    """Check the keys of a ready-made law, whose table is ``place``; see `check_keys`.
+
+    Raises
+    ------
+    ProblemError
+        Naming the table.
+    """
+    kind = kinds[law.kind]
+    for key in keys(type(law)):
+        given = getattr(law, key) is not None
+        if given and key not in ("kind", *kind.keys):
+            word = place.rpartition(".")[2]
+            raise ProblemError(
+                place,
+                f'{place}.{key} does not go with the {word} kind "{kind.name}", which has {listed(kind.keys)}:'
+                " remove it.",
+            )
+        if not given and key in kind.needs:
+            raise ProblemError(place, f'{place} of kind "{kind.name}" needs {key}: give it.')

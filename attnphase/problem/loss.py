@@ -19,7 +19,7 @@ from attnphase.problem.values import (
 __all__ = ["Loss"]
 
 
-@toml_table("loss")
+@toml_table("loss", kinds={"kind": LOSSES})
 @dataclass(frozen=True, config=CONFIG)
 class Loss:
     """The loss of one sample, a function of its local fields h and k.

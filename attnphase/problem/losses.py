@@ -113,7 +113,6 @@ class Attention(LossKind):
     name = "attention"
     has_attention = True
     has_grams = True
-    example: ClassVar = {"tokens.length": 2}
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.problem.schema import as_lists, described_by, is_nested_table, keys, register, sections
+from attnphase.problem.schema import Notes, as_lists, described_by, is_nested_table, keys, register, sections
 from attnphase.problem.values import TooLongError, plain
 
 __all__ = ["listed", "shown", "toml_table", "unknown_key"]
@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
-def toml_table(place: str, *tags: str, quiet: tuple[str, ...] = ()) -> Callable[[type[_T]], type[_T]]:
+def toml_table(place: str, *tags: str, **notes: Any) -> Callable[[type[_T]], type[_T]]:
     """Make a pydantic dataclass the description of a table of the TOML, whose errors are `ProblemError`.
 
     Parameters
@@ -31,13 +31,13 @@ def toml_table(place: str, *tags: str, quiet: tuple[str, ...] = ()) -> Callable[
         Where the table stands, such as ``tokens.law``.
     tags
         Those of the types of this field that the class stands for, where the field has several.
-    quiet
-        Keys that are not written out at their defaults.
+    **notes
+        Fields of `Notes`.
     """
 
     def decorate(cls: type[_T]) -> type[_T]:
         target: Any = cls
-        register(cls, place, tags, quiet)
+        register(cls, place, tags, Notes(**notes))
         validate = target.__init__
 
         @functools.wraps(validate)

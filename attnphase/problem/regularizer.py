@@ -25,7 +25,8 @@ __all__ = ["Regularizer"]
 _STRENGTH = 0.01  # the paper's ridge
 
 
-@toml_table("regularizer", quiet=("ridge",))
+# the ridge of one kind means something else for another
+@toml_table("regularizer", quiet=("ridge",), kinds={"kind": REGULARIZERS}, displaces={"kind": ("ridge",)})
 @dataclass(frozen=True, config=CONFIG)
 class Regularizer:
     """The penalty on the weights, a sum over the rows w_i of W; (λ/2)‖W‖²_F for the ridge.
@@ -121,8 +122,3 @@ class Regularizer:
             A function of the user's own cannot be used.
         """
         return self.form.rows(self, columns)
-
-    @property
-    def _idle(self) -> tuple[str, ...]:
-        """Keys that mean nothing for the kind, and are not written out."""
-        return tuple({"strength"} - {*self.form.keys})

@@ -36,7 +36,14 @@ from attnphase.problem.values import (
 __all__ = ["Tokens"]
 
 
-@toml_table("tokens")
+@toml_table(
+    "tokens",
+    displaces={
+        "kind": ("sigma", "clusters", "law", "mean_positions", "mean_teacher", "spectrum"),
+        "sigma": ("spectrum",),
+        "spectrum": ("sigma",),
+    },
+)
 @dataclass(frozen=True, config=CONFIG)
 class Tokens:
     """The law of the tokens.
