@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from attnphase.checks.comparison import compare
-    from attnphase.checks.report import check
+    from attnphase.checks.consistency import check
     from attnphase.data.files import load_dataset, save_dataset
     from attnphase.data.validate import validate_dataset
     from attnphase.errors import (
@@ -86,7 +86,7 @@ _HOME = {
     "Spectrum": "spectrum.measure",
     "SpectrumError": "errors",
     "SweepError": "errors",
-    "check": "checks.report",
+    "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
     "load_dataset": "data.files",

@@ -102,12 +102,13 @@ class TrainingSettings:
         ------
         ProblemError
         """
-        if problem.loss.kind == "hinge":
+        if problem.loss.form.has_kink:
             raise ProblemError(
                 "loss.kind",
-                "loss.kind hinge has a kink, which the experiments' optimisers cannot handle; use logistic.",
+                f"loss.kind {problem.loss.kind} has a kink, which the experiments' optimisers cannot handle; use"
+                " logistic.",
             )
-        if problem.regularizer.kind != "ridge" and self.optimizer in _SMOOTH_ONLY:
+        if not problem.regularizer.form.quadratic and self.optimizer in _SMOOTH_ONLY:
             raise ProblemError(
                 "optimizer",
                 f"optimizer {self.optimizer} needs the ridge regulariser, but regularizer.kind is"

@@ -82,7 +82,7 @@ class PaperExperiment:
 
     def optimizer_for(self, problem: Problem) -> str:
         """The optimiser: L-BFGS cannot take a regulariser with kinks."""
-        return "fista" if problem.regularizer.kind != "ridge" and self.optimizer == "lbfgs" else self.optimizer
+        return "fista" if not problem.regularizer.form.quadratic and self.optimizer == "lbfgs" else self.optimizer
 
 
 def _grid(start: float, stop: float, count: int) -> tuple[float, ...]:

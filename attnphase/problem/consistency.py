@@ -126,7 +126,7 @@ def _check_teacher_points(problem: Sections) -> None:
     lowest = np.linalg.eigvalsh(overlaps / (scale[:, :, None] * scale[:, None, :]))[:, 0]
     if lowest.min() < RELATIVE_TOLERANCE:
         token, cluster = problem.sites[int(lowest.argmin())]
-        whose = f"token {token}" if problem.tokens.kind == "gaussian" else f"cluster {cluster} of token {token}"
+        whose = problem.tokens.form.site(token, cluster)
         raise ProblemError(
             name,
             f"tokens.spectrum gives teacher values whose fields on {whose} vanish or are not independent: give"

@@ -301,7 +301,7 @@ class Problem(Sections):
         """One line: what the problem is, and in which fields it is not the paper's."""
         student, teacher = self.student, self.teacher
         plural = "" if self.tokens.length == 1 else "s"
-        parts = [f"{self.tokens.length} {'Gaussian' if self.tokens.kind == 'gaussian' else 'mixture'} token{plural}"]
+        parts = [f"{self.tokens.length} {self.tokens.form.title} token{plural}"]
         if self.loss.has_attention:
             parts.append(
                 f"{'tied' if student.tied else 'untied'} {_brief(student.score)} student of rank {student.rank}"

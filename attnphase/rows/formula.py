@@ -36,7 +36,7 @@ class Formula(RegularizerKind):
     def latex(self, given: Given) -> str:
         """See `RegularizerKind`."""
         from derivations.models.regularizers import ConvexPenalty
-        from derivations.printing.render import EquationPrinter
+        from derivations.printing.latex import EquationPrinter
 
         expression = ConvexPenalty.of(str(given.expression)).expression
         own = r"\sum_c \rho(w_c), \quad \rho(w) = " + EquationPrinter().show(expression)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import importlib
 import io
 import pickle
 import sys
@@ -340,7 +339,7 @@ def reached(monkeypatch):
         asked.append(problem)
         raise CompareError("reached")
 
-    monkeypatch.setattr(importlib.import_module("attnphase.checks.comparison"), "kernels_for", kernels_for)
+    monkeypatch.setattr("attnphase.checks.alignment.kernels_for", kernels_for)
     return asked
 
 

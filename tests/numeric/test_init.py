@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 import attnphase as ap
 from attnphase import errors
-from attnphase.cli import commands as cli
+from attnphase.cli import problems
+from attnphase.cli.commands import main
 from attnphase.problem import Problem
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
@@ -49,7 +50,7 @@ CASES = [
 
 
 def run(*arguments, code=0):
-    result = CliRunner().invoke(cli.main, [str(argument) for argument in arguments], prog_name="attnphase")
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -144,9 +145,9 @@ def test_every_example_can_be_taken(asked):
 
 
 def test_the_command_offers_all_kinds():
-    assert set(cli._LOSSES) == set(LOSSES)
-    assert set(cli._REGULARIZERS) == {name for name, kind in REGULARIZERS.items() if kind.example is not None}
-    assert set(cli._SPECTRA) == {*SPECTRUM_KINDS, "atoms"}
+    assert set(problems._LOSSES) == set(LOSSES)
+    assert set(problems._REGULARIZERS) == {name for name, kind in REGULARIZERS.items() if kind.example is not None}
+    assert set(problems._SPECTRA) == {*SPECTRUM_KINDS, "atoms"}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ def test_what_does_not_go_together_is_refused(arguments, named):
 
 
 def test_the_package_shows_its_public_names_only():
-    importlib.import_module("attnphase.checks.report")  # modules of a public function's name do not hide it
+    importlib.import_module("attnphase.checks.consistency")  # modules of a public function's name do not hide it
     assert sorted(dir(ap)) == sorted(ap.__all__)
     assert set(errors.__all__) < set(ap.__all__)
     assert "SolverSettings" in ap.__all__
