@@ -48,7 +48,7 @@ def figure(
 
     fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one.
     """
-    from attnphase.problem.problem import Problem, parse_setting
+    from attnphase.problem import Problem, parse_setting
 
     chosen = dict(map(parse_setting, at))
     if len(chosen) < len(at):

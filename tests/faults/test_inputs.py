@@ -18,8 +18,7 @@ from attnphase.data.files import load_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError, ProblemError
 from attnphase.files import reading as inputs
 from attnphase.files.reading import LARGEST_TEXT, check_input, read_input
-from attnphase.problem import problem
-from attnphase.problem.problem import (
+from attnphase.problem import (
     MAX_ATOMS,
     Cluster,
     Law,
@@ -30,6 +29,7 @@ from attnphase.problem.problem import (
     Tokens,
     load_problem,
 )
+from attnphase.problem import spectrum as atoms
 from attnphase.spectrum import measure as spectrum
 from attnphase.spectrum.measure import read_csv
 
@@ -180,7 +180,7 @@ def test_a_dataset_that_would_fill_the_memory_is_not_read(tmp_path):
     ],
 )
 def test_files_of_more_than_a_spectrum(tmp_path, monkeypatch, text, words):
-    for home in (problem, spectrum):
+    for home in (atoms, spectrum):
         monkeypatch.setattr(home, "MAX_ATOMS", 5)
     monkeypatch.setattr(spectrum, "_LONGEST_LINE", 100)
     (tmp_path / "a.csv").write_text(text)
