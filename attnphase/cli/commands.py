@@ -649,7 +649,7 @@ def compare(
     datasets = load_dataset(theory), load_dataset(experiment)
     comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
-        from attnphase.figures.drawing import comparison_figure, save_figure
+        from attnphase.figures import comparison_figure, save_figure
 
         with progress_line(not quiet, "drawing"):
             save_figure(comparison_figure(comparison), figure_file)
@@ -823,7 +823,7 @@ def histogram_report(
             check_output(output / name, force)
     from attnphase.data.files import save_dataset
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
-    from attnphase.figures.drawing import attention_figure, learning_figure, save_figure
+    from attnphase.figures import attention_figure, learning_figure, save_figure
 
     with progress_line(not quiet, "measuring"):
         ds = _with_command(histogram_dataset(folder, sequences or None))
@@ -965,7 +965,7 @@ def figure(
     if data is not None:
         check_data(data)
     from attnphase.data.files import load_dataset
-    from attnphase.figures.drawing import FIGURES, save_figure
+    from attnphase.figures import FIGURES, save_figure
 
     if data is not None:
         ds = load_dataset(data)
@@ -1009,7 +1009,7 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
     from attnphase.problem.problem import Problem
 
     problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
-    from attnphase.figures.drawing import fig2, fig3, loss_crossing, save_figure
+    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
 
     output.mkdir(parents=True, exist_ok=True)
     alpha, omega = _paper_grid(alphas, omegas)
