@@ -260,7 +260,7 @@ def test_labels_from_data_are_no_tex(monkeypatch):
     """TeX reads and writes files; the user's own settings may ask for it."""
     from matplotlib import rcParams
 
-    from attnphase.figures.drawing import fig2
+    from attnphase.figures import fig2
 
     monkeypatch.setitem(rcParams, "text.usetex", True)
     figure = fig2(theory(PAPER))
