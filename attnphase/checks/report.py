@@ -862,8 +862,9 @@ def _experiment(problem: Problem, point: BranchPoint, progress: bool) -> Check:
         return Check(name, None, math.nan, math.nan, _NOT_REACHED)
     import attnphase
     from attnphase.errors import ExperimentError
+    from attnphase.experiments.optimizers.kinds import suited
 
-    optimizer = "lbfgs" if problem.regularizer.kind == "ridge" else "fista"
+    optimizer = suited("lbfgs", problem)
     options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1, "progress": progress}
     try:
         runs = attnphase.simulate(problem, point.alpha, point.branch, _DIMENSIONS, _SEEDS, optimizer, **options)
