@@ -60,7 +60,7 @@ def figure(
     output = check_figure(output or Path(f"{name}.png"), force)
     if data is not None:
         check_data(data)
-    from attnphase.data.dataset import load_dataset
+    from attnphase.data.files import load_dataset
     from attnphase.figures.drawing import FIGURES, save_figure
 
     if data is not None:

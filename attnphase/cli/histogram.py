@@ -145,7 +145,7 @@ def histogram_report(
     if output.exists():
         for name in names:
             check_output(output / name, force)
-    from attnphase.data.dataset import save_dataset
+    from attnphase.data.files import save_dataset
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
     from attnphase.figures.drawing import attention_figure, learning_figure, save_figure
 
@@ -168,7 +168,7 @@ def histogram_report(
 
 def _print_histogram(folder: Path, quiet: bool) -> int:
     """The table of what a folder holds; exit code 1 if a run diverged."""
-    from attnphase.data.dataset import RunStatus
+    from attnphase.data.variables import RunStatus
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
 
     with progress_line(not quiet, "measuring"):

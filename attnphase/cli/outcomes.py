@@ -48,7 +48,7 @@ def kept_lines(output: Path | None, how_to_go_on: str) -> str:
 
 def ended(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the runs that did not end well."""
-    from attnphase.data.dataset import RunStatus
+    from attnphase.data.variables import RunStatus
 
     status = ds["status"]
     fine = status.isin([RunStatus.converged, RunStatus.completed])
@@ -65,7 +65,7 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
 
 def status_counts(ds: xr.Dataset, problem: Problem) -> str:
     """How many points ended how, and where a branch does not exist."""
-    from attnphase.data.dataset import STATUS_MEANINGS
+    from attnphase.data.variables import STATUS_MEANINGS
     from attnphase.fixed_points.branches import absent
 
     status = ds["status"].to_numpy().ravel().tolist()
@@ -80,7 +80,7 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the points that did not converge."""
     import numpy as np
 
-    from attnphase.data.dataset import STATUS_MEANINGS
+    from attnphase.data.variables import STATUS_MEANINGS
 
     status = ds["status"]
     failed = np.argwhere(status.to_numpy() != 0)

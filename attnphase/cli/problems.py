@@ -92,7 +92,7 @@ def check(
     """
     alpha = sample_complexity("alpha", alpha)
     problem = solvable(problem_of(problem_file, changes), (branch,))
-    from attnphase.checks.report import check as check_problem
+    from attnphase.checks.consistency import check as check_problem
 
     report = check_problem(problem, alpha, branch, experiment=experiment, progress=not quiet)
     if as_json:

@@ -58,7 +58,7 @@ def solve(
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
-    from attnphase.data.dataset import save_dataset, to_json
+    from attnphase.data.files import save_dataset, to_json
     from attnphase.fixed_points.branches import absences
     from attnphase.fixed_points.solver import solve as solve_problem
 
@@ -181,7 +181,7 @@ def thresholds(
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
-    from attnphase.data.dataset import save_dataset, to_json
+    from attnphase.data.files import save_dataset, to_json
     from attnphase.fixed_points.branches import thresholds as find_thresholds
 
     ds = find_thresholds(problem, wanted, progress=not quiet)

@@ -95,7 +95,7 @@ def simulate(
         check_output(checkpoint)
     problem = problem_of(problem_file, changes)
     plan.check(problem)
-    from attnphase.data.dataset import save_dataset, to_json
+    from attnphase.data.files import save_dataset, to_json
 
     with interruption_told(lambda: _kept_runs(checkpoint)):
         from attnphase.experiments.simulate import simulate as simulate_problem
@@ -194,7 +194,7 @@ def compare(
     for path in (theory, experiment):
         check_data(path)
     from attnphase.checks.comparison import compare as compare_datasets
-    from attnphase.data.dataset import load_dataset
+    from attnphase.data.files import load_dataset
 
     problem = problem_of(problem_file, changes) if problem_file is not None or changes else None
     datasets = load_dataset(theory), load_dataset(experiment)

@@ -22,7 +22,7 @@ from torch import nn
 
 import attnphase as ap
 from attnphase.cli.commands import main
-from attnphase.data.dataset import RunStatus, write_file
+from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import generator
@@ -42,6 +42,7 @@ from attnphase.experiments.histogram.transformer import (
     logits,
     with_noise,
 )
+from attnphase.files.writing import write_file
 
 ROOT = Path(__file__).parents[2]
 SMALL = HistogramSizes(length=4, alphabet=6, model_dimension=10, hidden=7, sequences=60)

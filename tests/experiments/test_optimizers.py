@@ -20,7 +20,7 @@ from attnphase.kernels.torch_loss import LocalLoss
 from attnphase.problem import Problem
 
 PAPER = Problem.paper(omega=0.3)
-LASSO = PAPER.with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.5})
+LASSO = PAPER.with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.02})
 
 
 def started(name, problem):
