@@ -105,7 +105,7 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
     check_folder(output)
     if workers is not None:
         arguments.whole("workers", workers, 1)
-    from attnphase.problem.problem import Problem
+    from attnphase.problem import Problem
 
     problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
     from attnphase.figures import fig2, fig3, loss_crossing, save_figure
