@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from attnphase.checks.comparison import compare
     from attnphase.checks.report import check
-    from attnphase.data.dataset import load_dataset, save_dataset, validate_dataset
+    from attnphase.data.files import load_dataset, save_dataset
+    from attnphase.data.validate import validate_dataset
     from attnphase.errors import (
         AttnphaseError,
         CacheError,
@@ -86,15 +87,15 @@ _HOME = {
     "check": "checks.report",
     "compare": "checks.comparison",
     "derive": "pages.page",
-    "load_dataset": "data.dataset",
+    "load_dataset": "data.files",
     "load_problem": "problem.problem",
     "register_score": "kernels.compiler",
-    "save_dataset": "data.dataset",
+    "save_dataset": "data.files",
     "simulate": "experiments.simulate",
     "solve": "fixed_points.solver",
     "sweep": "sweeps.grid",
     "thresholds": "fixed_points.branches",
-    "validate_dataset": "data.dataset",
+    "validate_dataset": "data.validate",
 }
 
 

@@ -17,8 +17,11 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.arrays import Array
-from attnphase.data.dataset import NOT_COMPUTED, RunStatus, by_cluster, problem_of, validate_dataset
+from attnphase.data.build import by_cluster
+from attnphase.data.reading import problem_of
 from attnphase.data.text import Table, format_value, wrapped
+from attnphase.data.validate import validate_dataset
+from attnphase.data.variables import NOT_COMPUTED, RunStatus
 from attnphase.errors import CompareError
 from attnphase.fixed_points.iteration import Status
 from attnphase.kernels.compiler import kernels_for, tell_if_compiling

@@ -849,7 +849,7 @@ _REDUCTIONS: dict[str, Callable[..., Check]] = {
 def _experiment(problem: Problem, point: BranchPoint, progress: bool) -> Check:
     """Small instances, trained from the branch's start, against the theory after a correction in 1/d."""
     from attnphase.checks.comparison import compare
-    from attnphase.data.dataset import from_points
+    from attnphase.data.build import from_points
     from attnphase.errors import MissingExtraError
     from attnphase.extras import require_torch
 

@@ -382,7 +382,7 @@ def solve(
     if output is not None:
         check_output(output, force)
     problem = _solvable(_problem(problem_file, changes), () if branch == "all" else (branch,))
-    from attnphase.data.dataset import save_dataset, to_json
+    from attnphase.data.files import save_dataset, to_json
     from attnphase.fixed_points.branches import absences
     from attnphase.fixed_points.solver import solve as solve_problem
 
@@ -547,7 +547,7 @@ def simulate(
         check_output(checkpoint)
     problem = _problem(problem_file, changes)
     plan.check(problem)
-    from attnphase.data.dataset import save_dataset, to_json
+    from attnphase.data.files import save_dataset, to_json
 
     ds = _simulate(problem=problem, checkpoint=checkpoint, progress=not quiet, **asked)
     if output is not None:
@@ -643,7 +643,7 @@ def compare(
     for path in (theory, experiment):
         check_data(path)
     from attnphase.checks.comparison import compare as compare_datasets
-    from attnphase.data.dataset import load_dataset
+    from attnphase.data.files import load_dataset
 
     problem = _problem(problem_file, changes) if problem_file is not None or changes else None
     datasets = load_dataset(theory), load_dataset(experiment)
@@ -821,7 +821,7 @@ def histogram_report(
     if output.exists():
         for name in names:
             check_output(output / name, force)
-    from attnphase.data.dataset import save_dataset
+    from attnphase.data.files import save_dataset
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
     from attnphase.figures.drawing import attention_figure, learning_figure, save_figure
 
@@ -844,7 +844,7 @@ def histogram_report(
 
 def _print_histogram(folder: Path, quiet: bool) -> int:
     """The table of what a folder holds; exit code 1 if a run diverged."""
-    from attnphase.data.dataset import RunStatus
+    from attnphase.data.variables import RunStatus
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
 
     with progress_line(not quiet, "measuring"):
@@ -897,7 +897,7 @@ def thresholds(
     if output is not None:
         check_output(output, force)
     problem = _solvable(_problem(problem_file, changes), ("semantic", "positional"))
-    from attnphase.data.dataset import save_dataset, to_json
+    from attnphase.data.files import save_dataset, to_json
     from attnphase.fixed_points.branches import thresholds as find_thresholds
 
     ds = find_thresholds(problem, wanted, progress=not quiet)
@@ -964,7 +964,7 @@ def figure(
     output = check_figure(output or Path(f"{name}.png"), force)
     if data is not None:
         check_data(data)
-    from attnphase.data.dataset import load_dataset
+    from attnphase.data.files import load_dataset
     from attnphase.figures.drawing import FIGURES, save_figure
 
     if data is not None:
@@ -1098,7 +1098,7 @@ def _print(table: Table) -> None:
 
 def _ended(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the runs that did not end well."""
-    from attnphase.data.dataset import RunStatus
+    from attnphase.data.variables import RunStatus
 
     status = ds["status"]
     fine = status.isin([RunStatus.converged, RunStatus.completed])
@@ -1114,7 +1114,7 @@ def _ended(ds: xr.Dataset, allowed: bool) -> int:
 
 
 def _status_counts(ds: xr.Dataset, problem: Problem) -> str:
-    from attnphase.data.dataset import STATUS_MEANINGS
+    from attnphase.data.variables import STATUS_MEANINGS
     from attnphase.fixed_points.branches import absent
 
     status = ds["status"].to_numpy().ravel().tolist()
@@ -1129,7 +1129,7 @@ def _convergence(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the points that did not converge."""
     import numpy as np
 
-    from attnphase.data.dataset import STATUS_MEANINGS
+    from attnphase.data.variables import STATUS_MEANINGS
 
     status = ds["status"]
     failed = np.argwhere(status.to_numpy() != 0)

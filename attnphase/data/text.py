@@ -243,7 +243,7 @@ def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
         Branches that do not exist there, which get a mark behind their names; see
         `attnphase.fixed_points.branches.absences`.
     """
-    from attnphase.data.dataset import POINT_VARIABLES, STATUS_MEANINGS
+    from attnphase.data.variables import POINT_VARIABLES, STATUS_MEANINGS
 
     columns = [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
     names = [str(column["branch"].item()) for column in columns]
@@ -282,7 +282,8 @@ def runs_table(ds: xr.Dataset) -> Table:
     """Experiments: a row for each point of the grid, with means over the seeds and their standard errors."""
     import numpy as np
 
-    from attnphase.data.dataset import RunStatus, overlap_size
+    from attnphase.data.reading import overlap_size
+    from attnphase.data.variables import RunStatus
 
     scalars = ("training_loss", "test_error", "linear_test_error", "weight_norm", "density")
     columns = {name: ds[name] for name in scalars}

@@ -294,7 +294,7 @@ def thresholds(
     ProblemError
         An argument is wrong; the message names it.
     """
-    from attnphase.data.dataset import from_thresholds
+    from attnphase.data.build import from_thresholds
 
     arguments.instance("problem", problem, Problem)
     omega = omegas("omega", omega)

@@ -477,7 +477,7 @@ def solve(
     SolverError
         The numbers are too extreme for double precision.
     """
-    from attnphase.data.dataset import from_points
+    from attnphase.data.build import from_points
 
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))

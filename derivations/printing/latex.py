@@ -33,25 +33,12 @@ from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Matrix
 from sympy.printing.latex import LatexPrinter
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import (
-    CommonGaussianMoment,
-    FieldMean,
-    LogPartitionMean,
-    MatrixSqrt,
-    MoreauEnvelope,
-    QuadraticMinimum,
-    ReplicatedMoment,
-    RowMinimum,
-    RowPenalty,
-    SpectralMean,
-    TokenMatrix,
-    TokenSum,
-    WeightMean,
-    operands,
-    transposed,
-)
+from derivations.algebra.calculus import transposed
+from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
+from derivations.algebra.minima import FieldLoss, MoreauEnvelope, QuadraticMinimum, RowMinimum, RowPenalty
+from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
 from derivations.replica.chain import _ReplicaSum
-from derivations.replica.observables import FieldLoss
+from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
 
 __all__ = ["EquationPrinter", "expanded", "scalarized"]
 

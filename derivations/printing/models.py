@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from sympy import S, Symbol
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import TokenMatrix
+from derivations.algebra.tokens import TokenMatrix
 from derivations.models.attention import AttentionModel, Definition, ScalarModel
 from derivations.models.foreign import contained
 from derivations.models.scores import RowScore

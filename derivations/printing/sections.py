@@ -11,7 +11,8 @@ from sympy import Expr, Indexed, S, Symbol
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Transpose
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import MatrixSqrt, MoreauEnvelope, RowMinimum, TokenSum
+from derivations.algebra.minima import MoreauEnvelope, RowMinimum
+from derivations.algebra.tokens import MatrixSqrt, TokenSum
 from derivations.models.attention import AttentionModel, Definition, ScalarModel
 from derivations.printing.document import LINE, Formula, Heading, Page, Paragraph, cited, filled, width
 from derivations.printing.latex import EquationPrinter

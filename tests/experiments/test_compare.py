@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import attnphase as ap
 from attnphase.checks.comparison import compare
 from attnphase.cli.commands import main
-from attnphase.data.dataset import RunStatus
+from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
 

@@ -16,7 +16,7 @@ import torch
 
 import attnphase as ap
 from attnphase.checks.comparison import _Frame
-from attnphase.data.dataset import RunStatus
+from attnphase.data.variables import RunStatus
 from attnphase.errors import ExperimentError
 from attnphase.experiments import measure
 from attnphase.experiments.data import Instance, draw_instance

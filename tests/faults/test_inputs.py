@@ -13,8 +13,8 @@ import netCDF4
 import numpy as np
 import pytest
 
-from attnphase.data import dataset
-from attnphase.data.dataset import load_dataset
+from attnphase.data import files
+from attnphase.data.files import load_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError, ProblemError
 from attnphase.files import reading as inputs
 from attnphase.files.reading import LARGEST_TEXT, check_input, read_input
@@ -151,7 +151,7 @@ def test_texts_of_a_size_that_no_problem_has_are_not_read(tmp_path, read):
 def test_the_largest_datasets_and_checkpoints(tmp_path, monkeypatch, read, error):
     with (tmp_path / "it").open("wb") as file:
         file.truncate(3 << 20)
-    home = dataset if read is load_dataset else pytest.importorskip("attnphase.processes.checkpoint")
+    home = files if read is load_dataset else pytest.importorskip("attnphase.processes.checkpoint")
     with pytest.raises(error, match="damaged"):
         read(tmp_path / "it")
     monkeypatch.setattr(home, "LARGEST_BINARY", 2 << 20)

@@ -15,18 +15,11 @@ import pytest
 
 import attnphase as ap
 from attnphase.cli.commands import main
-from attnphase.data.dataset import (
-    EXPERIMENT_VARIABLES,
-    POINT_VARIABLES,
-    RunStatus,
-    from_points,
-    from_runs,
-    from_thresholds,
-    load_dataset,
-    problem_of,
-    save_dataset,
-    validate_dataset,
-)
+from attnphase.data.build import from_points, from_runs, from_thresholds
+from attnphase.data.files import load_dataset, save_dataset
+from attnphase.data.reading import problem_of
+from attnphase.data.validate import validate_dataset
+from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES, RunStatus
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attnphase as ap
-from attnphase.data.dataset import RunStatus
+from attnphase.data.variables import RunStatus
 from attnphase.fixed_points.branches import follow, thresholds
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import SolverSettings, solve_point
