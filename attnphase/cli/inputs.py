@@ -14,7 +14,7 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 
 if TYPE_CHECKING:
-    from attnphase.problem.problem import Problem
+    from attnphase.problem import Problem
 
 __all__ = ["problem_of", "solvable", "solver_settings", "varied"]
 

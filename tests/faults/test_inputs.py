@@ -40,7 +40,7 @@ def of_sentence(sentence):
 
 def load_checkpoint(path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
-    from attnphase.processes.checkpoint import Checkpoint
+    from attnphase.experiments.checkpoint import Checkpoint
 
     return Checkpoint.read(path)
 
@@ -151,7 +151,7 @@ def test_texts_of_a_size_that_no_problem_has_are_not_read(tmp_path, read):
 def test_the_largest_datasets_and_checkpoints(tmp_path, monkeypatch, read, error):
     with (tmp_path / "it").open("wb") as file:
         file.truncate(3 << 20)
-    home = files if read is load_dataset else pytest.importorskip("attnphase.processes.checkpoint")
+    home = files if read is load_dataset else pytest.importorskip("attnphase.experiments.checkpoint")
     with pytest.raises(error, match="damaged"):
         read(tmp_path / "it")
     monkeypatch.setattr(home, "LARGEST_BINARY", 2 << 20)
@@ -399,7 +399,7 @@ def test_more_runs_than_can_be_meant(settings, runs):
 )
 def test_results_that_do_not_fit_are_refused_before_anything_is_drawn(monkeypatch, settings, words):
     pytest.importorskip("torch", reason="experiments need PyTorch")
-    home = importlib.import_module("attnphase.experiments.simulate")
+    home = importlib.import_module("attnphase.experiments.runs")
     monkeypatch.setattr(home, "available_memory", lambda device: 40 << 30)
     monkeypatch.setattr(home, "draw_instance", lambda *_: pytest.fail("drawn"))
     with pytest.raises(ExperimentError) as caught:
