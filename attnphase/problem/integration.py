@@ -17,7 +17,7 @@ from attnphase.problem.values import (
 __all__ = ["Integration"]
 
 
-@toml_table("integration")
+@toml_table("integration", displaces={"rule": ("nodes",)})
 @dataclass(frozen=True, config=CONFIG)
 class Integration:
     """How expectations over Gaussian fields are computed.

@@ -20,10 +20,14 @@ from attnphase.problem.values import (
     lists,
 )
 
-__all__ = ["Positions", "simplex"]
+__all__ = ["IN_ATOMS", "Positions", "simplex"]
 
 
-@toml_table("positions")
+IN_ATOMS = "spectrum"
+"""The kind of encodings that the atoms of ``tokens.spectrum`` have."""
+
+
+@toml_table("positions", displaces={"gram": ("kind",), "kind": ("gram",)})
 @dataclass(frozen=True, config=CONFIG)
 class Positions:
     """The positional encodings, known through their products p_l · p_k.

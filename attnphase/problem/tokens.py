@@ -36,7 +36,14 @@ from attnphase.problem.values import (
 __all__ = ["Tokens"]
 
 
-@toml_table("tokens")
+@toml_table(
+    "tokens",
+    displaces={
+        "kind": ("sigma", "clusters", "law", "mean_positions", "mean_teacher", "spectrum"),
+        "sigma": ("spectrum",),
+        "spectrum": ("sigma",),
+    },
+)
 @dataclass(frozen=True, config=CONFIG)
 class Tokens:
     """The law of the tokens.
@@ -68,7 +75,7 @@ class Tokens:
         Mixture, shape (t, K): e_kᵀQ⋆_s/√d, 0 if left out.
     spectrum
         The joint spectral measure of the covariances: atoms whose weights sum to 1, a ready-made
-        law, or the name of a CSV file of atoms (see `attnphase.spectrum.measure.read_csv`), which is read
+        law, or the name of a CSV file of atoms (see `attnphase.spectrum.read_csv`), which is read
         when the tokens are made.
 
     Raises

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -15,23 +13,20 @@ import numpy as np
 
 from attnphase import arguments
 from attnphase.arrays import Array
-from attnphase.errors import ProblemError, SpectrumError
-from attnphase.files.reading import LARGEST_TEXT, open_input
-from attnphase.files.writing import write_file
-from attnphase.problem import MAX_ATOMS, Positions, Problem, SpectrumLaw, Teacher, Tokens
+from attnphase.errors import SpectrumError
+from attnphase.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens
+from attnphase.problem.atoms_file import write_atoms
 
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["Spectrum", "gaussian_gram", "read_csv"]
+__all__ = ["Spectrum", "gaussian_gram"]
 
 _COMMUTE = 1e-8  # norm of a commutator, relative to that of the product, that rounding may leave
 _NO_PRODUCT = 1e-14  # the same relative to the factors' norms, where the product is rounding too
 _ROUNDING = 1e-9  # relative asymmetry and negative eigenvalue likewise
 _CLOSE = 1e-5  # eigenvalues nearer than this share of their range are told apart by another combination
-_LONGEST_LINE = 1 << 17  # characters of a CSV file's line
 _LARGEST = 1e60
-_COLUMNS = {"variance": "variances", "position": "positions", "mean": "means", "teacher": "teacher"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,19 +325,7 @@ class Spectrum:
         ProblemError
             `path` is no path.
         """
-        path = arguments.path("path", path)
-        atoms = self.atoms()
-        singular = {plural: name for name, plural in _COLUMNS.items() if plural in atoms[0]}
-        header = ["weight"]
-        for plural, name in singular.items():
-            header += [f"{name}_{index}" for index in range(len(atoms[0][plural]))]
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        writer.writerow(header)
-        for atom in atoms:
-            numbers = itertools.chain([atom["weight"]], *(atom[plural] for plural in singular))
-            writer.writerow([repr(number) for number in numbers])
-        write_file(path, text.getvalue().encode())
+        write_atoms(arguments.path("path", path), self.atoms())
 
 
 def gaussian_gram(problem: Problem) -> Array:
@@ -354,95 +337,6 @@ def gaussian_gram(problem: Problem) -> Array:
     if problem.tokens.points("teacher") is not None:
         joint[directions + length :] = joint[:, directions + length :] = 0.0
     return joint
-
-
-def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """Read atoms of a spectrum from a file of comma-separated values.
-
-    Parameters
-    ----------
-    path
-        Its header is ``weight,variance_0,...``, then, as far as the atoms have them, ``position_0,...``,
-        ``mean_0,...`` and ``teacher_0,...``; one atom in each line.
-
-    Returns
-    -------
-    list of dict
-        As `Spectrum.atoms` has them.
-
-    Raises
-    ------
-    ProblemError
-        The file cannot be read, or the header or a line is not as above.
-    """
-    field, file = "tokens.spectrum", str(arguments.path("tokens.spectrum", path))
-
-    def refuse(sentence: str) -> ProblemError:
-        return ProblemError(field, f"{field}: {file}: {sentence}")
-
-    try:
-        with io.TextIOWrapper(
-            open_input(path, "CSV file", LARGEST_TEXT, refuse), encoding="utf-8-sig", newline=""
-        ) as stream:
-            lines = [line for line in csv.reader(_short_lines(stream, refuse)) if line]
-    except ProblemError:
-        raise
-    except (OSError, ValueError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise refuse(f"the file cannot be read: {reason}.") from None
-    header = [name.strip() for name in lines[0]] if lines else []
-    places = _header_places(file, header)
-    atoms = []
-    for row, line in enumerate(lines[1:]):
-        if len(line) != len(header):
-            raise ProblemError(
-                field,
-                f"tokens.spectrum: atom {row} of {file} has {len(line)} numbers, but the header has {len(header)}.",
-            )
-        try:
-            numbers = [float(text) for text in line]
-        except ValueError as error:
-            raise ProblemError(field, f"tokens.spectrum: atom {row} of {file} has a wrong entry: {error}.") from None
-        atoms.append(
-            {"weight": numbers[places["weight"][0]]}
-            | {key: [numbers[index] for index in indices] for key, indices in places.items() if key != "weight"}
-        )
-    return atoms
-
-
-def _short_lines(stream: io.TextIOWrapper, refuse: Callable[[str], ProblemError]) -> Iterator[str]:
-    """The lines of a file, as long as they may be those of a spectrum."""
-    for count, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), "")):
-        if len(line) > _LONGEST_LINE:
-            raise refuse(f"line {count + 1} has more than {_LONGEST_LINE} characters, and is not that of an atom.")
-        if count > 2 * MAX_ATOMS:  # as many may be empty
-            raise refuse(f"the file has more lines than the {MAX_ATOMS} atoms that a spectrum may have.")
-        yield line
-
-
-def _header_places(file: str, header: list[str]) -> dict[str, list[int]]:
-    """Find the columns of each key; those of a list must be numbered from 0."""
-    found: dict[str, dict[int, int]] = {}
-    for index, name in enumerate(header):
-        stem, _, number = name.rpartition("_")
-        is_entry = stem in _COLUMNS and number.isdecimal() and len(number) < 10
-        key, entry = (_COLUMNS[stem], int(number)) if is_entry else (name, 0)
-        if (not is_entry and name != "weight") or entry in found.setdefault(key, {}):
-            raise ProblemError(
-                "tokens.spectrum",
-                f'tokens.spectrum: the header of {file} has the column "{name[:40]}" where only weight, variance_0,'
-                " position_0, mean_0, teacher_0 and their like may stand, each once.",
-            )
-        found[key][entry] = index
-    for key, entries in found.items():
-        if set(entries) != set(range(len(entries))):
-            raise ProblemError(
-                "tokens.spectrum", f"tokens.spectrum: the columns of {key} in {file} must be numbered from 0 on."
-            )
-    for key, name in (("weight", "weight"), ("variances", "variance_0")):
-        if key not in found:
-            raise ProblemError("tokens.spectrum", f"tokens.spectrum: the header of {file} must have {name}.")
-    return {key: [entries[entry] for entry in range(len(entries))] for key, entries in found.items()}
 
 
 def _roots(moments: Array, count: int) -> Array:
