@@ -101,8 +101,8 @@ class PowerLaw(SpectrumKind):
         """See `SpectrumKind`."""
         assert law.atoms is not None, "filled in when the law was made"
         assert law.exponent is not None, "checked when the law was made"
-        shape: Array = np.arange(1.0, law.atoms + 1) ** -float(law.exponent)
-        return np.full(law.atoms, 1 / law.atoms), np.outer(shape / shape.mean(), _means(law, count))
+        shape = np.asarray(np.arange(1.0, law.atoms + 1) ** -law.exponent, dtype=float)
+        return np.full(law.atoms, 1 / law.atoms), (shape / shape.mean())[:, None] * _means(law, count)
 
 
 class TwoLevel(SpectrumKind):
