@@ -36,7 +36,7 @@ def reductions(case: Case, tell: Tell) -> Iterator[Check]:
         loss=problem.loss.kind,
         regularizer=problem.regularizer.kind,
         temperature=problem.student.temperature,
-        mixture=problem.tokens.kind == "mixture",
+        mixture=problem.tokens.has_clusters,
         isotropic=len(weights) == 1 and not spectrum.mean.any() and problem.tokens.spectrum is None,
         teacher_mean=bool(spectrum.teacher_means.any()),
         correlated=bool(spectrum.second_moments[:, :count, count:].any()),

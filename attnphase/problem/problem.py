@@ -31,7 +31,6 @@ from attnphase.problem.consistency import check_rule, check_sections
 from attnphase.problem.loss import Loss
 from attnphase.problem.messages import shown, toml_table, unknown_key
 from attnphase.problem.own_functions import check_own_functions
-from attnphase.problem.positions import simplex
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.schema import as_plain_dict, sections
 from attnphase.problem.sections import Sections
@@ -131,12 +130,8 @@ class Problem(Sections):
             object.__setattr__(self, "teacher", replace(self.teacher, mixing=mixing))
             filled_in.add("teacher.mixing")
         if self.positions.kind is None:
-            if self.tokens.points("positions") is not None:
-                positions = replace(self.positions, kind="spectrum")
-            elif length > 2:
-                positions = replace(self.positions, kind="gram", gram=simplex(length))
-            else:
-                positions = replace(self.positions, kind="opposite" if length == 2 else "none")
+            in_atoms = self.tokens.points("positions") is not None
+            positions = self.positions.of_length(length, in_atoms=in_atoms)
             object.__setattr__(self, "positions", positions)
             filled_in |= {"positions.kind", "positions.gram"}
         object.__setattr__(self, "_filled_in", frozenset(filled_in))
@@ -301,7 +296,7 @@ class Problem(Sections):
         """One line: what the problem is, and in which fields it is not the paper's."""
         student, teacher = self.student, self.teacher
         plural = "" if self.tokens.length == 1 else "s"
-        parts = [f"{self.tokens.length} {'Gaussian' if self.tokens.kind == 'gaussian' else 'mixture'} token{plural}"]
+        parts = [f"{self.tokens.length} {self.tokens.form.title} token{plural}"]
         if self.loss.has_attention:
             parts.append(
                 f"{'tied' if student.tied else 'untied'} {_brief(student.score)} student of rank {student.rank}"

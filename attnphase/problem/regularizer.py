@@ -113,6 +113,11 @@ class Regularizer:
         """What its kind is: flags, LaTeX and numerics."""
         return REGULARIZERS[self.kind]
 
+    @property
+    def latex(self) -> str | None:
+        """LaTeX of the penalty of one row w; None for the ridge, whose equations have it written out."""
+        return self.form.latex(self)
+
     def rows(self, columns: int) -> RowRegularizer:
         """The problem of a row of so many weights; that of a problem is `Problem.rows`.
 

@@ -135,8 +135,7 @@ def changes_for(
     if width is not None:
         changes |= {"loss.kind": loss or "values", "loss.width": width}
     example = dict(LOSSES[loss].example) if loss is not None else {}
-    usual: Any = example.pop("tokens.length", 2)
-    length = int(usual) if length is None else length
+    length = int(example.pop("tokens.length", 2)) if length is None else length
     changes |= {**example, "tokens.length": length}
     if rank is not None:
         changes["student.rank"] = rank
