@@ -113,7 +113,7 @@ def _source_hash() -> str:
     """Of both packages' modules: lines of another version are not taken up."""
     digest = hashlib.sha256()
     for package in ("attnphase", "derivations"):
-        for source in sorted((Path(__file__).parents[1] / package).rglob("*.py")):
+        for source in sorted((Path(__file__).parents[2] / package).rglob("*.py")):
             digest.update(source.read_bytes())
     return digest.hexdigest()
 

@@ -212,7 +212,7 @@ def nodes(V: float) -> dict[str, Any]:
 
 def in_python(model: ScalarModel) -> dict[str, Any]:
     """The functions of a model's kernel, without compilation."""
-    folder = Path(str(ap.__file__)).parent
+    folder = Path(str(ap.__file__)).parent / "kernels"
     source = "\n".join(
         [local_problem_source(model, "numba")]
         + [(folder / name).read_text(encoding="utf-8") for name in ("newton.py", "newton_nodes.py")]

@@ -22,7 +22,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes import progress as module
 from attnphase.processes.progress import ProgressLine, progress_line, silent, within
 
-SOLVER, BRANCHES = (importlib.import_module(f"attnphase.{name}") for name in ("solve", "branches"))
+SOLVER, BRANCHES = (importlib.import_module(f"attnphase.fixed_points.{name}") for name in ("solver", "branches"))
 COARSE = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
 HIDE, SHOW, ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
 ELAPSED = ProgressLine.__dict__["elapsed"]
@@ -335,7 +335,11 @@ def test_thresholds_know_how_much_is_done(monkeypatch, expected):
 def test_derive_names_its_steps(monkeypatch):
     lines = recorded(monkeypatch, importlib.import_module("attnphase.pages.page"))
     page = SimpleNamespace(latex=lambda: "", markdown=lambda: "")
-    for name in ("render.document", "codegen.module_source", "saddle_point.derive_saddle_point"):
+    for name in (
+        "printing.render.document",
+        "codegen.local_problem.module_source",
+        "replica.saddle_point.derive_saddle_point",
+    ):
         monkeypatch.setattr(f"derivations.{name}", lambda *_, **__: page)
     ap.derive(progress=True)
     assert lines[0].said == ["deriving the saddle-point equations", "printing the equations", "generating the source"]
@@ -386,21 +390,21 @@ RUNS = ["--dimension", "20", "--seeds", "2"]
 @pytest.mark.parametrize(
     ("home", "function", "arguments"),
     [
-        ("solve", "solve", ["solve", "--alpha", "2"]),
-        ("branches", "thresholds", ["thresholds", "--omega", "0.3"]),
-        ("check", "check", ["check"]),
-        ("derive", "derive", ["derive"]),
-        ("sweep", "sweep", ["sweep", "--alpha", "2", "-o", "x.nc"]),
-        ("sweep", "sweep", ["figure", "fig2"]),
-        ("sweep", "sweep", ["phase-diagram", "--output", "x"]),
+        ("fixed_points.solver", "solve", ["solve", "--alpha", "2"]),
+        ("fixed_points.branches", "thresholds", ["thresholds", "--omega", "0.3"]),
+        ("checks.report", "check", ["check"]),
+        ("pages.page", "derive", ["derive"]),
+        ("sweeps.grid", "sweep", ["sweep", "--alpha", "2", "-o", "x.nc"]),
+        ("sweeps.grid", "sweep", ["figure", "fig2"]),
+        ("sweeps.grid", "sweep", ["phase-diagram", "--output", "x"]),
         ("experiments.simulate", "simulate", ["simulate", "--alpha", "2", *RUNS]),
-        ("experiments.paper", "run_experiment", ["experiment", "fig7", "-o", "x"]),
+        ("paper.run", "run_experiment", ["experiment", "fig7", "-o", "x"]),
         ("experiments.histogram.stages", "train_histogram", ["histogram", "train", "-o", "x"]),
         ("experiments.histogram.stages", "unfreeze_histogram", ["histogram", "unfreeze", "x"]),
     ],
 )
 def test_commands_show_progress_unless_quiet(tmp_path, monkeypatch, home, function, arguments):
-    if home.startswith("experiments"):
+    if home.startswith(("experiments", "paper")):
         pytest.importorskip("torch", reason="experiments need PyTorch")
     monkeypatch.chdir(tmp_path)
     if arguments[:2] == ["histogram", "unfreeze"]:

@@ -378,7 +378,7 @@ def test_report_notices_broken_equations(monkeypatch, broken):
             losses *= 1 + 1e-6
 
         changed = replace(kernels, losses_at=wrong_losses)
-    for module in ("check", "solve"):
+    for module in ("checks.report", "fixed_points.solver"):
         monkeypatch.setattr(sys.modules[f"attnphase.{module}"], "kernels_for", lambda problem: changed)
     report = check(PAPER.with_fields({"integration.standard_error": 0.01}), 1.9, experiment=False)
     assert not report.passed

@@ -1,0 +1,151 @@
+"""The plan of the house, read from the source: imports run down the line, and nothing grows beyond a page.
+
+Every import counts: those inside functions, which only start-up time excuses, and those for type checkers too.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# from the ground to the roof; names on one line share a floor, and may not import each other
+FLOORS = {
+    "derivations": ["algebra", "models", "replica", "codegen", "printing"],
+    "attnphase": [
+        "errors arrays display",
+        "arguments extras",
+        "files processes",
+        "problem",
+        "kernels",
+        "spectrum",
+        "rows",
+        "integration",
+        "state_evolution",
+        "fixed_points",
+        "data",
+        "sweeps",
+        "tracking testing reference",
+        "experiments",
+        "checks",
+        "figures",
+        "pages",
+        "paper",
+        "cli",
+        "__main__",
+    ],
+}
+LONGEST_FILE, LONGEST_FUNCTION, MOST_ARGUMENTS = 500, 80, 8
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of both packages by its name."""
+    found = {}
+    for package in FLOORS:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    return ast.parse(modules()[name].read_text(encoding="utf-8"))
+
+
+def imports(name: str) -> Iterator[str]:
+    """The modules of the house that a module imports, wherever in it."""
+    package = name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            climbed = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*climbed, *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" if f"{base}.{alias.name}" in modules() else base for alias in node.names]
+        else:
+            continue
+        yield from (found for found in names if found in modules() and found != name)
+
+
+def floor_of(name: str) -> tuple[str, int, str]:
+    """Package, floor and room of a module; the package itself is its roof."""
+    package, _, rest = name.partition(".")
+    room = rest.partition(".")[0]
+    if not room:
+        return package, len(FLOORS[package]), ""
+    (floor,) = (i for i, rooms in enumerate(FLOORS[package]) if room in rooms.split())
+    return package, floor, room
+
+
+def test_every_room_has_a_floor():
+    for name in modules():
+        floor_of(name)
+    rooms = {floor_of(name)[2] for name in modules()}
+    assert {room for rooms_of in FLOORS.values() for floor in rooms_of for room in floor.split()} <= rooms
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_imports_run_down(name):
+    package, floor, room = floor_of(name)
+    for target in imports(name):
+        other, below, its_room = floor_of(target)
+        if other != package:
+            assert (package, other) == ("attnphase", "derivations"), f"{name} imports {target}"
+        elif its_room or package == "derivations":
+            assert below < floor or its_room == room, f"{name} imports {target}, which is not below it"
+
+
+def test_no_circles_within_a_room():
+    """Files of a room may import each other, but never in a circle; a room's own name is what it shows to others."""
+    graph = {name: {target for target in imports(name) if floor_of(target)[2]} for name in modules()}
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for target in graph[name]:
+                walk(target, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        walk(name, ())
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_a_file_holds_one_idea(name):
+    assert len(modules()[name].read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+
+
+def functions(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    yield from (node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_functions_fit_on_a_page(name):
+    long = [f.name for f in functions(name) if (f.end_lineno or 0) - f.lineno + 1 > LONGEST_FUNCTION]
+    assert not long
+
+
+# their keywords are the interface, and those of the plans that check exactly these
+INTERFACE = {
+    "attnphase.sweeps.points": {"solve"},
+    "attnphase.sweeps.grid": {"sweep"},
+    "attnphase.experiments.simulate": {"simulate"},
+    "attnphase.experiments.plan": {"of"},
+    "attnphase.experiments.histogram.stages": {"train_histogram"},
+    "attnphase.experiments.histogram.settings": {"of"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(modules()))
+def test_few_arguments(name):
+    """A frozen value takes the place of many; options of commands apart."""
+    for function in functions(name):
+        arguments = function.args
+        count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+        exempt = name.startswith("attnphase.cli") or function.name in INTERFACE.get(name, ())
+        assert exempt or count <= MOST_ARGUMENTS, f"{function.name} takes {count} arguments"
