@@ -50,7 +50,7 @@ def check_input(path: str | os.PathLike[str], kind: str, most: int, refuse: Refu
     Returns
     -------
     pathlib.Path
-        The path.
+        Of the file, which was opened and closed again.
 
     Raises
     ------
