@@ -33,7 +33,7 @@ from attnphase.paper.catalogue import (
     planned,
     result_files,
 )
-from attnphase.problem.problem import Problem
+from attnphase.problem import Problem
 from attnphase.processes.progress import progress_line
 from attnphase.reference import read_reference
 from attnphase.sweeps.grid import sweep

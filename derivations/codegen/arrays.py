@@ -16,7 +16,7 @@ from derivations.algebra.minima import FieldLoss, MoreauEnvelope, RowMinimum, Ro
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, is_matrix, operands
 from derivations.codegen.layout import WIDTH, folded
 from derivations.replica.chain import FreeEntropy
-from derivations.replica.observables import OBSERVABLES, SEPARABLE_OBSERVABLES
+from derivations.replica.observables import observables
 from derivations.replica.saddle_point import SaddlePoint, abbreviated, definitions
 
 __all__ = ["ArrayPrinter", "state_evolution_functions", "state_evolution_source"]
@@ -228,8 +228,7 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
     numbers = {e.unknown.name: e.number for e in saddle_point}
     conjugates = _maps(saddle_point.conjugates, printer).replace("len(q_hat)", "len(q)")
     terms = _entries({name: printer(abbreviated(term)) for name, term in free_entropy})
-    table = SEPARABLE_OBSERVABLES if separable else OBSERVABLES
-    observables = _entries({o.name: printer(abbreviated(o.expression)) for o in table})
+    observed = _entries({o.name: printer(abbreviated(o.expression)) for o in observables(free_entropy)})
     atoms = ("gamma", "tau", "pi", "w", "chi") if separable else ("ridge", "gamma", "tau", "pi")
     prior = ("penalty", "row_minimum") if separable else ()
     hats = ("q_hat", "V_hat", "m_hat", "theta_hat")
@@ -272,7 +271,7 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
             "observables",
             ("alpha", *atoms, *prior, *fields, *losses, "q", "V", *hats),
             abbreviations,
-            table_of(observables),
+            table_of(observed),
         ),
     )
     notes = _STATE_EVOLUTION_HELPERS

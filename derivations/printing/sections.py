@@ -19,7 +19,7 @@ from derivations.printing.latex import EquationPrinter
 from derivations.printing.models import Law, Sizes
 from derivations.printing.setting import Setting
 from derivations.replica.chain import FreeEntropy, Step, derive_free_entropy, precision
-from derivations.replica.observables import OBSERVABLES, SEPARABLE_OBSERVABLES
+from derivations.replica.observables import observables
 from derivations.replica.saddle_point import (
     RESOLVENT,
     SaddlePoint,
@@ -216,7 +216,7 @@ def _observables(page: Page, free_entropy: FreeEntropy) -> None:
         r"the test error is a mean "
         "over the same fields."
     )
-    for observable in SEPARABLE_OBSERVABLES if free_entropy.separable else OBSERVABLES:
+    for observable in observables(free_entropy):
         title = re.sub(r"\bd\b", "$d$", observable.title[0].upper() + observable.title[1:])
         page.text(f"{title} ({cited(observable.number)}):")
         page.equation(observable.latex, _short(observable.expression))

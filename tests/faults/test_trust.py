@@ -230,7 +230,7 @@ def test_data_opens_no_file(tmp_path, place):
 def test_a_checkpoint_runs_nothing(planted, tmp_path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
     from attnphase.errors import ExperimentError
-    from attnphase.processes import checkpoint
+    from attnphase.experiments import checkpoint
 
     class Import:
         def __reduce__(self):
