@@ -14,7 +14,7 @@ from typing import Any
 
 from attnphase import arguments
 from attnphase.errors import DatasetError
-from attnphase.files.reading import LARGEST_BINARY, check_input
+from attnphase.files.reading import LARGEST_BINARY, check_input, reason
 
 __all__ = [
     "FIGURE_FORMATS",
@@ -194,7 +194,7 @@ def _refusing(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DatasetError(f"{path}: {what}: {error.strerror or error}.") from None
+        raise DatasetError(f"{path}: {what}: {reason(error)}.") from None
 
 
 def _target(path: Path) -> Path:
