@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from attnphase.fixed_points.solver import solve
     from attnphase.kernels.compiler import register_score
     from attnphase.pages.page import derive
-    from attnphase.problem.problem import Problem, load_problem
+    from attnphase.problem import Problem, load_problem
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.grid import sweep
 
@@ -88,7 +88,7 @@ _HOME = {
     "compare": "checks.comparison",
     "derive": "pages.page",
     "load_dataset": "data.files",
-    "load_problem": "problem.problem",
+    "load_problem": "problem.loading",
     "register_score": "kernels.compiler",
     "save_dataset": "data.files",
     "simulate": "experiments.simulate",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.kernels.compiler import SHIPPED_SCORES, ModelKey
-from attnphase.problem.problem import Problem, SpectrumLaw
+from attnphase.problem import Problem, SpectrumLaw
 from attnphase.processes.progress import progress_line
 
 if TYPE_CHECKING:

@@ -230,7 +230,7 @@ def test_data_opens_no_file(tmp_path, place):
 def test_a_checkpoint_runs_nothing(planted, tmp_path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
     from attnphase.errors import ExperimentError
-    from attnphase.processes import checkpoint
+    from attnphase.experiments import checkpoint
 
     class Import:
         def __reduce__(self):
@@ -260,7 +260,7 @@ def test_labels_from_data_are_no_tex(monkeypatch):
     """TeX reads and writes files; the user's own settings may ask for it."""
     from matplotlib import rcParams
 
-    from attnphase.figures.drawing import fig2
+    from attnphase.figures import fig2
 
     monkeypatch.setitem(rcParams, "text.usetex", True)
     figure = fig2(theory(PAPER))

@@ -14,7 +14,7 @@ import attnphase as ap
 from attnphase import errors
 from attnphase.cli import problems
 from attnphase.cli.commands import main
-from attnphase.problem.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
+from attnphase.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
 from attnphase.problem.template import _NOTES, changes_for, template
 
 README = Path(__file__).parents[2] / "README.md"
