@@ -196,12 +196,15 @@ class Maps:
         The two halves of the state-evolution map, equations (7) and (8).
     free_entropy_terms, observables : callable
         Dicts of named terms of ``-Phi`` and of observables.
+    linear_test_error : callable
+        The linear baseline, equations (19)-(20).
     """
 
     overlaps_from_conjugates: Callable[..., Any]
     conjugates_from_overlaps: Callable[..., Any]
     free_entropy_terms: Callable[..., Any]
     observables: Callable[..., Any]
+    linear_test_error: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -596,6 +599,7 @@ def _load(folder: Path, name: str) -> Kernels:
             conjugates_from_overlaps=module.conjugates_from_overlaps,
             free_entropy_terms=module.free_entropy_terms,
             observables=module.observables,
+            linear_test_error=module.linear_test_error,
         )
         for regularizer, module in modules.items()
     }
