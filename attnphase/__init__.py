@@ -29,14 +29,14 @@ if TYPE_CHECKING:
         SweepError,
     )
     from attnphase.experiments.simulate import simulate
-    from attnphase.fixed_points.branches import thresholds
     from attnphase.fixed_points.settings import SolverSettings
-    from attnphase.fixed_points.solver import solve
     from attnphase.kernels.compiler import register_score
     from attnphase.pages.page import derive
     from attnphase.problem.problem import Problem, load_problem
     from attnphase.spectrum.measure import Spectrum
+    from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.grid import sweep
+    from attnphase.sweeps.points import solve
 
     __version__: str
 
@@ -91,9 +91,9 @@ _HOME = {
     "register_score": "kernels.compiler",
     "save_dataset": "data.dataset",
     "simulate": "experiments.simulate",
-    "solve": "fixed_points.solver",
+    "solve": "sweeps.points",
     "sweep": "sweeps.grid",
-    "thresholds": "fixed_points.branches",
+    "thresholds": "sweeps.critical",
     "validate_dataset": "data.dataset",
 }
 

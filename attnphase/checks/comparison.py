@@ -21,12 +21,10 @@ from attnphase.data.dataset import NOT_COMPUTED, RunStatus, by_cluster, problem_
 from attnphase.data.text import Table, format_value, wrapped
 from attnphase.errors import CompareError
 from attnphase.fixed_points.iteration import Status
-from attnphase.kernels.compiler import kernels_for, tell_if_compiling
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, progress_line, silent
-from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.symmetries import problem_symmetries
+from attnphase.state_evolution.symmetries import ProblemSymmetry
+from attnphase.state_evolution.system import System
 
 __all__ = ["Comparison", "Limit", "Measured", "Quantity", "compare"]
 
@@ -473,17 +471,14 @@ class _Frame:
     """The symmetries of a problem: finitely many, and the rotations of the columns of an attention's weights."""
 
     problem: Problem
-    elements: tuple[tuple[tuple[int, ...], Array, Array], ...]
+    elements: tuple[ProblemSymmetry, ...]
     rotates: bool
 
     @classmethod
     def of(cls, problem: Problem, tell: Tell = silent) -> _Frame:
-        tell_if_compiling(problem, tell)
-        kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-        elements = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
         # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
         rotates = problem.tokens.length > 1 and problem.regularizer.kind in ("ridge", "group-lasso")
-        return cls(problem, elements, rotates and problem.student.rank > 1)
+        return cls(problem, System.of(problem, tell=tell).symmetries, rotates and problem.student.rank > 1)
 
     def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
         """Overlaps of every run, (S, ...) like the dataset's, in the frame that fits the theory's best."""
@@ -498,7 +493,7 @@ class _Frame:
         return {name: np.array(rows).reshape(-1, *shapes[name]) for name, rows in found.items()}
 
     def _moved(
-        self, own: dict[str, Array], wanted: dict[str, Array], element: tuple[tuple[int, ...], Array, Array]
+        self, own: dict[str, Array], wanted: dict[str, Array], element: ProblemSymmetry
     ) -> tuple[float, dict[str, Array]]:
         """A run under one symmetry, and how far it is from the theory."""
         order, A, B = element
@@ -517,7 +512,8 @@ class _Frame:
 
     def _rotation(self, own: dict[str, Array], wanted: dict[str, Array], order: list[int], A: Array, B: Array) -> Array:
         """The rotation of the attention's columns behind A that fits best, by Procrustes."""
-        rank, copies = self.problem.student.rank, 1 if self.problem.student.tied else 2
+        rank = self.problem.student.rank
+        copies = (self.problem.columns - self.problem.loss.value_columns) // rank
         fields = np.concatenate([own["m"][order][:, None] @ A.T, (A @ own["theta"][order] @ B.T).mT], axis=1)
         target = np.concatenate([wanted["m"][:, None], wanted["theta"].mT], axis=1)
         product = np.zeros((rank, rank))

@@ -22,21 +22,24 @@ from attnphase.arrays import Array
 from attnphase.data.text import pairs_text, wrapped
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.settings import BRANCHES, SolverSettings, sample_complexity
-from attnphase.fixed_points.solver import BranchPoint, solve_point
-from attnphase.integration.ladder import Refinement
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import Rule
-from attnphase.kernels.compiler import kernels_for, reference_backend
+from attnphase.kernels.compiler import reference_backend
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, progress_line, within
 from attnphase.rows.row_problem import row_regularizer
-from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import ProximalProblem, Starts
-from attnphase.state_evolution.symmetries import loss_symmetries, problem_symmetries
+from attnphase.state_evolution.proximal import Starts
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.symmetries import loss_symmetries
+from attnphase.state_evolution.system import System
 
 __all__ = ["Check", "Report", "check"]
 
@@ -229,11 +232,12 @@ def _checks(problem: Problem, point: BranchPoint, settings: SolverSettings, tell
 
 def _backends(problem: Problem) -> Iterator[Check]:
     """Compiled against NumPy and mpmath prints of the same expressions, and derivatives against differences."""
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    system = System.of(problem)
+    kernels, spectrum = system.kernels, system.spectrum
     generator = np.random.default_rng(7)
     h = generator.normal(0.1, 0.9, (40, kernels.length, kernels.columns))
     k = generator.normal(-0.1, 0.8, (40, kernels.length, kernels.teacher_rank))
-    mixing, parameters = ProximalProblem(problem, kernels, spectrum).parameters
+    mixing, parameters = system.parameters
     variance = np.ascontiguousarray(spectrum.site_variances[problem.cluster_law[0][0]])
     compiled = np.empty(len(h))
     kernels.losses_at(h, k, mixing, parameters, variance, compiled)
@@ -261,13 +265,13 @@ def _backends(problem: Problem) -> Iterator[Check]:
 
 def _symmetries(problem: Problem) -> Iterator[Check]:
     """The loss's symmetries on fields other than those they were found on."""
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    found = loss_symmetries(kernels)
-    whole = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
+    system = System.of(problem)
+    kernels, spectrum = system.kernels, system.spectrum
+    found, whole = loss_symmetries(kernels), system.symmetries
     generator = np.random.default_rng(91)
     h = generator.normal(-0.2, 1.1, (50, kernels.length, kernels.columns))
     k = generator.normal(0.3, 1.0, (50, kernels.length, kernels.teacher_rank))
-    mixing, parameters = ProximalProblem(problem, kernels, spectrum).parameters
+    mixing, parameters = system.parameters
     variance = np.ascontiguousarray(spectrum.site_variances[problem.cluster_law[0][0]])
 
     def losses(fields: Array, teacher: Array) -> Array:
@@ -288,15 +292,11 @@ def _symmetries(problem: Problem) -> Iterator[Check]:
 
 def _map_at(problem: Problem, point: BranchPoint, rule: int | Rule, settings: SolverSettings) -> StateEvolution:
     """The map at a point, under a rule or under Sobol points, so many per replicate."""
-    from attnphase.fixed_points.solver import sector_of
-    from attnphase.state_evolution.starts import initial_overlaps
-
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    system = System.of(problem, threads=settings.threads or os.cpu_count() or 1)
     if isinstance(rule, int):
-        rule = Refinement(problem, kernels, spectrum, _MOST).sobol(rule)
-    sector = sector_of(initial_overlaps(problem, point.branch), problem, kernels, spectrum)
-    threads = settings.threads or os.cpu_count() or 1
-    return StateEvolution(Channel(problem, kernels, spectrum, rule, threads), point.alpha, sector)
+        rule = system.refinement(_MOST).sobol(rule)
+    sector = Sector.of(initial_overlaps(problem, point.branch), system.symmetries)
+    return StateEvolution(Channel(system, rule), point.alpha, sector)
 
 
 def _expressions(problem: Problem, point: BranchPoint, settings: SolverSettings) -> Check:
@@ -337,7 +337,7 @@ class _Generic:
         """The furthest of a few points whose conjugates have an image; None if there is none."""
         map_ = _map_at(problem, point, _FEW, settings)
         for size in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01):
-            at = _displaced(point.restart.overlaps, map_.channel.spectrum.rho, size)
+            at = _displaced(point.restart.overlaps, map_.channel.system.spectrum.rho, size)
             hats = map_.channel.evaluate(point.alpha, at, Starts.COLD).conjugates.mean()
             image = map_.prior.overlaps(hats)
             if image is not None:
@@ -479,18 +479,18 @@ class _Held:
 
     def carried(self, moved: Overlaps) -> tuple[Array, Array, Array | None]:
         """Centres, teacher's fields with their mean, and the nodes' shares at other overlaps."""
-        means = self.channel.spectrum.teacher_means[self.channel.configurations][:, None, None, None]
+        means = self.channel.system.spectrum.teacher_means[self.channel.configurations][:, None, None, None]
         if self.channel.labelled:  # the labels' probabilities move too
             omega, k, _, _, shares = self.channel.nodes_at(moved)
             return omega, k + means, shares
         sites = self.channel.configurations
         omega, k, _, floored, _ = self.channel.nodes_at(self.at)
         # omega - m is theta rho^-1 k and a rest u that is independent of k, of covariance C
-        back = self.at.theta @ np.linalg.inv(self.channel.spectrum.rho)
+        back = self.at.theta @ np.linalg.inv(self.channel.system.spectrum.rho)
         rest = floored.q - back @ self.at.theta.mT
         dq, dtheta = moved.q - self.at.q, moved.theta - self.at.theta
         on_rest = (dq / 2 - dtheta @ back.mT) @ np.linalg.inv(rest)
-        on_k = dtheta @ np.linalg.inv(self.channel.spectrum.rho) - on_rest @ back
+        on_k = dtheta @ np.linalg.inv(self.channel.system.spectrum.rho) - on_rest @ back
         dm = (moved.m - self.at.m)[sites, :, 0][:, None, None, None]
         centred = omega - self.at.m[sites, :, 0][:, None, None, None]
         change = np.einsum("clij,csnmlj->csnmli", on_rest[sites], centred)
@@ -500,7 +500,8 @@ class _Held:
 
 def _law(problem: Problem, point: BranchPoint, generic: _Generic, settings: SolverSettings) -> Check:
     """Moments of all nodes' fields against the order parameters: means, q, theta and, but for labels, rho."""
-    channel, at, rho = _many(problem, point, settings), generic.at, Spectrum.of(problem).rho
+    channel, at = _many(problem, point, settings), generic.at
+    rho = channel.system.spectrum.rho
     omega, k, _, _, shares = channel.nodes_at(at)
     sites, columns, rank = channel.configurations, at.q.shape[-1], rho.shape[-1]
     fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], k], axis=-1)
@@ -543,7 +544,7 @@ def _envelopes(problem: Problem, point: BranchPoint, generic: _Generic, settings
     channel, at = _map_at(problem, point, _FEW, settings).channel, generic.at
     held = _Held.of(channel, point.alpha, at)
     worst = np.abs(held.envelope - held.energy(at)).max()
-    x, scales = at.pack(), at.scales(channel.spectrum.rho)
+    x, scales = at.pack(), at.scales(channel.system.spectrum.rho)
     signs = np.random.default_rng(6).choice([-1.0, 1.0], len(x))
     for block in _blocks(at):
         step = np.zeros(len(x))
@@ -591,7 +592,7 @@ def _in_overlaps(problem: Problem, point: BranchPoint, generic: _Generic, settin
 def _gradients(generic: _Generic, held: _Held) -> Array:
     """Slopes of minus the free entropy in the overlaps, relative to the couplings to the conjugates, (S, P)."""
     at, hats = generic.at, held.conjugates
-    x, scales = at.pack(), at.scales(held.channel.spectrum.rho)
+    x, scales = at.pack(), at.scales(held.channel.system.spectrum.rho)
     of_prior = generic.prior.arguments(generic.conjugates)  # of a term that cancels
     changes, couplings = np.empty((2, len(x), len(held.envelope)))
     for i in range(len(x)):
@@ -644,7 +645,7 @@ def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
 def _test_error(problem: Problem, point: BranchPoint, generic: _Generic, settings: SolverSettings) -> Check:
     """The test error by quadrature against a sample of its own: fields of student and teacher drawn together."""
     channel, at = _many(problem, point, settings), generic.at
-    spectrum, kernels = channel.spectrum, channel.kernels
+    spectrum, kernels = channel.system.spectrum, channel.system.kernels
     means = np.ones((3, channel.rule.replicates))
     means[2] = channel.loss_at_omega(at)
     values = np.broadcast_to(np.squeeze(_observables(generic, means)["test_error"]), channel.rule.replicates)
@@ -652,7 +653,7 @@ def _test_error(problem: Problem, point: BranchPoint, generic: _Generic, setting
     joint = np.block([[at.q, at.theta], [at.theta.mT, spectrum.rho]])
     factors = np.linalg.cholesky(joint)
     centres = np.concatenate([at.m[..., 0], spectrum.teacher_means], axis=1)
-    mixing, parameters = channel.proximal.parameters
+    mixing, parameters = channel.system.parameters
     losses = np.empty(_SAMPLES)
     counts = generator.multinomial(_SAMPLES, channel.probabilities)
     edges = np.concatenate([[0], np.cumsum(counts)])
@@ -701,7 +702,7 @@ def _reductions(problem: Problem, point: BranchPoint, settings: SolverSettings, 
     from derivations.replica.limits import Facts, reductions_of
 
     weights, _ = problem.spectrum_atoms()
-    spectrum = Spectrum.of(problem)
+    spectrum = System.of(problem).spectrum
     count = spectrum.sites
     facts = Facts(
         length=problem.tokens.length,
@@ -735,7 +736,6 @@ def _ridge_regression(problem: Problem, point: BranchPoint, *_: Any) -> Check:
 
 
 def _general_route(problem: Problem, point: BranchPoint, settings: SolverSettings, _: Tell) -> Check:
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     map_ = _map_at(problem, point, _FEW, settings)
     hats = map_.channel.evaluate(point.alpha, point.restart.overlaps, Starts.COLD).conjugates.mean()
     closed = map_.prior.overlaps(hats, lift=True)
@@ -744,9 +744,9 @@ def _general_route(problem: Problem, point: BranchPoint, settings: SolverSetting
     name = "reduction: ridge as a general regulariser"
     if closed is None or general is None:
         return Check(name, None, math.nan, math.nan, "no image on the checking nodes")
-    scale = closed.scales(spectrum.rho)
+    scale = closed.scales(map_.system.spectrum.rho)
     worst = float(np.max(np.abs(closed.pack() - general.pack()) / scale))
-    return _below(name, worst, limit, f"overlaps of one map, relative; {kernels.columns} columns")
+    return _below(name, worst, limit, f"overlaps of one map, relative; {problem.columns} columns")
 
 
 def _same_map(name: str, changes: dict[str, Any], detail: str) -> Callable[..., Check]:
@@ -767,7 +767,7 @@ def _same_map(name: str, changes: dict[str, Any], detail: str) -> Callable[..., 
         if ours is None or theirs is None:
             return Check(name, None, math.nan, math.nan, "no image on the checking nodes")
         expected = _repeated(ours[0], clusters)
-        moved = np.abs(expected.pack() - theirs[0].pack()) / expected.scales(Spectrum.of(other).rho)
+        moved = np.abs(expected.pack() - theirs[0].pack()) / expected.scales(System.of(other).spectrum.rho)
         losses = np.abs(ours[1] - theirs[1]) / np.maximum(np.abs(ours[1]), 1e-12)
         return _below(name, float(max(moved.max(), losses.max())), 1e-9, detail)
 

@@ -36,7 +36,6 @@ from attnphase.data.text import (
 from attnphase.errors import AttnphaseError, ProblemError
 from attnphase.files.writing import check_data, check_figure, check_folder, check_output, write_file
 from attnphase.fixed_points.settings import (
-    BRANCHES,
     OPTIMIZERS,
     SolverSettings,
     omegas,
@@ -44,6 +43,7 @@ from attnphase.fixed_points.settings import (
     sample_complexity,
 )
 from attnphase.processes.progress import progress_line
+from attnphase.state_evolution.branches import BRANCHES
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -382,9 +382,9 @@ def solve(
     if output is not None:
         check_output(output, force)
     problem = _solvable(_problem(problem_file, changes), () if branch == "all" else (branch,))
+    from attnphase.data.absence import absences
     from attnphase.data.dataset import save_dataset, to_json
-    from attnphase.fixed_points.branches import absences
-    from attnphase.fixed_points.solver import solve as solve_problem
+    from attnphase.sweeps.points import solve as solve_problem
 
     ds = solve_problem(problem, alpha, branch, **asdict(settings), progress=not quiet)
     if output is not None:
@@ -898,7 +898,7 @@ def thresholds(
         check_output(output, force)
     problem = _solvable(_problem(problem_file, changes), ("semantic", "positional"))
     from attnphase.data.dataset import save_dataset, to_json
-    from attnphase.fixed_points.branches import thresholds as find_thresholds
+    from attnphase.sweeps.critical import thresholds as find_thresholds
 
     ds = find_thresholds(problem, wanted, progress=not quiet)
     if output is not None:
@@ -1114,8 +1114,8 @@ def _ended(ds: xr.Dataset, allowed: bool) -> int:
 
 
 def _status_counts(ds: xr.Dataset, problem: Problem) -> str:
+    from attnphase.data.absence import absent
     from attnphase.data.dataset import STATUS_MEANINGS
-    from attnphase.fixed_points.branches import absent
 
     status = ds["status"].to_numpy().ravel().tolist()
     counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]

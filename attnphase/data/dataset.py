@@ -31,11 +31,11 @@ from attnphase.errors import DatasetError, ProblemError
 from attnphase.files.reading import LARGEST_BINARY, check_input
 from attnphase.files.writing import check_output, write_file
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.settings import BRANCHES
 from attnphase.problem.problem import DataProblem, Problem
+from attnphase.state_evolution.branches import BRANCHES
 
 if TYPE_CHECKING:
-    from attnphase.fixed_points.solver import BranchPoint
+    from attnphase.fixed_points.point import BranchPoint
 
 __all__ = [
     "EXPERIMENT_VARIABLES",

@@ -16,8 +16,9 @@ from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
-from attnphase.fixed_points.settings import BRANCHES, sample_complexities
+from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["GIVEN", "Grid", "Plan", "given_weights"]

@@ -24,7 +24,7 @@ from attnphase import arguments
 from attnphase.data.dataset import RunStatus, overlap_size, spacing, validate_dataset
 from attnphase.errors import DatasetError
 from attnphase.files.writing import figure_format, write_file
-from attnphase.fixed_points.branches import Threshold, crossing
+from attnphase.fixed_points.crossings import Threshold, crossing
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 from attnphase.errors import ProblemError
 from attnphase.integration.rules import Rule, gauss_hermite, published_rule, sobol
-from attnphase.kernels.compiler import Kernels
-from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.symmetries import is_sign_symmetric
+from attnphase.problem.problem import Integration, Problem
 
 __all__ = ["Refinement", "check_affordable"]
 
@@ -47,28 +44,33 @@ def _check_tensor(order: int, dimensions: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Refinement:
-    """The sequence of integration rules of a solve, each finer than the one before."""
+    """The sequence of integration rules of a solve, each finer than the one before.
 
-    problem: Problem
-    kernels: Kernels
-    spectrum: Spectrum
+    Attributes
+    ----------
+    integration : Integration
+        What the user asks for.
+    dimensions : (int, int)
+        Of all local fields together, and of the student's.
+    symmetric : bool
+        Whether fields may be averaged over the four sign changes of student and teacher.
+    max_nodes : int
+        Largest number of Sobol points, all replicates together.
+    """
+
+    integration: Integration
+    dimensions: tuple[int, int]
+    symmetric: bool
     max_nodes: int
 
     @property
-    def dimensions(self) -> tuple[int, int]:
-        """Of all local fields together, and of the student's."""
-        student = self.kernels.length * self.kernels.columns
-        return student + self.kernels.length * self.kernels.teacher_rank, student
-
-    @property
-    def symmetric(self) -> bool:
-        """Whether fields may be averaged over the four sign changes of student and teacher."""
-        return is_sign_symmetric(self.kernels) and not self.spectrum.teacher_means.any()
+    def refines(self) -> bool:
+        """Whether there can be a finer rule; the published one is what it is."""
+        return self.integration.rule != "published"
 
     def sobol(self, points: int) -> Rule:
         """Sobol rule with so many points per replicate."""
-        seed = self.problem.integration.seed
-        return sobol(*self.dimensions, self.symmetric, points, REPLICATES, seed)
+        return sobol(*self.dimensions, self.symmetric, points, REPLICATES, self.integration.seed)
 
     def gauss_hermite(self, order: int) -> Rule:
         """Tensor rule, if it is not too large."""
@@ -77,7 +79,7 @@ class Refinement:
 
     def first(self) -> Rule:
         """Where a solve starts: few nodes."""
-        integration = self.problem.integration
+        integration = self.integration
         if integration.rule == "published":
             return published_rule(self.symmetric)
         if integration.rule == "gauss-hermite":
@@ -91,7 +93,7 @@ class Refinement:
 
     def single(self) -> Rule:
         """The only rule of a method that does not refine."""
-        integration = self.problem.integration
+        integration = self.integration
         if integration.rule in ("published", "gauss-hermite"):
             return self.first()
         return self.sobol(integration.nodes or 1024)
@@ -107,9 +109,9 @@ class Refinement:
             Share of nodes with a second minimum. Where there are any the minimiser jumps, and a Gauss-Hermite rule
             neither converges fast nor knows its error.
         """
-        integration = self.problem.integration
+        integration = self.integration
         fixed, target = integration.nodes, integration.standard_error
-        if rule.name == "published":
+        if not self.refines:
             return None
         if fixed is not None:
             return None if rule.order == fixed else self.sobol(fixed)

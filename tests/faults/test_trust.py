@@ -29,7 +29,7 @@ from attnphase.data.dataset import (
 )
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.rows.own import load_prox
@@ -350,7 +350,7 @@ def reached(monkeypatch):
         asked.append(problem)
         raise CompareError("reached")
 
-    monkeypatch.setattr(importlib.import_module("attnphase.checks.comparison"), "kernels_for", kernels_for)
+    monkeypatch.setattr(importlib.import_module("attnphase.state_evolution.system"), "kernels_for", kernels_for)
     return asked
 
 

@@ -16,7 +16,9 @@ import pytest
 
 from attnphase.checks.report import Check, Report
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.ladder import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Kernels, kernels_for
@@ -61,7 +63,7 @@ def failed(problem: Problem, point: BranchPoint) -> set[str]:
 
 
 def with_kernels(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
-    monkeypatch.setattr(module, "kernels_for", lambda problem: kernels)
+    monkeypatch.setattr(import_module("attnphase.state_evolution.system"), "kernels_for", lambda problem: kernels)
 
 
 def with_factor(problem: Problem, function: str, part: int | str, factor: float) -> Kernels:

@@ -18,6 +18,7 @@ import attnphase as ap
 from attnphase.checks.comparison import Comparison, Limit, Measured, Quantity
 from attnphase.checks.report import Check, Report
 from attnphase.cli.commands import main
+from attnphase.data.absence import absences, absent
 from attnphase.data.text import (
     Table,
     format_value,
@@ -28,7 +29,6 @@ from attnphase.data.text import (
     thresholds_table,
     wrapped,
 )
-from attnphase.fixed_points.branches import absences, absent
 from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]

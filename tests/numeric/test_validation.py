@@ -20,7 +20,7 @@ from attnphase.data.dataset import (
 from attnphase.errors import DatasetError
 from attnphase.figures.drawing import _size_error, fig3
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
 
 PROBLEM = Problem.paper(omega=0.31)

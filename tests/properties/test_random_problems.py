@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from attnphase.data.dataset import from_points, validate_dataset
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.starts import branches_of

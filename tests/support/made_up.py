@@ -13,7 +13,7 @@ import xarray as xr
 
 from attnphase.data.dataset import POINT_VARIABLES, from_points
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.grid import Line
 
