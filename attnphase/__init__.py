@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from attnphase.checks.comparison import compare
-    from attnphase.checks.report import check
-    from attnphase.data.dataset import load_dataset, save_dataset, validate_dataset
+    from attnphase.checks.consistency import check
+    from attnphase.data.files import load_dataset, save_dataset
+    from attnphase.data.validate import validate_dataset
     from attnphase.errors import (
         AttnphaseError,
         CacheError,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from attnphase.fixed_points.settings import SolverSettings
     from attnphase.kernels.compiler import register_score
     from attnphase.pages.page import derive
-    from attnphase.problem.problem import Problem, load_problem
+    from attnphase.problem import Problem, load_problem
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.grid import sweep
@@ -83,18 +84,18 @@ _HOME = {
     "Spectrum": "spectrum.measure",
     "SpectrumError": "errors",
     "SweepError": "errors",
-    "check": "checks.report",
+    "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
-    "load_dataset": "data.dataset",
-    "load_problem": "problem.problem",
+    "load_dataset": "data.files",
+    "load_problem": "problem.loading",
     "register_score": "kernels.compiler",
-    "save_dataset": "data.dataset",
+    "save_dataset": "data.files",
     "simulate": "experiments.simulate",
     "solve": "sweeps.points",
     "sweep": "sweeps.grid",
     "thresholds": "sweeps.critical",
-    "validate_dataset": "data.dataset",
+    "validate_dataset": "data.validate",
 }
 
 

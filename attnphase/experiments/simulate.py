@@ -15,14 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.arrays import Array
-from attnphase.data.dataset import (
-    EXPERIMENT_VARIABLES,
-    TRAJECTORY_VARIABLES,
-    RunStatus,
-    Variable,
-    by_cluster,
-    from_runs,
-)
+from attnphase.data.build import by_cluster, from_runs
+from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus, Variable
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit

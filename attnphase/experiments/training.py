@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.arrays import Array
-from attnphase.data.dataset import RunStatus
+from attnphase.data.variables import RunStatus
 from attnphase.experiments.data import Instance
 from attnphase.experiments.measure import overlaps_of
 from attnphase.experiments.optimizers.descent import Adam, Fista, GradientDescent, Lbfgs, Optimizer

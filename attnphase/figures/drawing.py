@@ -21,7 +21,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnphase import arguments
-from attnphase.data.dataset import RunStatus, overlap_size, spacing, validate_dataset
+from attnphase.data.reading import overlap_size, spacing
+from attnphase.data.validate import validate_dataset
+from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError
 from attnphase.files.writing import figure_format, write_file
 from attnphase.fixed_points.crossings import Threshold, crossing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attnphase.errors import ProblemError
 from attnphase.integration.rules import Rule, gauss_hermite, published_rule, sobol
-from attnphase.problem.problem import Integration, Problem
+from attnphase.problem import Integration, Problem
 
 __all__ = ["Refinement", "check_affordable"]
 

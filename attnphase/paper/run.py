@@ -15,7 +15,8 @@ import numpy as np
 import xarray as xr
 
 from attnphase.checks.comparison import Comparison, compare
-from attnphase.data.dataset import overlap_size, save_dataset
+from attnphase.data.files import save_dataset
+from attnphase.data.reading import overlap_size
 from attnphase.data.text import Table, wrapped
 from attnphase.experiments.simulate import simulate
 from attnphase.figures.drawing import comparison_figure, grid_figure, save_figure, scatter_figure

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.errors import ProblemError
-from attnphase.problem.problem import Regularizer
+from attnphase.problem import Regularizer
 from attnphase.rows.row_problem import RowRegularizer, newton_prox
 from derivations.models.foreign import ForeignError, contained, imported
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm, qmc
 
 from attnphase.arrays import Array
-from attnphase.problem.problem import Problem, Regularizer
+from attnphase.problem import Problem, Regularizer
 
 __all__ = ["RowRegularizer", "gaussian_nodes", "problem_rows", "row_regularizer"]
 

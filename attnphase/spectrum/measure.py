@@ -18,7 +18,7 @@ from attnphase.arrays import Array
 from attnphase.errors import ProblemError, SpectrumError
 from attnphase.files.reading import LARGEST_TEXT, open_input
 from attnphase.files.writing import write_file
-from attnphase.problem.problem import MAX_ATOMS, Positions, Problem, SpectrumLaw, Teacher, Tokens
+from attnphase.problem import MAX_ATOMS, Positions, Problem, SpectrumLaw, Teacher, Tokens
 
 if TYPE_CHECKING:
     from os import PathLike

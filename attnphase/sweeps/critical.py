@@ -8,7 +8,7 @@ from typing import Any
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.dataset import from_thresholds
+from attnphase.data.build import from_thresholds
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.crossings import Threshold, thresholds_of, usual_cost
 from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities

@@ -34,7 +34,9 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.dataset import from_lines, from_points, load_dataset, save_dataset, spacing
+from attnphase.data.build import from_lines, from_points
+from attnphase.data.files import load_dataset, save_dataset
+from attnphase.data.reading import spacing
 from attnphase.errors import DatasetError, ProblemError, SolverError, SpectrumError, SweepError
 from attnphase.files.writing import check_output, write_file
 from attnphase.fixed_points.branches import follow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.dataset import from_points
+from attnphase.data.build import from_points
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.fixed_points.solver import solve_point

@@ -11,7 +11,7 @@ from typing import Any
 
 from sympy import IndexedBase, Symbol
 
-from derivations.algebra.nodes import TokenMatrix
+from derivations.algebra.tokens import TokenMatrix
 
 # dimensions and control parameters
 L = Symbol("L", integer=True, positive=True)

@@ -22,7 +22,7 @@ from torch import nn
 
 import attnphase as ap
 from attnphase.cli.commands import main
-from attnphase.data.dataset import RunStatus, write_file
+from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments.data import generator
 from attnphase.experiments.histogram.report import distances, histogram_dataset, histogram_text, variance_shares
@@ -41,6 +41,7 @@ from attnphase.experiments.histogram.transformer import (
     logits,
     with_noise,
 )
+from attnphase.files.writing import write_file
 from attnphase.processes.checkpoint import Checkpoint
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import torch
 
 import attnphase as ap
-from attnphase.checks.comparison import _Frame
-from attnphase.data.dataset import RunStatus
+from attnphase.checks.alignment import Frame
+from attnphase.data.variables import RunStatus
 from attnphase.errors import ExperimentError
 from attnphase.experiments import measure
 from attnphase.experiments.data import Instance, draw_instance
@@ -222,7 +222,7 @@ def test_runs_are_aligned_by_m_where_theta_vanishes():
             value = point[name].to_numpy()
             runs[name].to_numpy()[0, 0, 0, s] = sign * value if name == "m" else value
     here = runs.isel(start=0, dimension=0, alpha=0).transpose("seed", ...)
-    aligned = _Frame.of(problem).aligned(point, here)
+    aligned = Frame.of(problem).aligned(point, here)
     assert np.abs(point["m"]).max() > 0.05
     for s in range(2):
         np.testing.assert_allclose(aligned["m"][s], point["m"], rtol=1e-12)

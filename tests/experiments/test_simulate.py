@@ -24,7 +24,7 @@ import torch
 
 import attnphase as ap
 from attnphase.cli.commands import main
-from attnphase.data.dataset import RunStatus, write_file
+from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments import memory
 from attnphase.experiments.histogram.settings import FrozenPlan, UnfrozenPlan
@@ -33,6 +33,7 @@ from attnphase.experiments.memory import MemoryNeed, runs_that_fit
 from attnphase.experiments.optimizers.descent import GradientDescent
 from attnphase.experiments.plan import Plan
 from attnphase.experiments.simulate import simulate
+from attnphase.files.writing import write_file
 from attnphase.problem.problem import Problem
 from attnphase.processes.checkpoint import Checkpoint
 

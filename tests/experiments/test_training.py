@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import torch
 from torch import Tensor
 
-from attnphase.data.dataset import RunStatus
+from attnphase.data.variables import RunStatus
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Instance, draw_geometry, draw_instance, generator
 from attnphase.experiments.optimizers.gamp import Gamp

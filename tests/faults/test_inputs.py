@@ -13,13 +13,12 @@ import netCDF4
 import numpy as np
 import pytest
 
-from attnphase.data import dataset
-from attnphase.data.dataset import load_dataset
+from attnphase.data import files
+from attnphase.data.files import load_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError, ProblemError
 from attnphase.files import reading as inputs
 from attnphase.files.reading import LARGEST_TEXT, check_input, read_input
-from attnphase.problem import problem
-from attnphase.problem.problem import (
+from attnphase.problem import (
     MAX_ATOMS,
     Cluster,
     Law,
@@ -30,6 +29,7 @@ from attnphase.problem.problem import (
     Tokens,
     load_problem,
 )
+from attnphase.problem import spectrum as atoms
 from attnphase.spectrum import measure as spectrum
 from attnphase.spectrum.measure import read_csv
 
@@ -151,7 +151,7 @@ def test_texts_of_a_size_that_no_problem_has_are_not_read(tmp_path, read):
 def test_the_largest_datasets_and_checkpoints(tmp_path, monkeypatch, read, error):
     with (tmp_path / "it").open("wb") as file:
         file.truncate(3 << 20)
-    home = dataset if read is load_dataset else pytest.importorskip("attnphase.processes.checkpoint")
+    home = files if read is load_dataset else pytest.importorskip("attnphase.processes.checkpoint")
     with pytest.raises(error, match="damaged"):
         read(tmp_path / "it")
     monkeypatch.setattr(home, "LARGEST_BINARY", 2 << 20)
@@ -180,7 +180,7 @@ def test_a_dataset_that_would_fill_the_memory_is_not_read(tmp_path):
     ],
 )
 def test_files_of_more_than_a_spectrum(tmp_path, monkeypatch, text, words):
-    for home in (problem, spectrum):
+    for home in (atoms, spectrum):
         monkeypatch.setattr(home, "MAX_ATOMS", 5)
     monkeypatch.setattr(spectrum, "_LONGEST_LINE", 100)
     (tmp_path / "a.csv").write_text(text)

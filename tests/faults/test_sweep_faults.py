@@ -15,7 +15,7 @@ import xarray as xr
 from click.testing import CliRunner
 
 from attnphase.cli.commands import main
-from attnphase.data.dataset import load_dataset
+from attnphase.data.files import load_dataset
 from attnphase.errors import DatasetError, ProblemError, SweepError
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.grid import parts_folder, sweep
@@ -261,7 +261,7 @@ def test_a_full_disk_ends_in_a_sentence_and_keeps_what_is_there(half_done, solve
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("attnphase.data.dataset.os.fsync", full)
+        patch.setattr("attnphase.files.writing.os.fsync", full)
         with pytest.raises(DatasetError, match="No space left on device"):
             sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=half_done, resume=True)
     assert len(parts(half_done)) == 2

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import importlib
 import io
 import pickle
 import sys
@@ -15,18 +14,11 @@ import pytest
 
 import attnphase as ap
 from attnphase.cli.commands import main
-from attnphase.data.dataset import (
-    EXPERIMENT_VARIABLES,
-    POINT_VARIABLES,
-    RunStatus,
-    from_points,
-    from_runs,
-    from_thresholds,
-    load_dataset,
-    problem_of,
-    save_dataset,
-    validate_dataset,
-)
+from attnphase.data.build import from_points, from_runs, from_thresholds
+from attnphase.data.files import load_dataset, save_dataset
+from attnphase.data.reading import problem_of
+from attnphase.data.validate import validate_dataset
+from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES, RunStatus
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
@@ -350,7 +342,7 @@ def reached(monkeypatch):
         asked.append(problem)
         raise CompareError("reached")
 
-    monkeypatch.setattr(importlib.import_module("attnphase.state_evolution.system"), "kernels_for", kernels_for)
+    monkeypatch.setattr("attnphase.state_evolution.system.kernels_for", kernels_for)
     return asked
 
 

@@ -12,7 +12,8 @@ import xarray as xr
 from click.testing import CliRunner
 
 from attnphase.cli.commands import main
-from attnphase.data.dataset import POINT_VARIABLES, load_dataset
+from attnphase.data.files import load_dataset
+from attnphase.data.variables import POINT_VARIABLES
 from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -216,7 +217,7 @@ def test_a_full_disk_ends_in_a_sentence(in_folder, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attnphase.data.dataset.os.fsync", full)
+    monkeypatch.setattr("attnphase.files.writing.os.fsync", full)
     result = run("solve", "--alpha", 2, *COARSE, "-o", "out.nc", code=2)
     assert result.stderr == "attnphase: error: out.nc: the file cannot be written: No space left on device.\n"
     assert list(in_folder.iterdir()) == []

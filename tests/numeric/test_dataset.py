@@ -13,20 +13,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnphase.data import dataset
-from attnphase.data.dataset import (
-    NOT_COMPUTED,
-    POINT_VARIABLES,
-    STATUS_MEANINGS,
-    coordinate_name,
-    from_lines,
-    from_points,
-    from_thresholds,
-    load_dataset,
-    save_dataset,
-    to_json,
-    validate_dataset,
-)
+from attnphase.data.build import coordinate_name, from_lines, from_points, from_thresholds
+from attnphase.data.files import load_dataset, save_dataset, to_json
+from attnphase.data.validate import validate_dataset
+from attnphase.data.variables import NOT_COMPUTED, POINT_VARIABLES, STATUS_MEANINGS
 from attnphase.errors import DatasetError
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
@@ -308,7 +298,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(dataset.os, "fsync", full)
+    monkeypatch.setattr("attnphase.files.writing.os.fsync", full)
     assert "No space left" in refusal(save_dataset, grid(), path, force=True)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["x.nc"]
@@ -320,7 +310,8 @@ def test_a_file_size_limit_leaves_nothing(tmp_path):
     save_dataset(grid(), old)
     code = f"""
 import resource
-from attnphase.data.dataset import DatasetError, load_dataset, save_dataset
+from attnphase.data.files import load_dataset, save_dataset
+from attnphase.errors import DatasetError
 ds = load_dataset({str(old)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

@@ -14,8 +14,9 @@ from matplotlib.collections import QuadMesh
 from matplotlib.mathtext import MathTextParser
 
 from attnphase.cli.commands import main
-from attnphase.data import dataset
-from attnphase.data.dataset import from_points, save_dataset
+from attnphase.data.build import from_points
+from attnphase.data.files import save_dataset
+from attnphase.data.variables import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.figures.drawing import FIGURES, fig2, fig3, save_figure
 from attnphase.fixed_points.iteration import Status
@@ -302,7 +303,7 @@ def test_a_point_is_no_figure(draw):
 
 def test_every_symbol_can_be_read():
     parser = MathTextParser("path")
-    for _, latex in dataset._COORDINATES.values():
+    for _, latex in COORDINATES.values():
         parser.parse(f"${latex}$")
 
 

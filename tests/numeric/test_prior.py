@@ -11,7 +11,7 @@ from scipy import integrate
 from scipy.stats import norm
 
 from attnphase.kernels.compiler import Kernels
-from attnphase.problem.problem import Problem, Regularizer
+from attnphase.problem import Problem, Regularizer
 from attnphase.rows.row_problem import row_regularizer
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import attnphase
 from attnphase.errors import ProblemError
-from attnphase.problem.problem import (
+from attnphase.problem import (
     Cluster,
     Integration,
     Law,

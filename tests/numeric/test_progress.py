@@ -437,7 +437,7 @@ def test_compare_shows_progress_unless_quiet(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(home, "compare", stop)
-    monkeypatch.setattr("attnphase.data.dataset.load_dataset", lambda path: path)
+    monkeypatch.setattr("attnphase.data.files.load_dataset", lambda path: path)
     monkeypatch.chdir(tmp_path)
     for name in ("a.nc", "b.nc"):
         (tmp_path / name).touch()

@@ -17,7 +17,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import attnphase as ap
-from attnphase.data import dataset
+from attnphase.data import build
+from attnphase.data.variables import HISTOGRAM_VARIABLES, SCHEMAS
 from attnphase.errors import AttnphaseError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
@@ -91,11 +92,11 @@ def blank(kind, swept):
     """A dataset of a kind with ones in all its variables, which nobody solved."""
     sizes = {"token": 2, "row": 1, "col": 1, "teacher": 1, **{name: len(values) for name, values in swept.items()}}
     columns = {}
-    for variable in dataset.SCHEMAS[kind]:
+    for variable in SCHEMAS[kind]:
         shape = [sizes[dim] for dim in (*swept, *variable.dims)]
-        for name in dataset._names(variable):
+        for name in variable.names:
             columns[name] = (np.zeros if variable.meanings else np.ones)(shape, dtype=variable.dtype)
-    return dataset._assemble(kind, columns, swept, {}, PAPER, ["sobol"], "ones")
+    return build._assemble(kind, columns, swept, {}, PAPER, ["sobol"], "ones")
 
 
 @cache
@@ -103,16 +104,16 @@ def datasets():
     branches = ["semantic", "positional"]
     histogram = {}
     sizes = {"stage": 2, "entries": 2, "epoch": 3, "sequence": 1, "query": 4, "token": 4, "key": 4}
-    for variable in dataset.HISTOGRAM_VARIABLES:
+    for variable in HISTOGRAM_VARIABLES:
         shape = [2, 2, *(sizes.get(dim, 4) for dim in variable.dims)]
-        for name in dataset._names(variable):
+        for name in variable.names:
             histogram[name] = np.ones(shape, dtype=variable.dtype)
     return {
         "points": blank("points", {"branch": branches, "omega": [0.2, 0.3], "alpha": [1.0, 1.5]}),
         "experiments": blank(
             "experiments", {"start": branches, "dimension": [50], "alpha": [1.0, 1.5], "seed": [0, 1]}
         ),
-        "histogram": dataset.from_histogram(
+        "histogram": build.from_histogram(
             histogram, mechanisms=branches, runs=2, symbols=np.zeros((1, 4), dtype=np.int64), rule="none", seed=0
         ),
     }  # fmt: skip

@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import erfc
 
-from attnphase.problem.problem import Regularizer
+from attnphase.problem import Regularizer
 from attnphase.rows.own import load_prox
 from attnphase.rows.row_problem import gaussian_nodes, row_regularizer
 

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.stats import chi2, ortho_group
 
-from attnphase.data.dataset import POINT_VARIABLES, from_points, validate_dataset
+from attnphase.data.build import from_points
+from attnphase.data.validate import validate_dataset
+from attnphase.data.variables import POINT_VARIABLES
 from attnphase.fixed_points.iteration import (
     Anderson,
     Damped,

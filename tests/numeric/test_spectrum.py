@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnphase.errors import ProblemError, SpectrumError
-from attnphase.problem.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens, load_problem
+from attnphase.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens, load_problem
 from attnphase.spectrum.measure import Spectrum, read_csv
 
 CLUSTERS = [

@@ -10,7 +10,8 @@ from made_up import Solver
 
 import attnphase as ap
 from attnphase.cli.commands import main
-from attnphase.data.dataset import load_dataset, spacing
+from attnphase.data.files import load_dataset
+from attnphase.data.reading import spacing
 from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.grid import sweep

@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnphase.data.dataset import (
-    EXPERIMENT_VARIABLES,
-    POINT_VARIABLES,
-    from_points,
-    from_runs,
-    overlap_size,
-    validate_dataset,
-)
+from attnphase.data.build import from_points, from_runs
+from attnphase.data.reading import overlap_size
+from attnphase.data.validate import validate_dataset
+from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES
 from attnphase.errors import DatasetError
 from attnphase.figures.drawing import _size_error, fig3
 from attnphase.fixed_points.iteration import Status

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from attnphase.data.dataset import from_points, validate_dataset
+from attnphase.data.build import from_points
+from attnphase.data.validate import validate_dataset
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point

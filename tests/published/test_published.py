@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attnphase as ap
-from attnphase.data.dataset import RunStatus
+from attnphase.data.variables import RunStatus
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attnphase.data.dataset import POINT_VARIABLES, from_points
+from attnphase.data.build import from_points
+from attnphase.data.variables import POINT_VARIABLES
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem

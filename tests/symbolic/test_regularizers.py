@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnphase.errors import ProblemError
-from attnphase.problem.problem import Regularizer
+from attnphase.problem import Regularizer
 from attnphase.rows.own import check_regularizer, load_expression, load_prox
 from derivations.models.regularizers import ConvexPenalty, RegularizerError
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.arrays import Array
-from attnphase.data.dataset import HISTOGRAM_ENTRIES, HISTOGRAM_STAGES, RunStatus, from_histogram
+from attnphase.data.build import from_histogram
 from attnphase.data.text import Table, wrapped
+from attnphase.data.variables import HISTOGRAM_ENTRIES, HISTOGRAM_STAGES, RunStatus
 from attnphase.errors import ProblemError
 from attnphase.experiments.data import generator
 from attnphase.experiments.histogram.settings import HistogramSizes

@@ -1,0 +1,389 @@
+"""Datasets of solved points, lines, thresholds, runs and the histogram task, labelled as the schema has it."""
+
+from __future__ import annotations
+
+import operator
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from attnphase.data.variables import (
+    COORDINATES,
+    HISTOGRAM_ENTRIES,
+    HISTOGRAM_STAGES,
+    HISTOGRAM_VARIABLES,
+    NOT_COMPUTED,
+    POINT_VARIABLES,
+    RANK,
+    SCHEMAS,
+    TRAJECTORY_VARIABLES,
+    Variable,
+)
+from attnphase.errors import DatasetError
+from attnphase.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from attnphase.fixed_points.point import BranchPoint
+
+__all__ = [
+    "by_cluster",
+    "coordinate_name",
+    "from_histogram",
+    "from_lines",
+    "from_points",
+    "from_runs",
+    "from_thresholds",
+]
+
+_TITLE = "Fixed points of the saddle-point equations"
+
+_PER_SITE = {variable.name for variable in POINT_VARIABLES if "token" in variable.dims}
+
+
+def coordinate_name(field: str) -> str:
+    """Name of the dimension along which a field of the problem is swept.
+
+    Parameters
+    ----------
+    field : str
+        Such as ``teacher.omega``; ``branch`` and ``alpha`` stand for themselves.
+
+    Returns
+    -------
+    str
+        The field's key, ``omega``; with its section, ``student_rank``, where two sections have the key, or where the
+        key is a name that the schema has already (``integration_seed``).
+    """
+    section, dot, key = field.partition(".")
+    if not dot:
+        return field
+    problem = Problem()
+    sections = (home.name for home in fields(Problem) if not home.name.startswith("_"))
+    homes = [home for home in sections if key in {one.name for one in fields(getattr(problem, home))}]
+    taken = {name for variable in POINT_VARIABLES for name in (variable.name, *variable.dims)} | {*RANK}
+    return f"{section}_{key}" if key in taken or homes not in ([], [section]) else key
+
+
+def from_points(
+    points: Sequence[BranchPoint],
+    swept: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    problem: Problem | None = None,
+    title: str | None = None,
+) -> xr.Dataset:
+    """Label solved points.
+
+    Parameters
+    ----------
+    points : sequence of BranchPoint
+        In any order.  What the grid has and `points` has not gets the status ``not_computed``.
+    swept : mapping, optional
+        Values along each dimension, in the order of the dimensions: ``branch``, fields of the problem by their name in
+        the TOML (``teacher.omega``), ``alpha``.  ``branch`` and ``alpha`` become scalar coordinates if left out.
+    problem : Problem, optional
+        The problem before its fields were swept; the first point's by default.
+    title : str, optional
+        The dataset's title.
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    DatasetError
+        A point does not lie on the grid, two lie on the same place, or there is no point at all.
+    """
+    if not points:
+        raise DatasetError("there is no point to make a dataset of.")
+    swept = _in_order(swept or {})
+    problem = problem or points[0].problem
+    sizes = tuple(len(values) for values in swept.values())
+    places: dict[tuple[int, ...], BranchPoint] = {}
+    for point in points:
+        index = tuple(_place(name, values, point) for name, values in swept.items())
+        if index in places:
+            raise DatasetError(f"two points lie at the same place: {_described(point)}; sweep what tells them apart.")
+        places[index] = point
+    ordered = [places.get(index) for index in product(*(range(size) for size in sizes))]
+    columns = {
+        name: np.stack(rows).reshape(sizes + rows[0].shape)
+        for name, rows in _columns(ordered, points[0]).items()
+    }  # fmt: skip
+    scalars = {"branch": points[0].branch, "alpha": points[0].alpha}
+    rules = sorted({point.rule for point in points})
+    return _assemble("points", columns, swept, scalars, problem, rules, title or _TITLE)
+
+
+def from_lines(
+    lines: Sequence[xr.Dataset], swept: Mapping[str, Sequence[Any]], *, problem: Problem, title: str | None = None
+) -> xr.Dataset:
+    """Join branch lines, datasets over alpha, into a grid.
+
+    Parameters
+    ----------
+    lines : sequence of xarray.Dataset
+        For every combination of `swept` without alpha, in the order of `itertools.product`.
+    swept : mapping
+        As in `from_points`; alpha is the last dimension.
+    problem : Problem
+        The problem before its fields were swept.
+    title : str, optional
+        The dataset's title.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    swept = _in_order(swept)
+    sizes = tuple(len(values) for values in swept.values())[:-1]
+    columns = {
+        name: np.stack([line[name].to_numpy() for line in lines]).reshape(sizes + lines[0][name].shape)
+        for name in map(str, lines[0].data_vars)
+    }
+    rules = sorted({rule for line in lines for rule in line.attrs["rule"].split(", ")})
+    return _assemble("points", columns, swept, {}, problem, rules, title or _TITLE)
+
+
+def from_thresholds(
+    problem: Problem,
+    omega: Sequence[float],
+    values: Mapping[str, Sequence[float]],
+    errors: Mapping[str, Sequence[float]],
+    rule: str,
+) -> xr.Dataset:
+    """Label thresholds along omega.
+
+    Parameters
+    ----------
+    problem : Problem
+        The problem; its omega is replaced by the coordinate.
+    omega : sequence of float
+        Weights of the teacher's positional part.
+    values, errors : mapping
+        ``alpha_c`` and ``alpha_l``, each as long as `omega`; NaN where there is no crossing.
+    rule : str
+        The integration rule used.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    columns = {name: np.array(column, dtype=float) for name, column in values.items()}
+    columns |= {f"{name}_stderr": np.array(column, dtype=float) for name, column in errors.items()}
+    swept = _in_order({"teacher.omega": omega})
+    title = "Thresholds of the positional-semantic transition"
+    return _assemble("thresholds", columns, swept, {}, problem, [rule], title)
+
+
+def from_runs(
+    problem: Problem,
+    swept: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    rule: str,
+    seed: int,
+    record: Sequence[int] = (),
+    title: str | None = None,
+) -> xr.Dataset:
+    """Label the runs of an experiment.
+
+    Parameters
+    ----------
+    problem : Problem
+    swept : mapping
+        Values along start, dimension, alpha and seed; all four are dimensions of the result.
+    columns : mapping
+        An array over these for every variable, with its standard error where it has one.
+    rule : str
+        The optimiser with its settings.
+    seed : int
+        From which all random numbers follow.
+    record : sequence of int
+        Steps at which the trajectories in `columns` were recorded.
+    title : str, optional
+        The dataset's title.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    ds = _assemble("experiments", columns, _in_order(swept), {}, problem, [rule], title or "Finite-size experiments")
+    ds.attrs["seed"] = seed
+    if len(record):
+        leading = ds["status"].dims
+        for variable in TRAJECTORY_VARIABLES:
+            dims = (*leading, *variable.dims_of(problem))
+            ds[variable.name] = (dims, columns[variable.name], variable.attributes())
+        ds = ds.assign_coords(step=("step", np.asarray(record, dtype=np.int64), _coordinate("step")))
+    return ds
+
+
+def from_histogram(
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    mechanisms: Sequence[str],
+    runs: int,
+    symbols: NDArray[np.int64],
+    rule: str,
+    seed: int,
+) -> xr.Dataset:
+    """Label runs of the histogram task.
+
+    Parameters
+    ----------
+    columns : mapping
+        An array for every variable of the schema ``histogram``, over mechanism and run, then its own dimensions; with
+        its standard error where it has one.
+    mechanisms : sequence of str
+    runs : int
+    symbols : (sequences, L) array
+        The sequences whose attention matrices are given.
+    rule : str
+        Sizes and settings.
+    seed : int
+        From which all random numbers follow.
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    places = ("mechanism", "run")
+    variables = _labelled(columns, {variable: (*places, *variable.dims) for variable in HISTOGRAM_VARIABLES})
+    epochs = columns["epoch_accuracy"].shape[-1]
+    values = {"mechanism": list(mechanisms), "run": range(runs), "stage": HISTOGRAM_STAGES}
+    values |= {"epoch": range(1, epochs + 1), "entries": HISTOGRAM_ENTRIES}
+    coordinates: dict[str, Any] = {name: ((name,), np.asarray(v), _coordinate(name)) for name, v in values.items()}
+    coordinates["symbols"] = (("sequence", "token"), symbols, _coordinate("symbols"))
+    return xr.Dataset(variables, coordinates, _global_attributes("histogram", "The histogram task", seed, rule))
+
+
+def _in_order(swept: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """Branch or start first, alpha and seed last, plain values, and the short name omega spelt out."""
+    spelt = {"teacher.omega" if name == "omega" else name: np.asarray(v).tolist() for name, v in swept.items()}
+    return {name: spelt[name] for name in sorted(spelt, key=lambda name: RANK.get(name, 2))}
+
+
+def _place(name: str, values: Sequence[Any], point: BranchPoint) -> int:
+    value = getattr(point, name) if name in ("alpha", "branch") else operator.attrgetter(name)(point.problem)
+    try:
+        return values.index(value)
+    except ValueError:
+        raise DatasetError(f"{name} is {value!r} for a point, which is not among the swept values.") from None
+
+
+def _described(point: BranchPoint) -> str:
+    return f"{point.branch}, alpha = {point.alpha:g}"
+
+
+def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict[str, list[NDArray[Any]]]:
+    """Values of every variable at every place; what is missing has the shape it has at `pattern`."""
+    columns: dict[str, list[NDArray[Any]]] = {}
+    for variable in POINT_VARIABLES:
+        shape = np.shape(_value(pattern, variable.name))
+        fill = np.full(shape, np.nan if variable.dtype == "float64" else 0)
+        if variable.name == "status":
+            fill = np.array(NOT_COMPUTED)
+        rows = [fill if point is None else np.asarray(_value(point, variable.name)) for point in points]
+        if any(row.shape != shape for row in rows):
+            raise DatasetError(f"{variable.name} has not one shape on the whole grid: sweep problems of one size.")
+        columns[variable.name] = [row.astype(variable.dtype) for row in rows]
+        if variable.has_stderr:
+            unknown = np.full(shape, np.nan)
+            columns[variable.stderr] = [
+                unknown if point is None else _error(point, variable.name, unknown) for point in points
+            ]
+    return columns
+
+
+def _error(point: BranchPoint, name: str, unknown: NDArray[Any]) -> NDArray[Any]:
+    if name not in point.errors:
+        return unknown
+    return np.asarray(by_cluster(point.problem, name, point.errors[name]), dtype=float)
+
+
+def _value(point: BranchPoint, name: str) -> Any:
+    return by_cluster(point.problem, name, point.values[name] if name in point.values else getattr(point, name))
+
+
+def by_cluster(problem: Problem, name: str, values: Any) -> Any:
+    """A variable as a dataset has it: what every site has, (P, ...), is an array over token and, in mixtures, cluster.
+
+    It is NaN where a token has fewer clusters than another.
+    """
+    if name not in _PER_SITE or problem.tokens.kind != "mixture":
+        return values
+    sites = problem.sites
+    shape = (problem.tokens.length, 1 + max(cluster for _, cluster in sites), *np.shape(values)[1:])
+    spread = np.full(shape, np.nan)
+    for site, (token, cluster) in enumerate(sites):
+        spread[token, cluster] = values[site]
+    return spread
+
+
+def _assemble(
+    kind: str,
+    columns: Mapping[str, NDArray[Any]],
+    swept: Mapping[str, Sequence[Any]],
+    scalars: Mapping[str, Any],
+    problem: Problem,
+    rules: Sequence[str],
+    title: str,
+) -> xr.Dataset:
+    leading = tuple(coordinate_name(name) for name in swept)
+    variables = _labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in SCHEMAS[kind]})
+    coordinates: dict[str, Any] = {name: ((), np.asarray(v), _coordinate(name)) for name, v in scalars.items()}
+    for field, values in swept.items():
+        name = coordinate_name(field)
+        coordinates[name] = ((name,), np.asarray(values), _coordinate(name, field))
+    attributes = _global_attributes(kind, title, problem.integration.seed, ", ".join(rules))
+    attributes |= {"problem": problem.to_toml(), "problem_hash": problem.hash}
+    return xr.Dataset(variables, coordinates, attributes)
+
+
+def _labelled(columns: Mapping[str, NDArray[Any]], dims: Mapping[Variable, tuple[str, ...]]) -> dict[str, Any]:
+    """The variables of a dataset, with their standard errors, over the dimensions of each."""
+    variables: dict[str, Any] = {}
+    for variable, over in dims.items():
+        variables[variable.name] = (over, columns[variable.name], variable.attributes())
+        if variable.has_stderr:
+            variables[variable.stderr] = (over, columns[variable.stderr], variable.stderr_attributes())
+    return variables
+
+
+def _global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, Any]:
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "title": title,
+        "Conventions": "CF-1.11",
+        "schema": kind,
+        "seed": seed,
+        "rule": rule,
+        "attnphase_version": _own_version(),
+        **{f"{name}_version": version(name) for name in ("numpy", "scipy", "numba")},
+        "python_version": platform.python_version(),
+        "created": created,
+        "history": f"{created}: attnphase {_own_version()}: {title}",
+    }
+
+
+def _coordinate(name: str, field: str = "") -> dict[str, str]:
+    long_name, latex = COORDINATES.get(name, (f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")))
+    attributes = {"long_name": long_name, "units": "1", "latex": latex}
+    if "." in field:
+        attributes["field"] = field
+    return attributes
+
+
+def _own_version() -> str:
+    import attnphase
+
+    return attnphase.__version__

@@ -1,0 +1,81 @@
+"""What a dataset says: its problem, the size of its overlaps, the spacing of its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from attnphase.data.variables import PROBLEM_ATTRIBUTES
+from attnphase.errors import DatasetError, ProblemError
+from attnphase.problem.problem import DataProblem, Problem
+
+__all__ = ["overlap_size", "problem_of", "spacing"]
+
+
+def problem_of(ds: xr.Dataset) -> DataProblem:
+    """The problem of a dataset, which imports no module and opens no file that the dataset names.
+
+    Raises
+    ------
+    DatasetError
+        It has none, its hash belongs to another, or it is no problem.
+    """
+    for name in PROBLEM_ATTRIBUTES:
+        if name not in ds.attrs:
+            raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
+    try:
+        return Problem.from_data(str(ds.attrs["problem"]), str(ds.attrs["problem_hash"]))
+    except ProblemError as error:
+        if error.field == "problem_hash":
+            raise DatasetError(
+                'global attribute "problem_hash" does not belong to "problem": one of them was changed.'
+            ) from None
+        raise DatasetError(f'global attribute "problem" is not a problem: {error}') from None
+
+
+def overlap_size(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """Magnitude of the first token's overlap, which no rotation of the weights changes.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        Points or experiments.
+    name : {"m", "theta"}
+
+    Returns
+    -------
+    xarray.DataArray
+        Over the swept dimensions and, of mixtures, cluster.
+    """
+    first = ds[name].isel(token=0)
+    inner = [dim for dim in ("row", "teacher") if dim in first.dims]
+    return (first**2).sum(inner, skipna=False) ** 0.5
+
+
+def spacing(values: Sequence[Any] | NDArray[Any]) -> str:
+    """How the values along a dimension are spaced.
+
+    Parameters
+    ----------
+    values : sequence
+        Of any kind.
+
+    Returns
+    -------
+    {"linear", "log", ""}
+        "" for fewer than three, for words, and where neither the differences nor the ratios are all the same.
+    """
+    if len(values) < 3 or any(isinstance(value, bool | str) for value in values):
+        return ""
+    array = np.asarray(values, dtype=float)
+    for kind, evenly in (("linear", np.linspace), ("log", np.geomspace)):
+        if kind == "log" and array.min() <= 0:
+            continue
+        expected = evenly(array[0], array[-1], len(array))
+        if np.allclose(array, expected, rtol=1e-12, atol=1e-12 * float(np.ptp(array))):
+            return kind
+    return ""

@@ -1,0 +1,179 @@
+"""Whether a dataset follows the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import xarray as xr
+
+from attnphase import arguments
+from attnphase.data.reading import problem_of
+from attnphase.data.variables import (
+    COORDINATES_OF,
+    GLOBAL_ATTRIBUTES,
+    HISTOGRAM_ENTRIES,
+    HISTOGRAM_STAGES,
+    NOT_COMPUTED,
+    POINT_VARIABLES,
+    RANK,
+    SCHEMAS,
+    TRAJECTORY_VARIABLES,
+    Variable,
+)
+from attnphase.errors import DatasetError
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import BRANCHES
+
+__all__ = ["validate_dataset"]
+
+
+def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
+    """Check that a dataset follows the schema.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        As `attnphase.solve`, `sweep`, `thresholds` or `simulate` return it, or a selection from it.
+
+    Returns
+    -------
+    xarray.Dataset
+        The same.
+
+    Raises
+    ------
+    DatasetError
+        One sentence that names the variable or the attribute.
+    ProblemError
+        `ds` is no dataset.
+    """
+    arguments.instance("ds", ds, xr.Dataset)
+    kind = _check_attributes(ds)
+    problem = Problem() if kind == "histogram" else problem_of(ds)
+    leading = _check_coordinates(ds, kind)
+    variables = SCHEMAS[kind]
+    if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
+        variables = (*variables, *TRAJECTORY_VARIABLES)
+    known = {name for variable in variables for name in variable.names}
+    for name in map(str, ds.data_vars):
+        if name not in known:
+            raise DatasetError(f'variable "{name}" is not part of the schema: remove it before saving.')
+    columns = problem.columns
+    clusters = 1 + max(cluster for _, cluster in problem.sites)
+    sizes = {"token": problem.tokens.length, "row": columns, "col": columns, "teacher": problem.teacher_columns}
+    sizes["cluster"] = clusters
+    if kind == "histogram":  # it is no experiment on a problem
+        sizes = {"stage": len(HISTOGRAM_STAGES), "entries": len(HISTOGRAM_ENTRIES)}
+    swept_fields = {ds[name].attrs.get("field", "") for name in leading}
+    if {"student.rank", "student.tied", "teacher.rank", "tokens.length", "loss.kind", "loss.width"} & swept_fields:
+        sizes = {}  # then the common size is not the problem's
+    for variable in variables:
+        for name in variable.names:
+            _check_variable(ds, name, variable.dims_of(problem), variable, leading, sizes)
+    if kind == "points":
+        _check_numbers(ds, problem)
+    return ds
+
+
+def _check_attributes(ds: xr.Dataset) -> str:
+    """The kind of a dataset."""
+    for name in GLOBAL_ATTRIBUTES:
+        if name not in ds.attrs:
+            raise DatasetError(f'global attribute "{name}" is missing: this is not a dataset of attnphase.')
+    if not isinstance(ds.attrs["schema"], str) or ds.attrs["schema"] not in SCHEMAS:
+        kinds = " or ".join(SCHEMAS)
+        raise DatasetError(f'global attribute "schema" is {ds.attrs["schema"]!r}, but must be {kinds}.')
+    return ds.attrs["schema"]
+
+
+def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
+    """The swept dimensions, in order."""
+    last = SCHEMAS[kind][-1]
+    if last.name not in ds:
+        raise DatasetError(f'variable "{last.name}" is missing.')
+    leading = tuple(map(str, ds[last.name].dims[: ds[last.name].ndim - len(last.dims)]))
+    for name in (*leading, *COORDINATES_OF[kind]):
+        if name not in ds.coords:
+            raise DatasetError(f'coordinate "{name}" is missing.')
+        _check_described(ds, name)
+    for dim in map(str, ds.dims):
+        if ds.sizes[dim] == 0:
+            raise DatasetError(f"the dataset has nothing along {dim}: select at least one value of it.")
+        if dim in ds.indexes and not ds.indexes[dim].is_unique:
+            raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
+    if list(leading) != sorted(leading, key=lambda name: RANK.get(name, 2)):
+        raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
+    if kind == "points":
+        if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
+            raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
+        strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))
+        if strange:
+            raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(BRANCHES)}.')
+    if kind == "experiments":
+        for name in ("dimension", "alpha"):
+            if ds[name].dtype.kind not in "iuf" or not bool((ds[name] > 0).all()):
+                raise DatasetError(f'coordinate "{name}" must be positive numbers.')
+    return leading
+
+
+def _check_described(ds: xr.Dataset, name: str, units: str = "1") -> None:
+    for attribute in ("long_name", "units", "latex"):
+        if attribute not in ds[name].attrs:
+            raise DatasetError(f'variable "{name}" has no attribute "{attribute}".')
+        if not isinstance(ds[name].attrs[attribute], str):
+            raise DatasetError(f'attribute "{attribute}" of variable "{name}" must be a text.')
+    given = ds[name].attrs["units"]
+    if given != units:
+        raise DatasetError(f'variable "{name}" has units {given!r}, but must have units "{units}".')
+
+
+def _check_variable(
+    ds: xr.Dataset,
+    name: str,
+    dims: tuple[str, ...],
+    variable: Variable,
+    leading: tuple[str, ...],
+    sizes: Mapping[str, int],
+) -> None:
+    if name not in ds.data_vars:
+        raise DatasetError(f'variable "{name}" is missing.')
+    array = ds[name]
+    expected = (*leading, *dims)
+    if array.dims != expected:
+        raise DatasetError(f'variable "{name}" has the dimensions {array.dims}, but must have {expected}.')
+    for dim in dims:
+        if array.sizes[dim] != sizes.get(dim, array.sizes[dim]):
+            given = f"{array.sizes[dim]} entries along {dim}"
+            raise DatasetError(f'variable "{name}" has {given}, but the problem has {sizes[dim]}.')
+    if array.dtype != variable.dtype:
+        raise DatasetError(f'variable "{name}" has type {array.dtype}, but must have {variable.dtype}.')
+    _check_described(ds, name, variable.units)
+    if name == variable.stderr and bool((array < 0).any()):
+        raise DatasetError(f'variable "{name}" is negative somewhere.')
+    if variable.meanings and not bool(array.isin(range(len(variable.meanings))).all()):
+        raise DatasetError(f'variable "{name}" must lie between 0 and {len(variable.meanings) - 1}.')
+
+
+def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
+    """A point that was computed has numbers, whatever its status; only a standard error may be unknown.
+
+    The linear predictor is defined for attention outputs only, and a token may have fewer clusters than another.
+    """
+    exists = np.zeros((problem.tokens.length, 1 + max(cluster for _, cluster in problem.sites)), dtype=bool)
+    for token, cluster in problem.sites:
+        exists[token, cluster] = True
+    clusters = xr.DataArray(exists, dims=("token", "cluster"))
+    status = ds["status"]
+    losses = {problem.loss.kind}
+    for coordinate in ds.coords.values():
+        if coordinate.attrs.get("field") == "loss.kind":
+            losses = {str(kind) for kind in np.atleast_1d(coordinate.to_numpy())}
+    for variable in POINT_VARIABLES:
+        if variable.name == "linear_test_error" and losses != {"attention"}:
+            continue
+        wrong = ds[variable.name].isnull() & (status != NOT_COMPUTED)
+        if "cluster" in variable.dims_of(problem):
+            wrong = wrong & clusters
+        if bool(wrong.any()):
+            raise DatasetError(f'variable "{variable.name}" is NaN at a point whose status is not not_computed.')

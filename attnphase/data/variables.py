@@ -1,0 +1,372 @@
+"""The schema of results: one table of variables for each kind of dataset, with names, dimensions and attributes.
+
+Everything else follows from the tables: the datasets that `attnphase.solve` and `attnphase.sweep` return, the
+validator, and ``docs/schema.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from attnphase.fixed_points.iteration import Status
+from attnphase.problem.problem import Problem
+
+__all__ = [
+    "COORDINATES",
+    "COORDINATES_OF",
+    "EXPERIMENT_VARIABLES",
+    "GLOBAL_ATTRIBUTES",
+    "HISTOGRAM_ENTRIES",
+    "HISTOGRAM_STAGES",
+    "HISTOGRAM_VARIABLES",
+    "NOT_COMPUTED",
+    "POINT_VARIABLES",
+    "PROBLEM_ATTRIBUTES",
+    "RANK",
+    "SCHEMAS",
+    "STATUS_MEANINGS",
+    "THRESHOLD_VARIABLES",
+    "TRAJECTORY_VARIABLES",
+    "RunStatus",
+    "Variable",
+    "schema_markdown",
+]
+
+NOT_COMPUTED = max(Status) + 1
+"""Value of ``status`` where a grid has no result; the others are those of `attnphase.fixed_points.iteration.Status`."""
+
+STATUS_MEANINGS = (*(status.name for status in Status), "not_computed")
+"""Names of the values 0, 1, … of ``status``."""
+
+
+class RunStatus(IntEnum):
+    """How a training run ended; the values are the CF flags of the ``status`` of experiments."""
+
+    converged = 0  # the gradient fell below the tolerance
+    completed = 1  # all steps were made, and no tolerance was asked for
+    step_limit = 2  # the tolerance was not reached
+    unsettled = 3  # GAMP: the overlaps have settled, single weights keep moving
+    diverged = 4  # the last finite weights were measured
+    not_computed = 5
+
+
+HISTOGRAM_STAGES = ("frozen", "unfrozen")
+"""Stages of training of the histogram task."""
+
+HISTOGRAM_ENTRIES = ("all", "off_diagonal")
+"""Which entries of the attention matrices of the histogram task are scored."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable of the schema.
+
+    Attributes
+    ----------
+    name : str
+        In the dataset; a standard error is stored beside it as ``<name>_stderr``.
+    dims : tuple of str
+        The dimensions behind the swept ones.
+    long_name, latex : str
+        Its attributes.
+    has_stderr : bool
+        Whether it has a standard error.
+    dtype : str
+        NumPy's name of the type it is stored as.
+    meanings : tuple of str
+        Names of the values 0, 1, ... of a flag.
+    units : str
+        "1" for everything but times.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    long_name: str
+    latex: str
+    has_stderr: bool = False
+    dtype: str = "float64"
+    meanings: tuple[str, ...] = ()
+    units: str = "1"
+
+    @property
+    def stderr(self) -> str:
+        """Name of the standard error."""
+        return f"{self.name}_stderr"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its name, and that of its standard error if it has one."""
+        return (self.name, self.stderr) if self.has_stderr else (self.name,)
+
+    def dims_of(self, problem: Problem) -> tuple[str, ...]:
+        """Dimensions for a problem: with mixture tokens what a token has, each of its clusters has."""
+        if "token" not in self.dims or problem.tokens.kind != "mixture":
+            return self.dims
+        behind = self.dims.index("token") + 1
+        return (*self.dims[:behind], "cluster", *self.dims[behind:])
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the variable in a dataset."""
+        attributes: dict[str, Any] = {"long_name": self.long_name, "units": self.units, "latex": self.latex}
+        if self.has_stderr:
+            attributes["ancillary_variables"] = self.stderr
+        if self.meanings:
+            attributes["flag_values"] = np.arange(len(self.meanings), dtype=self.dtype)
+            attributes["flag_meanings"] = " ".join(self.meanings)
+        return attributes
+
+    def stderr_attributes(self) -> dict[str, Any]:
+        """The attributes of the standard error."""
+        return {"long_name": f"standard error of the {self.long_name}", "units": "1", "latex": rf"\delta {self.latex}"}
+
+
+_SQUARE = ("token", "row", "col")
+_COLUMN = ("token", "row")
+_CROSS = ("token", "row", "teacher")
+
+POINT_VARIABLES = (
+    Variable("q", _SQUARE, "overlap of the student's weights with themselves", r"q_\ell", True),
+    Variable("V", _SQUARE, "rescaled variance of the student's weights", r"V_\ell", True),
+    Variable("m", _COLUMN, "overlap of the student's weights with the positional encodings", r"m_\ell", True),
+    Variable("theta", _CROSS, "overlap of the student's weights with the teacher's", r"\theta_\ell", True),
+    Variable("q_hat", _SQUARE, "conjugate of q", r"\hat{q}_\ell", True),
+    Variable("V_hat", _SQUARE, "conjugate of V", r"\hat{V}_\ell", True),
+    Variable("m_hat", _COLUMN, "conjugate of m", r"\hat{m}_\ell", True),
+    Variable("theta_hat", _CROSS, "conjugate of theta", r"\hat{\theta}_\ell", True),
+    Variable("test_error", (), "test error per token and dimension", r"\epsilon_g", True),
+    Variable("training_loss", (), "minimum of the regularised risk, divided by d", r"\epsilon_t", True),
+    Variable("weight_norm", (), "squared norm of the student's weights, divided by d", r"\Vert W \Vert^2 / d", True),
+    Variable("density", (), "share of the student's weights that are not zero", r"P(w \neq 0)", True),
+    Variable("linear_test_error", (), "test error of the best linear predictor", r"\epsilon_g^{\mathrm{lin}}", True),
+    Variable(
+        "second_minimum_share",
+        (),
+        "share of samples whose second-lowest local minimum lies within 1e-3 of the lowest",
+        r"P(\Psi_2 - \Psi_1 < 10^{-3})",
+        True,
+    ),
+    Variable(
+        "free_energy_gap",
+        (),
+        "difference of the two expressions of the training loss, which agree at a fixed point",
+        r"\Delta \epsilon_t",
+    ),
+    Variable("residual", (), "largest relative change under one undamped iteration", r"\Vert F(x) - x \Vert"),
+    Variable("iterations", (), "evaluations of the state-evolution map", r"n_{\mathrm{maps}}", dtype="int32"),
+    Variable("nodes", (), "integration nodes, all replicates together", r"n_{\mathrm{nodes}}", dtype="int64"),
+    Variable(
+        "unsolved_nodes", (), "nodes whose local minimisation did not converge", r"n_{\mathrm{unsolved}}", dtype="int64"
+    ),
+    Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8", meanings=STATUS_MEANINGS),
+)
+"""What a solved point consists of."""
+
+THRESHOLD_VARIABLES = (
+    Variable(
+        "alpha_c", (), "sample complexity where the semantic branch's training loss falls below the positional one's",
+        r"\alpha_c", True,
+    ),
+    Variable(
+        "alpha_l", (), "sample complexity where the semantic branch's test error falls below the linear predictor's",
+        r"\alpha_l", True,
+    ),
+)  # fmt: skip
+"""What `attnphase.thresholds` returns along omega; NaN where there is no crossing."""
+
+_POINT = {variable.name: variable for variable in POINT_VARIABLES}
+
+
+def _shared(*names: str) -> tuple[Variable, ...]:
+    """Quantities of the theory, as a single run has them: without a standard error."""
+    return tuple(replace(_POINT[name], has_stderr=False) for name in names)
+
+
+EXPERIMENT_VARIABLES = (
+    *_shared("q", "V", "m", "theta"),
+    Variable("test_error", (), "exact test error per token and dimension", r"\epsilon_g", True),
+    Variable("test_error_sampled", (), "test error on fresh samples", r"\epsilon_g^{\mathrm{fresh}}", True),
+    Variable("training_loss", (), "regularised risk, divided by d", r"\epsilon_t"),
+    *_shared("weight_norm", "density"),
+    Variable(
+        "linear_test_error",
+        (),
+        "test error of the linear predictor fitted to the training samples",
+        r"\epsilon_g^{\mathrm{lin}}",
+    ),
+    Variable("gradient_norm", (), "norm of the risk's gradient", r"\Vert \nabla R \Vert / \sqrt{d}"),
+    Variable("replicon", (), "spectral radius of the linearised GAMP iteration", r"\Lambda"),
+    Variable("steps", (), "steps of the optimiser", r"n_{\mathrm{steps}}", dtype="int64"),
+    Variable(
+        "status",
+        (),
+        "how the run ended",
+        r"\mathrm{status}",
+        dtype="int8",
+        meanings=tuple(status.name for status in RunStatus),
+    ),
+)
+"""What a training run consists of; V and the replicon are NaN unless the optimiser is GAMP."""
+
+TRAJECTORY_VARIABLES = tuple(
+    replace(v, name=f"trajectory_{v.name}", dims=("step", *v.dims), long_name=f"{v.long_name}, along the run")
+    for v in EXPERIMENT_VARIABLES
+    if v.name in ("q", "V", "m", "theta", "training_loss", "gradient_norm")
+)
+"""What a run's trajectory consists of, where one was asked for; NaN behind the end of a run."""
+
+_PER_STAGE, _PER_EPOCH = ("stage",), ("stage", "epoch")
+
+HISTOGRAM_VARIABLES = (
+    Variable("accuracy", _PER_STAGE, "share of test tokens that are counted right, at the stage's end", r"a"),
+    Variable("test_loss", _PER_STAGE, "cross-entropy per test token, at the stage's end", r"\mathcal{L}"),
+    Variable("noisy_accuracy", (), "accuracy after the noise, before everything is trained", r"a_{\mathrm{noisy}}"),
+    Variable(
+        "distance_sum", _PER_STAGE, "sum over the tensors of the norm of what the stage changed, noise included",
+        r"\sum_k \Vert \Delta \theta_k \Vert",
+    ),
+    Variable(
+        "distance_l2", _PER_STAGE, "norm of what the stage changed, noise included", r"\Vert \Delta \theta \Vert"
+    ),
+    Variable(
+        "position_share", ("stage", "entries"),
+        "share of the variance of the attention matrices' entries that pairs of places explain", r"\eta_{\mathrm{pos}}",
+        True,
+    ),
+    Variable(
+        "token_share", ("stage", "entries"),
+        "share of the variance of the attention matrices' entries that pairs of symbols explain",
+        r"\eta_{\mathrm{sem}}", True,
+    ),
+    Variable("attention", ("stage", "sequence", "token", "attended"), "attention matrix of a given sequence", r"A"),
+    Variable("epoch_training_loss", _PER_EPOCH, "mean cross-entropy per token along an epoch", r"\mathcal{L}_{tr}"),
+    Variable("epoch_test_loss", _PER_EPOCH, "cross-entropy per test token after an epoch", r"\mathcal{L}"),
+    Variable("epoch_accuracy", _PER_EPOCH, "share of test tokens that are counted right after an epoch", r"a"),
+    Variable(
+        "seconds", _PER_STAGE, "time of the stage, divided by the number of runs trained at once", r"t", units="s"
+    ),
+    Variable(
+        "status", _PER_STAGE, "how the stage ended", r"\mathrm{status}", dtype="int8",
+        meanings=tuple(status.name for status in RunStatus),
+    ),
+)  # fmt: skip
+"""What a run of the histogram task consists of; NaN for a stage that was not made and behind its last epoch."""
+
+SCHEMAS = {
+    "points": POINT_VARIABLES,
+    "thresholds": THRESHOLD_VARIABLES,
+    "experiments": EXPERIMENT_VARIABLES,
+    "histogram": HISTOGRAM_VARIABLES,
+}
+"""Kinds of dataset; the global attribute ``schema`` says which."""
+
+COORDINATES = {
+    "branch": ("branch of the fixed points", r"\mathrm{branch}"),
+    "start": ("where training starts", r"\mathrm{start}"),
+    "dimension": ("dimension of the tokens", "d"),
+    "seed": ("number of the random instance", r"\mathrm{seed}"),
+    "step": ("steps of the optimiser made before", "t"),
+    "alpha": ("sample complexity n/d", r"\alpha"),
+    "omega": ("weight of the teacher's positional part", r"\omega"),
+    "sigma": ("standard deviation of the tokens' entries", r"\sigma"),
+    "strength": ("strength of the regulariser", r"\lambda"),
+    "ridge": ("strength of the ridge beside the regulariser", r"\lambda_2"),
+    "length": ("number of tokens", "L"),
+    "student_rank": ("rank of the student", "r"),
+    "teacher_rank": ("rank of the teacher", "t"),
+    "student_score": ("score of the student", "S"),
+    "teacher_score": ("score of the teacher", "T"),
+    "student_temperature": ("temperature of the student's score", r"T_{\mathrm{student}}"),
+    "teacher_temperature": ("temperature of the teacher's score", r"T_{\mathrm{teacher}}"),
+    "student_causal": ("whether the student's tokens attend to none behind them", r"\mathrm{causal\ student}"),
+    "teacher_causal": ("whether the teacher's tokens attend to none behind them", r"\mathrm{causal\ teacher}"),
+    "tied": ("whether queries and keys share their weights", r"\mathrm{tied}"),
+    "width": ("columns of the value matrices", "v"),
+    "law.probability": ("probability that all tokens share their cluster", r"P_{\mathrm{same}}"),
+    "spectrum.variance": ("mean eigenvalue of the tokens' covariance", r"\sigma^2"),
+    "spectrum.exponent": ("exponent of the covariance's power law", r"\beta"),
+    "spectrum.fraction": ("share of directions with the first of two eigenvalues", "f"),
+    "standard_error": ("relative standard error asked for on q", r"\delta q / q"),
+    "integration_nodes": ("integration nodes asked for", r"n_{\mathrm{nodes}}"),
+    "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
+    "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
+    "run": ("number of the run", r"\mathrm{run}"),
+    "stage": ("stage of training", r"\mathrm{stage}"),
+    "epoch": ("epochs of the stage made", "t"),
+    "entries": ("entries of the attention matrices that are counted", r"\mathrm{entries}"),
+    "symbols": ("symbols of the given sequences", "x"),
+}
+"""What a coordinate is called, and its symbol."""
+
+COORDINATES_OF = {
+    "points": ("branch", "alpha"),
+    "thresholds": ("omega",),
+    "experiments": ("start", "dimension", "alpha", "seed"),
+    "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
+}
+"""Coordinates that every dataset of a kind has."""
+
+RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4}
+"""Order of the dimensions: lowest first, and fields of the problem have 2."""
+
+PROBLEM_ATTRIBUTES = {
+    "problem": "the problem as TOML; a field that a coordinate sweeps has its values there, whatever stands here",
+    "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
+}
+"""Global attributes of datasets on a problem."""
+
+GLOBAL_ATTRIBUTES = {
+    "title": "what the data is",
+    "Conventions": "CF-1.11",
+    "schema": "kind of dataset: " + " or ".join(SCHEMAS),
+    "seed": "seed of the integration nodes; of experiments, of all their random numbers",
+    "rule": "integration rules used; of experiments, the optimiser with its settings",
+    "attnphase_version": "version of attnphase",
+    "numpy_version": "version of NumPy",
+    "scipy_version": "version of SciPy",
+    "numba_version": "version of Numba",
+    "python_version": "version of Python",
+    "created": "when, in UTC, ISO 8601",
+    "history": "one line for each command",
+}
+"""Global attributes of every dataset."""
+
+
+def schema_markdown() -> str:
+    """The tables of ``docs/schema.md``: the variables of every kind of dataset and the global attributes."""
+    lines: list[str] = []
+    for kind, variables in SCHEMAS.items():
+        lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
+    lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
+    for kind in ("points", "experiments", "histogram"):
+        (flag,) = (variable for variable in SCHEMAS[kind] if variable.meanings)
+        meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
+        lines += [f"### Values of `status` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
+    also = {name: f"{text} (not of `histogram`)" for name, text in PROBLEM_ATTRIBUTES.items()}
+    described = ((f"`{name}`", text) for name, text in {**GLOBAL_ATTRIBUTES, **also}.items())
+    return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])
+
+
+def _variable_table(variables: Iterable[Variable]) -> list[str]:
+    rows = (
+        (
+            f"`{v.name}`",
+            ", ".join(v.dims) or "–",
+            # a bar would end the cell
+            f"${v.latex}$".replace("|", r"\vert "),
+            v.dtype,
+            f"`{v.stderr}`" if v.has_stderr else "–",
+            v.long_name,
+        )
+        for v in variables
+    )
+    return _table(("name", "dimensions", "symbol", "type", "standard error", "meaning"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]

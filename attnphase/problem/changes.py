@@ -1,0 +1,133 @@
+"""New values of fields, and what they displace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from attnphase.errors import ProblemError
+from attnphase.problem.laws import _LAW_KEYS
+from attnphase.problem.messages import unknown_key
+from attnphase.problem.schema import keys, ready_made, root, sections
+from attnphase.problem.spectrum import _SPECTRUM_KEYS
+from attnphase.problem.values import MAX_TABLE
+
+__all__ = ["change"]
+
+# setting the first forgets the others, which would contradict it or mean something else
+_DISPLACES = {
+    "tokens.kind": (
+        "tokens.sigma",
+        "tokens.clusters",
+        "tokens.law",
+        "tokens.mean_positions",
+        "tokens.mean_teacher",
+        "tokens.spectrum",
+    ),
+    "tokens.sigma": ("tokens.spectrum",),
+    "tokens.spectrum": ("tokens.sigma",),
+    "positions.gram": ("positions.kind",),
+    "positions.kind": ("positions.gram",),
+    "regularizer.kind": ("regularizer.ridge", "regularizer.expression", "regularizer.prox"),
+    "loss.kind": ("loss.width", "loss.expression"),
+    "integration.rule": ("integration.nodes",),
+}
+
+
+def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Give fields of a problem new values, in place; see `attnphase.problem.problem.Problem.with_fields`.
+
+    Parameters
+    ----------
+    data
+        As `Problem.to_dict` returns it, without the fields that follow from others.
+    changes
+        New values by the fields' names; None takes a field back to its default.
+
+    Raises
+    ------
+    ProblemError
+        A field is unknown, or is one entry of what has no entries.
+    """
+    for name, value in changes.items():
+        section, key, inner = _split_name(name)
+        entries = data.setdefault(section, {})
+        if not _same(entries.get(key), value) or inner:
+            _displace(data, f"{section}.{key}", value if not inner else None, changes)
+        if inner:
+            entries = entries.setdefault(key, {})
+            key = inner
+            if not isinstance(entries, dict):
+                raise ProblemError(
+                    name,
+                    f"{name} cannot be set, since the present {section}.{key} is no ready-made law.",
+                )
+            if inner == "kind":
+                _forget_other_kinds(entries, name.rpartition(".")[0], value, changes)
+        if value is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = value
+
+
+def _same(kept: Any, value: Any) -> bool:
+    """Whether a field's new value is its old one; no more of it is looked at than the old one has."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist() if value.size <= 2 * MAX_TABLE else None
+    if isinstance(kept, list) and isinstance(value, list | tuple):
+        return len(kept) == len(value) and all(_same(*pair) for pair in zip(kept, value, strict=True))
+    return bool(kept == value)
+
+
+def _displace(data: dict[str, Any], name: str, value: Any, changes: Mapping[str, Any]) -> None:
+    """Forget what a new value of a field excludes, unless that is given anew as well."""
+    for other in _DISPLACES.get(name, ()):
+        section, _, key = other.partition(".")
+        if other not in changes:
+            data[section].pop(key, None)
+    if name == "regularizer.kind" and value in ("expression", "prox") and "regularizer.strength" not in changes:
+        data["regularizer"].pop("strength", None)
+    if name in ("tokens.kind", "tokens.sigma", "tokens.spectrum") and data["positions"].get("kind") == "spectrum":
+        data["positions"].pop("kind")
+    if name == "tokens.spectrum" and value is not None and "tokens.clusters" not in changes:
+        _forget_sigma(data["tokens"].get("clusters", ()))
+
+
+def _forget_other_kinds(law: dict[str, Any], place: str, kind: Any, changes: Mapping[str, Any]) -> None:
+    """Forget the keys of a ready-made law that its new kind does not have, unless they are given anew."""
+    uses = {**_LAW_KEYS, **_SPECTRUM_KEYS}.get(kind) if isinstance(kind, str) else None
+    if uses is None:  # no kind at all, which is refused later
+        return
+    for key in [*law]:
+        if key != "kind" and key not in uses and f"{place}.{key}" not in changes:
+            del law[key]
+
+
+def _forget_sigma(clusters: Sequence[Any]) -> None:
+    for item in clusters:
+        if isinstance(item, dict):
+            item.pop("sigma", None)
+        else:
+            _forget_sigma(item)
+
+
+def _split_name(name: str) -> tuple[str, str, str]:
+    """Split a field's name into section, key and, for one entry of a ready-made law, the key in it."""
+    section, _, key = name.partition(".")
+    owner = sections().get(section)
+    if owner is None:
+        raise unknown_key(root(), "", name)
+    if not key:
+        example = f"{section}.{keys(owner)[0]}"
+        raise ProblemError(name, f'"{section}" is a section: set one of its keys, such as "{example}".')
+    if key in keys(owner):
+        return section, key, ""
+    outer, _, inner = key.partition(".")
+    table = ready_made(f"{section}.{outer}")
+    if table is None or not inner:
+        raise unknown_key(owner, section, key)
+    if inner not in keys(table):
+        raise unknown_key(table, f"{section}.{outer}", inner)
+    return section, outer, inner
