@@ -12,7 +12,7 @@ from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Geometry, Instance, Stream, generator
 from attnphase.experiments.plan import given_weights
-from attnphase.problem.problem import Problem
+from attnphase.problem import Problem
 from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.starts import initial_overlaps
 

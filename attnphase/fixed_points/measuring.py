@@ -10,7 +10,7 @@ import numpy as np
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
-from attnphase.integration.ladder import Refinement
+from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.errors import Response, flatten, restore, standard_errors
 from attnphase.state_evolution.map import StateEvolution

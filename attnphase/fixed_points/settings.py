@@ -15,7 +15,6 @@ __all__ = [
     "BACKENDS",
     "LARGEST_ALPHA",
     "METHODS",
-    "OPTIMIZERS",
     "SolverSettings",
     "omegas",
     "sample_complexities",
@@ -27,9 +26,6 @@ METHODS = ("newton", "anderson", "damped")
 
 BACKENDS = ("numba", "torch", "cuda")
 """What can solve the local problems."""
-
-OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
-"""Names of the optimisers of the experiments."""
 
 LARGEST_ALPHA = 1e6
 """Beyond, a sample complexity is a slip of the keyboard."""

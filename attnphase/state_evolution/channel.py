@@ -24,9 +24,6 @@ __all__ = ["Channel", "ChannelPass"]
 # V_hat is 0/0. A variance of this share of rho is added in the channel: V_hat becomes a finite difference of E[g].
 _VARIANCE_FLOOR = 1e-8
 
-LABEL_LOSSES = ("logistic", "hinge")
-"""Losses of one token that depend on the teacher's field through its sign."""
-
 
 @dataclass(frozen=True, eq=False)
 class ChannelPass:
@@ -127,7 +124,7 @@ class Channel:
     @property
     def labelled(self) -> bool:
         """Whether the loss knows the teacher's field by its sign only."""
-        return self.system.problem.loss.kind in LABEL_LOSSES
+        return self.system.problem.loss.form.has_labels
 
     def nodes_at(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps, Array | None]:
         """`fields`, and the share of every node: with labels each node stands for both, integrated over k.

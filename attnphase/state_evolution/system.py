@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.integration.ladder import Refinement
+from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
@@ -16,7 +16,7 @@ from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.symmetries import ProblemSymmetry, is_sign_symmetric, problem_symmetries
 
-__all__ = ["System"]
+__all__ = ["System", "check_affordable"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,20 @@ class System:
     def refinement(self, max_nodes: int) -> Refinement:
         """The integration rules of a solve that may use so many nodes."""
         student, teacher = (self.kernels.length * count for count in (self.kernels.columns, self.kernels.teacher_rank))
-        return Refinement(self.problem.integration, (student + teacher, student), self.reflects, max_nodes)
+        integration = self.problem.integration
+        return integration.form(integration, (student + teacher, student), self.reflects, max_nodes)
+
+
+def check_affordable(problem: Problem) -> None:
+    """Refuse an integration rule with too many nodes before anything is compiled for it.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``integration.rule``.
+    """
+    dimensions = problem.tokens.length * (problem.columns + problem.teacher_columns)
+    problem.integration.form.check_affordable(problem.integration, dimensions)
 
 
 @lru_cache(maxsize=32)

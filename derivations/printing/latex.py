@@ -35,11 +35,10 @@ from sympy.printing.latex import LatexPrinter
 from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import transposed
 from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
-from derivations.algebra.minima import MoreauEnvelope, QuadraticMinimum, RowMinimum, RowPenalty
+from derivations.algebra.minima import FieldLoss, MoreauEnvelope, QuadraticMinimum, RowMinimum, RowPenalty
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
 from derivations.replica.chain import _ReplicaSum
 from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
-from derivations.replica.observables import FieldLoss
 
 __all__ = ["EquationPrinter", "expanded", "scalarized"]
 

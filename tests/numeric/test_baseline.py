@@ -7,6 +7,7 @@ With ``T = (1 - omega) k k^T + omega A`` and independent ``k_l ~ N(mu_l, rho_l)`
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,9 @@ from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution import baseline
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.system import System
+from derivations.codegen.arrays import state_evolution_source
+from derivations.replica.chain import derive_free_entropy
+from derivations.replica.saddle_point import derive_saddle_point
 
 LINEAR = {"teacher.score": "linear", "student.score": "linear"}
 PAIR = Problem().with_fields({**LINEAR, "tokens.sigma": [0.62, 0.41], "teacher.omega": 0.34})
@@ -42,6 +46,15 @@ MIXTURE = PAIR.with_fields(
 )
 
 
+@cache
+def equations() -> SimpleNamespace:
+    """The generated module of derived equations."""
+    free_entropy = derive_free_entropy()
+    namespace: dict[str, Any] = {}
+    exec(state_evolution_source(derive_saddle_point(free_entropy), free_entropy), namespace)
+    return SimpleNamespace(**namespace)
+
+
 def linear_teacher(k: NDArray[Any], mixing: NDArray[Any], parameters: NDArray[Any], targets: NDArray[Any]) -> None:
     """In NumPy, in the place of the compiled kernel."""
     omega = parameters[0]
@@ -51,7 +64,7 @@ def linear_teacher(k: NDArray[Any], mixing: NDArray[Any], parameters: NDArray[An
 def error_of(problem: Problem, targets_at: Callable[..., None] = linear_teacher) -> tuple[float, float]:
     """The baseline's error with a teacher that nothing is compiled for."""
     sizes = {"length": problem.tokens.length, "teacher_rank": problem.teacher.rank}
-    kernels: Any = SimpleNamespace(**sizes, targets_at=targets_at)
+    kernels: Any = SimpleNamespace(**sizes, targets_at=targets_at, ridge=equations())
     return linear_test_error(System(problem, kernels, Spectrum.of(problem)))
 
 

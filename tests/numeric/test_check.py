@@ -22,7 +22,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.integration.ladder import Refinement
+from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.problem.problem import Problem

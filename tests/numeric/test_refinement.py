@@ -13,7 +13,8 @@ from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import _decays, probe, solve_point
-from attnphase.integration.ladder import Refinement
+from attnphase.integration.kinds import Sobol
+from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
@@ -36,7 +37,7 @@ def run_of(problem: Problem, alpha: float, branch: str = "semantic") -> Run:
 
 
 def ladder(problem: Problem, max_nodes: int = 2**18) -> Refinement:
-    return Refinement(problem.integration, (4, 2), True, max_nodes)
+    return problem.integration.form(problem.integration, (4, 2), True, max_nodes)
 
 
 # --- fresh searches ---------------------------------------------------------------------------------------------------
@@ -144,7 +145,8 @@ def test_what_a_rule_is_compared_with(made):
     other = rules.gauge(rule("gauss-hermite", 16), 0.0)
     assert other is not None
     assert (other.name, other.order) == ("gauss-hermite", 12)
-    for one in (rules.gauge(rule("gauss-hermite", 16), 1e-6), rules.gauge(rule("published", 12), 0.0)):
+    published = ladder(PAPER.with_fields({"integration.rule": "published"}))
+    for one in (rules.gauge(rule("gauss-hermite", 16), 1e-6), published.gauge(rule("published", 12), 0.0)):
         assert one is not None
         assert one.name == "sobol"
 
@@ -153,13 +155,13 @@ def test_the_worst_entry_of_q_decides(monkeypatch):
     """Tokens of unequal variance: the relative error that refines is the largest error over the largest entry."""
     problem = PAPER.with_fields({"tokens.sigma": [0.75, 0.3], "integration.rule": "sobol"})
     seen: list[float] = []
-    following = Refinement.next
+    following = Sobol.next
 
-    def watched(self: Refinement, at: Rule, error: float, second_minima: float) -> Rule | None:
+    def watched(self: Sobol, at: Rule, error: float, second_minima: float) -> Rule | None:
         seen.append(error)
         return following(self, at, error, second_minima) if at.order < 256 else None
 
-    monkeypatch.setattr(Refinement, "next", watched)
+    monkeypatch.setattr(Sobol, "next", watched)
     point = solve_point(problem, 1.9, settings=ONE_THREAD)
     errors, q = point.errors["q"], point.values["q"]
     assert errors.max() > 1.5 * errors.min()
