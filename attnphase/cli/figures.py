@@ -61,7 +61,7 @@ def figure(
     if data is not None:
         check_data(data)
     from attnphase.data.files import load_dataset
-    from attnphase.figures.drawing import FIGURES, save_figure
+    from attnphase.figures import FIGURES, save_figure
 
     if data is not None:
         ds = load_dataset(data)
@@ -108,7 +108,7 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
     from attnphase.problem import Problem
 
     problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
-    from attnphase.figures.drawing import fig2, fig3, loss_crossing, save_figure
+    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
     from attnphase.sweeps.grid import sweep
 
     output.mkdir(parents=True, exist_ok=True)

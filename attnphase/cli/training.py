@@ -198,7 +198,7 @@ def compare(
     datasets = load_dataset(theory), load_dataset(experiment)
     comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
-        from attnphase.figures.drawing import comparison_figure, save_figure
+        from attnphase.figures import comparison_figure, save_figure
 
         with progress_line(not quiet, "drawing"):
             save_figure(comparison_figure(comparison), figure_file)

@@ -18,8 +18,7 @@ from attnphase.data.files import load_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError, ProblemError
 from attnphase.files import reading as inputs
 from attnphase.files.reading import LARGEST_TEXT, check_input, read_input
-from attnphase.problem import problem
-from attnphase.problem.problem import (
+from attnphase.problem import (
     MAX_ATOMS,
     Cluster,
     Law,
@@ -28,10 +27,11 @@ from attnphase.problem.problem import (
     SpectrumLaw,
     Teacher,
     Tokens,
+    atoms_file,
     load_problem,
+    spectrum,
 )
-from attnphase.spectrum import measure as spectrum
-from attnphase.spectrum.measure import read_csv
+from attnphase.spectrum import read_csv
 
 
 def of_sentence(sentence):
@@ -180,9 +180,9 @@ def test_a_dataset_that_would_fill_the_memory_is_not_read(tmp_path):
     ],
 )
 def test_files_of_more_than_a_spectrum(tmp_path, monkeypatch, text, words):
-    for home in (problem, spectrum):
+    for home in (atoms_file, spectrum):
         monkeypatch.setattr(home, "MAX_ATOMS", 5)
-    monkeypatch.setattr(spectrum, "_LONGEST_LINE", 100)
+    monkeypatch.setattr(atoms_file, "_LONGEST_LINE", 100)
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ProblemError) as caught:
         in_a_field(tmp_path / "a.csv")

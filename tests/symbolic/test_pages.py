@@ -21,14 +21,15 @@ from sympy import Symbol, lambdify
 import attnphase as ap
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.pages.page import Derivation, model_equations, page_of
-from attnphase.problem.problem import Integration, Problem
+from attnphase.problem import Integration, Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.algebra import symbols as sym
 from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher
 from derivations.models.functions import NUMPY_FUNCTIONS
 from derivations.models.regularizers import ConvexPenalty
 from derivations.models.scores import SCORES, RowScore
-from derivations.printing.render import Document, Formula, document
+from derivations.printing.document import Document, Formula
+from derivations.printing.page import document
 from derivations.printing.setting import matrix, number, vector
 
 # --- every field is on the page ------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sympy import Add, Indexed, Integer, Rational, Symbol, exp, symbols
+from sympy import Add, Expr, Indexed, Integer, Rational, Symbol, exp, symbols
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Trace, Transpose
 from sympy.printing.latex import LatexPrinter
 
@@ -25,19 +25,10 @@ from derivations.codegen.arrays import state_evolution_source
 from derivations.codegen.local_problem import module_source
 from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher
 from derivations.models.scores import RowScore, linear, resolve
-from derivations.printing.render import (
-    Document,
-    EquationPrinter,
-    Formula,
-    Heading,
-    document,
-    equations_page,
-    expanded,
-    latex,
-    markdown,
-    scalarized,
-)
-from derivations.replica.observables import OBSERVABLES
+from derivations.printing.document import Document, Formula, Heading
+from derivations.printing.latex import EquationPrinter, expanded, scalarized
+from derivations.printing.page import document, equations_page, latex, markdown
+from derivations.replica.observables import observables
 from derivations.replica.saddle_point import abbreviated, definitions
 
 ROOT = Path(__file__).parents[2]
@@ -73,7 +64,7 @@ def test_every_formula_is_printed(name, concrete):
     text = squeezed(page_of(name, concrete).latex())
     formulas = [e.right_hand_side for e in model.saddle_point]
     formulas += [term for _, term in model.free_entropy]
-    formulas += [o.expression for o in OBSERVABLES]
+    formulas += [o.expression for o in observables(model.free_entropy)]
     for formula in formulas:
         for _, term in printer.terms(abbreviated(formula)):
             assert squeezed(term) in text
@@ -271,8 +262,8 @@ def test_markdown_suits_mathjax(name, concrete):
 
 def test_the_page_in_the_documentation_is_up_to_date():
     written = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
-    assert written == equations_page(), "run: python -m derivations.printing.render > docs/equations.md"
-    assert "python -m derivations.printing.render" in written
+    assert written == equations_page(), "run: python -m derivations.printing.page > docs/equations.md"
+    assert "python -m derivations.printing.page" in written
 
 
 # --- printing rules ------------------------------------------------------------------------------
@@ -321,6 +312,24 @@ def test_printing_rules(expression, printed):
 def test_negative_terms_of_sums_in_brackets():
     mean = FieldMean.of(Symbol("x") - Symbol("y"))
     assert EquationPrinter().show(-sym.alpha * mean) == r"-\alpha \mathbb{E}\left[x - y\right]"
+
+
+class Unheard(Expr):
+    """A node that no pass knows."""
+
+
+def test_unknown_nodes_are_refused_by_name():
+    """SymPy would print the Python name of a new node, and rebuild it from numbers where it stands for matrices."""
+    node = Unheard(sym.q)
+    with pytest.raises(TypeError, match="no LaTeX for the node Unheard"):
+        EquationPrinter().show(2 * node)
+    with pytest.raises(TypeError, match="numbers in place of matrices for the node Unheard"):
+        scalarized(2 * node, LatexPrinter())
+    with pytest.raises(TypeError, match="expansion over tokens for the node str"):
+        expanded("q", 2)
+    model: Any = Symbol("model")
+    with pytest.raises(TypeError, match="no page for the model Symbol"):
+        document(model)
 
 
 # --- what is printed is what is computed ---------------------------------------------------------
