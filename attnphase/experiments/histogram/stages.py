@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -135,7 +136,7 @@ def train_histogram(
     _check_memory(plan.sizes, plan.runs, plan.batch, place)
     plan.folder.mkdir(parents=True, exist_ok=True)
     kept = {name: _frozen(plan, name) for name in plan.mechanisms}
-    _make_epochs("frozen", kept, {"epochs": plan.epochs}, place, plan.progress)
+    _make_epochs(_Frozen, kept, {"epochs": plan.epochs}, place, plan.progress)
 
 
 def _frozen(plan: FrozenPlan, mechanism: str) -> Checkpoint:
@@ -152,17 +153,17 @@ def _frozen(plan: FrozenPlan, mechanism: str) -> Checkpoint:
 
 
 def _make_epochs(
-    stage: str, kept: dict[str, Checkpoint], settings: dict[str, Any], device: torch.device, progress: bool
+    stage: type[_Stage], kept: dict[str, Checkpoint], settings: dict[str, Any], device: torch.device, progress: bool
 ) -> None:
     """Make the missing epochs of a stage, one mechanism after the other."""
     epochs = settings["epochs"]
     with progress_line(progress, "drawing sequences", epochs * len(kept)) as line:
         for i, (name, one) in enumerate(kept.items()):
-            made = one.finished.get(stage)
+            made = one.finished.get(stage.name)
             if made is None or made["epoch"] < epochs:
-                runs = _Stage(stage, name, one, settings, device)
+                runs = stage(name, one, settings, device)
                 runs.run(lambda done, text, i=i: line.at(i * epochs + done, text))
-            line.at((i + 1) * epochs, f"{name}, {stage}: {epochs} epochs are made")
+            line.at((i + 1) * epochs, f"{name}, {stage.name}: {epochs} epochs are made")
 
 
 def unfreeze_histogram(
@@ -213,7 +214,7 @@ def unfreeze_histogram(
     for name, one in kept.items():
         _sizes(one, name)
         _check_unfrozen(one, settings, plan.force)
-    _make_epochs("unfrozen", kept, settings, place, plan.progress)
+    _make_epochs(_Unfrozen, kept, settings, place, plan.progress)
 
 
 def _check_unfrozen(kept: Checkpoint, settings: dict[str, Any], force: bool) -> None:
@@ -270,10 +271,22 @@ def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:
 
 
 @dataclass(eq=False)
-class _Stage:
-    """One stage of the runs of one mechanism, from its last finished epoch to its end."""
+class _Stage(ABC):
+    """One stage of the runs of one mechanism, from its last finished epoch to its end.
 
-    name: str
+    Attributes
+    ----------
+    name : str
+    stream : int
+        Of the random numbers that decide in which order the sequences are seen.
+    mechanism : {"positional", "semantic"}
+    kept : Checkpoint
+    settings : dict
+    device : torch.device
+    """
+
+    name: ClassVar[str]
+    stream: ClassVar[int]
     mechanism: str
     kept: Checkpoint
     settings: dict[str, Any]
@@ -293,13 +306,14 @@ class _Stage:
         optimizer = self._optimizer(free.values())
         if state["optimizer"]:
             optimizer.load_state_dict(state["optimizer"])
-        stream = Stream.FROZEN_ORDER if self.name == "frozen" else Stream.UNFROZEN_ORDER
         with interruptions_deferred() as interrupted:
             while state["epoch"] < epochs:
                 begin, epoch = time.monotonic(), state["epoch"]
                 text = self._progress(state)
                 total = torch.zeros(task["runs"], dtype=torch.float64, device=self.device)
-                for i, (symbols, target) in enumerate(batches(training, task["batch"], task["seed"], stream, epoch)):
+                for i, (symbols, target) in enumerate(
+                    batches(training, task["batch"], task["seed"], self.stream, epoch)
+                ):
                     if interrupted():
                         raise KeyboardInterrupt
                     if i % _LOOK == 0:
@@ -331,18 +345,12 @@ class _Stage:
         state = _state(kept, self.name)
         if state is not None:
             return {**state, "settings": self.settings}
-        if self.name == "frozen":
-            sizes = _sizes(kept, self.mechanism)
-            parameters = initial_parameters(sizes, task["seed"], task["runs"], TORCH_DTYPES[task["dtype"]])
-        else:
-            full = absorbed(kept.finished["frozen"]["parameters"], self.mechanism)
-            parameters = with_noise(full, self.settings["noise"], task["seed"])
         records = {name: torch.zeros(task["runs"], 0) for name in ("training_loss", "test_loss", "accuracy")}
         return {
             "stage": self.name,
             "settings": self.settings,
             "epoch": 0,
-            "parameters": parameters,
+            "parameters": self._initial(),
             "optimizer": {},
             "diverged": torch.full((task["runs"],), -1),
             "seconds": 0.0,
@@ -356,13 +364,16 @@ class _Stage:
             self.kept.running = state  # a shorter stage that is finished stays until this one is
         self.kept.write()
 
-    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        if self.name == "frozen":
-            return torch.optim.Adam(parameters, lr=self.kept.task["learning_rate"], betas=BETAS, fused=True)
-        return torch.optim.SGD(parameters, lr=self.settings["learning_rate"], fused=True)
+    @abstractmethod
+    def _initial(self) -> Parameters:
+        """What is free, before the first epoch."""
 
+    @abstractmethod
+    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer: ...
+
+    @abstractmethod
     def _full(self, free: Parameters) -> Parameters:
-        return absorbed(free, self.mechanism) if self.name == "frozen" else free
+        """The full form of what is free."""
 
     def _progress(self, state: dict[str, Any]) -> str:
         where = f"{self.mechanism}, {self.name}: epoch {state['epoch']}/{self.settings['epochs']}"
@@ -370,6 +381,38 @@ class _Stage:
             return where
         loss, accuracy = (float(state[name][:, -1].mean()) for name in ("training_loss", "accuracy"))
         return f"{where}, loss {loss:.4f}, accuracy {accuracy:.4f}"
+
+
+class _Frozen(_Stage):
+    """Adam on the frozen form, from random weights."""
+
+    name, stream = "frozen", Stream.FROZEN_ORDER
+
+    def _initial(self) -> Parameters:
+        sizes, task = _sizes(self.kept, self.mechanism), self.kept.task
+        return initial_parameters(sizes, task["seed"], task["runs"], TORCH_DTYPES[task["dtype"]])
+
+    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=self.kept.task["learning_rate"], betas=BETAS, fused=True)
+
+    def _full(self, free: Parameters) -> Parameters:
+        return absorbed(free, self.mechanism)
+
+
+class _Unfrozen(_Stage):
+    """Plain gradient descent on all weights, from those of the frozen form with noise."""
+
+    name, stream = "unfrozen", Stream.UNFROZEN_ORDER
+
+    def _initial(self) -> Parameters:
+        full = absorbed(self.kept.finished["frozen"]["parameters"], self.mechanism)
+        return with_noise(full, self.settings["noise"], self.kept.task["seed"])
+
+    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=self.settings["learning_rate"], fused=True)
+
+    def _full(self, free: Parameters) -> Parameters:
+        return free
 
 
 def _check_epochs(kept: Checkpoint, epochs: int) -> None:
