@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
-from click.testing import CliRunner
+from command import run
 
 import attnphase as ap
 from attnphase import errors
 from attnphase.cli import problems
-from attnphase.cli.commands import main
 from attnphase.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
 from attnphase.problem.template import _NOTES, changes_for, template
 
@@ -45,14 +44,6 @@ CASES = [
     {"mixture": True, "spectrum": "atoms"},
     {"mixture": True, "spectrum": "two-level", "untied": True},
 ]
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def examples(text):
