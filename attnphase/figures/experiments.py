@@ -93,6 +93,7 @@ def grid_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
+        Two maps, with the theory's line of equal losses in both.
 
     Raises
     ------
@@ -140,6 +141,7 @@ def scatter_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
+        Sizes of m and theta: dots are runs, large marks are the theory's branches.
 
     Raises
     ------

@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.validate import validate_dataset
+from attnphase.data.validate import validate_kind
 from attnphase.errors import DatasetError
 
 __all__ = [
@@ -31,9 +31,7 @@ OMEGA = 0.3
 
 def check_dataset(name: str, ds: xr.Dataset, kind: str) -> None:
     """Refuse what is no dataset of a kind; `name` is the argument's."""
-    validate_dataset(arguments.instance(name, ds, xr.Dataset))
-    if ds.attrs["schema"] != kind:
-        raise DatasetError(f'{name} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')
+    validate_kind(name, arguments.instance(name, ds, xr.Dataset), kind)
 
 
 def both_branches(ds: xr.Dataset, dim: str = "branch") -> tuple[xr.Dataset, xr.Dataset]:

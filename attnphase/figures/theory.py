@@ -66,6 +66,7 @@ def fig2(
     Returns
     -------
     matplotlib.figure.Figure
+        A panel for each of the four.
 
     Raises
     ------
@@ -129,6 +130,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
+        With the lines where the differences vanish; where a branch is not converged the maps are hatched.
 
     Raises
     ------
