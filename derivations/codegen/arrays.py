@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import singledispatchmethod
 from textwrap import indent
 from typing import Any
 
@@ -10,24 +11,15 @@ from sympy import Add, Indexed, Mul, Pow, Rational, Symbol
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import (
-    FieldMean,
-    MatrixSqrt,
-    MoreauEnvelope,
-    RowMinimum,
-    RowPenalty,
-    SpectralMean,
-    TokenMatrix,
-    TokenSum,
-    WeightMean,
-    operands,
-)
+from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
+from derivations.algebra.minima import FieldLoss, MoreauEnvelope, RowMinimum, RowPenalty
+from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, is_matrix, operands
 from derivations.codegen.layout import WIDTH, folded
 from derivations.replica.chain import FreeEntropy
-from derivations.replica.observables import OBSERVABLES, SEPARABLE_OBSERVABLES, FieldLoss
+from derivations.replica.observables import OBSERVABLES, SEPARABLE_OBSERVABLES
 from derivations.replica.saddle_point import SaddlePoint, abbreviated, definitions
 
-__all__ = ["state_evolution_functions", "state_evolution_source"]
+__all__ = ["ArrayPrinter", "state_evolution_functions", "state_evolution_source"]
 
 _SEPARABLE_NOTE = """\
 # The atoms are nodes of the effective noise z too: `w` (A, r, 1) holds the minimisers of the
@@ -59,87 +51,137 @@ def trace(matrix):
 """
 
 
-class _ArrayPrinter:
-    """Matrix expressions to NumPy source; arrays carry batch axes in front of (rows, columns)."""
+class ArrayPrinter:
+    """Matrix expressions to NumPy source; arrays carry batch axes in front of (rows, columns).
+
+    One rule a type of node; a node without a rule raises `TypeError` with its name.
+
+    Parameters
+    ----------
+    tokens : mapping
+        The name of every token index in the source.
+    """
 
     def __init__(self, tokens: Mapping[Any, str]) -> None:
         self.tokens = tokens
 
     def __call__(self, e: Any) -> str:
-        if isinstance(e, TokenMatrix):
-            return e.name if e.index is None else f"{e.name}[{self.tokens[e.index]}]"
-        if isinstance(e, TokenSum):
-            name = self.tokens[e.index]
-            return f"sum({self(e.body)} for {name} in range(len(q_hat)))"
-        if isinstance(e, SpectralMean):
-            # a scalar integrand is a trace with the atoms on its last axis
-            body = self(e.body) if e.body.is_Matrix else f"({self(e.body)})[..., None, None]"
-            return f"spectral_mean({body})" if e.body.is_Matrix else f"spectral_mean({body})[..., 0, 0]"
-        if isinstance(e, FieldMean):
-            body = self(e.body)
-            return (
-                f"site_mean({body}, {self.tokens[sym.ell]})" if e.body.is_Matrix else f"field_mean({body})[..., 0, 0]"
-            )
-        if isinstance(e, WeightMean):
-            return self._atom(e.body)  # the atoms include the nodes of z
-        if isinstance(e, RowMinimum):
-            return "row_minimum"
-        if isinstance(e, RowPenalty):
-            return "penalty"
-        if isinstance(e, MoreauEnvelope):
-            return "envelope"
-        if isinstance(e, FieldLoss):
-            return f"loss_at_{operands(e)[0].name}"
-        if isinstance(e, MatrixSqrt):
-            return f"square_root({self(e.args[0])})"
-        if isinstance(e, Inverse):
-            return f"inverse({self(e.arg)})"
-        if isinstance(e, Transpose):
-            return f"{self._atom(e.arg)}.mT"
-        if isinstance(e, Trace):
-            return f"trace({self(e.arg)})"
-        if isinstance(e, Identity):
-            return "np.eye(q_hat.shape[-1])"
-        if isinstance(e, (MatAdd, Add)):
-            return " + ".join(self(a) for a in e.args).replace("+ -", "- ")
-        if isinstance(e, MatMul):
-            scalars = Mul(*(a for a in e.args if not a.is_Matrix))
-            matrices = [self._atom(a) for a in e.args if a.is_Matrix]
-            product = " @ ".join(matrices)
-            if scalars == 1:
-                return product
-            product = product if len(matrices) == 1 else f"({product})"
-            if scalars == -1:
-                return f"-{product}"
-            factor = self._atom(scalars) if isinstance(scalars, Add) else self(scalars)
-            return f"{factor} * {product}"
-        if isinstance(e, Mul):
-            number, rest = e.as_coeff_Mul()
-            if number == -1:
-                return f"-{self(rest)}"
-            factors: list[Any] = [*([number] if number != 1 else []), *Mul.make_args(rest)]
-            text = self._atom(factors[0]) if number >= 0 else self(factors[0])
-            for factor in factors[1:]:
-                below = isinstance(factor, Pow) and factor.exp == -1
-                text += f" / {self._atom(factor.base)}" if below else f" * {self._atom(factor)}"
-            return text
-        if isinstance(e, Indexed):
-            return f"{e.base}[{self.tokens[e.indices[0]]}]"
-        if isinstance(e, Rational):
-            # halves and quarters are exact as decimals
-            return repr(float(e)) if e.q in (2, 4) else f"({e.p} / {e.q})" if e.q != 1 else f"{e.p}"
-        if e == sym.L:
-            return "length"
-        if isinstance(e, Symbol):
-            return {"lambda": "ridge"}.get(e.name, e.name)
-        raise TypeError(f"no NumPy print for the node {type(e).__name__}")
+        """Source of an expression."""
+        return self._print(e)
 
     def _atom(self, e: Any) -> str:
+        """Source of an expression as a factor."""
         text = self(e)
         return f"({text})" if isinstance(e, (MatAdd, Add, MatMul, Mul)) or text.startswith("-") else text
 
+    @singledispatchmethod
+    def _print(self, e: Any) -> str:
+        raise TypeError(f"no NumPy print for the node {type(e).__name__}")
 
-def _maps(equations: Sequence[Any], printer: _ArrayPrinter) -> str:
+    @_print.register
+    def _(self, e: TokenMatrix) -> str:
+        return e.name if e.index is None else f"{e.name}[{self.tokens[e.index]}]"
+
+    @_print.register
+    def _(self, e: TokenSum) -> str:
+        return f"sum({self(e.body)} for {self.tokens[e.index]} in range(len(q_hat)))"
+
+    @_print.register
+    def _(self, e: SpectralMean) -> str:
+        # a scalar integrand is a trace with the atoms on its last axis
+        body = self(e.body)
+        return f"spectral_mean({body})" if is_matrix(e) else f"spectral_mean(({body})[..., None, None])[..., 0, 0]"
+
+    @_print.register
+    def _(self, e: FieldMean) -> str:
+        body = self(e.body)
+        return f"site_mean({body}, {self.tokens[sym.ell]})" if is_matrix(e) else f"field_mean({body})[..., 0, 0]"
+
+    @_print.register
+    def _(self, e: WeightMean) -> str:
+        return self._atom(e.body)  # the atoms include the nodes of z
+
+    @_print.register
+    def _(self, e: RowMinimum) -> str:
+        return "row_minimum"
+
+    @_print.register
+    def _(self, e: RowPenalty) -> str:
+        return "penalty"
+
+    @_print.register
+    def _(self, e: MoreauEnvelope) -> str:
+        return "envelope"
+
+    @_print.register
+    def _(self, e: FieldLoss) -> str:
+        return f"loss_at_{e.at}"
+
+    @_print.register
+    def _(self, e: MatrixSqrt) -> str:
+        return f"square_root({self(operands(e)[0])})"
+
+    @_print.register
+    def _(self, e: Inverse) -> str:
+        return f"inverse({self(e.arg)})"
+
+    @_print.register
+    def _(self, e: Transpose) -> str:
+        return f"{self._atom(e.arg)}.mT"
+
+    @_print.register
+    def _(self, e: Trace) -> str:
+        return f"trace({self(e.arg)})"
+
+    @_print.register
+    def _(self, e: Identity) -> str:
+        return "np.eye(q_hat.shape[-1])"
+
+    @_print.register(Add)
+    @_print.register(MatAdd)
+    def _(self, e: Any) -> str:
+        return " + ".join(self(a) for a in e.args).replace("+ -", "- ")
+
+    @_print.register
+    def _(self, e: MatMul) -> str:
+        scalars = Mul(*(a for a in e.args if not is_matrix(a)))
+        matrices = [self._atom(a) for a in e.args if is_matrix(a)]
+        product = " @ ".join(matrices)
+        if scalars == 1:
+            return product
+        product = product if len(matrices) == 1 else f"({product})"
+        if scalars == -1:
+            return f"-{product}"
+        factor = self._atom(scalars) if isinstance(scalars, Add) else self(scalars)
+        return f"{factor} * {product}"
+
+    @_print.register
+    def _(self, e: Mul) -> str:
+        number, rest = e.as_coeff_Mul()
+        if number == -1:
+            return f"-{self(rest)}"
+        factors: list[Any] = [*([number] if number != 1 else []), *Mul.make_args(rest)]
+        text = self._atom(factors[0]) if number >= 0 else self(factors[0])
+        for factor in factors[1:]:
+            below = isinstance(factor, Pow) and factor.exp == -1
+            text += f" / {self._atom(factor.base)}" if below else f" * {self._atom(factor)}"
+        return text
+
+    @_print.register
+    def _(self, e: Indexed) -> str:
+        return f"{e.base}[{self.tokens[e.indices[0]]}]"
+
+    @_print.register
+    def _(self, e: Rational) -> str:
+        # halves and quarters are exact as decimals
+        return repr(float(e)) if e.q in (2, 4) else f"({e.p} / {e.q})" if e.q != 1 else f"{e.p}"
+
+    @_print.register
+    def _(self, e: Symbol) -> str:
+        return {"L": "length", "lambda": "ridge"}.get(e.name, e.name)
+
+
+def _maps(equations: Sequence[Any], printer: ArrayPrinter) -> str:
     lines = []
     for equation in equations:
         name = equation.unknown.name
@@ -174,7 +216,7 @@ def state_evolution_source(saddle_point: SaddlePoint, free_entropy: FreeEntropy)
 
 def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
     """The functions of `state_evolution_source` without the module around them."""
-    printer = _ArrayPrinter({sym.ell: "l", sym.kappa: "j"})
+    printer = ArrayPrinter({sym.ell: "l", sym.kappa: "j"})
     separable = free_entropy.separable
     abbreviations = (
         ""

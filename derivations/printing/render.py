@@ -46,29 +46,17 @@ from sympy.matrices.expressions import (
 from sympy.printing.latex import LatexPrinter
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import (
-    CommonGaussianMoment,
-    FieldMean,
-    LogPartitionMean,
-    MatrixSqrt,
-    MoreauEnvelope,
-    QuadraticMinimum,
-    ReplicatedMoment,
-    RowMinimum,
-    RowPenalty,
-    SpectralMean,
-    TokenMatrix,
-    TokenSum,
-    WeightMean,
-    operands,
-    transposed,
-)
+from derivations.algebra.calculus import transposed
+from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
+from derivations.algebra.minima import FieldLoss, MoreauEnvelope, QuadraticMinimum, RowMinimum, RowPenalty
+from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
 from derivations.models.attention import AttentionModel, Definition, ScalarModel
 from derivations.models.foreign import contained
 from derivations.models.scores import RowScore
 from derivations.printing.setting import Setting
 from derivations.replica.chain import FreeEntropy, Step, _ReplicaSum, derive_free_entropy, precision
-from derivations.replica.observables import OBSERVABLES, SEPARABLE_OBSERVABLES, FieldLoss
+from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
+from derivations.replica.observables import OBSERVABLES, SEPARABLE_OBSERVABLES
 from derivations.replica.saddle_point import (
     RESOLVENT,
     SaddlePoint,

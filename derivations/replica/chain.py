@@ -24,19 +24,10 @@ from sympy import Add, Expr, Integer, Mul, Symbol, limit, oo, sympify
 from sympy.matrices.expressions import Identity, MatrixExpr, Trace
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import (
-    CommonGaussianMoment,
-    FieldMean,
-    LogPartitionMean,
-    MoreauEnvelope,
-    QuadraticMinimum,
-    ReplicatedMoment,
-    RowMinimum,
-    SpectralMean,
-    TokenMatrix,
-    TokenSum,
-    operands,
-)
+from derivations.algebra.means import FieldMean, SpectralMean
+from derivations.algebra.minima import MoreauEnvelope, QuadraticMinimum, RowMinimum
+from derivations.algebra.tokens import TokenMatrix, TokenSum, operands
+from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
 
 __all__ = ["FreeEntropy", "Step", "derive_free_entropy"]
 

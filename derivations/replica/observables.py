@@ -7,37 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sympy import Expr, Rational, Symbol
+from sympy import Expr, Rational
 from sympy.matrices.expressions import Inverse, Trace, Transpose
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import (
-    FieldMean,
-    MoreauEnvelope,
-    RowPenalty,
-    SpectralMean,
-    TokenSum,
-    WeightMean,
-    operands,
-)
+from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
+from derivations.algebra.minima import FieldLoss, MoreauEnvelope, RowPenalty
+from derivations.algebra.tokens import TokenSum
 from derivations.replica.chain import noise, precision, source
 
-__all__ = ["OBSERVABLES", "SEPARABLE_OBSERVABLES", "FieldLoss", "Observable", "weight_norm"]
-
-
-class FieldLoss(Expr):
-    """The loss of one sample at given local fields: at the proximal point or at ``omega`` itself."""
-
-    def __new__(cls, at: Symbol) -> FieldLoss:
-        """Take the symbol of the fields, `AT_PROX` or `AT_OMEGA`."""
-        return Expr.__new__(cls, at)
-
-    def _latex(self, printer: object, **kwargs: object) -> str:
-        field = {"prox": r"\mathrm{prox}", "omega": r"\omega"}[operands(self)[0].name]
-        return rf"\ell({field}, k)"
-
-
-AT_PROX, AT_OMEGA = FieldLoss(Symbol("prox")), FieldLoss(Symbol("omega"))
+__all__ = ["OBSERVABLES", "SEPARABLE_OBSERVABLES", "Observable", "weight_norm"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +55,7 @@ def training_loss_envelope(*, separable: bool = False) -> Expr:
 
 def training_loss_direct(*, separable: bool = False) -> Expr:
     """(121): ``alpha E[loss(prox, k)]`` plus the regulariser."""
-    return sym.alpha * FieldMean.of(AT_PROX) + penalty(separable=separable)
+    return sym.alpha * FieldMean.of(FieldLoss(sym.prox_field, sym.k_field)) + penalty(separable=separable)
 
 
 def test_error() -> Expr:
@@ -85,7 +64,7 @@ def test_error() -> Expr:
     The fields of a fresh sample, ``(g_l, h_star_l)``, have mean ``(m_l, 0)`` and covariance
     ``(q, theta; theta^T, rho)``: the law of ``(omega_l, k_l)``, so (10) is a mean over the same fields.
     """
-    return 2 / sym.L * FieldMean.of(AT_OMEGA)
+    return 2 / sym.L * FieldMean.of(FieldLoss(sym.omega_field, sym.k_field))
 
 
 def _observables(separable: bool) -> tuple[Observable, ...]:

@@ -15,16 +15,10 @@ from typing import Any
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Transpose
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import (
-    FieldHessian,
-    FieldMean,
-    MatrixSqrt,
-    TokenMatrix,
-    gradient,
-    operands,
-    solve_linear,
-    transposed,
-)
+from derivations.algebra.calculus import gradient, solve_linear, transposed
+from derivations.algebra.means import FieldMean
+from derivations.algebra.minima import FieldHessian
+from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, operands
 from derivations.replica.chain import FreeEntropy, noise, precision, source
 
 __all__ = ["Equation", "SaddlePoint", "abbreviated", "definitions", "derive_saddle_point"]

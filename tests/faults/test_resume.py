@@ -415,7 +415,7 @@ def test_a_line_does_not_depend_on_the_number_of_threads():
 
 
 @pytest.mark.parametrize(
-    "changed", ["sweeps/grid.py", "experiments/histogram/steps.py", "../derivations/algebra/nodes.py"]
+    "changed", ["sweeps/grid.py", "experiments/histogram/steps.py", "../derivations/algebra/calculus.py"]
 )
 def test_a_line_depends_on_every_source_file(monkeypatch, changed):
     before = key()

@@ -18,7 +18,8 @@ from sympy.matrices.expressions import (
     ZeroMatrix,
 )
 
-from derivations.algebra.nodes import FieldMean, MatrixSqrt, SpectralMean, TokenMatrix, TokenSum
+from derivations.algebra.means import FieldMean, SpectralMean
+from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum
 
 
 @dataclass(frozen=True)

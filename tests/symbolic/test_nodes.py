@@ -13,23 +13,12 @@ from sympy.matrices.exceptions import NonInvertibleMatrixError
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import (
-    CommonGaussianMoment,
-    FieldMean,
-    LogPartitionMean,
-    MatrixSqrt,
-    MoreauEnvelope,
-    QuadraticMinimum,
-    ReplicatedMoment,
-    SpectralMean,
-    TokenMatrix,
-    TokenSum,
-    differential,
-    gradient,
-    solve_linear,
-    symmetrized,
-    transposed,
-)
+from derivations.algebra.calculus import differential, gradient, solve_linear, symmetrized, transposed
+from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
+from derivations.algebra.minima import MoreauEnvelope, QuadraticMinimum
+from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum
+from derivations.codegen.arrays import ArrayPrinter
+from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
 
 r, t, ell, kappa = sym.r, sym.t, sym.ell, sym.kappa
 eta = Symbol("eta", integer=True)  # a third token index
@@ -270,6 +259,16 @@ SILENT_ZERO = {
         sym.q,
         "rule in q for the mean of MatMul over fields$",
     ),
+    "residual in the proximal problem's variance": (
+        over_tokens(Trace(FieldMean.of(sym.g_field * sym.g_field.T) * sym.q)),
+        sym.V,
+        "rule in V for the mean of MatMul over fields$",
+    ),
+    "row of weights in a conjugate": (
+        SpectralMean.of(Trace(WeightMean.of(sym.w * sym.w.T))),
+        sym.q_hat,
+        "rule in q_hat for the mean of MatMul over weights$",
+    ),
     "log-partition mean": (sym.alpha * LogPartitionMean("channel"), sym.q, "for the node LogPartitionMean$"),
     "common Gaussian moment": (CommonGaussianMoment("channel", 2), sym.q, "for the node CommonGaussianMoment$"),
     "entry": (X[0, 0], X, "for the node MatrixEntry$"),
@@ -288,6 +287,11 @@ def test_node_whose_dependence_is_hidden_raises(case):
     f, family, words = SILENT_ZERO[case]
     with pytest.raises(TypeError, match=words):
         gradient(f, family)
+
+
+def test_node_without_an_array_print_raises():
+    with pytest.raises(TypeError, match=r"no NumPy print for the node HadamardProduct$"):
+        ArrayPrinter({ell: "l"})(Trace(HadamardProduct(A, X) * B))
 
 
 def test_independent_expression_has_zero_gradient():

@@ -19,7 +19,8 @@ from sympy.printing.latex import LatexPrinter
 
 import attnphase as ap
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import FieldMean, MatrixSqrt, SpectralMean, TokenSum
+from derivations.algebra.means import FieldMean, SpectralMean
+from derivations.algebra.tokens import MatrixSqrt, TokenSum
 from derivations.codegen.arrays import state_evolution_source
 from derivations.codegen.local_problem import module_source
 from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher

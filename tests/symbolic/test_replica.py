@@ -23,15 +23,11 @@ from sympy import Float, Matrix, Rational, Symbol, diag, eye, log, zeros
 from sympy import pi as circle
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import (
-    CommonGaussianMoment,
-    FieldMean,
-    LogPartitionMean,
-    QuadraticMinimum,
-    ReplicatedMoment,
-    TokenMatrix,
-)
+from derivations.algebra.means import FieldMean
+from derivations.algebra.minima import QuadraticMinimum
+from derivations.algebra.tokens import TokenMatrix
 from derivations.replica.chain import _ReplicaSum, derive_free_entropy, noise, precision, source
+from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
 
 FREE_ENTROPY = derive_free_entropy()
 MOMENTS, ANSATZ, NO_REPLICAS, ZERO_TEMPERATURE, RIDGE = FREE_ENTROPY.steps

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sympy import Matrix, Rational, Symbol, eye, zeros
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.nodes import FieldHessian
+from derivations.algebra.minima import FieldHessian
 from derivations.codegen.arrays import state_evolution_source
 from derivations.models.attention import AttentionModel, ScalarModel, Student
 from derivations.replica.chain import derive_free_entropy

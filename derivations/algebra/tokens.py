@@ -1,0 +1,186 @@
+"""Matrices carried by tokens, sums over tokens, and what every linear operation on an expression has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sympy import Add, Expr, Integer, S, Symbol, sympify
+from sympy.core.symbol import Str
+from sympy.matrices.expressions import MatAdd, MatrixExpr
+
+__all__ = ["MatrixEntry", "MatrixSqrt", "Operator", "TokenMatrix", "TokenSum", "bracketed", "is_matrix", "operands"]
+
+
+def operands(node: Any) -> tuple[Any, ...]:
+    """Arguments of a node.  SymPy types every argument as `Basic`; a node knows more about its own."""
+    return node.args
+
+
+def is_matrix(expression: Any) -> bool:
+    """Whether an expression is a matrix, and not a number."""
+    return bool(getattr(expression, "is_Matrix", False))
+
+
+def bracketed(body: Any, printer: Any) -> str:
+    """LaTeX of what stands behind an operator: sums in brackets."""
+    text = printer._print(body)
+    return rf"\left({text}\right)" if isinstance(body, (Add, MatAdd)) else text
+
+
+class MatrixEntry(Symbol):
+    """An entry ``name_index_ij`` of a `TokenMatrix`: for reading off, not for differentiating with respect to."""
+
+    @property
+    def family(self) -> str:
+        """Name of the matrix."""
+        return self.name.rsplit("_", 1)[0].removesuffix("_").split("_ell")[0].split("_kappa")[0]
+
+
+class TokenMatrix(MatrixExpr):
+    """A matrix symbol carried by a token (index) or by none (``index=None``).
+
+    Parameters
+    ----------
+    name : str
+        ASCII name, also the name in generated code.
+    rows, columns : int or Symbol
+        Shape.
+    index : Symbol, int or None
+        Token index.
+    symmetric : bool
+        Whether the transpose equals the matrix.
+    latex : str
+        Printed name without index.
+    """
+
+    def __new__(
+        cls,
+        name: Any,
+        rows: Any,
+        columns: Any,
+        index: Any,
+        *flags: Any,
+        symmetric: bool = False,
+        latex: str | None = None,
+    ) -> TokenMatrix:
+        """Build the symbol; SymPy rebuilds it from ``args``, with two positional ``flags``."""
+        if not flags:
+            flags = (S.true if symmetric else S.false, Str(latex if latex is not None else str(name)))
+        label = name if isinstance(name, Str) else Str(str(name))
+        index = Str("") if index is None else sympify(index)
+        return super().__new__(cls, label, sympify(rows), sympify(columns), index, *flags)
+
+    @property
+    def name(self) -> str:
+        """ASCII name."""
+        return operands(self)[0].name
+
+    @property
+    def index(self) -> Any:
+        """Token index, or None."""
+        return None if isinstance(self.args[3], Str) else self.args[3]
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the transpose equals the matrix."""
+        return bool(self.args[4])
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        """Rows and columns."""
+        return self.args[1], self.args[2]
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        suffix = "" if self.index is None else f"_{self.index}"
+        if self.symmetric and isinstance(i, (int, Integer)) and isinstance(j, (int, Integer)):
+            i, j = min(int(i), int(j)), max(int(i), int(j))
+        return MatrixEntry(f"{self.name}{suffix}_{i}{j}", real=True)
+
+    def _eval_transpose(self) -> Any:
+        return self if self.symmetric else None
+
+    def _sympystr(self, printer: Any) -> str:
+        return self.name if self.index is None else f"{self.name}[{printer._print(self.index)}]"
+
+    @property
+    def latex_name(self) -> str:
+        """The printed name without the token index."""
+        return operands(self)[5].name
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        if self.index is None:
+            return self.latex_name
+        name, _, subscript = self.latex_name.partition("_")
+        index = printer._print(self.index)
+        return rf"{name}_{{{subscript}, {index}}}" if subscript else rf"{name}_{{{index}}}"
+
+
+class MatrixSqrt(MatrixExpr):
+    """Symmetric square root of a positive definite matrix; derivatives never reach it in this theory."""
+
+    def __new__(cls, matrix: MatrixExpr) -> MatrixSqrt:
+        """Take the matrix."""
+        return super().__new__(cls, matrix)
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        """Rows and columns."""
+        return operands(self)[0].shape
+
+    def _eval_transpose(self) -> Any:
+        return self
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        return Symbol(f"sqrt_{self.args[0]}_{i}{j}", real=True)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"{printer._print(self.args[0])}^{{1/2}}"
+
+
+class Operator:
+    """A linear operation on an expression: a sum over tokens or a mean.  Subclasses print it."""
+
+    of: Callable[..., Any]
+
+    @property
+    def body(self) -> Any:
+        """What is summed or averaged."""
+        return operands(self)[0]
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        """Rows and columns of the body."""
+        return self.body.shape
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        return self.apply(self.body[i, j])
+
+    def apply(self, body: Any) -> Any:
+        """The same operation on another body, scalar or matrix."""
+        return type(self).of(body, *operands(self)[1:])
+
+
+class TokenSum(Operator):
+    """Sum over the tokens; ``TokenSum.of(body, index)`` gives the scalar or the matrix kind."""
+
+    @staticmethod
+    def of(body: Any, index: Any) -> Any:
+        """The sum of a scalar or of a matrix over ``index``."""
+        return (MatrixTokenSum if is_matrix(body) else ScalarTokenSum)(body, index)
+
+    @property
+    def index(self) -> Any:
+        """The index that is summed over."""
+        return operands(self)[1]
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\sum_{{{printer._print(self.index)}}} {bracketed(self.body, printer)}"
+
+
+class ScalarTokenSum(TokenSum, Expr):
+    pass
+
+
+class MatrixTokenSum(TokenSum, MatrixExpr):
+    pass
