@@ -135,7 +135,9 @@ class MatrixSqrt(MatrixExpr):
         return Symbol(f"sqrt_{self.args[0]}_{i}{j}", real=True)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"{printer._print(self.args[0])}^{{1/2}}"
+        inner = self.args[0]
+        text = printer._print(inner)
+        return rf"{text}^{{1/2}}" if isinstance(inner, TokenMatrix) else rf"\left({text}\right)^{{1/2}}"
 
 
 class Operator:

@@ -1,7 +1,7 @@
 """Replicas of the weights, and the form that an ansatz gives their overlaps.
 
-Replicas that are exchangeable fall into classes of pairs with one overlap each.  An `Ansatz` holds these classes: what
-stands for a replica matrix ``Q^ab`` in each, and how many pairs a class has.  It is applied to any expression: sums over
+Exchangeable replicas fall into classes of pairs with one overlap each.  An `Ansatz` holds these classes: what stands
+for a replica matrix ``Q^ab`` in each, and how many pairs a class has.  It is applied to any expression: sums over
 replicas become counts, replica matrices the class's values; a replicated moment is asked to factorise.
 """
 
@@ -77,9 +77,8 @@ class PairClass:
 
     def values(self) -> Mapping[TokenMatrix, Any]:
         """What stands for the replica matrices of such a pair."""
-        same = self.inner == 0
-        pair = {Q_AA: self.overlap, Q_HAT_AA: self.conjugate} if same else {Q_AB: self.overlap, Q_HAT_AB: self.conjugate}
-        return pair | _SINGLE
+        overlap, conjugate = (Q_AA, Q_HAT_AA) if self.inner == 0 else (Q_AB, Q_HAT_AB)
+        return {overlap: self.overlap, conjugate: self.conjugate} | _SINGLE
 
 
 @dataclass(frozen=True)
@@ -89,15 +88,23 @@ class Ansatz:
     Attributes
     ----------
     name : str
+    latex : str
+        Printed name of the free entropy that comes out.
     classes : tuple of PairClass
         From the pairs of a replica with itself outwards.
     scalings : tuple of pairs
         Symbols at inverse temperature beta, and what they are in terms of those that stay finite as beta grows.
+    factorised, no_replicas, zero_temperature : str
+        What the steps of the chain say of it, with LaTeX between dollar signs.
     """
 
     name: str
+    latex: str
     classes: tuple[PairClass, ...]
     scalings: tuple[tuple[Any, Any], ...]
+    factorised: str
+    no_replicas: str
+    zero_temperature: str
 
     @property
     def sizes(self) -> tuple[Expr, ...]:
@@ -153,25 +160,54 @@ _SCALINGS = (
 )
 
 REPLICA_SYMMETRIC = Ansatz(
-    "replica-symmetric ansatz",
-    (
+    name="replica-symmetric ansatz",
+    latex=r"-\Phi",
+    classes=(
         PairClass("equal", Integer(0), Integer(1), sym.q + V_BETA, V_HAT_BETA - sym.q_hat),
         PairClass("different", Integer(1), sym.n, sym.q, sym.q_hat),
     ),
-    (*_SCALINGS, (sym.q_hat, _beta**2 * sym.q_hat)),
+    scalings=(*_SCALINGS, (sym.q_hat, _beta**2 * sym.q_hat)),
+    factorised=r"$Q^{aa} = q + v$, $Q^{ab} = q$; $\hat Q^{aa} = \hat v - \hat q$, $\hat Q^{ab} = \hat q$; $m^a = m$, "
+    r"$\theta^a = \theta$ and likewise for the conjugates. Gaussian fields with such a covariance are "
+    r"$h^a = \omega + v^{1/2}\eta^a$, with $\omega \sim \mathcal{N}(m, q)$ common to the replicas, which has the "
+    r"covariance $\theta$ with $k$, and $\eta^a \sim \mathcal{N}(0, I_r)$ independent. The pairs of weights are a mean "
+    r"over a common source too, $\exp[\frac12 \sum_{ab} w^{a\top} S w^b] = \mathbb{E}_z \exp[\sum_a (S^{1/2} z)^\top "
+    r"w^a]$ with $z \sim \mathcal{N}(0, I_r)$. So both moments factorise.",
+    no_replicas=r"The coefficient of $n$ as $n \to 0$: pairs count $n(n-1) \to -n$ and "
+    r"$\log \mathbb{E}[Z^n] = n \mathbb{E}[\log Z] + O(n^2)$.",
+    zero_temperature=r"$v = V/\beta$, $\hat v = \beta \hat V$, $\hat q \to \beta^2 \hat q$, $\hat m \to \beta \hat m$, "
+    r"$\hat\theta \to \beta \hat\theta$ and $\beta \to \infty$. By Laplace's method $-\frac1\beta$ times the logarithm "
+    r"of the integral over $\eta$ becomes the Moreau envelope $\mathcal{M}$ of the loss and that of the integral over "
+    r"$w$ the minimum of one eigendirection's problem. Divided by $-\beta$, the terms add up to $-\Phi$.",
 )
 
 ONE_STEP = Ansatz(
-    "one step of replica-symmetry breaking",
-    (
+    name="one step of replica-symmetry breaking",
+    latex="F(y)",
+    classes=(
         PairClass("equal", Integer(0), Integer(1), sym.q_1 + V_BETA, V_HAT_BETA - sym.q_hat_1),
         PairClass("same group", Integer(1), sym.x, sym.q_1, sym.q_hat_1),
         PairClass("different groups", sym.x, sym.n, sym.q_0, sym.q_hat_0),
     ),
-    (
+    scalings=(
         *_SCALINGS,
         (sym.q_hat_0, _beta**2 * sym.q_hat_0),
         (sym.q_hat_1, _beta**2 * sym.q_hat_1),
         (sym.x, sym.y / _beta),
     ),
+    factorised=r"The replicas fall into $n/x$ groups of $x$. $Q^{aa} = q_1 + v$; $Q^{ab} = q_1$ for two replicas of "
+    r"one group and $q_0$ for two of different groups; $\hat Q^{aa} = \hat v - \hat q_1$ and "
+    r"$\hat Q^{ab} = \hat q_1$ or $\hat q_0$; $m^a = m$, $\theta^a = \theta$ and likewise for the conjugates. Then "
+    r"$h^a = \omega_0 + \omega_1 + v^{1/2} \eta^a$ with $\omega_0 \sim \mathcal{N}(m, q_0)$ common to all replicas, "
+    r"which has the covariance $\theta$ with $k$, $\omega_1 \sim \mathcal{N}(0, q_1 - q_0)$ common to a group and "
+    r"$\eta^a \sim \mathcal{N}(0, I_r)$ a replica's own; in the same way $z_0$ is common to all replicas of the "
+    r"weights and $z_1$ to a group.",
+    no_replicas=r"The coefficient of $n$ as $n \to 0$: there are $n(x-1)$ ordered pairs in groups and $n(n-x) \to -nx$ "
+    r"between them, and $\log \mathbb{E}_0[\mathbb{E}_1[Z^x]^{n/x}] = \frac{n}{x} \mathbb{E}_0 \log \mathbb{E}_1[Z^x] "
+    r"+ O(n^2)$.",
+    zero_temperature=r"$v = V/\beta$, $\hat v = \beta \hat V$, $\hat q_i \to \beta^2 \hat q_i$, "
+    r"$\hat m \to \beta \hat m$, $\hat\theta \to \beta \hat\theta$, $x = y/\beta$ and "
+    r"$\beta \to \infty$. By Laplace's method $Z^x$ becomes "
+    r"$\exp[-y \min]$, with the Moreau envelope $\mathcal{M}$ of the loss, or one eigendirection's problem, as the "
+    r"minimum. Divided by $-\beta$, the terms add up to $F(y)$.",
 )

@@ -12,7 +12,7 @@ it, each rewritten into the next:
     its coefficient of n as n goes to 0;
 a minimum
     what it becomes at zero temperature, by Laplace's method: the Moreau envelope of the loss in the mean over fields,
-    or a row's problem; under a tilt ``exp(-y minimum)`` where replicas come in groups, see `derivations.replica.tilted`.
+    or a row's problem; under a tilt ``exp(-y minimum)`` where replicas come in groups (`derivations.replica.tilted`).
 
 The prior's weights are a Gaussian integral too: ``exp(1/2 sum_ab w^a^T K^ab w^b)`` is the mean of
 ``exp(sum_a u^a^T w^a)`` over fields ``u^a`` with covariances ``K^ab``.  So both sides factorise in the same way.
@@ -23,14 +23,14 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from sympy import Basic, Expr, Mul, Tuple, sympify
-from sympy.matrices.expressions import Identity, MatAdd
+from sympy import Basic, Expr, Tuple, sympify
+from sympy.matrices.expressions import Identity
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldLaw, FieldMean
 from derivations.algebra.minima import MoreauEnvelope, QuadraticMinimum, RowMinimum, RowPenalty
-from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, operands
-from derivations.replica.rewriting import difference, multiple
+from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
+from derivations.replica.rewriting import difference, multiple, substituted
 from derivations.replica.tilted import TiltedEnvelope, TiltedQuadratic, TiltedRow
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class SampleLoss(Expr):
     """The loss of one sample, ``ell(h, k)``, of a model: printed as a name, evaluated as the model's expression."""
 
     is_commutative = True
+    _model: Any
 
     def __new__(cls, model: Any) -> SampleLoss:
         """Take the model, anything hashable with a ``loss(h, k)``."""
@@ -94,16 +95,11 @@ class RidgePenalty(Expr):
         return rf"\frac{{{ridge}}}{{2}} {w}^\top {w}"
 
 
-def _bare(expression: Any) -> Any:
-    """Token matrices without their index: what is said of all tokens at once."""
-    matrices = expression.atoms(TokenMatrix)
-    return expression.xreplace({m: TokenMatrix(m.name, *m.shape, None, *operands(m)[4:]) for m in matrices})
-
-
-def _root(matrix: Any, printer: Any) -> str:
-    """LaTeX of the square root of a covariance."""
-    text = printer._print(_bare(matrix))
-    return rf"\left({text}\right)^{{1/2}}" if isinstance(matrix, MatAdd) else printer._print(MatrixSqrt(_bare(matrix)))
+def _root(covariance: Any, printer: Any) -> str:
+    """LaTeX of the square root of a covariance; a moment is of all tokens, whose matrices are printed without index."""
+    fields = {m: TokenMatrix(m.name, *m.shape, None, *operands(m)[4:]) for m in covariance.atoms(TokenMatrix)}
+    bare = covariance if covariance.has(TokenSum) else covariance.xreplace(fields)
+    return printer._print(MatrixSqrt(bare))
 
 
 def _level_names(name: str, levels: int) -> list[str]:
@@ -150,7 +146,8 @@ class SampleIntegral(Basic):
         law = FieldLaw(mean, covariances[0], theta, rho, variance)
         if tilt is None:
             return FieldMean.of(envelope, law)
-        return TiltedEnvelope(envelope, mean, *covariances, theta, rho, tilt)
+        apart, near = covariances
+        return TiltedEnvelope(envelope, mean, apart, near, theta, rho, tilt)
 
     def latex_replicated(self, same: Any, apart: Any, n: Any, printer: Any) -> str:
         """``log E exp[...]`` of n replicas."""
@@ -158,10 +155,10 @@ class SampleIntegral(Basic):
         exponent = rf"-{beta} \sum_{{a=1}}^{{{printer._print(n)}}} {loss}(h^a, k)"
         return rf"\log \mathbb{{E}}_{{h^a, k}} \exp\left[{exponent}\right]"
 
-    def latex_partition(self, individual: Any, levels: int, printer: Any) -> str:
+    def latex_partition(self, covariances: Any, individual: Any, printer: Any) -> str:
         """The partition function at given common fields."""
         beta, loss = printer._print(operands(self)[4]), printer._print(self.loss)
-        field = " + ".join([*_level_names(r"\omega", levels), rf"{_root(individual, printer)} \eta"])
+        field = " + ".join([*_level_names(r"\omega", len(covariances)), rf"{_root(individual, printer)} \eta"])
         return rf"\mathbb{{E}}_\eta \exp\left[-{beta} {loss}({field}, k)\right]"
 
     def latex_means(self, levels: int) -> list[str]:
@@ -217,9 +214,7 @@ class RowIntegral(Basic):
         field = " + ".join([printer._print(source), *(f"{_root(c, printer)} {z}" for c, z in noises)])
         curvature = printer._print(individual)
         curvature = rf"\left({curvature}\right)" if "+" in curvature or r"\sum" in curvature else curvature
-        exponent = rf"-{printer._print(Mul(beta, penalty, evaluate=False))}" if False else (
-            rf"-{printer._print(beta)} {printer._print(penalty)}"
-        )
+        exponent = rf"-{printer._print(beta)} {printer._print(penalty)}"
         exponent += rf" - \tfrac{{1}}{{2}} w^\top {curvature} w + \left({field}\right)^\top w"
         return rf"\int \mathrm{{d}}w \exp\left[{exponent}\right]"
 
@@ -236,18 +231,20 @@ def row_minimum(penalty: Any, curvature: Any, source: Any, noises: tuple[Any, ..
 
 @row_minimum.register
 def _(penalty: RowPenalty, curvature: Any, source: Any, noises: tuple[Any, ...], tilt: Any) -> Expr:
+    apart, *near = noises
     if tilt is None:
-        return RowMinimum(curvature, source, *noises, sym.w, sym.chi)
-    return TiltedRow(curvature, source, *noises, tilt, sym.w, sym.chi)
+        return RowMinimum(curvature, source, apart, sym.w, sym.chi)
+    return TiltedRow(curvature, source, apart, near[0], tilt, sym.w, sym.chi)
 
 
 @row_minimum.register
 def _(penalty: RidgePenalty, curvature: Any, source: Any, noises: tuple[Any, ...], tilt: Any) -> Expr:
     ridge, weights = operands(penalty)
     precision = ridge * Identity(weights.shape[0]) + curvature
-    return QuadraticMinimum(precision, source, *noises) if tilt is None else TiltedQuadratic(
-        precision, source, *noises, tilt
-    )
+    apart, *near = noises
+    if tilt is None:
+        return QuadraticMinimum(precision, source, apart)
+    return TiltedQuadratic(precision, source, apart, near[0], tilt)
 
 
 def _must_not_hold(beta: Any, *expressions: Any) -> None:
@@ -299,6 +296,11 @@ class _Factorised(Expr):
     def covariances(self) -> tuple[Any, ...]:
         """Of two replicas, from the farthest pair to the nearest."""
         return tuple(operands(self)[1])
+
+    @property
+    def individual(self) -> Any:
+        """What a replica has alone: a covariance of fields, or the curvature of a row."""
+        return operands(self)[2]
 
     @property
     def increments(self) -> list[Any]:

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sympy import Add, Basic, Expr, S
+from sympy import Add, Expr, S
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose
 
-from derivations.algebra import symbols as sym
-from derivations.algebra.calculus import change, depends_on, differential, differential_symbol
+from derivations.algebra.calculus import change, differential, differential_symbol
 from derivations.algebra.means import FieldLaw, FieldMean, Law, LawMean, RowLaw, WeightMean
 from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowPenalty
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, is_matrix, operands
