@@ -414,9 +414,10 @@ def test_a_line_does_not_depend_on_the_number_of_threads():
     assert key(threads=3) == key()
 
 
-@pytest.mark.parametrize(
-    "changed", ["sweeps/grid.py", "experiments/histogram/steps.py", "../derivations/algebra/calculus.py"]
-)
+SOURCES = ["sweeps/grid.py", "experiments/histogram/steps.py", "../derivations/algebra/calculus.py"]
+
+
+@pytest.mark.parametrize("changed", SOURCES)
 def test_a_line_depends_on_every_source_file(monkeypatch, changed):
     before = key()
     path = (Path(str(ap.__file__)).parent / changed).resolve()

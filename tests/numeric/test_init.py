@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 import attnphase as ap
 from attnphase import errors
-from attnphase.cli import commands as cli
+from attnphase.cli import problems
+from attnphase.cli.commands import main
 from attnphase.problem.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
 from attnphase.problem.template import _NOTES, changes_for, template
 
@@ -47,7 +48,7 @@ CASES = [
 
 
 def run(*arguments, code=0):
-    result = CliRunner().invoke(cli.main, [str(argument) for argument in arguments], prog_name="attnphase")
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -146,9 +147,9 @@ def test_the_command_offers_all_kinds():
         hint = get_type_hints(owner)["kind"]
         return {word for part in (hint, *get_args(hint)) for word in get_args(part) if isinstance(word, str)}
 
-    assert set(cli._LOSSES) == kinds(Loss)
-    assert set(cli._REGULARIZERS) == kinds(Regularizer) - {"prox"}
-    assert set(cli._SPECTRA) == kinds(SpectrumLaw) | {"atoms"}
+    assert set(problems._LOSSES) == kinds(Loss)
+    assert set(problems._REGULARIZERS) == kinds(Regularizer) - {"prox"}
+    assert set(problems._SPECTRA) == kinds(SpectrumLaw) | {"atoms"}
     assert kinds(Positions) == {"opposite", "gram", "spectrum", "none"}  # `kinds` finds what is there
 
 
