@@ -15,7 +15,7 @@ from attnphase.problem.problem import Problem, SpectrumLaw
 from attnphase.processes.progress import progress_line
 
 if TYPE_CHECKING:
-    from derivations.printing.render import Document
+    from derivations.printing.document import Document
     from derivations.printing.setting import Setting
     from derivations.replica.chain import FreeEntropy
     from derivations.replica.saddle_point import SaddlePoint
@@ -94,13 +94,14 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
 
         line.tell("deriving the saddle-point equations")
         separable = problem.regularizer.kind != "ridge"
-        free_entropy = derive_free_entropy(separable=separable)
+        model = ModelKey.of(problem).model()
+        free_entropy = derive_free_entropy(model, separable=separable)
         saddle_point = derive_saddle_point(free_entropy)
         line.tell("printing the equations")
         page = page_of(problem, concrete=concrete)
         latex, markdown = page.latex(), page.markdown()
         line.tell("generating the source")
-        source = module_source(ModelKey.of(problem).model(), separable=separable)
+        source = module_source(model, separable=separable)
     return Derivation(
         problem=problem,
         latex=latex,
@@ -113,7 +114,7 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
 
 def page_of(problem: Problem, *, concrete: bool = False) -> Document:
     """The page of a problem's equations; see `derive`."""
-    from derivations.printing.render import document
+    from derivations.printing.page import document
 
     return document(
         ModelKey.of(problem).model(),
@@ -129,7 +130,7 @@ def model_equations(problem: Problem) -> str:
 
     Functions that the problem names are not looked up, so that a problem may come from anywhere.
     """
-    from derivations.printing.render import model_page
+    from derivations.printing.page import model_page
 
     mixture = problem.tokens.kind == "mixture"
     return model_page(_named_model(problem), _setting(problem), penalty=_penalty(problem), clusters=mixture).markdown()
@@ -180,7 +181,7 @@ def _setting(problem: Problem) -> Setting:
 def _parameters(problem: Problem) -> dict[str, Any]:
     """Numbers by their symbols on the page; temperatures where they are not 1."""
     from derivations.algebra import symbols as sym
-    from derivations.printing.render import EquationPrinter
+    from derivations.printing.latex import EquationPrinter
 
     parameters: dict[str, Any] = {}
     show, regularizer = EquationPrinter().show, problem.regularizer
@@ -208,7 +209,7 @@ _OF_A_LOGIT = "was given, in terms of a logit z and of sums over its row, as"
 
 def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
     """Formulas and names that the user gave, by their symbols on the page."""
-    from derivations.printing.render import score_names
+    from derivations.printing.models import score_names
 
     texts: dict[str, tuple[str, str]] = {}
     if problem.loss.has_attention:
@@ -247,7 +248,7 @@ def _penalty(problem: Problem) -> str | None:
         own = r"\rho(w)"
     elif kind == "expression":
         from derivations.models.regularizers import ConvexPenalty
-        from derivations.printing.render import EquationPrinter
+        from derivations.printing.latex import EquationPrinter
 
         own = r"\sum_c \rho(w_c), \quad \rho(w) = " + EquationPrinter().show(
             ConvexPenalty.of(str(problem.regularizer.expression)).expression

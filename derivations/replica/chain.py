@@ -18,7 +18,7 @@ whose: they ask the nodes (`derivations.replica.moments`) and the `Ansatz`.  ``t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -61,7 +61,7 @@ __all__ = ["FreeEntropy", "Step", "derive_free_entropy"]
 class Step:
     """One rewrite of the chain: what was done, under which equation of the paper, and the named terms after it.
 
-    ``latex`` is the printed name of what the sum of the terms is.
+    ``latex`` is the printed name of what the sum of the terms is; ``names`` are what matrices in them are called there.
     """
 
     name: str
@@ -69,6 +69,7 @@ class Step:
     statement: str
     terms: Mapping[str, Expr]
     latex: str
+    names: Mapping[TokenMatrix, Any] = field(default_factory=dict)
 
     @property
     def total(self) -> Expr:
@@ -159,8 +160,9 @@ def _step_replicated_moment(model: Any, separable: bool) -> Step:
         return ReplicaSum(over_tokens(body), pairs)
 
     penalty = RowPenalty(sym.w) if separable else RidgePenalty(sym.ridge, sym.w)
+    b, within, between = _source(M_HAT_A, THETA_HAT_A), weighted(Q_HAT_AA), weighted(Q_HAT_AB)
     sample = SampleIntegral(M_A, THETA_A, sym.rho, SampleLoss(model), beta)
-    row = RowIntegral(_source(M_HAT_A, THETA_HAT_A), penalty, beta)
+    row = RowIntegral(b, penalty, beta)
     return Step(
         "replicated moments",
         "App. B",
@@ -173,11 +175,17 @@ def _step_replicated_moment(model: Any, separable: bool) -> Step:
             "mean": -coupling(Trace(M_HAT_A.T * M_A)),
             "teacher": -coupling(Trace(THETA_HAT_A.T * THETA_A)),
             "overlap": coupling(Trace(Q_HAT_AA * Q_AA) / 2) - coupling(Trace(Q_HAT_AB * Q_AB) / 2, True),
-            "prior": SpectralMean.of(ReplicatedMoment(row, weighted(Q_HAT_AA), weighted(Q_HAT_AB), n)),
+            "prior": SpectralMean.of(ReplicatedMoment(row, within, between, n)),
             "energy": sym.alpha * ReplicatedMoment(sample, Q_AA, Q_AB, n),
         },
         r"\frac1d \log \mathbb{E}\left[Z^n\right]",
+        {_named("b", r"b^{a}", 1): b, _named("S_aa", r"S^{aa}"): within, _named("S_ab", r"S^{ab}"): between},
     )
+
+
+def _named(name: str, latex: str, columns: Any = sym.r) -> TokenMatrix:
+    """A matrix of one eigendirection under a name of its own."""
+    return TokenMatrix(name, sym.r, columns, None, latex=latex)
 
 
 def _step_ansatz(previous: Step, ansatz: Ansatz) -> Step:

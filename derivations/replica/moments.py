@@ -92,7 +92,7 @@ class RidgePenalty(Expr):
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         ridge, w = map(printer._print, operands(self))
-        return rf"\frac{{{ridge}}}{{2}} {w}^\top {w}"
+        return rf"\tfrac{{{ridge}}}{{2}} \lVert {w} \rVert^2"
 
 
 def _root(covariance: Any, printer: Any) -> str:
@@ -197,13 +197,14 @@ class RowIntegral(Basic):
 
     def latex_replicated(self, same: Any, apart: Any, n: Any, printer: Any) -> str:
         """``log int prod_a dw^a exp[...]`` of n replicas."""
-        source, penalty, beta = map(printer._print, operands(self))
+        source, penalty, beta = operands(self)
+        own = TokenMatrix("w_a", *sym.w.shape, None, latex="w^a")
+        source, penalty, beta = map(printer._print, (source, penalty.xreplace({sym.w: own}), beta))
         n, same, apart = map(printer._print, (n, same, apart))
-        penalty = penalty.replace("w", "w^a")
-        linear = rf"-{beta} {penalty} + \left({source}\right)^\top w^a"
-        square = rf"-\tfrac{{1}}{{2}} \left(w^a\right)^\top {same} w^a"
-        pairs = rf"\tfrac{{1}}{{2}} \sum_{{a \neq b}} \left(w^a\right)^\top {apart} w^b"
-        exponent = rf"\sum_a \left({linear} {square}\right) + {pairs}"
+        first = rf"-{beta} \sum_a {penalty} + \sum_a \left({source}\right)^\top w^a"
+        second = rf"- \tfrac{{1}}{{2}} \sum_a \left(w^a\right)^\top {same} w^a"
+        third = rf"+ \tfrac{{1}}{{2}} \sum_{{a \neq b}} \left(w^a\right)^\top {apart} w^b"
+        exponent = rf"\begin{{aligned}} & {first} \\ & {second} {third} \end{{aligned}}"
         return rf"\log \int \prod_{{a=1}}^{{{n}}} \mathrm{{d}}w^a \exp\left[{exponent}\right]"
 
     def latex_partition(self, covariances: Any, individual: Any, printer: Any) -> str:

@@ -162,7 +162,7 @@ def difference(first: Any, second: Any) -> Any:
     for term in terms:
         coefficient, matrix = _outside(term)
         gathered[matrix] = gathered.get(matrix, S.Zero) + coefficient
-    kept = [multiple(matrix, coefficient) for matrix, coefficient in gathered.items() if coefficient != 0]
+    kept = [matrix if number == 1 else number * matrix for matrix, number in gathered.items() if number != 0]
     if not kept:
         return multiple(first, 0)
     return kept[0] if len(kept) == 1 else MatAdd(*kept)

@@ -23,7 +23,7 @@ from derivations.algebra.calculus import change, differential, differential_symb
 from derivations.algebra.means import FieldLaw, FieldMean, Law, LawMean, RowLaw, WeightMean
 from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowPenalty
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, is_matrix, operands
-from derivations.replica.rewriting import difference, multiple
+from derivations.replica.rewriting import difference
 
 __all__ = ["LogDeterminant", "TiltedEnvelope", "TiltedHessian", "TiltedMean", "TiltedQuadratic", "TiltedRow"]
 
@@ -171,7 +171,7 @@ class TiltedQuadratic(Expr):
     def grouped(self) -> Any:
         """``A = P - y (S_1 - S_0)``: the precision of what a group shares."""
         precision, _, apart, near, tilt = operands(self)
-        return MatAdd(precision, multiple(difference(near, apart), -tilt)).doit(deep=False)
+        return MatAdd(precision, MatMul(-tilt, difference(near, apart)))
 
     def doit(self, **hints: Any) -> Expr:
         """The value of the integral."""

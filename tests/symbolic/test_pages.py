@@ -28,7 +28,8 @@ from derivations.models.attention import AttentionModel, ScalarModel, Student, T
 from derivations.models.functions import NUMPY_FUNCTIONS
 from derivations.models.regularizers import ConvexPenalty
 from derivations.models.scores import SCORES, RowScore
-from derivations.printing.render import Document, Formula, document
+from derivations.printing.document import Document, Formula
+from derivations.printing.page import document
 from derivations.printing.setting import matrix, number, vector
 
 # --- every field is on the page ------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sympy import Add, Indexed, Integer, Rational, Symbol, exp, symbols
+from sympy import Add, Expr, Indexed, Integer, Rational, Symbol, exp, symbols
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Trace, Transpose
 from sympy.printing.latex import LatexPrinter
 
@@ -25,20 +25,12 @@ from derivations.codegen.arrays import state_evolution_source
 from derivations.codegen.local_problem import module_source
 from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher
 from derivations.models.scores import RowScore, linear, resolve
-from derivations.printing.render import (
-    Document,
-    EquationPrinter,
-    Formula,
-    Heading,
-    document,
-    equations_page,
-    expanded,
-    latex,
-    markdown,
-    scalarized,
-)
+from derivations.printing.document import Document, Formula, Heading
+from derivations.printing.latex import EquationPrinter, expanded, scalarized
+from derivations.printing.page import document, equations_page, latex, markdown
+from derivations.replica.chain import derive_free_entropy
 from derivations.replica.observables import OBSERVABLES
-from derivations.replica.saddle_point import abbreviated, definitions
+from derivations.replica.saddle_point import abbreviated, definitions, derive_saddle_point
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,18 +63,18 @@ def test_every_formula_is_printed(name, concrete):
     scalar = concrete and model.columns == model.teacher_rank == 1
     printer = EquationPrinter(model.length if concrete else None, scalar)
     text = squeezed(page_of(name, concrete).latex())
-    formulas = [e.right_hand_side for e in model.saddle_point]
-    formulas += [term for _, term in model.free_entropy]
+    formulas = [e.right_hand_side for e in derive_saddle_point(derive_free_entropy(model))]
+    formulas += [term for _, term in derive_free_entropy(model)]
     formulas += [o.expression for o in OBSERVABLES]
     for formula in formulas:
         for _, term in printer.terms(abbreviated(formula)):
             assert squeezed(term) in text
-    for equation in model.saddle_point:
+    for equation in derive_saddle_point(derive_free_entropy(model)):
         assert squeezed(f"{printer.show(equation.unknown)} =") in text
         assert equation.number in text
     for symbol in definitions():
         assert squeezed(f"{printer.show(symbol)} =") in text or f"{symbol.name}^{{-1}}=" in text
-    for step in model.free_entropy.steps:
+    for step in derive_free_entropy(model).steps:
         assert f"{step.name} (paper" in page_of(name, concrete).latex()
         for term in step.terms:
             assert rf"\text{{{term}}}" in text
@@ -271,8 +263,8 @@ def test_markdown_suits_mathjax(name, concrete):
 
 def test_the_page_in_the_documentation_is_up_to_date():
     written = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
-    assert written == equations_page(), "run: python -m derivations.printing.render > docs/equations.md"
-    assert "python -m derivations.printing.render" in written
+    assert written == equations_page(), "run: python -m derivations.printing.page > docs/equations.md"
+    assert "python -m derivations.printing.page" in written
 
 
 # --- printing rules ------------------------------------------------------------------------------
@@ -323,6 +315,24 @@ def test_negative_terms_of_sums_in_brackets():
     assert EquationPrinter().show(-sym.alpha * mean) == r"-\alpha \mathbb{E}\left[x - y\right]"
 
 
+class Unheard(Expr):
+    """A node that no pass knows."""
+
+
+def test_unknown_nodes_are_refused_by_name():
+    """SymPy would print the Python name of a new node, and rebuild it from numbers where it stands for matrices."""
+    node = Unheard(sym.q)
+    with pytest.raises(TypeError, match="no LaTeX for the node Unheard"):
+        EquationPrinter().show(2 * node)
+    with pytest.raises(TypeError, match="numbers in place of matrices for the node Unheard"):
+        scalarized(2 * node, LatexPrinter())
+    with pytest.raises(TypeError, match="expansion over tokens for the node str"):
+        expanded("q", 2)
+    model: Any = Symbol("model")
+    with pytest.raises(TypeError, match="no page for the model Symbol"):
+        document(model)
+
+
 # --- what is printed is what is computed ---------------------------------------------------------
 
 
@@ -340,7 +350,7 @@ def test_scalar_print_equals_the_generated_maps():
     )
 
     namespace: dict = {}
-    exec(state_evolution_source(model.saddle_point, model.free_entropy), namespace)
+    exec(state_evolution_source(derive_saddle_point(derive_free_entropy(model)), derive_free_entropy(model)), namespace)
     mean = lambda values, *token: values.mean(axis=-3)  # noqa: E731
     by_name = {s.name: value for s, value in (matrices | fields).items()}
     prior = [by_name[n] for n in ("q_hat", "V_hat", "m_hat", "theta_hat")]
@@ -357,8 +367,8 @@ def test_scalar_print_equals_the_generated_maps():
     # the equation of V_hat holds theta_hat itself
     by_name["theta_hat"] = expected["theta_hat"]
 
-    for equation in model.saddle_point:
-        conjugate = equation in model.saddle_point.conjugates
+    for equation in derive_saddle_point(derive_free_entropy(model)):
+        conjugate = equation in derive_saddle_point(derive_free_entropy(model)).conjugates
         for token in range(3):
             plain = scalarized(expanded(equation.right_hand_side, 3), LatexPrinter())
             plain = plain.replace(lambda e: isinstance(e, (FieldMean, SpectralMean)), lambda e: e.body)
@@ -417,8 +427,8 @@ def test_derive_returns_the_pages_of_the_problem():
     assert "## This problem" in paper.markdown
     assert r"\section*{This problem}" in paper.latex
     assert paper.python == module_source(AttentionModel())
-    assert [name for name, _ in paper.free_entropy] == list(paper.free_entropy.terms)
-    assert len(list(paper.saddle_point)) == 8
+    assert [name for name, _ in derive_free_entropy(paper)] == list(derive_free_entropy(paper).terms)
+    assert len(list(derive_saddle_point(derive_free_entropy(paper)))) == 8
 
     untied = ap.Problem.paper().with_fields({"student.tied": False})
     model = AttentionModel(student=Student(tied=False))

@@ -17,11 +17,12 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.minima import FieldHessian
 from derivations.codegen.arrays import state_evolution_source
 from derivations.models.attention import AttentionModel, ScalarModel, Student
+from derivations.models.symbolic import GENERIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.saddle_point import derive_saddle_point
 
 SIZES = [(length, r, t) for length in (1, 2, 3) for r in (1, 2) for t in (1, 2)]
-FREE_ENTROPY = derive_free_entropy()
+FREE_ENTROPY = derive_free_entropy(GENERIC)
 SADDLE_POINT = derive_saddle_point(FREE_ENTROPY)
 EQUATIONS = {equation.unknown.name: equation for equation in SADDLE_POINT}
 
@@ -214,7 +215,10 @@ def test_equations_do_not_depend_on_the_model(generated):
     source = state_evolution_source(SADDLE_POINT, FREE_ENTROPY)
     scalar = ScalarModel("ridge", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2)
     for model in (AttentionModel(3), AttentionModel(2, Student(rank=2, tied=False)), scalar):
-        assert state_evolution_source(model.saddle_point, model.free_entropy) == source
+        assert (
+            state_evolution_source(derive_saddle_point(derive_free_entropy(model)), derive_free_entropy(model))
+            == source
+        )
 
 
 # --- the same, entry by entry in exact arithmetic ---------------------------------------------
