@@ -55,7 +55,7 @@ class FieldHessian(MatrixExpr):
     Never printed in results: Stein's lemma removes it, see `derivations.replica.saddle_point`.
     """
 
-    def __new__(cls, residual: TokenMatrix, field: TokenMatrix) -> FieldHessian:
+    def __new__(cls, residual: MatrixExpr, field: TokenMatrix) -> FieldHessian:
         """Take the symbols of ``g`` and of the field."""
         return super().__new__(cls, residual, field)
 

@@ -120,3 +120,6 @@ xi_0 = TokenMatrix("xi_0", r, 1, ell, latex=r"\xi_0")
 xi_1 = TokenMatrix("xi_1", r, 1, ell, latex=r"\xi_1")
 x = Symbol("x", positive=True)
 y = Symbol("y", positive=True)
+
+ONE_STEP_OVERLAPS = (q_0, q_1, V, m, theta)
+ONE_STEP_CONJUGATES = (q_hat_0, q_hat_1, V_hat, m_hat, theta_hat)

@@ -435,17 +435,21 @@ def _is_denominator(factor: Any) -> bool:
 def _symmetric_half(expression: MatAdd) -> Any:
     """``X`` if the sum is ``(X + X^T)/2``, else None."""
     pairs: list[Any] = []
+    symmetric: list[Any] = []
     alone: dict[Any, Any] = {}
     for term in expression.args:
         coefficient, matrix = _scalar_and_matrix(term)
         other = transposed(matrix)
+        if other == matrix:  # symmetric by itself
+            symmetric.append(term)
+            continue
         partner = alone.pop((coefficient, other), None)
         if partner is None:
             alone[coefficient, transposed(other)] = matrix
         else:
             shown = partner if isinstance(matrix, Transpose) else matrix
             pairs.append(MatMul(2 * coefficient, shown) if coefficient != S.Half else shown)
-    return None if alone else _total(pairs)
+    return None if alone or not pairs else _total([*symmetric, *pairs])
 
 
 def _scalar_and_matrix(term: Any) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from sympy import Add, Indexed, Mul, Number, Pow, Symbol, lambdify
-from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
+from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra.means import FieldMean, SpectralMean
 from derivations.algebra.minima import MoreauEnvelope, QuadraticMinimum
@@ -144,6 +144,11 @@ def _(entry: Indexed, toy: Toy) -> Any:
 @evaluate.register
 def _(identity: Identity, toy: Toy) -> Any:
     return 1.0
+
+
+@evaluate.register
+def _(zero: ZeroMatrix, toy: Toy) -> Any:
+    return 0.0
 
 
 @evaluate.register(Add)

@@ -11,7 +11,7 @@ from functools import singledispatch
 from typing import Any
 
 from sympy import Add, Mul, S
-from sympy.matrices.expressions import MatAdd, MatMul, Trace, Transpose
+from sympy.matrices.expressions import MatAdd, MatMul, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra.tokens import Operator, TokenMatrix, TokenSum, is_matrix
 
@@ -164,7 +164,7 @@ def difference(first: Any, second: Any) -> Any:
         gathered[matrix] = gathered.get(matrix, S.Zero) + coefficient
     kept = [matrix if number == 1 else number * matrix for matrix, number in gathered.items() if number != 0]
     if not kept:
-        return multiple(first, 0)
+        return ZeroMatrix(*first.shape)
     return kept[0] if len(kept) == 1 else MatAdd(*kept)
 
 

@@ -97,7 +97,7 @@ def _(node: TiltedEnvelope, family: TokenMatrix) -> Any:
         variance.name: (y / 2, tilted(g * Transpose(g))),
         mean.name: (y, tilted(g)),
         near.name: (y / 2, tilted(TiltedHessian(g, omega))),
-        apart.name: (-(y**2) / 2, tilted(g) * Transpose(tilted(g))),
+        apart.name: (-(y**2) / 2, tilted(g) * tilted(Transpose(g))),
         theta.name: (y, FieldHessian(tilted(g), k)),
     }
     if family.name not in rates:
@@ -151,7 +151,7 @@ def _(node: TiltedRow, family: TokenMatrix) -> Any:
     if near is not None:
         terms.append(y / 2 * Trace(mean(TiltedMean.of(response, law)) * near) + y**2 / 2 * Trace(mean(square) * near))
     if apart is not None:
-        terms.append(-(y**2) / 2 * Trace(mean(first * Transpose(first)) * apart))
+        terms.append(-(y**2) / 2 * Trace(mean(first * TiltedMean.of(Transpose(w), law)) * apart))
     return Add(*terms)
 
 
@@ -171,7 +171,7 @@ class TiltedQuadratic(Expr):
     def grouped(self) -> Any:
         """``A = P - y (S_1 - S_0)``: the precision of what a group shares."""
         precision, _, apart, near, tilt = operands(self)
-        return MatAdd(precision, MatMul(-tilt, difference(near, apart)))
+        return MatAdd(precision, MatMul(-tilt, difference(near, apart)).doit(deep=False)).doit(deep=False)
 
     def doit(self, **hints: Any) -> Expr:
         """The value of the integral."""

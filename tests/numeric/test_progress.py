@@ -336,7 +336,7 @@ def test_derive_names_its_steps(monkeypatch):
     lines = recorded(monkeypatch, importlib.import_module("attnphase.pages.page"))
     page = SimpleNamespace(latex=lambda: "", markdown=lambda: "")
     for name in (
-        "printing.render.document",
+        "printing.page.document",
         "codegen.local_problem.module_source",
         "replica.saddle_point.derive_saddle_point",
     ):
