@@ -16,7 +16,7 @@ from attnphase.data.text import Table, terminal_width
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnphase.problem.problem import Problem
+    from attnphase.problem import Problem
 
 __all__ = ["convergence", "ended", "interruption_told", "kept_lines", "print_table", "status_counts", "with_command"]
 

@@ -40,7 +40,7 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
     """
     if output is not None:
         check_output(output, force)
-    from attnphase.problem.problem import Problem, parse_setting
+    from attnphase.problem import Problem, parse_setting
     from attnphase.problem.template import changes_for, template
 
     problem = Problem().with_fields(changes_for(**wanted) | dict(map(parse_setting, changes)))
@@ -92,7 +92,7 @@ def check(
     """
     alpha = sample_complexity("alpha", alpha)
     problem = solvable(problem_of(problem_file, changes), (branch,))
-    from attnphase.checks.report import check as check_problem
+    from attnphase.checks.consistency import check as check_problem
 
     report = check_problem(problem, alpha, branch, experiment=experiment, progress=not quiet)
     if as_json:

@@ -21,8 +21,9 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import ended, interruption_told, print_table, with_command
 from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS
 from attnphase.files.writing import check_data, check_figure, check_output
-from attnphase.fixed_points.settings import BRANCHES, OPTIMIZERS
+from attnphase.fixed_points.settings import BRANCHES
 from attnphase.processes.progress import progress_line
 
 __all__ = ["compare", "experiment", "simulate"]
@@ -42,7 +43,7 @@ __all__ = ["compare", "experiment", "simulate"]
 )
 @click.option("--dimension", type=WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
 @click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
-@click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="lbfgs", show_default=True)
+@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), default="lbfgs", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
 @click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
 @click.option("--tolerance", type=float, help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp.")
@@ -124,7 +125,7 @@ def _kept_runs(checkpoint: Path | None) -> str:
 @click.option("--alpha", type=NUMBERS, help="Other sample complexities than the size's.")
 @click.option("--dimension", type=WHOLE_NUMBERS, help="Other dimensions, with commas.")
 @click.option("--seeds", type=int, help="Another number of instances.")
-@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Another optimiser.")
+@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), help="Another optimiser.")
 @click.option("--steps", type=int, help="Another number of steps.")
 @click.option("--device", help="cpu or cuda.")
 @click.option(
@@ -199,7 +200,7 @@ def compare(
     datasets = load_dataset(theory), load_dataset(experiment)
     comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
-        from attnphase.figures.drawing import comparison_figure, save_figure
+        from attnphase.figures import comparison_figure, save_figure
 
         with progress_line(not quiet, "drawing"):
             save_figure(comparison_figure(comparison), figure_file)

@@ -6,6 +6,9 @@ cannot sum over an index that is also carried by a matrix.  Here differentiation
 read off after rotating ``dX_l`` to the end of every trace.  Each pass over an expression chooses its rule by the type
 of the node; a node without a rule raises `TypeError` with its name.
 
+The same rules give derivatives in scalar parameters: a minimum then varies by the envelope theorem, a saddle point
+at fixed order parameters.
+
 Convention for symmetric ``X``: the gradient is the symmetric ``G`` with ``df = Tr(G dX)`` for symmetric ``dX``.  An
 off-diagonal entry varied alone (both mirror images at once) therefore has derivative ``2 G_ab``.
 """
@@ -16,7 +19,7 @@ from collections.abc import Iterable
 from functools import singledispatch
 from typing import Any
 
-from sympy import Add, Dummy, Expr, Mul, S, expand_mul
+from sympy import Add, Dummy, Expr, Mul, S, Symbol, expand_mul
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra.means import FieldMean, LawMean
@@ -24,8 +27,10 @@ from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowMinimum
 from derivations.algebra.tokens import MatrixEntry, Operator, TokenMatrix, TokenSum, is_matrix, operands
 
 __all__ = [
-    "change",
+    "Variable",
+    "change_of",
     "depends_on",
+    "derivative",
     "differential",
     "differential_symbol",
     "gradient",
@@ -34,38 +39,54 @@ __all__ = [
     "transposed",
 ]
 
+# what an expression is varied in: a matrix of all tokens, or a scalar parameter
+Variable = TokenMatrix | Symbol
+
 
 # --- what an expression depends on --------------------------------------------------------------------------------
 
 
 @singledispatch
-def depends_on(expression: Any, family: TokenMatrix) -> bool:
-    """Whether ``family`` stands in an expression, or in the law that one of its means is taken over."""
-    return any(depends_on(a, family) for a in getattr(expression, "args", ()))
+def depends_on(expression: Any, variable: Variable) -> bool:
+    """Whether ``variable`` stands in an expression, or in the law that one of its means is taken over."""
+    return any(depends_on(a, variable) for a in getattr(expression, "args", ()))
 
 
 @depends_on.register
-def _(expression: TokenMatrix, family: TokenMatrix) -> bool:
-    return expression.name == family.name
+def _(expression: TokenMatrix, variable: Variable) -> bool:
+    return isinstance(variable, TokenMatrix) and expression.name == variable.name
 
 
 @depends_on.register
-def _(expression: MatrixEntry, family: TokenMatrix) -> bool:
-    return expression.family == family.name
+def _(expression: Symbol, variable: Variable) -> bool:
+    return expression == variable
+
+
+@depends_on.register
+def _(expression: MatrixEntry, variable: Variable) -> bool:
+    return isinstance(variable, TokenMatrix) and expression.family == variable.name
 
 
 # --- differentials ------------------------------------------------------------------------------------------------
 
 
-def differential(expression: Any, family: TokenMatrix) -> Any:
-    """First-order change of ``expression`` when every ``X_l`` of ``family`` changes by ``dX_l``; None if it is zero.
+def differential(expression: Any, variable: Variable) -> Any:
+    """First-order change of ``expression`` when ``variable`` changes; None if it is zero.
+
+    Every ``X_l`` of a matrix changes by ``dX_l``, a scalar parameter by 1.
 
     Raises
     ------
     TypeError
         A node has no derivative rule: never a silent zero.
     """
-    return change(expression, family) if depends_on(expression, family) else None
+    return change_of(expression, variable) if depends_on(expression, variable) else None
+
+
+def derivative(expression: Any, parameter: Symbol) -> Any:
+    """The derivative in a scalar parameter, at fixed matrices."""
+    change = differential(expression, parameter)
+    return S.Zero if change is None else change
 
 
 def differential_symbol(symbol: TokenMatrix) -> TokenMatrix:
@@ -76,62 +97,81 @@ def differential_symbol(symbol: TokenMatrix) -> TokenMatrix:
 
 
 @singledispatch
-def change(expression: Any, family: TokenMatrix) -> Any:
-    """The differential of an expression that depends on ``family``, by the rule of its node."""
+def change_of(expression: Any, variable: Variable) -> Any:
+    """The differential of an expression that depends on ``variable``, by the rule of its node."""
     raise TypeError(f"no derivative rule for the node {type(expression).__name__}")
 
 
-@change.register
-def _(symbol: TokenMatrix, family: TokenMatrix) -> Any:
+change_of.register(MatrixEntry, change_of.dispatch(object))  # it is for reading off, although it is a symbol
+
+
+@change_of.register
+def _(symbol: TokenMatrix, variable: Variable) -> Any:
     return differential_symbol(symbol)
 
 
-@change.register(Add)
-@change.register(MatAdd)
-def _(sum_: Any, family: TokenMatrix) -> Any:
-    return _total(d for a in sum_.args if (d := differential(a, family)) is not None)
+@change_of.register
+def _(symbol: Symbol, variable: Variable) -> Any:
+    return S.One
 
 
-@change.register(Mul)
-@change.register(MatMul)
-def _(product: Any, family: TokenMatrix) -> Any:
+@change_of.register(Add)
+@change_of.register(MatAdd)
+def _(sum_: Any, variable: Variable) -> Any:
+    return _total(d for a in sum_.args if (d := differential(a, variable)) is not None)
+
+
+@change_of.register(Mul)
+@change_of.register(MatMul)
+def _(product: Any, variable: Variable) -> Any:
     terms = []
     for i, factor in enumerate(product.args):
-        change = differential(factor, family)
+        change = differential(factor, variable)
         if change is not None:
             terms.append(type(product)(*product.args[:i], change, *product.args[i + 1 :]))
     return _total(terms)
 
 
-@change.register(Transpose)
-@change.register(Trace)
-def _(linear: Any, family: TokenMatrix) -> Any:
-    return type(linear)(differential(linear.arg, family))
+@change_of.register
+def _(transpose: Transpose, variable: Variable) -> Any:
+    return Transpose(differential(transpose.arg, variable))
 
 
-@change.register
-def _(inverse: Inverse, family: TokenMatrix) -> Any:
-    return -1 * inverse * differential(inverse.arg, family) * inverse
+@change_of.register
+def _(trace: Trace, variable: Variable) -> Any:
+    change = differential(trace.arg, variable)
+    return Trace(change) if isinstance(variable, TokenMatrix) else _cyclic(change)
 
 
-@change.register
-def _(operator: Operator, family: TokenMatrix) -> Any:
-    return operator.apply(differential(operator.body, family))
+@change_of.register
+def _(inverse: Inverse, variable: Variable) -> Any:
+    change = differential(inverse.arg, variable)
+    if isinstance(variable, TokenMatrix):
+        return -1 * inverse * change * inverse
+    # no powers: what stands between the two is put there by the trace
+    return MatMul(S.NegativeOne, inverse, change, inverse)
 
 
-@change.register
-def _(mean: LawMean, family: TokenMatrix) -> Any:
-    if not depends_on(mean.law, family):
-        return mean.apply(differential(mean.body, family))
+@change_of.register
+def _(operator: Operator, variable: Variable) -> Any:
+    return _applied(operator, differential(operator.body, variable), variable)
+
+
+@change_of.register
+def _(mean: LawMean, variable: Variable) -> Any:
+    if not depends_on(mean.law, variable):
+        return _applied(mean, differential(mean.body, variable), variable)
+    assert isinstance(variable, TokenMatrix)
     if isinstance(mean, FieldMean) and isinstance(mean.body, MoreauEnvelope):
-        return _price(mean, family)
+        return _price(mean, variable)
     over = "fields" if isinstance(mean, FieldMean) else "weights"
-    raise TypeError(f"no derivative rule in {family.name} for the mean of {type(mean.body).__name__} over {over}")
+    raise TypeError(f"no derivative rule in {variable.name} for the mean of {type(mean.body).__name__} over {over}")
 
 
-@change.register
-def _(minimum: RowMinimum, family: TokenMatrix) -> Any:
-    return minimum.change(*(differential(a, family) for a in operands(minimum)[:3]))
+@change_of.register(MoreauEnvelope)
+@change_of.register(RowMinimum)
+def _(minimum: Any, variable: Variable) -> Any:
+    return minimum.change(*(differential(a, variable) for a in operands(minimum)))
 
 
 def _price(mean: Any, family: TokenMatrix) -> Expr:
@@ -146,8 +186,35 @@ def _price(mean: Any, family: TokenMatrix) -> Expr:
     }
     if family.name not in rates:
         raise TypeError(f"the mean over local fields has no derivative rule in {family.name}")
-    moved = differential_symbol(family).xreplace({family.index: omega.index})
-    return TokenSum.of(Trace(Transpose(mean.apply(rates[family.name])) * moved), omega.index)
+    change = differential_symbol(family).xreplace({family.index: omega.index})
+    return TokenSum.of(Trace(Transpose(mean.apply(rates[family.name])) * change), omega.index)
+
+
+def _applied(operator: Operator, change: Any, variable: Variable) -> Any:
+    """A sum or mean of a change; in a scalar parameter with numbers and parameters in front of it."""
+    if isinstance(variable, TokenMatrix) or is_matrix(change):
+        return operator.apply(change)
+    factors = Mul.make_args(change)
+    constants = [a for a in factors if a.is_number or isinstance(a, Symbol)]
+    return Mul(*constants, operator.apply(Mul(*(a for a in factors if a not in constants))))
+
+
+def _cyclic(matrix: Any) -> Any:
+    """The trace, in which a factor that stands twice side by side is moved to both ends: no powers appear."""
+    if isinstance(matrix, MatAdd):
+        return Add(*map(_cyclic, matrix.args))
+    factors = _factors(matrix)
+    scalars, matrices = [a for a in factors if not is_matrix(a)], [a for a in factors if is_matrix(a)]
+    if len(matrices) > 2 and matrices[0] == matrices[1]:
+        matrices = [*matrices[1:], matrices[0]]
+    return Mul(*scalars) * Trace(MatMul(*matrices) if matrices else Identity(matrix.shape[0]))
+
+
+def _factors(matrix: Any) -> list[Any]:
+    """Factors of nested products, without identities."""
+    if isinstance(matrix, MatMul):
+        return [factor for a in matrix.args for factor in _factors(a)]
+    return [] if isinstance(matrix, Identity) else [matrix]
 
 
 def _total(terms: Iterable[Any]) -> Any:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from sympy import Basic, Expr, Tuple, sympify
+from sympy import AtomicExpr, Basic, Expr, S, Tuple, sympify
 from sympy.matrices.expressions import Identity
 
 from derivations.algebra import symbols as sym
@@ -50,7 +50,7 @@ __all__ = [
 # --- what is integrated ---------------------------------------------------------------------------------------------
 
 
-class SampleLoss(Expr):
+class SampleLoss(AtomicExpr):
     """The loss of one sample, ``ell(h, k)``, of a model: printed as a name, evaluated as the model's expression."""
 
     is_commutative = True
@@ -58,7 +58,7 @@ class SampleLoss(Expr):
 
     def __new__(cls, model: Any) -> SampleLoss:
         """Take the model, anything hashable with a ``loss(h, k)``."""
-        node = Expr.__new__(cls)
+        node = AtomicExpr.__new__(cls)
         node._model = model
         return node
 
@@ -142,7 +142,7 @@ class SampleIntegral(Basic):
         mean, theta, rho, loss, beta = operands(self)
         variance = multiple(individual, beta)
         _must_not_hold(beta, variance, *covariances, mean, theta)
-        envelope = MoreauEnvelope(sym.omega_field, sym.k_field, variance, sym.g_field, loss)
+        envelope = MoreauEnvelope(sym.omega_field, sym.k_field, variance, sym.g_field, S.One, loss)
         law = FieldLaw(mean, covariances[0], theta, rho, variance)
         if tilt is None:
             return FieldMean.of(envelope, law)

@@ -50,7 +50,7 @@ def names() -> dict[TokenMatrix, Any]:
 
 def abbreviated(expression: Any) -> Any:
     """The expression with these names in place of what they stand for."""
-    called = {value: name for name, value in names().items()}
+    called: dict[Any, Any] = {value: name for name, value in names().items()}
     called[precision()] = Inverse(RESOLVENT)
     called[transposed(source())] = Transpose(SOURCE)
     return expression.xreplace(called)
@@ -123,7 +123,7 @@ def _deviation() -> Any:
 
 def _group_root() -> Any:
     """``(q_1 - q_0)^1/2``: root of the covariance of what a group shares."""
-    return MatrixSqrt(MatAdd(sym.q_1, MatMul(-1, sym.q_0)))
+    return MatrixSqrt(difference(sym.q_1, sym.q_0))
 
 
 def _without_derivatives(matrix: Any) -> Any:

@@ -381,7 +381,9 @@ def _minimiser(omega: Any, k: Any, variance: Any, loss: SampleLoss, toy: Toy) ->
 
 @evaluate.register
 def _(envelope: MoreauEnvelope, toy: Toy) -> Any:
-    _, _, variance, _, loss = operands(envelope)
+    _, _, variance, _, scale, loss = operands(envelope)
+    if scale != 1:
+        raise TypeError("no value for the envelope of a scaled loss")
     return _minimiser(toy.values["omega"], toy.values["k"], evaluate(variance, toy), loss, toy)[1]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from sympy import Add, Expr, S
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose
 
-from derivations.algebra.calculus import change, differential, differential_symbol
+from derivations.algebra.calculus import change_of, differential, differential_symbol
 from derivations.algebra.means import FieldLaw, FieldMean, Law, LawMean, RowLaw, WeightMean
 from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowPenalty
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, is_matrix, operands
@@ -84,7 +84,7 @@ class TiltedEnvelope(Expr):
         return rf"\mathbb{{E}}_{{\omega_0, k}} \log \mathbb{{E}}_{{\omega_1}} \exp\left[{exponent}\right]"
 
 
-@change.register
+@change_of.register
 def _(node: TiltedEnvelope, family: TokenMatrix) -> Any:
     envelope, mean, apart, near, theta, _, y = operands(node)
     omega, k, variance, g = operands(envelope)[:4]
@@ -132,7 +132,7 @@ def _latex_tilted(node: Any, penalty: str, printer: Any) -> str:
     return rf"\mathbb{{E}}_{{z_0}} \log \mathbb{{E}}_{{z_1}} \exp\left[-{printer._print(tilt)} {minimum}\right]"
 
 
-@change.register
+@change_of.register
 def _(node: TiltedRow, family: TokenMatrix) -> Any:
     *laws, y, w, response = operands(node)
     law = RowLaw(*sorted(set().union(*(a.atoms(TokenMatrix) for a in laws[1:])), key=str))
@@ -196,7 +196,7 @@ class LogDeterminant(Expr):
         return rf"\log\det\left({text}\right)" if isinstance(matrix, MatAdd) else rf"\log\det {text}"
 
 
-@change.register
+@change_of.register
 def _(node: LogDeterminant, family: TokenMatrix) -> Any:
     (matrix,) = operands(node)
     return Trace(Inverse(matrix) * differential(matrix, family))
