@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import re
-from typing import Any
 
-from attnphase import arguments
-from attnphase.errors import ExperimentError, MissingExtraError, ProblemError
+from attnphase.errors import ExperimentError, MissingExtraError
 
-__all__ = ["device_name", "require_cuda", "require_torch"]
+__all__ = ["require_cuda", "require_torch"]
 
 
 def require_torch() -> None:
@@ -43,17 +40,3 @@ def require_cuda() -> None:
         raise ExperimentError(
             'no CUDA device is available: use the device "cpu" (in a solve, the backend "torch" or "numba").'
         )
-
-
-def device_name(name: Any) -> str:
-    """The name of a device; whether this machine has it, `attnphase.kernels.torch.device.device_of` says.
-
-    Raises
-    ------
-    ProblemError
-        There is no device of such a name.
-    """
-    if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
-        given = arguments.shown(name)
-        raise ProblemError("device", f'device must be "cpu", "cuda" or one of several as "cuda:0", not {given}.')
-    return name

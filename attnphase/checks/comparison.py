@@ -19,7 +19,7 @@ from attnphase.checks.alignment import OVERLAPS, Frame
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.matching import at_problem, point_at, problem_of_runs
 from attnphase.data.text import Table, format_value, json_text, wrapped
-from attnphase.data.validate import validate_dataset
+from attnphase.data.validate import validate_kind
 from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError
 from attnphase.fixed_points.iteration import Status
@@ -203,9 +203,7 @@ def compare(
     for ds, kind, what in ((theory, "points", "theory"), (experiment, "experiments", "experiment")):
         if not isinstance(ds, xr.Dataset):
             raise CompareError(f"the {what} must be an xarray.Dataset, not {arguments.shown(ds)}: load it first.")
-        validate_dataset(ds)
-        if ds.attrs["schema"] != kind:
-            raise CompareError(f'the {what} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')
+        validate_kind(f"the {what}", ds, kind, CompareError)
     problem = problem_of_runs(experiment, problem)
     missing = [name for name in ("start", "dimension", "alpha", "seed") if name not in experiment["status"].dims]
     if missing:

@@ -20,12 +20,15 @@ from attnphase.checks.local_code import backends, symmetries
 from attnphase.checks.report import NOT_REACHED, Check, Report
 from attnphase.data.build import from_points
 from attnphase.errors import ExperimentError, MissingExtraError, ProblemError
+from attnphase.experiments.optimizers.kinds import suited
+from attnphase.experiments.simulate import simulate
 from attnphase.extras import require_torch
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.settings import BRANCHES, SolverSettings, sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, progress_line
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["check"]
 
@@ -122,9 +125,7 @@ def _experiment(case: Case, progress: bool) -> Check:
         return Check.left_out(name, f"not tried: {error}")
     if point.status is not Status.converged:
         return Check.left_out(name, NOT_REACHED)
-    from attnphase.experiments.simulate import simulate  # torch takes seconds to import
-
-    optimizer = "lbfgs" if problem.regularizer.kind == "ridge" else "fista"
+    optimizer = suited("lbfgs", problem)
     options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1, "progress": progress}
     try:
         runs = simulate(problem, point.alpha, point.branch, _DIMENSIONS, _SEEDS, optimizer, **options)

@@ -48,7 +48,7 @@ def figure(
 
     fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one.
     """
-    from attnphase.problem.problem import Problem, parse_setting
+    from attnphase.problem import Problem, parse_setting
 
     chosen = dict(map(parse_setting, at))
     if len(chosen) < len(at):
@@ -61,7 +61,7 @@ def figure(
     if data is not None:
         check_data(data)
     from attnphase.data.files import load_dataset
-    from attnphase.figures.drawing import FIGURES, save_figure
+    from attnphase.figures import FIGURES, save_figure
 
     if data is not None:
         ds = load_dataset(data)
@@ -105,10 +105,10 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
     check_folder(output)
     if workers is not None:
         arguments.whole("workers", workers, 1)
-    from attnphase.problem.problem import Problem
+    from attnphase.problem import Problem
 
     problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
-    from attnphase.figures.drawing import fig2, fig3, loss_crossing, save_figure
+    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
     from attnphase.sweeps.grid import sweep
 
     output.mkdir(parents=True, exist_ok=True)

@@ -147,7 +147,7 @@ def histogram_report(
             check_output(output / name, force)
     from attnphase.data.files import save_dataset
     from attnphase.experiments.histogram.report import histogram_dataset, histogram_text
-    from attnphase.figures.drawing import attention_figure, learning_figure, save_figure
+    from attnphase.figures import attention_figure, learning_figure, save_figure
 
     with progress_line(not quiet, "measuring"):
         ds = with_command(histogram_dataset(folder, sequences or None))

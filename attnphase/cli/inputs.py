@@ -14,14 +14,14 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 
 if TYPE_CHECKING:
-    from attnphase.problem.problem import Problem
+    from attnphase.problem import Problem
 
 __all__ = ["problem_of", "solvable", "solver_settings", "varied"]
 
 
 def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
     """The problem of a file, or the paper's, with its changes."""
-    from attnphase.problem.problem import Problem, load_problem, parse_setting
+    from attnphase.problem import Problem, load_problem, parse_setting
 
     problem = Problem() if problem_file is None else load_problem(problem_file)
     return problem.with_fields(dict(map(parse_setting, changes))) if changes else problem
@@ -29,8 +29,8 @@ def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
 
 def solvable(problem: Problem, branches: Sequence[str]) -> Problem:
     """The problem, if it has these branches and its integration is affordable."""
-    from attnphase.integration.ladder import check_affordable
     from attnphase.state_evolution.starts import initial_overlaps
+    from attnphase.state_evolution.system import check_affordable
 
     check_affordable(problem)
     for branch in branches:
@@ -45,7 +45,7 @@ def solver_settings(**given: Any) -> SolverSettings:
 
 def varied(options: Sequence[str], changes: Sequence[str], omega: object) -> dict[str, tuple[Any, ...]]:
     """The fields that a sweep varies, with their values, from FIELD=START:STOP:COUNT[:log] and FIELD=VALUE,VALUE."""
-    from attnphase.problem.problem import parse_setting
+    from attnphase.problem import parse_setting
 
     given = {parse_setting(change)[0]: "--set" for change in changes}
     if omega is not None:
@@ -69,7 +69,7 @@ def varied(options: Sequence[str], changes: Sequence[str], omega: object) -> dic
 
 def _values(name: str, text: str) -> tuple[Any, ...]:
     """The values that an option gives a field, each as --set reads it."""
-    from attnphase.problem.problem import parse_setting
+    from attnphase.problem import parse_setting
 
     if not text:
         raise ProblemError(name, f"{name} has no values: write {name}=START:STOP:COUNT or values with commas between.")

@@ -21,9 +21,10 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import ended, interruption_told, print_table, with_command
 from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS
 from attnphase.files.writing import check_data, check_figure, check_output
-from attnphase.fixed_points.settings import BRANCHES, OPTIMIZERS
 from attnphase.processes.progress import progress_line
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["compare", "experiment", "simulate"]
 
@@ -42,7 +43,7 @@ __all__ = ["compare", "experiment", "simulate"]
 )
 @click.option("--dimension", type=WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
 @click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
-@click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="lbfgs", show_default=True)
+@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), default="lbfgs", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
 @click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
 @click.option("--tolerance", type=float, help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp.")
@@ -124,7 +125,7 @@ def _kept_runs(checkpoint: Path | None) -> str:
 @click.option("--alpha", type=NUMBERS, help="Other sample complexities than the size's.")
 @click.option("--dimension", type=WHOLE_NUMBERS, help="Other dimensions, with commas.")
 @click.option("--seeds", type=int, help="Another number of instances.")
-@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="Another optimiser.")
+@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), help="Another optimiser.")
 @click.option("--steps", type=int, help="Another number of steps.")
 @click.option("--device", help="cpu or cuda.")
 @click.option(
@@ -142,16 +143,14 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
     from attnphase.paper.catalogue import check_results, planned
 
     given = {key: value for key, value in overrides.items() if value is not None}
-    check_results(planned(name, size, seed=seed, overrides=given)[0], output, force)
+    asked = planned(name, size, seed=seed, overrides=given)
+    check_results(asked.experiment, output, force)
     from attnphase.paper.run import run_experiment
 
     with interruption_told(lambda: f"finished runs are kept in {output}; run the same command again to go on"):
         run_experiment(
-            name,
+            asked,
             output,
-            size,
-            seed=seed,
-            overrides=given,
             force=force,
             progress=not quiet,
             say=lambda text: None if quiet else click.echo(text),
@@ -199,7 +198,7 @@ def compare(
     datasets = load_dataset(theory), load_dataset(experiment)
     comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
-        from attnphase.figures.drawing import comparison_figure, save_figure
+        from attnphase.figures import comparison_figure, save_figure
 
         with progress_line(not quiet, "drawing"):
             save_figure(comparison_figure(comparison), figure_file)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from attnphase.errors import ExperimentError
-from attnphase.problem.problem import Problem
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS
+from attnphase.problem import Problem
 
-__all__ = ["MemoryNeed", "available_memory", "check_results", "runs_that_fit"]
+__all__ = ["MemoryNeed", "available_memory", "check_fits", "check_results", "runs_that_fit"]
 
 _SHARE = 0.6  # of the free memory that runs may take
 _OVERHEAD = 300 << 20  # blocks of normals, generated code, libraries
@@ -47,9 +48,10 @@ class MemoryNeed:
         """Estimate the need of a run of n = `count` samples at d = `dimension`."""
         length, columns = problem.tokens.length, problem.columns
         size = length * columns
-        # GAMP keeps the tokens' squares in single precision, and makes them through a copy
-        each = itemsize + (8 if optimizer == "gamp" else 0)
-        local = _LOCAL_MATRICES * size**2 if optimizer == "gamp" else 0
+        # message passing keeps the tokens' squares in single precision, and makes them through a copy
+        passing = OPTIMIZERS[optimizer].message_passing
+        each = itemsize + (8 if passing else 0)
+        local = _LOCAL_MATRICES * size**2 if passing else 0
         tokens = length * dimension * (each * count + itemsize * test_samples)
         rest = itemsize * (count * (_PER_SAMPLE * size + 2 * length**2 + local) + _PER_COORDINATE * columns * dimension)
         return cls(tokens, rest)
@@ -160,12 +162,23 @@ def check_results(problem: Problem, runs: int, records: int, free: int) -> None:
     r, t = problem.columns, problem.teacher_columns
     numbers = 20 + len(problem.sites) * (2 * r * r + r + r * t)  # scalars; q, V, m and theta
     need = runs * (_PER_RUN + _PER_NUMBER * (1 + records) * numbers)
+    each = f" with {records} records of the trajectory each" if records else ""
+    less = "steps or seeds, or raise trajectory" if records else "seeds, or take fewer alphas or dimensions"
+    check_fits(f"the results of {runs} runs{each}", need, free, f": lower {less}")
+
+
+def check_fits(what: str, need: float, free: int, advice: str) -> None:
+    """Refuse what needs more bytes than may be used of those that are free.
+
+    Raises
+    ------
+    ExperimentError
+        The sentence ends in the advice.
+    """
     if need > _SHARE * free:
-        each = f" with {records} records of the trajectory each" if records else ""
-        less = "steps or seeds, or raise trajectory" if records else "seeds, or take fewer alphas or dimensions"
         raise ExperimentError(
-            f"the results of {runs} runs{each} need about {_readable(need)}, but {_readable(free)} are free, of which"
-            f" {_SHARE:.0%} are used: lower {less}."
+            f"{what} need about {_readable(need)}, but {_readable(free)} are free, of which {_SHARE:.0%} are"
+            f" used{advice}."
         )
 
 

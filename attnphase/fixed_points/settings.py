@@ -1,4 +1,4 @@
-"""How a solve runs, where problems are solved, and the names of what there is to choose from.
+"""How a solve runs, and where problems are solved.
 
 Nothing heavy is imported, so that a wrong setting is refused at once.
 """
@@ -13,27 +13,19 @@ from attnphase.extras import require_cuda, require_torch
 
 __all__ = [
     "BACKENDS",
-    "BRANCHES",
     "LARGEST_ALPHA",
     "METHODS",
-    "OPTIMIZERS",
     "SolverSettings",
     "omegas",
     "sample_complexities",
     "sample_complexity",
 ]
 
-BRANCHES = ("semantic", "positional", "uninformed", "mixed")
-"""Names of the branches, and of the starts of training."""
-
 METHODS = ("newton", "anderson", "damped")
-"""Names of the fixed-point methods; `attnphase.fixed_points.iteration.METHODS` has them."""
+"""Names of the fixed-point methods."""
 
 BACKENDS = ("numba", "torch", "cuda")
 """What can solve the local problems."""
-
-OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
-"""Names of the optimisers of the experiments."""
 
 LARGEST_ALPHA = 1e6
 """Beyond, a sample complexity is a slip of the keyboard."""

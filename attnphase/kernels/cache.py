@@ -90,8 +90,8 @@ def _sources() -> Iterator[tuple[str, Path]]:
     for root in (derivations, kernels / "local"):
         for path in sorted(root.rglob("*.py")):
             yield f"{root.name}/{path.relative_to(root).as_posix()}", path
-    for name in ("compiler.py", "package.py"):
-        yield name, kernels / name
+    for path in (kernels / "compiler.py", kernels / "package.py", kernels.with_name("problem") / "losses.py"):
+        yield path.name, path
 
 
 def is_kept(name: str) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.problem.problem import SHIPPED_SCORES, Problem
+from attnphase.problem.losses import LOSSES
+from attnphase.problem.own_functions import printed_scores
+from attnphase.problem.problem import Problem
 
 __all__ = ["ModelKey", "model_numbers"]
 
@@ -41,12 +43,10 @@ class ModelKey:
             A score of the user's own is not known in this process, or has changed for the worse; or the problem came
             with data and names a function of a module.
         """
-        from attnphase.kernels.compiler import _printed_row as printed_row
-
         problem.require_functions()
-        student, teacher, length = problem.student, problem.teacher, problem.tokens.length
+        student, teacher = problem.student, problem.teacher
         return cls(
-            length,
+            problem.tokens.length,
             student.rank,
             student.tied,
             student.score,
@@ -57,27 +57,13 @@ class ModelKey:
             problem.loss.kind,
             problem.loss.value_columns,
             problem.loss.expression or "",
-            "; ".join(
-                printed_row(score, length, f"{section}.score")
-                for section, score in (("student", student.score), ("teacher", teacher.score))
-                if score not in SHIPPED_SCORES
-            ),
+            printed_scores(problem),
             finite,
         )
 
     def model(self) -> Any:
         """The symbolic model (imports SymPy)."""
-        from derivations.models.attention import SCALAR_LOSSES, AttentionModel, Student, Teacher, formula_loss
-        from derivations.models.scores import resolve
-
-        if self.loss in SCALAR_LOSSES:
-            return SCALAR_LOSSES[self.loss]
-        if self.loss == "expression":
-            columns = self.rank * (1 if self.tied else 2)
-            return formula_loss(self.expression, self.length, columns, self.teacher_rank)
-        student = Student(resolve(self.student_score, self.length), self.rank, self.tied, self.student_causal)
-        teacher = Teacher(resolve(self.teacher_score, self.length), self.teacher_rank, self.teacher_causal)
-        return AttentionModel(self.length, student, teacher, self.values, self.finite)
+        return LOSSES[self.loss].model(self)
 
 
 def model_numbers(problem: Problem) -> Array:

@@ -5,14 +5,13 @@ SymPy is imported when equations are made, not with this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.kernels.compiler import SHIPPED_SCORES
 from attnphase.kernels.key import ModelKey
-from attnphase.problem.problem import Problem, SpectrumLaw
+from attnphase.problem import Problem, SpectrumLaw
+from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.processes.progress import progress_line
 
 if TYPE_CHECKING:
@@ -94,14 +93,15 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
         from derivations.replica.saddle_point import derive_saddle_point
 
         line.tell("deriving the saddle-point equations")
-        separable = problem.regularizer.kind != "ridge"
-        free_entropy = derive_free_entropy(separable=separable)
+        separable = not problem.regularizer.form.quadratic
+        model = ModelKey.of(problem).model()
+        free_entropy = derive_free_entropy(model, separable=separable)
         saddle_point = derive_saddle_point(free_entropy)
         line.tell("printing the equations")
         page = page_of(problem, concrete=concrete)
         latex, markdown = page.latex(), page.markdown()
         line.tell("generating the source")
-        source = module_source(ModelKey.of(problem).model(), separable=separable)
+        source = module_source(model, separable=separable)
     return Derivation(
         problem=problem,
         latex=latex,
@@ -119,8 +119,8 @@ def page_of(problem: Problem, *, concrete: bool = False) -> Document:
     return document(
         ModelKey.of(problem).model(),
         concrete=concrete,
-        penalty=_penalty(problem),
-        clusters=problem.tokens.kind == "mixture",
+        penalty=problem.regularizer.latex,
+        clusters=problem.tokens.has_clusters,
         setting=_setting(problem),
     )
 
@@ -132,8 +132,12 @@ def model_equations(problem: Problem) -> str:
     """
     from derivations.printing.page import model_page
 
-    mixture = problem.tokens.kind == "mixture"
-    return model_page(_named_model(problem), _setting(problem), penalty=_penalty(problem), clusters=mixture).markdown()
+    return model_page(
+        _named_model(problem),
+        _setting(problem),
+        penalty=problem.regularizer.latex,
+        clusters=problem.tokens.has_clusters,
+    ).markdown()
 
 
 def _named_model(problem: Problem) -> Any:
@@ -173,8 +177,9 @@ def _setting(problem: Problem) -> Setting:
         teacher_means=_plain(measure.teacher_means),
         configurations=_plain(clusters),
         probabilities=_plain(probabilities),
-        spectrum=_given(spectrum) if isinstance(spectrum, SpectrumLaw) else {},
-        law=_given(law) if law is not None else {},
+        spectrum=spectrum.form.statement(spectrum) if isinstance(spectrum, SpectrumLaw) else None,
+        law=tuple(law.form.statements(law)) if law is not None else (),
+        law_is_listed=law is not None and law.form.is_listed,
     )
 
 
@@ -192,13 +197,10 @@ def _parameters(problem: Problem) -> dict[str, Any]:
             sym.teacher_temperature: problem.teacher.temperature,
         }
         parameters |= {show(symbol): value for symbol, value in temperatures.items() if value != 1}
-    if regularizer.kind == "ridge":
-        parameters[show(sym.ridge)] = regularizer.strength
-    else:
-        if regularizer.kind not in ("expression", "prox"):
-            parameters["s"] = regularizer.strength
-        if regularizer.ridge:
-            parameters[show(sym.ridge)] = regularizer.ridge
+    for key in regularizer.form.keys:
+        value = getattr(regularizer, key)
+        if key in regularizer.form.symbols and value:
+            parameters[regularizer.form.symbols[key]] = value
     if problem.loss.has_attention:
         parameters["A"] = _plain(problem.mixing_matrix)
     return parameters
@@ -220,40 +222,12 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
                 texts[name] = ("is the function" if function else _OF_A_LOGIT, score)
     if problem.loss.expression is not None:
         texts[r"\ell"] = ("was given, with fields numbered from 0, as", problem.loss.expression)
-    if problem.regularizer.expression is not None:
-        texts[r"\rho"] = ("was given as", problem.regularizer.expression)
-    if problem.regularizer.prox is not None:
-        texts[r"\rho"] = ("has the proximal operator", problem.regularizer.prox)
+    form = problem.regularizer.form
+    if form.own:
+        texts[r"\rho"] = (form.introduced, getattr(problem.regularizer, form.own))
     return texts
-
-
-def _given(law: Any) -> Mapping[str, Any]:
-    """The keys of a ready-made law that have a value."""
-    return {name: value for name, value in vars(law).items() if value is not None and not name.startswith("_")}
 
 
 def _plain(values: Any) -> Any:
     """An array as nested tuples of Python numbers."""
     return tuple(map(_plain, values)) if getattr(values, "ndim", 0) else values.item()
-
-
-def _penalty(problem: Problem) -> str | None:
-    """LaTeX of the regulariser of one row of the weights; None for the ridge."""
-    kind = problem.regularizer.kind
-    absolute, norm = r"s \lVert w \rVert_1", r"s \lVert w \rVert_2"
-    quadratic = r"\tfrac{\lambda}{2} \lVert w \rVert_2^2" if problem.regularizer.ridge else ""
-    if kind == "ridge":
-        return None
-    if kind == "prox":
-        own = r"\rho(w)"
-    elif kind == "expression":
-        from derivations.models.regularizers import ConvexPenalty
-        from derivations.printing.latex import EquationPrinter
-
-        own = r"\sum_c \rho(w_c), \quad \rho(w) = " + EquationPrinter().show(
-            ConvexPenalty.of(str(problem.regularizer.expression)).expression
-        )
-        return f"{quadratic} + {own}" if quadratic else own
-    else:
-        own = norm if kind == "group-lasso" else absolute
-    return f"{own} + {quadratic}" if quadratic else own

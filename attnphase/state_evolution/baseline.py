@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
-from attnphase.kernels.compiler import kernels_for
-from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import matrix_root
-from attnphase.state_evolution.proximal import ProximalProblem
+from attnphase.state_evolution.system import System
 
 __all__ = ["linear_test_error"]
 
 
 @lru_cache(maxsize=64)
-def linear_test_error(problem: Problem) -> tuple[float, float]:
+def linear_test_error(system: System) -> tuple[float, float]:
     """Test error of the linear baseline, and its integration error.
 
     ``W = E[T(h_star)]`` and ``(1/L) {E Tr[T D T^T] - Tr[W D W^T]}``, for infinitely many samples; with mixture tokens
@@ -29,34 +28,40 @@ def linear_test_error(problem: Problem) -> tuple[float, float]:
     value, standard_error : float
         NaN for any other loss.
     """
-    if problem.loss.kind != "attention":
+    problem = system.problem
+    if not problem.loss.form.has_grams:
         return float("nan"), float("nan")
     dimensions = problem.tokens.length * problem.teacher.rank
     if dimensions <= 4:
         order = {1: 64, 2: 48, 3: 24, 4: 14}[dimensions]
-        values = [_error(problem, gauss_hermite(dimensions, 0, False, n)).item() for n in (order, order - 4)]
+        values = [_error(system, gauss_hermite(dimensions, 0, False, n)).item() for n in (order, order - 4)]
         return values[0], abs(values[1] - values[0])
-    replicates = _error(problem, sobol(dimensions, 0, False, 4096, 16, problem.integration.seed))
+    replicates = _error(system, sobol(dimensions, 0, False, 4096, 16, problem.integration.seed))
     return float(replicates.mean()), float(replicates.std(ddof=1) / np.sqrt(len(replicates)))
 
 
-def _error(problem: Problem, rule: Rule) -> Array:
+def _error(system: System, rule: Rule) -> Array:
     """Baseline error per replicate, (S,)."""
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    kernels, spectrum = system.kernels, system.spectrum
     length, rank = kernels.length, kernels.teacher_rank
-    configurations, probabilities = problem.cluster_law
+    configurations, probabilities = system.problem.cluster_law
     root = matrix_root(spectrum.rho)
-    mixing, parameters = ProximalProblem(problem, kernels, spectrum).parameters
+    mixing, parameters = system.parameters
     normal = rule.nodes.reshape(*rule.nodes.shape[:2], length, rank)
-    second, weighted = 0.0, 0.0
-    for sites, probability in zip(configurations, probabilities, strict=True):
+
+    def targets_of(sites: NDArray[np.int64]) -> Array:
+        """Score matrices of the teacher at the nodes, (S, N, L, L)."""
         k = np.einsum("lij,snlj->snli", root[sites], normal) + spectrum.teacher_means[sites]
         targets = np.empty((k.shape[0] * k.shape[1], length, length))
         kernels.targets_at(np.ascontiguousarray(k.reshape(-1, length, rank)), mixing, parameters, targets)
-        targets = targets.reshape(*k.shape[:2], length, length)
-        variance = spectrum.site_variances[sites]
-        second = second + probability * np.einsum("n,snab,b->s", rule.weights, targets**2, variance)
-        weighted = weighted + probability * np.einsum("n,snab,b->sab", rule.weights, targets, variance)
-    mean = probabilities @ spectrum.site_variances[configurations]
-    # W = E[T D] E[D]^-1, the tokens' own products being D
-    return (second - np.einsum("sab,b->s", np.square(weighted), 1 / mean)) / length
+        return targets.reshape(*k.shape[:2], length, length)
+
+    def sample_mean(integrand: Callable[[Array, Array], Array]) -> Array:
+        """Mean of a function of targets and token variances over clusters and nodes, (S, ...)."""
+        total = np.zeros(())
+        for sites, probability in zip(configurations, probabilities, strict=True):
+            values = integrand(targets_of(sites), np.diag(spectrum.site_variances[sites])[None, None])
+            total = total + probability * np.einsum("n,sn...->s...", rule.weights, values)
+        return total
+
+    return kernels.ridge.linear_test_error(sample_mean, length)

@@ -19,6 +19,7 @@ from attnphase.checks.alignment import Frame
 from attnphase.data.variables import RunStatus
 from attnphase.errors import ExperimentError
 from attnphase.experiments import measure
+from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.histogram.report import _jackknife, _measured, _Sums, distances, variance_shares
 from attnphase.experiments.histogram.stages import load_trained, train_histogram, unfreeze_histogram
@@ -27,16 +28,15 @@ from attnphase.experiments.histogram.task import HistogramSizes, draw_sequences
 from attnphase.experiments.histogram.transformer import absorbed, initial_parameters, logits, with_noise
 from attnphase.experiments.measure import exact_test_errors, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
-from attnphase.experiments.optimizers.descent import Fista
+from attnphase.experiments.optimizers.fista import Fista
 from attnphase.experiments.optimizers.gamp import Gamp
 from attnphase.experiments.risk import Risk, fields_of
-from attnphase.experiments.simulate import _Group
+from attnphase.experiments.runs import _Group
 from attnphase.experiments.starts import UNINFORMED_SCALE, initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, _look, train
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
-from attnphase.processes.checkpoint import Checkpoint
 
 Array = NDArray[Any]
 

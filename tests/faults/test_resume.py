@@ -14,7 +14,7 @@ import attnphase as ap
 from attnphase.cli.commands import main
 from attnphase.data.files import load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SolverError, SweepError
-from attnphase.fixed_points.solver import SolverSettings
+from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.grid import parts_folder, sweep
 
@@ -22,7 +22,7 @@ PROBLEM = Problem().with_fields({"integration.rule": "sobol", "integration.nodes
 ALPHAS = [1.1, 1.3]
 OMEGAS = [0.1, 0.18, 0.26]
 OTHER_OMEGAS = [0.1, 0.16, 0.22]
-FIGURES = importlib.import_module("attnphase.figures.drawing")
+FIGURES = importlib.import_module("attnphase.figures")
 
 
 @pytest.fixture

@@ -21,12 +21,11 @@ from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES, RunStatus
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.reference import reference_backend
 from attnphase.problem.problem import DataProblem, Problem
-from attnphase.rows.own import load_prox
-from attnphase.rows.row_problem import problem_rows
+from attnphase.rows.operator import load_prox
 from attnphase.sweeps.grid import Line
 from derivations.models.scores import SCORES
 
@@ -63,15 +62,6 @@ def planted(tmp_path, monkeypatch):
     load_prox.cache_clear()  # what was imported for another test
     yield lambda: (tmp_path / "trace").exists() or "planted" in sys.modules
     sys.modules.pop("planted", None)
-
-
-@pytest.fixture
-def own_scores():
-    """Scores that a test registers are forgotten after it."""
-    before = dict(SCORES)
-    yield
-    SCORES.clear()
-    SCORES.update(before)
 
 
 def a_point(problem, alpha, branch):
@@ -231,7 +221,7 @@ def test_data_opens_no_file(tmp_path, place):
 def test_a_checkpoint_runs_nothing(planted, tmp_path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
     from attnphase.errors import ExperimentError
-    from attnphase.processes import checkpoint
+    from attnphase.experiments import checkpoint
 
     class Import:
         def __reduce__(self):
@@ -261,7 +251,7 @@ def test_labels_from_data_are_no_tex(monkeypatch):
     """TeX reads and writes files; the user's own settings may ask for it."""
     from matplotlib import rcParams
 
-    from attnphase.figures.drawing import fig2
+    from attnphase.figures import fig2
 
     monkeypatch.setitem(rcParams, "text.usetex", True)
     figure = fig2(theory(PAPER))
@@ -283,7 +273,7 @@ def test_a_problem_of_data_is_not_solved_with_functions_of_modules(planted, prob
         "sent to a worker": pickle.loads(pickle.dumps(problem)),
     }
     for one in copies.values():
-        for use in (ModelKey.of, problem_rows, lambda p: ap.solve(p, 1.0), lambda p: reference_backend(p, "numpy")):
+        for use in (ModelKey.of, lambda p: p.rows, lambda p: ap.solve(p, 1.0), lambda p: reference_backend(p, "numpy")):
             with pytest.raises(ProblemError, match=r'is "planted:\w+", a function of a module') as caught:
                 use(one)
             assert caught.value.field == field
@@ -312,9 +302,7 @@ def test_formulas_of_data_are_checked_and_used():
     with pytest.raises(DatasetError, match=r'student\.score cannot be used.*unknown function "squrt"'):
         problem_of(rewritten(theory(PAPER), text))
     penalty = {"regularizer.kind": "expression", "regularizer.expression": "0.02*abs(w)"}
-    assert problem_rows(problem_of(theory(PAPER.with_fields(penalty)))).value(np.array([-3.0]))[0] == pytest.approx(
-        0.06
-    )
+    assert problem_of(theory(PAPER.with_fields(penalty))).rows.value(np.array([-3.0]))[0] == pytest.approx(0.06)
     with pytest.raises(ProblemError, match=r"regularizer\.expression cannot be used"):
         problem_of(theory(PAPER)).with_fields({**penalty, "regularizer.expression": "-w**2"})
 
@@ -343,7 +331,7 @@ def reached(monkeypatch):
         asked.append(problem)
         raise CompareError("reached")
 
-    monkeypatch.setattr("attnphase.checks.alignment.kernels_for", kernels_for)
+    monkeypatch.setattr("attnphase.state_evolution.system.kernels_for", kernels_for)
     return asked
 
 

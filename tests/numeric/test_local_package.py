@@ -96,7 +96,15 @@ def test_the_package_in_the_repository_runs_by_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "part", ["derivations/codegen/local_problem.py", "local/descent.py", "local/values.py", "compiler.py", "package.py"]
+    "part",
+    [
+        "derivations/codegen/local_problem.py",
+        "local/descent.py",
+        "local/values.py",
+        "compiler.py",
+        "package.py",
+        "losses.py",
+    ],
 )
 def test_a_kernel_is_named_after_every_source_it_depends_on(monkeypatch, tmp_path, part):
     sources = dict(cache._sources())

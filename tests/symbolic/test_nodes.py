@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,12 +14,19 @@ from sympy.matrices.exceptions import NonInvertibleMatrixError
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.calculus import differential, gradient, solve_linear, symmetrized, transposed
+from derivations.algebra.calculus import derivative, differential, gradient, solve_linear, symmetrized, transposed
 from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
-from derivations.algebra.minima import MoreauEnvelope, QuadraticMinimum
+from derivations.algebra.minima import FieldLoss, MoreauEnvelope, QuadraticMinimum
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum
 from derivations.codegen.arrays import ArrayPrinter
-from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
+from derivations.models.symbolic import GENERIC
+from derivations.replica.moments import (
+    CommonGaussianMoment,
+    LogPartitionMean,
+    ReplicatedMoment,
+    SampleIntegral,
+    SampleLoss,
+)
 
 r, t, ell, kappa = sym.r, sym.t, sym.ell, sym.kappa
 eta = Symbol("eta", integer=True)  # a third token index
@@ -239,6 +247,7 @@ def test_gradient_in_a_symmetric_matrix_is_symmetric(world):
 # --- nodes without a rule ---------------------------------------------------------------------
 
 ENVELOPE = FieldMean.of(MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field))
+SAMPLE = SampleIntegral(sym.m, sym.theta, sym.rho, SampleLoss(GENERIC), sym.beta)
 
 WITHOUT_RULE = {
     "log-determinant": (log(Determinant(X)), X, "for the node log$"),
@@ -249,7 +258,7 @@ WITHOUT_RULE = {
     "function of a trace": (sin(Trace(A * X)), X, "for the node sin$"),
     "entrywise product": (Trace(HadamardProduct(A, X)), X, "for the node HadamardProduct$"),
     "quadratic minimum": (QuadraticMinimum(X, C * pi, A), X, "for the node QuadraticMinimum$"),
-    "replicated moment": (ReplicatedMoment("channel", X, A, 2), X, "for the node ReplicatedMoment$"),
+    "replicated moment": (ReplicatedMoment(SAMPLE, X, A, 2), X, "for the node ReplicatedMoment$"),
     "mean inside a trace": (Trace(SpectralMean.of(gamma[ell] * X) * A), X, "a mean must not stand inside the trace"),
 }
 SILENT_ZERO = {
@@ -269,8 +278,16 @@ SILENT_ZERO = {
         sym.q_hat,
         "rule in q_hat for the mean of MatMul over weights$",
     ),
-    "log-partition mean": (sym.alpha * LogPartitionMean("channel"), sym.q, "for the node LogPartitionMean$"),
-    "common Gaussian moment": (CommonGaussianMoment("channel", 2), sym.q, "for the node CommonGaussianMoment$"),
+    "log-partition mean": (
+        sym.alpha * LogPartitionMean(SAMPLE, [sym.q], sym.V, []),
+        sym.q,
+        "for the node LogPartitionMean$",
+    ),
+    "common Gaussian moment": (
+        CommonGaussianMoment(SAMPLE, [sym.q], sym.V, [2]),
+        sym.q,
+        "for the node CommonGaussianMoment$",
+    ),
     "entry": (X[0, 0], X, "for the node MatrixEntry$"),
 }
 
@@ -297,6 +314,50 @@ def test_node_without_an_array_print_raises():
 def test_independent_expression_has_zero_gradient():
     assert differential(Trace(A), X) is None
     assert gradient(Trace(A), X).is_ZeroMatrix
+
+
+# --- scalar parameters ------------------------------------------------------------------------
+
+SLOPE = Symbol("u", positive=True)
+
+
+def shifted_resolvent():
+    return Inverse(SLOPE * Identity(r) + over_tokens(gamma[kappa] * at(S, kappa), kappa))
+
+
+IN_A_PARAMETER = {
+    "factor": SLOPE * over_tokens(Trace(A * S)),
+    "factor inside": over_tokens(Trace(A * MatMul(SLOPE, S) * B)) + Trace(K),
+    "resolvent": Trace(shifted_resolvent() * K),
+    "resolvent alone": Trace(shifted_resolvent()),
+    "resolvents": SpectralMean.of(SLOPE * Trace(shifted_resolvent() * K * shifted_resolvent() * K)),
+    "source": SpectralMean.of(Trace(Transpose(SLOPE * at(C, kappa).xreplace({kappa: sympify(0)}) * pi) * K * (C * pi))),
+}
+
+
+@pytest.mark.parametrize("case", IN_A_PARAMETER)
+def test_derivative_in_a_scalar_parameter(case, world):
+    """Against SymPy's derivative of the explicit expression, exactly."""
+    f = IN_A_PARAMETER[case]
+    evaluate, _ = world(len(case), r=2, t=1, L=2)
+    at_point = replace(evaluate, sizes=evaluate.sizes | {"u": Rational(3, 5)})
+    expected = sympify(evaluate(f, {ell: 1})).diff(SLOPE).subs(SLOPE, Rational(3, 5))
+    assert at_point(derivative(f, SLOPE), {ell: 1}) == expected
+    assert expected != 0
+
+
+def test_derivative_in_a_parameter_that_is_not_there():
+    assert derivative(ENVELOPE, SLOPE) == 0
+    assert derivative(Trace(S), Symbol("S")) == 0  # a parameter is not the matrix of its name
+
+
+@pytest.mark.parametrize("changed", [sym.omega_field, sym.V])
+def test_envelope_has_a_rule_in_the_scale_of_its_loss_alone(changed):
+
+    envelope = MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field)
+    assert derivative(envelope.scaled(SLOPE), SLOPE) == FieldLoss(sym.prox_field, sym.k_field)
+    with pytest.raises(TypeError, match="MoreauEnvelope but in the scale of the loss"):
+        derivative(envelope.xreplace({changed: SLOPE * changed}), SLOPE)
 
 
 # --- bound indices ----------------------------------------------------------------------------

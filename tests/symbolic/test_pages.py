@@ -22,7 +22,7 @@ import attnphase as ap
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.reference import reference_backend
 from attnphase.pages.page import Derivation, model_equations, page_of
-from attnphase.problem.problem import Integration, Problem
+from attnphase.problem import Integration, Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.algebra import symbols as sym
 from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from attnphase.arguments import device_name
 from attnphase.errors import ExperimentError
-from attnphase.extras import device_name, require_cuda
+from attnphase.extras import require_cuda
 
 __all__ = ["device_of"]
 
