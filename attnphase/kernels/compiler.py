@@ -118,7 +118,8 @@ class ModelKey:
 
     def model(self) -> Any:
         """The symbolic model (imports SymPy)."""
-        from derivations.models.attention import SCALAR_LOSSES, AttentionModel, Student, Teacher, formula_loss
+        from derivations.models.attention import AttentionModel, Student, Teacher
+        from derivations.models.scalar import SCALAR_LOSSES, formula_loss
         from derivations.models.scores import resolve
 
         if self.loss in SCALAR_LOSSES:
@@ -196,9 +197,9 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int)
     """
     from sympy import Symbol
 
-    from derivations.models.attention import formula_loss
     from derivations.models.bounds import fall_of, singular_point
     from derivations.models.formulas import FormulaError
+    from derivations.models.scalar import formula_loss
 
     field = "loss.expression"
     model = formula_loss(expression, length, columns, teacher_columns)

@@ -27,8 +27,8 @@ from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.proximal import RUNAWAY, Starts
 from attnphase.state_evolution.starts import initial_overlaps
 from derivations.codegen.local_problem import local_problem_source
-from derivations.models.attention import ScalarModel, formula_loss
 from derivations.models.bounds import fall_of, singular_point
+from derivations.models.scalar import ScalarModel, formula_loss
 
 # formula of h (and k): a value of h at or near which it is not finite
 SINGULAR = {

@@ -16,7 +16,8 @@ from sympy import Matrix, Rational, Symbol, eye, zeros
 from derivations.algebra import symbols as sym
 from derivations.algebra.minima import FieldHessian
 from derivations.codegen.arrays import state_evolution_source
-from derivations.models.attention import AttentionModel, ScalarModel, Student
+from derivations.models.attention import AttentionModel, Student
+from derivations.models.scalar import ScalarModel
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.saddle_point import derive_saddle_point
 
