@@ -6,89 +6,31 @@ theta closest to the theory's.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import xarray as xr
 
 from attnphase import arguments
 from attnphase.arrays import Array
-from attnphase.data.build import by_cluster
-from attnphase.data.reading import problem_of
-from attnphase.data.text import Table, format_value, wrapped
-from attnphase.data.validate import validate_dataset
-from attnphase.data.variables import NOT_COMPUTED, RunStatus
+from attnphase.checks.alignment import OVERLAPS, Frame
+from attnphase.checks.deviations import Limit, Measured
+from attnphase.checks.matching import at_problem, point_at, problem_of_runs
+from attnphase.data.text import Table, format_value, json_text, wrapped
+from attnphase.data.validate import validate_kind
+from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError
 from attnphase.fixed_points.iteration import Status
-from attnphase.kernels.compiler import kernels_for, tell_if_compiling
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, progress_line, silent
-from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.symmetries import problem_symmetries
+from attnphase.processes.progress import progress_line
 
-__all__ = ["Comparison", "Limit", "Measured", "Quantity", "compare"]
+__all__ = ["Comparison", "Quantity", "compare"]
 
 _SCALARS = ("training_loss", "test_error", "test_error_sampled", "linear_test_error", "weight_norm", "density")
-_OVERLAPS = ("q", "V", "m", "theta")
 _LARGEST = 1e100
 _COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Mean of one quantity over the runs at one dimension.
-
-    Attributes
-    ----------
-    dimension : int
-    runs : int
-        That were counted.
-    value, stderr : float
-        Mean over the runs and its standard error; NaN for a single run.
-    difference : float
-        From the theory.
-    z : float
-        Difference in standard errors, of runs and quadrature together; NaN where there is none.
-    """
-
-    dimension: int
-    runs: int
-    value: float
-    stderr: float
-    difference: float
-    z: float
-
-
-@dataclass(frozen=True)
-class Limit:
-    """Weighted fit of ``a + b / d`` to the means at several dimensions.
-
-    Attributes
-    ----------
-    value, stderr : float
-        a.
-    slope, slope_stderr : float
-        b.
-    difference, z : float
-        Of a from the theory.
-    chi2 : float
-        Of the fit.
-    degrees_of_freedom : int
-    """
-
-    value: float
-    stderr: float
-    slope: float
-    slope_stderr: float
-    difference: float
-    z: float
-    chi2: float
-    degrees_of_freedom: int
 
 
 @dataclass(frozen=True)
@@ -191,18 +133,10 @@ class Comparison:
             "excluded": list(self.excluded),
             "quantities": [{**asdict(quantity), "z": quantity.z} for quantity in self.quantities],
         }
-        return json.dumps(_plain(whole), allow_nan=False)
+        return json_text(whole)
 
     def __str__(self) -> str:
         return self.text()
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _table(block: Sequence[Quantity]) -> Table:
@@ -269,108 +203,23 @@ def compare(
     for ds, kind, what in ((theory, "points", "theory"), (experiment, "experiments", "experiment")):
         if not isinstance(ds, xr.Dataset):
             raise CompareError(f"the {what} must be an xarray.Dataset, not {arguments.shown(ds)}: load it first.")
-        validate_dataset(ds)
-        if ds.attrs["schema"] != kind:
-            raise CompareError(f'the {what} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')
-    problem = _problem(experiment, problem)
+        validate_kind(f"the {what}", ds, kind, CompareError)
+    problem = problem_of_runs(experiment, problem)
     missing = [name for name in ("start", "dimension", "alpha", "seed") if name not in experiment["status"].dims]
     if missing:
         experiment = experiment.expand_dims(missing)
-    theory = _same_problem(theory, problem)
+    theory = at_problem(theory, problem)
     with progress_line(progress, "loading the kernels") as line:
-        frame = _Frame.of(problem, line.tell)
+        frame = Frame.of(problem, line.tell)
     quantities: list[Quantity] = []
     excluded: list[str] = []
     for start in map(str, experiment["start"].to_numpy()):
         for alpha in experiment["alpha"].to_numpy().tolist():
-            point = _point(theory, start, alpha)
+            point = point_at(theory, start, alpha)
             runs = experiment.sel(start=start, alpha=alpha)
             excluded += _excluded(runs, start, alpha)
             quantities += _quantities(point, runs, frame, start, alpha, excluded)
     return Comparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
-
-
-def _problem(experiment: xr.Dataset, given: Problem | None) -> Problem:
-    """The experiment's problem, with functions that may be looked up."""
-    recorded = problem_of(experiment)
-    if given is None:
-        for name, value in recorded.imports.items():
-            raise CompareError(
-                f'the experiment\'s {name} is "{value}", a function of a module, which is not imported because a'
-                " dataset names it: give the problem yourself, with problem=... (--problem problem.toml)."
-            )
-        return recorded
-    if arguments.instance("problem", given, Problem).hash != recorded.hash:
-        name, own, theirs = next(
-            _differences(given.to_dict(), recorded.to_dict()), ("its hash", given.hash, recorded.hash)
-        )
-        raise CompareError(
-            f"the problem given is not the experiment's: {name} is {arguments.shown(own)} in it and"
-            f" {arguments.shown(theirs)} in the experiment."
-        )
-    given.require_functions()
-    return given
-
-
-def _differences(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any, Any]]:
-    """Fields in which two problems differ, with their values."""
-    for section in sorted({*a, *b}):
-        left, right = a.get(section, {}), b.get(section, {})
-        for key in sorted({*left, *right}):
-            if not _equal(left.get(key), right.get(key)):
-                yield f"{section}.{key}", left.get(key), right.get(key)
-
-
-def _same_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
-    """The theory at the experiment's problem; what only the quadrature depends on may differ."""
-    base = problem_of(theory).to_dict()
-    own = problem.to_dict()
-    for name in [str(name) for name in theory["status"].dims if name not in ("branch", "alpha")]:
-        section, _, key = str(theory[name].attrs.get("field", "")).partition(".")
-        if section not in own or key not in own[section]:
-            raise CompareError(
-                f"the theory varies {name}, which is not a field of the problem: select one value of it."
-            )
-        values, wanted = theory[name].to_numpy(), own[section][key]
-        at = [i for i, v in enumerate(values) if v == wanted or (values.dtype.kind == "f" and np.isclose(v, wanted))]
-        if not at:
-            raise CompareError(f"the theory has no {name} = {wanted}, which the experiment has: solve there.")
-        theory = theory.isel({name: at[0]})
-        base[section][key] = wanted
-    base.pop("integration", None)
-    own.pop("integration", None)
-    for name, left, right in _differences(base, own):
-        raise CompareError(
-            f"theory and experiment are of different problems: {name} is {left!r} in the theory and {right!r} in the"
-            " experiment."
-        )
-    return theory
-
-
-def _equal(a: object, b: object) -> bool:
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.array_equal(np.asarray(a), np.asarray(b))
-    return a == b
-
-
-def _point(theory: xr.Dataset, start: str, alpha: float) -> xr.Dataset:
-    """The theory's point of a start and an alpha."""
-    if "branch" in theory.dims:
-        if start in theory["branch"].to_numpy().tolist():
-            theory = theory.sel(branch=start)
-        elif theory.sizes["branch"] == 1:
-            theory = theory.isel(branch=0)
-    branch = theory["branch"].to_numpy().tolist()
-    if branch != start and not (isinstance(branch, str) and start == "given"):
-        raise CompareError(f'the theory has no branch "{start}", where the experiment starts: solve it too.')
-    alphas = np.atleast_1d(theory["alpha"].to_numpy())
-    at = np.flatnonzero(np.isclose(alphas, alpha, rtol=1e-9, atol=0))
-    if not at.size:
-        raise CompareError(f"the theory has no alpha = {alpha:g}, which the experiment has: solve there.")
-    point = theory.isel(alpha=int(at[0])) if "alpha" in theory.dims else theory
-    if int(point["status"]) == NOT_COMPUTED:
-        raise CompareError(f"the theory was not computed at {start}, alpha = {alpha:g}.")
-    return point
 
 
 def _excluded(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
@@ -385,20 +234,20 @@ def _excluded(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
 
 
 def _quantities(
-    point: xr.Dataset, runs: xr.Dataset, frame: _Frame, start: str, alpha: float, excluded: list[str]
+    point: xr.Dataset, runs: xr.Dataset, frame: Frame, start: str, alpha: float, excluded: list[str]
 ) -> Iterator[Quantity]:
     """What can be compared; sentences about what cannot go to `excluded`."""
     dimensions = [int(d) for d in runs["dimension"].to_numpy()]
-    known = [name for name in (*_SCALARS, *_OVERLAPS) if name in point]
+    known = [name for name in (*_SCALARS, *OVERLAPS) if name in point]
     _check_sizes(point, [*known, *(f"{name}_stderr" for name in known)], f"the theory at {start}, alpha = {alpha:g}")
     samples: list[dict[str, Array]] = []
     for d in dimensions:
         here = runs.sel(dimension=d).transpose("seed", ...)
         here = here.isel(seed=np.flatnonzero(here["status"].isin(_COUNTED).to_numpy()))
-        _check_sizes(here, (*_SCALARS, *_OVERLAPS), f"the runs of {start}, alpha = {alpha:g}, d = {d}")
+        _check_sizes(here, (*_SCALARS, *OVERLAPS), f"the runs of {start}, alpha = {alpha:g}, d = {d}")
         samples.append({name: here[name].to_numpy() for name in _SCALARS} | frame.aligned(point, here))
     status = Status(int(point["status"])).name
-    for name in (*_SCALARS, *_OVERLAPS):
+    for name in (*_SCALARS, *OVERLAPS):
         source = "test_error" if name == "test_error_sampled" else name
         theory, error = point[source].to_numpy(), point[f"{source}_stderr"].to_numpy()
         for index in _entries(name, np.shape(theory)):
@@ -411,10 +260,11 @@ def _quantities(
             if name == "density" and theory[index] == 1:
                 continue  # a ridge has no zeros
             label = f"{name}[{','.join(str(i + 1) for i in index)}]" if index else name
-            exact, error_ = float(theory[index]), float(np.nan_to_num(error[index]))
-            measured = tuple(_measured(d, v, exact, error_) for d, v in zip(dimensions, values, strict=True) if len(v))
+            exact = float(theory[index]), float(np.nan_to_num(error[index]))
+            measured = tuple(Measured.of(d, v, *exact) for d, v in zip(dimensions, values, strict=True) if len(v))
             if measured:
-                yield Quantity(start, alpha, label, exact, error_, status, measured, _limit(measured, exact, error_))
+                limit = Limit.of(measured, *exact)
+                yield Quantity(start, alpha, label, *exact, status, measured, limit)
 
 
 def _check_sizes(ds: xr.Dataset, names: Sequence[str], what: str) -> None:
@@ -430,111 +280,3 @@ def _entries(name: str, shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if name in ("q", "V") and index[-1] < index[-2]:
             continue  # symmetric
         yield index
-
-
-def _measured(dimension: int, values: Array, theory: float, error: float) -> Measured:
-    mean, runs = float(values.mean()), len(values)
-    stderr = float(values.std(ddof=1)) / math.sqrt(runs) if runs > 1 else math.nan
-    difference = mean - theory
-    return Measured(dimension, runs, mean, stderr, difference, _deviation(difference, stderr, error))
-
-
-def _deviation(difference: float, stderr: float, error: float) -> float:
-    total = math.hypot(stderr, error)
-    if not total > 0:  # both exact, or unknown
-        return 0.0 if difference == 0 and total == 0 else math.nan
-    return difference / total
-
-
-def _limit(measured: Sequence[Measured], theory: float, error: float) -> Limit | None:
-    if len(measured) < 2 or not all(one.stderr > 0 for one in measured):
-        return None
-    weights = np.array([one.stderr for one in measured]) ** -2.0
-    design = np.stack([np.ones(len(measured)), [1 / one.dimension for one in measured]], axis=1)
-    values = np.array([one.value for one in measured])
-    covariance = np.linalg.inv(design.T @ (weights[:, None] * design))
-    a, b = (covariance @ design.T @ (weights * values)).tolist()
-    rest = values - design @ [a, b]
-    stderr, slope_stderr = np.sqrt(np.diag(covariance)).tolist()
-    return Limit(
-        value=a,
-        stderr=stderr,
-        slope=b,
-        slope_stderr=slope_stderr,
-        difference=a - theory,
-        z=_deviation(a - theory, stderr, error),
-        chi2=float((weights * rest**2).sum()),
-        degrees_of_freedom=len(measured) - 2,
-    )
-
-
-# -------------------------------------------------------------------------------------------------------- symmetries
-
-
-@dataclass(frozen=True, eq=False)
-class _Frame:
-    """The symmetries of a problem: finitely many, and the rotations of the columns of an attention's weights."""
-
-    problem: Problem
-    elements: tuple[tuple[tuple[int, ...], Array, Array], ...]
-    rotates: bool
-
-    @classmethod
-    def of(cls, problem: Problem, tell: Tell = silent) -> _Frame:
-        tell_if_compiling(problem, tell)
-        kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-        elements = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
-        # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
-        rotates = problem.tokens.length > 1 and problem.regularizer.kind in ("ridge", "group-lasso")
-        return cls(problem, elements, rotates and problem.student.rank > 1)
-
-    def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
-        """Overlaps of every run, (S, ...) like the dataset's, in the frame that fits the theory's best."""
-        wanted = {name: self._by_site(point[name].to_numpy()) for name in _OVERLAPS}
-        found: dict[str, list[Array]] = {name: [] for name in _OVERLAPS}
-        for s in range(runs.sizes["seed"]):
-            own = {name: self._by_site(runs[name].to_numpy()[s]) for name in _OVERLAPS}
-            best = min((self._moved(own, wanted, element) for element in self.elements), key=lambda moved: moved[0])
-            for name in _OVERLAPS:
-                found[name].append(by_cluster(self.problem, name, best[1][name]))
-        shapes = {name: point[name].shape for name in _OVERLAPS}
-        return {name: np.array(rows).reshape(-1, *shapes[name]) for name, rows in found.items()}
-
-    def _moved(
-        self, own: dict[str, Array], wanted: dict[str, Array], element: tuple[tuple[int, ...], Array, Array]
-    ) -> tuple[float, dict[str, Array]]:
-        """A run under one symmetry, and how far it is from the theory."""
-        order, A, B = element
-        order = list(order)
-        if self.rotates:
-            A = self._rotation(own, wanted, order, A, B) @ A
-        moved = {
-            "q": A @ own["q"][order] @ A.T,
-            "V": A @ own["V"][order] @ A.T,
-            "m": own["m"][order] @ A.T,
-            "theta": A @ own["theta"][order] @ B.T,
-        }
-        # rounded, so that of elements that fit alike the first is taken
-        distance = sum(float(((moved[name] - wanted[name]) ** 2).sum()) for name in ("m", "theta", "q"))
-        return round(distance, 12), moved
-
-    def _rotation(self, own: dict[str, Array], wanted: dict[str, Array], order: list[int], A: Array, B: Array) -> Array:
-        """The rotation of the attention's columns behind A that fits best, by Procrustes."""
-        rank, copies = self.problem.student.rank, 1 if self.problem.student.tied else 2
-        fields = np.concatenate([own["m"][order][:, None] @ A.T, (A @ own["theta"][order] @ B.T).mT], axis=1)
-        target = np.concatenate([wanted["m"][:, None], wanted["theta"].mT], axis=1)
-        product = np.zeros((rank, rank))
-        for copy in range(copies):
-            part = slice(copy * rank, (copy + 1) * rank)
-            product += np.einsum("sfi,sfj->ij", target[..., part], fields[..., part])
-        left, _, right = np.linalg.svd(product)
-        whole = np.eye(len(A))
-        for copy in range(copies):
-            part = slice(copy * rank, (copy + 1) * rank)
-            whole[part, part] = left @ right
-        return whole
-
-    def _by_site(self, values: Array) -> Array:
-        if self.problem.tokens.kind != "mixture":
-            return values
-        return np.stack([values[token, cluster] for token, cluster in self.problem.sites])

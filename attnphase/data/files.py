@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import netCDF4
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.data.text import json_text
 from attnphase.data.validate import validate_dataset
 from attnphase.errors import DatasetError
 from attnphase.files.reading import LARGEST_BINARY, check_input
@@ -122,10 +121,4 @@ def to_json(ds: xr.Dataset) -> str:
         is null.
     """
     names = [*ds.coords, *ds.data_vars]
-    return json.dumps({str(name): _json_value(ds[name].to_numpy().tolist()) for name in names}, allow_nan=False)
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_json_value(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json_text({str(name): ds[name].to_numpy().tolist() for name in names})

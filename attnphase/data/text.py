@@ -1,4 +1,4 @@
-"""What people read: numbers with their errors, tables, paragraphs, as wide as the terminal allows.
+"""What people and programs read: numbers with their errors, tables, paragraphs, as wide as the terminal allows.
 
 A value is never cut.  A table that does not fit is split into blocks of columns, each with the labels of its rows;
 where that would leave hardly more than a column in each, every value has a line of its own.
@@ -6,6 +6,7 @@ where that would leave hardly more than a column in each, every value has a line
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -13,7 +14,7 @@ import sys
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Table",
     "format_value",
+    "json_text",
     "pairs_text",
     "points_table",
     "runs_table",
@@ -81,6 +83,19 @@ def format_value(value: float, error: float) -> str:
     if places <= 0:
         return f"{round(value, places):.0f}({round(error, places):.0f})"
     return f"{value:.{places}f}({round(error * 10**places)})"
+
+
+def json_text(value: Any) -> str:
+    """Return what a program reads: one JSON object, in which numbers that are not finite are null."""
+    return json.dumps(_plain(value), allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # ------------------------------------------------------------------------------------------------------------- layout

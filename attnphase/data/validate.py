@@ -21,11 +21,12 @@ from attnphase.data.variables import (
     TRAJECTORY_VARIABLES,
     Variable,
 )
-from attnphase.errors import DatasetError
+from attnphase.errors import AttnphaseError, DatasetError
 from attnphase.fixed_points.settings import BRANCHES
+from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
 
-__all__ = ["validate_dataset"]
+__all__ = ["validate_dataset", "validate_kind"]
 
 
 def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
@@ -74,6 +75,21 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     if kind == "points":
         _check_numbers(ds, problem)
     return ds
+
+
+def validate_kind(name: str, ds: xr.Dataset, kind: str, error: type[AttnphaseError] = DatasetError) -> None:
+    """Check that a dataset follows the schema, and that of one kind; `name` is what the error calls it.
+
+    Raises
+    ------
+    DatasetError
+        It does not follow its schema.
+    AttnphaseError
+        It is of another kind; of the class that is given.
+    """
+    validate_dataset(ds)
+    if ds.attrs["schema"] != kind:
+        raise error(f'{name} must be a dataset of kind "{kind}", but is "{ds.attrs["schema"]}".')
 
 
 def _check_attributes(ds: xr.Dataset) -> str:
@@ -169,8 +185,9 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
     for coordinate in ds.coords.values():
         if coordinate.attrs.get("field") == "loss.kind":
             losses = {str(kind) for kind in np.atleast_1d(coordinate.to_numpy())}
+    linear = {name for name, kind in LOSSES.items() if kind.has_grams}
     for variable in POINT_VARIABLES:
-        if variable.name == "linear_test_error" and losses != {"attention"}:
+        if variable.name == "linear_test_error" and not losses <= linear:
             continue
         wrong = ds[variable.name].isnull() & (status != NOT_COMPUTED)
         if "cluster" in variable.dims_of(problem):

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from attnphase.errors import ExperimentError
-from attnphase.problem.problem import Problem
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS
+from attnphase.problem import Problem
 
 __all__ = ["MemoryNeed", "available_memory", "check_results", "runs_that_fit"]
 
@@ -47,9 +48,10 @@ class MemoryNeed:
         """Estimate the need of a run of n = `count` samples at d = `dimension`."""
         length, columns = problem.tokens.length, problem.columns
         size = length * columns
-        # GAMP keeps the tokens' squares in single precision, and makes them through a copy
-        each = itemsize + (8 if optimizer == "gamp" else 0)
-        local = _LOCAL_MATRICES * size**2 if optimizer == "gamp" else 0
+        # message passing keeps the tokens' squares in single precision, and makes them through a copy
+        passing = OPTIMIZERS[optimizer].message_passing
+        each = itemsize + (8 if passing else 0)
+        local = _LOCAL_MATRICES * size**2 if passing else 0
         tokens = length * dimension * (each * count + itemsize * test_samples)
         rest = itemsize * (count * (_PER_SAMPLE * size + 2 * length**2 + local) + _PER_COORDINATE * columns * dimension)
         return cls(tokens, rest)

@@ -16,8 +16,9 @@ from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
+from attnphase.extras import require_torch
 from attnphase.fixed_points.settings import BRANCHES, sample_complexities
-from attnphase.problem.problem import Problem
+from attnphase.problem import Problem
 from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["GIVEN", "Grid", "Plan", "given_weights"]
@@ -173,7 +174,10 @@ class Plan:
         ------
         ProblemError
             One is wrong.
+        MissingExtraError
+            PyTorch is not installed.
         """
+        require_torch()
         settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory)
         samples = arguments.whole("test_samples", test_samples, 0)
         if samples == 1:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.settings import OPTIMIZERS
-from attnphase.problem.problem import Problem
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerKind, is_smooth
+
+if TYPE_CHECKING:
+    from attnphase.problem import Problem
 
 __all__ = ["DTYPES", "TrainingSettings", "device_name"]
 
 DTYPES = ("float64", "float32")
 """Of the numbers of an experiment."""
-
-_STEPS = {"gd": 5000, "adam": 2500, "lbfgs": 2000, "fista": 5000, "gamp": 400}  # gd and adam: the paper's
-_RATES = {"gd": 0.15, "adam": 0.01, "fista": 0.15}
-_TOLERANCE = 1e-8
-_RATED, _TOLERANT = ("gd", "adam", "fista"), ("lbfgs", "fista", "gamp")
-_SMOOTH_ONLY = ("adam", "lbfgs")
 
 
 def device_name(name: Any) -> str:
@@ -72,14 +68,12 @@ class TrainingSettings:
     trajectory: int = 0
 
     def __post_init__(self) -> None:
-        name = arguments.word("optimizer", self.optimizer, OPTIMIZERS)
+        name = arguments.word("optimizer", self.optimizer, tuple(OPTIMIZERS))
+        kind = OPTIMIZERS[name]
         plain: dict[str, Any] = {
-            "steps": _STEPS[name],
-            "tolerance": _TOLERANCE if name in _TOLERANT else None,
-            "learning_rate": _RATES.get(name),
-            "damping": 0.5 if name == "gamp" else None,
-            "trajectory": arguments.whole("trajectory", self.trajectory, 0),
+            field: getattr(kind, field) for field in ("steps", "tolerance", "learning_rate", "damping")
         }
+        plain["trajectory"] = arguments.whole("trajectory", self.trajectory, 0)
         if self.steps is not None:
             plain["steps"] = arguments.whole("steps", self.steps, 1)
         for field in ("tolerance", "learning_rate"):
@@ -88,12 +82,17 @@ class TrainingSettings:
         if self.damping is not None:
             what = "a number from 0 to below 1"
             plain["damping"] = arguments.number("damping", self.damping, lambda x: 0 <= x < 1, what)
-        if self.learning_rate is not None and name not in _RATED:
-            raise ProblemError("learning_rate", f"learning_rate belongs to {', '.join(_RATED)}, not to {name}.")
-        if self.damping is not None and name != "gamp":
-            raise ProblemError("damping", f"damping belongs to gamp, not to {name}.")
+        for field in ("learning_rate", "damping"):
+            if getattr(self, field) is not None and getattr(kind, field) is None:
+                owners = [one for one, its_kind in OPTIMIZERS.items() if getattr(its_kind, field) is not None]
+                raise ProblemError(field, f"{field} belongs to {', '.join(owners)}, not to {name}.")
         for field, value in plain.items():
             object.__setattr__(self, field, value)
+
+    @property
+    def kind(self) -> OptimizerKind:
+        """What the optimiser can do."""
+        return OPTIMIZERS[self.optimizer]
 
     def check(self, problem: Problem) -> None:
         """Refuse a problem that the optimiser cannot train.
@@ -102,16 +101,20 @@ class TrainingSettings:
         ------
         ProblemError
         """
-        if problem.loss.kind == "hinge":
+        if problem.loss.form.has_kink:
             raise ProblemError(
                 "loss.kind",
-                "loss.kind hinge has a kink, which the experiments' optimisers cannot handle; use logistic.",
+                f"loss.kind {problem.loss.kind} has a kink, which the experiments' optimisers cannot handle; use"
+                " logistic.",
             )
-        if problem.regularizer.kind != "ridge" and self.optimizer in _SMOOTH_ONLY:
+        if self.kind.smooth_only and not is_smooth(problem):
+            substitutes = {kind.substitute for kind in OPTIMIZERS.values()}
+            able = [name for name, kind in OPTIMIZERS.items() if not kind.smooth_only]
+            *first, last = sorted(able, key=lambda name: name not in substitutes)  # those are the first choice
             raise ProblemError(
                 "optimizer",
                 f"optimizer {self.optimizer} needs the ridge regulariser, but regularizer.kind is"
-                f" {problem.regularizer.kind}: use fista, gd or gamp.",
+                f" {problem.regularizer.kind}: use {', '.join(first)} or {last}.",
             )
 
     @property

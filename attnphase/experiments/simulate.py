@@ -1,42 +1,18 @@
-"""Experiments on a grid of starts, dimensions and sample complexities, over many seeds, as a labelled dataset."""
+"""Experiments as a function: every argument is checked before torch is loaded."""
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-import xarray as xr
-from numpy.typing import NDArray
-from torch import Tensor
+from attnphase.experiments.plan import Plan
+from attnphase.problem import Problem
 
-from attnphase.arrays import Array
-from attnphase.data.build import by_cluster, from_runs
-from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus, Variable
-from attnphase.experiments.data import Instance, draw_instance
-from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
-from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
-from attnphase.experiments.plan import Grid, Plan
-from attnphase.experiments.risk import Risk
-from attnphase.experiments.settings import TrainingSettings
-from attnphase.experiments.starts import initial_weights
-from attnphase.experiments.training import Trained, record_stride, train
-from attnphase.kernels.compiler import sample_kernels_for, tell_if_compiling
-from attnphase.kernels.device import device_of
-from attnphase.kernels.torch_loss import LocalLoss
-from attnphase.problem.problem import Problem
-from attnphase.processes.checkpoint import Checkpoint
-from attnphase.processes.interruption import interruptions_deferred
-from attnphase.processes.progress import progress_line
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["simulate"]
-
-_LARGEST_GROUP = 64  # runs that are trained as one tensor program
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 def simulate(
@@ -103,236 +79,15 @@ def simulate(
         A wrong argument, or one that the problem does not allow.
     ExperimentError
         The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
+    MissingExtraError
+        PyTorch is not installed.
     """
     plan = Plan.of(
-        alpha,
-        start,
-        dimension,
-        seeds,
-        optimizer,
-        seed=seed,
-        steps=steps,
-        tolerance=tolerance,
-        learning_rate=learning_rate,
-        damping=damping,
-        trajectory=trajectory,
-        test_samples=test_samples,
-        device=device,
-        dtype=dtype,
-        checkpoint=checkpoint,
-        checkpoint_interval=checkpoint_interval,
-        progress=progress,
-    )
+        alpha, start, dimension, seeds, optimizer, seed=seed, steps=steps, tolerance=tolerance,
+        learning_rate=learning_rate, damping=damping, trajectory=trajectory, test_samples=test_samples, device=device,
+        dtype=dtype, checkpoint=checkpoint, checkpoint_interval=checkpoint_interval, progress=progress,
+    )  # fmt: skip
     plan.check(problem)
-    grid, settings = plan.grid, plan.settings
-    with progress_line(plan.progress, "generating the local problem"):
-        loss = LocalLoss(problem, True, device_of(plan.device), _DTYPES[plan.dtype])
-    task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": plan.dtype}
-    task |= {"test_samples": plan.test_samples, "device": loss.device.type}
-    kept = Checkpoint(plan.checkpoint, task, plan.checkpoint_interval)
-    if kept.load():
-        warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=2)
-    experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept)
-    experiment.plan()
-    with progress_line(plan.progress, "drawing samples", grid.size) as line:
-        if settings.optimizer == "gamp" and loss.device.type == "cpu":
-            tell_if_compiling(problem, line.tell, finite=True)
-            sample_kernels_for(problem)  # compiled once, here
-        with interruptions_deferred() as interrupted:
-            experiment.run(line.at, interrupted)
-    return experiment.dataset()
+    from attnphase.experiments.runs import run_plan
 
-
-@dataclass(frozen=True)
-class _Group:
-    """Runs that are trained together: from one start, at one dimension and alpha."""
-
-    start: str
-    dimension: int
-    alpha: float
-    runs: tuple[int, ...]
-
-    def key(self, run: int) -> str:
-        """Name of one run in a checkpoint."""
-        return f"{self.start} {self.dimension} {self.alpha!r} {run}"
-
-
-@dataclass(eq=False)
-class _Experiment:
-    """All groups of a grid, one after the other."""
-
-    problem: Problem
-    grid: Grid
-    settings: TrainingSettings
-    loss: LocalLoss
-    test_samples: int
-    kept: Checkpoint
-
-    def plan(self) -> None:
-        """Decide how many runs are held at once, before the first is drawn.
-
-        A resumed experiment keeps the old plan: sums of rounded numbers may depend on what shares a batch.
-        """
-        records = 1 + int(self.settings.steps or 0) // record_stride(self.settings) if self.settings.trajectory else 0
-        check_results(self.problem, self.grid.size, records, available_memory(torch.device("cpu")))
-        free = available_memory(self.loss.device)
-        for d in self.grid.dimensions:
-            for a in self.grid.alphas:
-                count, problem = self.grid.count(d, a), self.problem
-                need = MemoryNeed.of(
-                    problem, d, count, self.settings.optimizer, self.test_samples, self.loss.dtype.itemsize
-                )
-                fit = runs_that_fit(
-                    need,
-                    min(self.grid.seeds, _LARGEST_GROUP),
-                    free,
-                    dimension=d,
-                    count=count,
-                    length=problem.tokens.length,
-                    tests=self.test_samples,
-                )
-                self.kept.plan.setdefault(f"{d} {a!r}", fit)
-
-    def run(self, report: Callable[[float, str], None], interrupted: Callable[[], bool]) -> None:
-        """Train all that is not finished.
-
-        `report` takes the number of runs done and a text; where `interrupted` says so, what there is is kept and
-        `KeyboardInterrupt` raised.
-        """
-        for d in self.grid.dimensions:
-            for a in self.grid.alphas:
-                size = self.kept.plan[f"{d} {a!r}"]
-                for begin in range(0, self.grid.seeds, size):
-                    runs = tuple(range(begin, min(begin + size, self.grid.seeds)))
-                    groups = [_Group(start, d, a, runs) for start in self.grid.starts]
-                    todo = [g for g in groups if g.key(runs[0]) not in self.kept.finished]
-                    if todo:
-                        count = self.grid.count(d, a)
-                        instance = draw_instance(self.problem, d, count, self.grid.seed, runs, self.loss)
-                        for group in todo:
-                            self._run_group(group, instance, report, interrupted)
-
-    def _run_group(
-        self,
-        group: _Group,
-        instance: Instance,
-        report: Callable[[float, str], None],
-        interrupted: Callable[[], bool],
-    ) -> None:
-        kept, risk, base = self.kept, Risk.of(instance), len(self.kept.finished)
-        place = f"{group.start}, d = {group.dimension}, alpha = {group.alpha:g}"
-        resume = None
-        if kept.running is not None and kept.running["group"] == group.key(group.runs[0]):
-            resume = kept.running["state"]
-
-        def keep(state: Callable[[], dict[str, Any]]) -> None:
-            stopped = interrupted()
-            if stopped or kept.due():
-                kept.running = {"group": group.key(group.runs[0]), "state": state()}
-                kept.write()
-            if stopped:
-                raise KeyboardInterrupt
-
-        def on_step(step: int, loss: float) -> None:
-            done = base + len(group.runs) * min(step / int(self.settings.steps or 1), 1.0)
-            report(done, f"{place}: step {step}, R/d {loss:.6f}")
-
-        report(base, place)
-        weights = self._initial(instance, group.start)
-        trained = train(instance, risk, weights, self.settings, resume=resume, keep=keep, on_step=on_step)
-        for run, status, steps in zip(group.runs, trained.status, trained.steps, strict=True):
-            if status == RunStatus.diverged:
-                warnings.warn(
-                    f"{place}, seed {run}: diverged at step {steps}; its last finite weights are measured.",
-                    stacklevel=2,
-                )
-        for run, values in zip(group.runs, self._measure(instance, risk, trained), strict=True):
-            kept.finished[group.key(run)] = {name: torch.as_tensor(v) for name, v in values.items()}
-        kept.running = None
-        report(len(kept.finished), place)
-        kept.write()
-        if interrupted():
-            raise KeyboardInterrupt
-
-    def _initial(self, instance: Instance, start: str) -> Tensor:
-        """Weights from which runs start."""
-        whole = self.grid.given
-        if whole is None:
-            return initial_weights(instance, start)
-        if whole.ndim == 3 and len(whole) == self.grid.seeds:
-            whole = whole[list(instance.runs)]
-        return initial_weights(instance, whole)
-
-    def _measure(self, instance: Instance, risk: Risk, trained: Trained) -> list[dict[str, Any]]:
-        """Every variable of the schema for every run."""
-        d = instance.dimension
-        value, gradient = risk.smooth(trained.weights)
-        total = (value + risk.sharp(trained.weights)).double().cpu().numpy()
-        norms = risk.stationarity(trained.weights, gradient).double().cpu().numpy()
-        exact, exact_error = exact_test_errors(instance, trained.weights)
-        fresh = fresh_error = np.full(len(instance.runs), np.nan)
-        if self.test_samples:
-            fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples)
-        linear = linear_errors(instance)
-        results = []
-        for s, weights in enumerate(trained.weights.double().cpu().numpy()):
-            overlaps = overlaps_of(instance, s, weights)
-            results.append(
-                {
-                    "q": overlaps.q,
-                    "V": trained.gamp["V"][s] if trained.gamp else np.full(overlaps.q.shape, np.nan),
-                    "m": overlaps.m,
-                    "theta": overlaps.theta,
-                    "test_error": exact[s],
-                    "test_error_stderr": exact_error[s],
-                    "test_error_sampled": fresh[s],
-                    "test_error_sampled_stderr": fresh_error[s],
-                    "training_loss": total[s] / d,
-                    "weight_norm": (weights**2).sum() / d,
-                    "density": density(weights),
-                    "linear_test_error": linear[s],
-                    "gradient_norm": norms[s],
-                    "replicon": trained.gamp["replicon"][s] if trained.gamp else np.nan,
-                    "steps": trained.steps[s],
-                    "status": trained.status[s],
-                    **{name: np.stack([r[s] for r in records]) for name, records in trained.trajectory.items()},
-                }
-            )
-        return results
-
-    def dataset(self) -> xr.Dataset:
-        """All results, labelled."""
-        grid, problem = self.grid, self.problem
-        order = [
-            self.kept.finished[_Group(start, d, a, ()).key(run)]
-            for start in grid.starts
-            for d in grid.dimensions
-            for a in grid.alphas
-            for run in range(grid.seeds)
-        ]
-        sizes = tuple(len(values) for values in grid.swept.values())
-        variables: list[Variable] = list(EXPERIMENT_VARIABLES)
-        record: list[int] = []
-        if self.settings.trajectory:
-            variables += TRAJECTORY_VARIABLES
-            longest = max(len(values["trajectory_q"]) for values in order)
-            record = [i * record_stride(self.settings) for i in range(longest)]
-        columns: dict[str, NDArray[Any]] = {}
-        for variable in variables:
-            for name in (variable.name, variable.stderr) if variable.has_stderr else (variable.name,):
-                rows = [self._spread(name, values[name].numpy(), len(record)) for values in order]
-                stacked = np.stack(rows).astype(variable.dtype)
-                columns[name] = stacked.reshape(sizes + stacked.shape[1:])
-        precision = str(self.loss.dtype).removeprefix("torch.")
-        rule = f"{self.settings.description}, {precision}, torch {torch.__version__} on {self.loss.device.type}"
-        return from_runs(problem, grid.swept, columns, rule=rule, seed=grid.seed, record=record)
-
-    def _spread(self, name: str, values: Array, records: int) -> Array:
-        """A run's variable over token and cluster; trajectories padded with NaN."""
-        problem = self.problem
-        if not name.startswith("trajectory_"):
-            return by_cluster(problem, name, values)
-        name = name.removeprefix("trajectory_")
-        padded = np.full((records, *values.shape[1:]), np.nan)
-        padded[: len(values)] = values
-        return np.stack([by_cluster(problem, name, one) for one in padded])
+    return run_plan(problem, plan)

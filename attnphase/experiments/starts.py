@@ -13,7 +13,7 @@ from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Geometry, Instance, Stream, generator
 from attnphase.experiments.plan import given_weights
 from attnphase.fixed_points.settings import BRANCHES
-from attnphase.problem.problem import Problem
+from attnphase.problem import Problem
 from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["UNINFORMED_SCALE", "initial_weights"]

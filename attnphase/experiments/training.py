@@ -17,8 +17,8 @@ from attnphase.arrays import Array
 from attnphase.data.variables import RunStatus
 from attnphase.experiments.data import Instance
 from attnphase.experiments.measure import overlaps_of
-from attnphase.experiments.optimizers.descent import Adam, Fista, GradientDescent, Lbfgs, Optimizer
-from attnphase.experiments.optimizers.gamp import Gamp
+from attnphase.experiments.optimizers.classes import CLASSES
+from attnphase.experiments.optimizers.interface import Optimizer
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 
@@ -45,8 +45,8 @@ class Trained:
         At the last look at them.
     settled : (S,) array of bool
         Whether they had changed little since the look before.
-    gamp : dict of str to array
-        V (S, P, r, r) and the replicon (S,) at the end of GAMP.
+    variances, replicon : (S, P, r, r) and (S,) arrays, or None
+        V and the replicon at the end, of optimisers that have them.
     """
 
     weights: Tensor
@@ -55,7 +55,8 @@ class Trained:
     settled: NDArray[np.bool_]
     overlaps: Array | None = None
     trajectory: dict[str, list[Array]] = field(default_factory=dict)
-    gamp: dict[str, Array] = field(default_factory=dict)
+    variances: Array | None = None
+    replicon: Array | None = None
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -79,20 +80,9 @@ class Trained:
 
 
 def record_stride(settings: TrainingSettings) -> int:
-    """Steps between two records; L-BFGS can be looked at between its calls only."""
-    stride = Lbfgs.stride if settings.optimizer == "lbfgs" else 1
+    """Steps between two records; an optimiser can be looked at between its calls only."""
+    stride = CLASSES[settings.optimizer].stride
     return -(-settings.trajectory // stride) * stride
-
-
-def _started(settings: TrainingSettings, instance: Instance, risk: Risk, weights: Tensor) -> Optimizer:
-    """The optimiser at its start."""
-    rate = settings.learning_rate or math.nan
-    if settings.optimizer == "gamp":
-        return Gamp(instance, risk, weights, settings.damping or 0.0)
-    if settings.optimizer == "lbfgs":
-        return Lbfgs(risk, weights, settings.tolerance or 0.0)
-    kinds = {"gd": GradientDescent, "adam": Adam, "fista": Fista}
-    return kinds[settings.optimizer](risk, weights, rate)
 
 
 def train(
@@ -124,7 +114,7 @@ def train(
     on_step : callable, optional
         Called after every step with the steps made and the mean of R / d over the runs in work.
     """
-    optimizer = _started(settings, instance, risk, weights)
+    optimizer = CLASSES[settings.optimizer].start(instance, risk, weights, settings)
     runs, step = len(weights), 0
     trained = Trained(weights.clone(), np.full(runs, -1), np.zeros(runs, dtype=np.int64), np.zeros(runs, dtype=bool))
     if resume is not None:
@@ -146,7 +136,7 @@ def train(
         if every and step % every == 0:
             _record(trained, instance, optimizer, value, size, going & finite)
         step += stride
-        if step % _LOOK == 0 and isinstance(optimizer, Gamp):
+        if step % _LOOK == 0 and optimizer.wanders:
             _look(trained, instance)
         left = going & finite
         if on_step is not None:
@@ -154,8 +144,7 @@ def train(
         if keep is not None:
             keep(partial(_state, optimizer, trained, step))
     _finish(trained, risk, optimizer, settings, limit)
-    if isinstance(optimizer, Gamp):
-        trained.gamp = {"V": optimizer.V.double().cpu().numpy(), "replicon": optimizer.replicon()}
+    trained.variances, trained.replicon = optimizer.variances(), optimizer.replicon()
     return trained
 
 
@@ -181,7 +170,7 @@ def _finish(trained: Trained, risk: Risk, optimizer: Optimizer, settings: Traini
         trained.status[left] = RunStatus.completed
         return
     ended = np.where(size <= settings.tolerance, RunStatus.converged, RunStatus.step_limit)
-    if isinstance(optimizer, Gamp):
+    if optimizer.wanders:
         ended = np.where((size > settings.tolerance) & trained.settled, RunStatus.unsettled, ended)
     trained.status[left] = ended[left]
 
@@ -194,9 +183,8 @@ def _record(
     overlaps = [overlaps_of(instance, s, w) for s, w in enumerate(weights)]
     values = {name: np.stack([getattr(o, name) for o in overlaps]) for name in ("q", "m", "theta")}
     values |= {"training_loss": value / instance.dimension, "gradient_norm": size}
-    values["V"] = np.full(values["q"].shape, np.nan)
-    if isinstance(optimizer, Gamp):
-        values["V"] = optimizer.V.double().cpu().numpy()
+    variances = optimizer.variances()
+    values["V"] = np.full(values["q"].shape, np.nan) if variances is None else variances
     for name, array in values.items():
         kept = np.where(going.reshape(-1, *(1,) * (array.ndim - 1)), array, np.nan)
         trained.trajectory.setdefault(f"trajectory_{name}", []).append(kept)

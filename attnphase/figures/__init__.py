@@ -1,17 +1,9 @@
 """Figures of datasets."""
 
-from attnphase.figures.drawing import (
-    FIGURES,
-    attention_figure,
-    comparison_figure,
-    fig2,
-    fig3,
-    grid_figure,
-    learning_figure,
-    loss_crossing,
-    save_figure,
-    scatter_figure,
-)
+from attnphase.figures.experiments import comparison_figure, grid_figure, scatter_figure
+from attnphase.figures.histogram import attention_figure, learning_figure
+from attnphase.figures.style import save_figure
+from attnphase.figures.theory import FIGURES, fig2, fig3, loss_crossing
 
 __all__ = [
     "FIGURES",

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["LARGEST_BINARY", "LARGEST_TEXT", "check_input", "open_input", "read_input"]
+__all__ = ["LARGEST_BINARY", "LARGEST_TEXT", "check_input", "open_input", "read_input", "reason"]
 
 LARGEST_TEXT = 256 << 20
 """Bytes of a problem or a spectrum as text: 65536 atoms with 200 numbers each."""
@@ -50,7 +50,7 @@ def check_input(path: str | os.PathLike[str], kind: str, most: int, refuse: Refu
     Returns
     -------
     pathlib.Path
-        The path.
+        Of the file, which was opened and closed again.
 
     Raises
     ------
@@ -86,8 +86,7 @@ def open_input(path: str | os.PathLike[str], kind: str, most: int, refuse: Refus
     except PermissionError:
         fault = "the file may not be read; change its permissions."
     except (OSError, ValueError) as error:  # a null character in the path is a ValueError
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        fault = f"the file cannot be read: {reason}."
+        fault = f"the file cannot be read: {reason(error)}."
     raise refuse(fault)
 
 
@@ -109,10 +108,15 @@ def read_input(path: str | os.PathLike[str], kind: str, most: int, refuse: Refus
                 if size > most:
                     raise refuse(_too_large(size, kind, most))
         except OSError as error:
-            raise refuse(f"the file cannot be read: {error.strerror or error}.") from None
+            raise refuse(f"the file cannot be read: {reason(error)}.") from None
     if part is None:
         raise refuse(f"there is nothing to be read yet; name a {kind}.")
     return b"".join(parts)
+
+
+def reason(error: Exception) -> str:
+    """What is wrong, in the operating system's words where it said it, without its number and the file's name."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _fault(info: os.stat_result, kind: str, most: int) -> str | None:

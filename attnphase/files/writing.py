@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from attnphase import arguments
 from attnphase.errors import DatasetError
-from attnphase.files.reading import LARGEST_BINARY, check_input
+from attnphase.files.reading import LARGEST_BINARY, check_input, reason
 
 __all__ = [
     "FIGURE_FORMATS",
@@ -54,7 +56,7 @@ def check_output(path: str | os.PathLike[str], force: bool = False) -> Path:
         `path` is no path, or `force` is neither true nor false.
     """
     path, force = arguments.path("path", path), arguments.flag("force", force)
-    try:
+    with _refusing(path, "the file cannot be written"):  # a name that is too long, a folder that may not be searched
         target = _target(path)
         if target.is_dir():
             raise DatasetError(f"{path}: this is a folder; name a file in it.")
@@ -68,8 +70,6 @@ def check_output(path: str | os.PathLike[str], force: bool = False) -> Path:
             raise DatasetError(f"{path}: there is no folder {target.parent}; create it first.")
         if not os.access(target.parent, os.W_OK):
             raise DatasetError(f"{path}: the folder {target.parent} is not writable; choose another.")
-    except OSError as error:  # a name that is too long, a folder that may not be searched
-        raise DatasetError(f"{path}: the file cannot be written: {error.strerror or error}.") from None
     return path
 
 
@@ -84,7 +84,7 @@ def check_folder(path: str | os.PathLike[str]) -> Path:
     Returns
     -------
     pathlib.Path
-        The path.
+        The folder, which was not made.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def check_folder(path: str | os.PathLike[str]) -> Path:
         `path` is no path.
     """
     path = arguments.path("folder", path)
-    try:
+    with _refusing(path, "the folder cannot be made"):
         if path.exists() and not path.is_dir():
             raise DatasetError(f"{path}: this is not a folder; name another.")
         there = path.absolute()
@@ -102,8 +102,6 @@ def check_folder(path: str | os.PathLike[str]) -> Path:
             there = there.parent
         if not (there.is_dir() and os.access(there, os.W_OK)):
             raise DatasetError(f"{path}: {there} is not a folder that may be written to; choose another place.")
-    except OSError as error:
-        raise DatasetError(f"{path}: the folder cannot be made: {error.strerror or error}.") from None
     return path
 
 
@@ -118,7 +116,7 @@ def check_data(path: str | os.PathLike[str]) -> Path:
     Returns
     -------
     pathlib.Path
-        The path.
+        The file, which was not opened.
 
     Raises
     ------
@@ -173,7 +171,7 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
     DatasetError
         The disk is full, or the folder cannot be written to.
     """
-    try:
+    with _refusing(path, "the file cannot be written"):
         target = _target(path)
         # the name may be as long as a name can be: that of the part is not made of it
         descriptor, aside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:40]}.", suffix=".part")
@@ -188,8 +186,15 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
             Path(aside).replace(target)
         finally:
             Path(aside).unlink(missing_ok=True)
+
+
+@contextmanager
+def _refusing(path: Path, what: str) -> Iterator[None]:
+    """Say of a file what the operating system refuses, and why."""
+    try:
+        yield
     except OSError as error:
-        raise DatasetError(f"{path}: the file cannot be written: {error.strerror or error}.") from None
+        raise DatasetError(f"{path}: {what}: {reason(error)}.") from None
 
 
 def _target(path: Path) -> Path:

@@ -16,7 +16,6 @@ __all__ = [
     "BRANCHES",
     "LARGEST_ALPHA",
     "METHODS",
-    "OPTIMIZERS",
     "SolverSettings",
     "omegas",
     "sample_complexities",
@@ -31,9 +30,6 @@ METHODS = ("newton", "anderson", "damped")
 
 BACKENDS = ("numba", "torch", "cuda")
 """What can solve the local problems."""
-
-OPTIMIZERS = ("gd", "adam", "lbfgs", "fista", "gamp")
-"""Names of the optimisers of the experiments."""
 
 LARGEST_ALPHA = 1e6
 """Beyond, a sample complexity is a slip of the keyboard."""

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from attnphase import arguments
+from attnphase.experiments.optimizers.kinds import suited
 from attnphase.experiments.plan import Plan
 from attnphase.files.writing import check_folder, check_output
-from attnphase.problem.problem import Problem
+from attnphase.problem import Problem
 from attnphase.reference import read_reference
 
 __all__ = ["EXPERIMENTS", "PaperExperiment", "Size", "check_results", "planned", "result_files"]
@@ -82,7 +83,7 @@ class PaperExperiment:
 
     def optimizer_for(self, problem: Problem) -> str:
         """The optimiser: L-BFGS cannot take a regulariser with kinks."""
-        return "fista" if problem.regularizer.kind != "ridge" and self.optimizer == "lbfgs" else self.optimizer
+        return suited(self.optimizer, problem)
 
 
 def _grid(start: float, stop: float, count: int) -> tuple[float, ...]:

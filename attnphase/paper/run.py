@@ -19,7 +19,7 @@ from attnphase.data.files import save_dataset
 from attnphase.data.reading import overlap_size
 from attnphase.data.text import Table, wrapped
 from attnphase.experiments.simulate import simulate
-from attnphase.figures.drawing import comparison_figure, grid_figure, save_figure, scatter_figure
+from attnphase.figures import comparison_figure, grid_figure, save_figure, scatter_figure
 from attnphase.files.writing import write_file
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.paper.catalogue import (
@@ -33,7 +33,7 @@ from attnphase.paper.catalogue import (
     planned,
     result_files,
 )
-from attnphase.problem.problem import Problem
+from attnphase.problem import Problem
 from attnphase.processes.progress import progress_line
 from attnphase.reference import read_reference
 from attnphase.sweeps.grid import sweep

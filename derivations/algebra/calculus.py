@@ -6,6 +6,9 @@ cannot sum over an index that is also carried by a matrix.  Here differentiation
 read off after rotating ``dX_l`` to the end of every trace.  Each pass over an expression chooses its rule by the type
 of the node; a node without a rule raises `TypeError` with its name.
 
+The same rules give derivatives in scalar parameters: a minimum then varies by the envelope theorem, a saddle point
+at fixed order parameters.
+
 Convention for symmetric ``X``: the gradient is the symmetric ``G`` with ``df = Tr(G dX)`` for symmetric ``dX``.  An
 off-diagonal entry varied alone (both mirror images at once) therefore has derivative ``2 G_ab``.
 """
@@ -16,47 +19,72 @@ from collections.abc import Iterable
 from functools import singledispatch
 from typing import Any
 
-from sympy import Add, Dummy, Expr, Mul, S, expand_mul
+from sympy import Add, Dummy, Expr, Mul, S, Symbol, expand_mul
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra.means import FieldMean, LawMean
 from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowMinimum
 from derivations.algebra.tokens import MatrixEntry, Operator, TokenMatrix, TokenSum, is_matrix, operands
 
-__all__ = ["depends_on", "differential", "gradient", "solve_linear", "symmetrized", "transposed"]
+__all__ = [
+    "Variable",
+    "depends_on",
+    "derivative",
+    "differential",
+    "gradient",
+    "solve_linear",
+    "symmetrized",
+    "transposed",
+]
+
+# what an expression is varied in: a matrix of all tokens, or a scalar parameter
+Variable = TokenMatrix | Symbol
 
 
 # --- what an expression depends on --------------------------------------------------------------------------------
 
 
 @singledispatch
-def depends_on(expression: Any, family: TokenMatrix) -> bool:
-    """Whether ``family`` stands in an expression, or in the law that one of its means is taken over."""
-    return any(depends_on(a, family) for a in getattr(expression, "args", ()))
+def depends_on(expression: Any, variable: Variable) -> bool:
+    """Whether ``variable`` stands in an expression, or in the law that one of its means is taken over."""
+    return any(depends_on(a, variable) for a in getattr(expression, "args", ()))
 
 
 @depends_on.register
-def _(expression: TokenMatrix, family: TokenMatrix) -> bool:
-    return expression.name == family.name
+def _(expression: TokenMatrix, variable: Variable) -> bool:
+    return isinstance(variable, TokenMatrix) and expression.name == variable.name
 
 
 @depends_on.register
-def _(expression: MatrixEntry, family: TokenMatrix) -> bool:
-    return expression.family == family.name
+def _(expression: Symbol, variable: Variable) -> bool:
+    return expression == variable
+
+
+@depends_on.register
+def _(expression: MatrixEntry, variable: Variable) -> bool:
+    return isinstance(variable, TokenMatrix) and expression.family == variable.name
 
 
 # --- differentials ------------------------------------------------------------------------------------------------
 
 
-def differential(expression: Any, family: TokenMatrix) -> Any:
-    """First-order change of ``expression`` when every ``X_l`` of ``family`` changes by ``dX_l``; None if it is zero.
+def differential(expression: Any, variable: Variable) -> Any:
+    """First-order change of ``expression`` when ``variable`` changes; None if it is zero.
+
+    Every ``X_l`` of a matrix changes by ``dX_l``, a scalar parameter by 1.
 
     Raises
     ------
     TypeError
         A node has no derivative rule: never a silent zero.
     """
-    return _change(expression, family) if depends_on(expression, family) else None
+    return _change(expression, variable) if depends_on(expression, variable) else None
+
+
+def derivative(expression: Any, parameter: Symbol) -> Any:
+    """The derivative in a scalar parameter, at fixed matrices."""
+    change = differential(expression, parameter)
+    return S.Zero if change is None else change
 
 
 def _differential_symbol(symbol: TokenMatrix) -> TokenMatrix:
@@ -66,67 +94,86 @@ def _differential_symbol(symbol: TokenMatrix) -> TokenMatrix:
 
 
 @singledispatch
-def _change(expression: Any, family: TokenMatrix) -> Any:
-    """The differential of an expression that depends on ``family``, by the rule of its node."""
+def _change(expression: Any, variable: Variable) -> Any:
+    """The differential of an expression that depends on ``variable``, by the rule of its node."""
     raise TypeError(f"no derivative rule for the node {type(expression).__name__}")
 
 
+_change.register(MatrixEntry, _change.dispatch(object))  # it is for reading off, although it is a symbol
+
+
 @_change.register
-def _(symbol: TokenMatrix, family: TokenMatrix) -> Any:
+def _(symbol: TokenMatrix, variable: Variable) -> Any:
     return _differential_symbol(symbol)
+
+
+@_change.register
+def _(symbol: Symbol, variable: Variable) -> Any:
+    return S.One
 
 
 @_change.register(Add)
 @_change.register(MatAdd)
-def _(sum_: Any, family: TokenMatrix) -> Any:
-    return _total(d for a in sum_.args if (d := differential(a, family)) is not None)
+def _(sum_: Any, variable: Variable) -> Any:
+    return _total(d for a in sum_.args if (d := differential(a, variable)) is not None)
 
 
 @_change.register(Mul)
 @_change.register(MatMul)
-def _(product: Any, family: TokenMatrix) -> Any:
+def _(product: Any, variable: Variable) -> Any:
     terms = []
     for i, factor in enumerate(product.args):
-        change = differential(factor, family)
+        change = differential(factor, variable)
         if change is not None:
             terms.append(type(product)(*product.args[:i], change, *product.args[i + 1 :]))
     return _total(terms)
 
 
-@_change.register(Transpose)
-@_change.register(Trace)
-def _(linear: Any, family: TokenMatrix) -> Any:
-    return type(linear)(differential(linear.arg, family))
+@_change.register
+def _(transpose: Transpose, variable: Variable) -> Any:
+    return Transpose(differential(transpose.arg, variable))
 
 
 @_change.register
-def _(inverse: Inverse, family: TokenMatrix) -> Any:
-    return -1 * inverse * differential(inverse.arg, family) * inverse
+def _(trace: Trace, variable: Variable) -> Any:
+    change = differential(trace.arg, variable)
+    return Trace(change) if isinstance(variable, TokenMatrix) else _cyclic(change)
 
 
 @_change.register
-def _(operator: Operator, family: TokenMatrix) -> Any:
-    return operator.apply(differential(operator.body, family))
+def _(inverse: Inverse, variable: Variable) -> Any:
+    change = differential(inverse.arg, variable)
+    if isinstance(variable, TokenMatrix):
+        return -1 * inverse * change * inverse
+    # no powers: what stands between the two is put there by the trace
+    return MatMul(S.NegativeOne, inverse, change, inverse)
 
 
 @_change.register
-def _(mean: LawMean, family: TokenMatrix) -> Any:
-    if not depends_on(mean.law, family):
-        return mean.apply(differential(mean.body, family))
+def _(operator: Operator, variable: Variable) -> Any:
+    return _applied(operator, differential(operator.body, variable), variable)
+
+
+@_change.register
+def _(mean: LawMean, variable: Variable) -> Any:
+    if not depends_on(mean.law, variable):
+        return _applied(mean, differential(mean.body, variable), variable)
+    assert isinstance(variable, TokenMatrix)
     if isinstance(mean, FieldMean) and isinstance(mean.body, MoreauEnvelope):
-        return _price(mean, family)
+        return _price(mean, variable)
     over = "fields" if isinstance(mean, FieldMean) else "weights"
-    raise TypeError(f"no derivative rule in {family.name} for the mean of {type(mean.body).__name__} over {over}")
+    raise TypeError(f"no derivative rule in {variable.name} for the mean of {type(mean.body).__name__} over {over}")
 
 
-@_change.register
-def _(minimum: RowMinimum, family: TokenMatrix) -> Any:
-    return minimum.change(*(differential(a, family) for a in operands(minimum)[:3]))
+@_change.register(MoreauEnvelope)
+@_change.register(RowMinimum)
+def _(minimum: Any, variable: Variable) -> Any:
+    return minimum.change(*(differential(a, variable) for a in operands(minimum)))
 
 
 def _price(mean: Any, family: TokenMatrix) -> Expr:
     """Price's theorem and the envelope theorem: differential of ``E[M]`` in one of the law's parameters."""
-    omega, k, variance, residual = operands(mean.body)
+    omega, k, variance, residual = operands(mean.body)[:4]
     center, covariance, correlation = (parameter.name for parameter in operands(mean.law)[:3])
     rates = {
         variance.name: -residual * Transpose(residual) / 2,
@@ -138,6 +185,33 @@ def _price(mean: Any, family: TokenMatrix) -> Expr:
         raise TypeError(f"the mean over local fields has no derivative rule in {family.name}")
     change = _differential_symbol(family).xreplace({family.index: omega.index})
     return TokenSum.of(Trace(Transpose(mean.apply(rates[family.name])) * change), omega.index)
+
+
+def _applied(operator: Operator, change: Any, variable: Variable) -> Any:
+    """A sum or mean of a change; in a scalar parameter with numbers and parameters in front of it."""
+    if isinstance(variable, TokenMatrix) or is_matrix(change):
+        return operator.apply(change)
+    factors = Mul.make_args(change)
+    constants = [a for a in factors if a.is_number or isinstance(a, Symbol)]
+    return Mul(*constants, operator.apply(Mul(*(a for a in factors if a not in constants))))
+
+
+def _cyclic(matrix: Any) -> Any:
+    """The trace, in which a factor that stands twice side by side is moved to both ends: no powers appear."""
+    if isinstance(matrix, MatAdd):
+        return Add(*map(_cyclic, matrix.args))
+    factors = _factors(matrix)
+    scalars, matrices = [a for a in factors if not is_matrix(a)], [a for a in factors if is_matrix(a)]
+    if len(matrices) > 2 and matrices[0] == matrices[1]:
+        matrices = [*matrices[1:], matrices[0]]
+    return Mul(*scalars) * Trace(MatMul(*matrices) if matrices else Identity(matrix.shape[0]))
+
+
+def _factors(matrix: Any) -> list[Any]:
+    """Factors of nested products, without identities."""
+    if isinstance(matrix, MatMul):
+        return [factor for a in matrix.args for factor in _factors(a)]
+    return [] if isinstance(matrix, Identity) else [matrix]
 
 
 def _total(terms: Iterable[Any]) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sympy import Add, Expr, S, Symbol
-from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose
+from sympy import Add, Expr, S, Symbol, sympify
+from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose
 
+from derivations.algebra import symbols as sym
 from derivations.algebra.means import WeightMean
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, operands
 
@@ -17,17 +18,33 @@ class MoreauEnvelope(Expr):
     """``M(omega, k) = min_h  1/2 sum_l (h_l - omega_l)^T V_l^-1 (h_l - omega_l) + loss(h, k)``.
 
     Envelope theorem: ``dM/d omega_l = -g_l`` and ``dM/dV_l = -1/2 g_l g_l^T`` with
-    ``g_l = V_l^-1 (prox_l - omega_l)``, wherever the minimiser is unique.
+    ``g_l = V_l^-1 (prox_l - omega_l)``, wherever the minimiser is unique.  The loss may be multiplied by a ``scale``,
+    in which the derivative is the loss at the proximal point.
     """
 
     def __new__(
-        cls, omega: TokenMatrix, k: TokenMatrix, variance: TokenMatrix, residual: TokenMatrix
+        cls, omega: TokenMatrix, k: TokenMatrix, variance: TokenMatrix, residual: TokenMatrix, scale: Any = S.One
     ) -> MoreauEnvelope:
-        """Take the fields, ``V`` and the symbol of ``g``."""
-        return Expr.__new__(cls, omega, k, variance, residual)
+        """Take the fields, ``V``, the symbol of ``g`` and the scale of the loss."""
+        return Expr.__new__(cls, omega, k, variance, residual, sympify(scale))
+
+    def scaled(self, scale: Any) -> MoreauEnvelope:
+        """The envelope of the loss times ``scale``."""
+        omega, k, variance, residual, factor = operands(self)
+        return MoreauEnvelope(omega, k, variance, residual, factor * scale)
+
+    def change(self, omega: Any, k: Any, variance: Any, residual: Any, scale: Any) -> Any:
+        """First-order change for given changes of the operands, each None where it vanishes: of the scale alone.
+
+        In the fields and in ``V`` only the mean over the fields has a rule, which knows their law.
+        """
+        if any(change is not None for change in (omega, k, variance, residual)):
+            raise TypeError(f"no derivative rule for the node {type(self).__name__} but in the scale of the loss")
+        return scale * FieldLoss(sym.prox_field, operands(self)[1])
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return r"\mathcal{M}(\omega, k)"
+        scale = operands(self)[4]
+        return r"\mathcal{M}(\omega, k)" if scale == 1 else rf"\mathcal{{M}}_{{{printer._print(scale)}}}(\omega, k)"
 
 
 class FieldLoss(Expr):
@@ -116,23 +133,41 @@ class RowMinimum(Expr):
 
     The envelope theorem gives ``1/2 E[w w^T]`` for its derivative in A and ``-E[w]`` for that in b; with S enters the
     covariance of a Gaussian field whose Hessian is ``-dw/db``, so by Price's theorem its derivative is
-    ``-1/2 E[dw/db]``.
+    ``-1/2 E[dw/db]``.  The regulariser may be multiplied by a ``scale``, in which the derivative is ``E[r(w)]``.
     """
 
     def __new__(
-        cls, curvature: MatrixExpr, source: MatrixExpr, noise: MatrixExpr, weights: TokenMatrix, response: TokenMatrix
+        cls,
+        curvature: MatrixExpr,
+        source: MatrixExpr,
+        noise: MatrixExpr,
+        weights: TokenMatrix,
+        response: TokenMatrix,
+        scale: Any = S.One,
     ) -> RowMinimum:
-        """Take ``A``, ``b``, ``S`` and the symbols of the minimiser and of its derivative in ``b``."""
-        return Expr.__new__(cls, curvature, source, noise, weights, response)
+        """Take ``A``, ``b``, ``S``, the symbols of the minimiser and of its derivative in ``b``, and the scale."""
+        return Expr.__new__(cls, curvature, source, noise, weights, response, sympify(scale))
+
+    def scaled(self, scale: Any) -> RowMinimum:
+        """The problem with the regulariser times ``scale``."""
+        curvature, source, noise, weights, response, factor = operands(self)
+        return RowMinimum(curvature, source, noise, weights, response, factor * scale)
+
+    def ridged(self, strength: Any) -> RowMinimum:
+        """The problem with ``strength/2 w^T w`` added to the regulariser."""
+        curvature, source, noise, weights, response, factor = operands(self)
+        stiffer = curvature + strength * Identity(curvature.shape[0])
+        return RowMinimum(stiffer, source, noise, weights, response, factor)
 
     @property
     def objective(self) -> Any:
         """What is minimised over ``w`` besides the regulariser, at given ``z``."""
         return QuadraticMinimum(*operands(self)[:3]).objective
 
-    def change(self, curvature: Any, source: Any, noise: Any) -> Any:
-        """First-order change for given changes of A, b and S, each None where it vanishes."""
-        weights, response = operands(self)[3:]
+    def change(self, curvature: Any, source: Any, noise: Any, *further: Any) -> Any:
+        """First-order change for given changes of the operands, each None where it vanishes."""
+        weights, response = operands(self)[3:5]
+        scale = further[2]
         terms = []
         if curvature is not None:
             terms.append(Trace(WeightMean.of(weights * Transpose(weights)) * curvature) / 2)
@@ -140,8 +175,10 @@ class RowMinimum(Expr):
             terms.append(-Trace(Transpose(WeightMean.of(weights)) * source))
         if noise is not None:
             terms.append(-Trace(WeightMean.of(response) * noise) / 2)
+        if scale is not None:
+            terms.append(scale * WeightMean.of(RowPenalty(weights)))
         return Add(*terms)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        penalty = printer._print(RowPenalty(TokenMatrix("w", *operands(self)[3].shape, None)))
+        penalty = printer._print(operands(self)[5] * RowPenalty(TokenMatrix("w", *operands(self)[3].shape, None)))
         return rf"\mathbb{{E}}_z \min_w \left\{{{penalty} + {printer._print(self.objective)}\right\}}"

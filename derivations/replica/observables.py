@@ -1,22 +1,35 @@
-"""Observables at a fixed point: training loss, norm, test error and linear baseline.
+"""Observables at a fixed point: training loss, norm and test error.
 
-All are expressions of the same nodes as the free entropy, so that they are printed and compiled by the same code.
+All are expressions of the same nodes as the free entropy, so that they are printed and compiled by the same code.  All
+but the test error are derivatives of ``-Phi``, the lowest risk per dimension: since it is stationary in the order
+parameters, only what depends on the parameter explicitly counts.
+
+- In the strength of a ridge, ``lambda/2 |W|^2/d``: half the squared norm.
+- In a factor before the regulariser: the regulariser itself.
+- In a factor before the whole risk: the risk, which is the training loss by its proximal points (121).
+- In a factor before V: zero.  The energy moves as much as the couplings, in the other direction, which replaces the
+  loss at the proximal points in (121) by the envelope, (14) and (120).
+- In alpha: the mean of the Moreau envelope.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from sympy import Expr, Rational
-from sympy.matrices.expressions import Inverse, Trace, Transpose
+from sympy import Expr, S, Symbol
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
-from derivations.algebra.minima import FieldLoss, MoreauEnvelope, RowPenalty
-from derivations.algebra.tokens import TokenSum
-from derivations.replica.chain import noise, precision, source
+from derivations.algebra.calculus import derivative
+from derivations.algebra.means import FieldMean
+from derivations.algebra.minima import FieldLoss, MoreauEnvelope, RowMinimum
+from derivations.replica.chain import FreeEntropy
 
-__all__ = ["OBSERVABLES", "SEPARABLE_OBSERVABLES", "Observable", "weight_norm"]
+__all__ = ["Observable", "mean_envelope", "observables", "penalty", "weight_norm"]
+
+_FACTOR = Symbol("s", positive=True)
 
 
 @dataclass(frozen=True)
@@ -30,35 +43,58 @@ class Observable:
     number: str
 
 
-def weight_norm(*, separable: bool = False) -> Expr:
-    """``||W||^2/d = int dnu E_z w^T w``; for the ridge the minimiser is ``w = R (b + S^1/2 z)``."""
-    if separable:
-        return SpectralMean.of(Trace(WeightMean.of(sym.w * Transpose(sym.w))))
-    R = Inverse(precision())
-    b = source()
-    return SpectralMean.of(Trace(R * (noise() + b * Transpose(b)) * R))
+def _rate(expression: Any, replacements: dict[Any, Any], at: Any) -> Any:
+    """Derivative in the factor that the replacements bring in, where it is ``at``."""
+    return derivative(expression.xreplace(replacements), _FACTOR).xreplace({_FACTOR: at})
 
 
-def penalty(*, separable: bool = False) -> Expr:
-    """The regulariser over d: ``int dnu E_z r(w)``, for the ridge ``lambda/2 ||W||^2/d``."""
-    if separable:
-        return SpectralMean.of(WeightMean.of(RowPenalty(sym.w)))
-    return sym.ridge / 2 * weight_norm()
+def _each(expression: Any, kind: type, change: Callable[[Any], Any]) -> dict[Any, Any]:
+    """Replacements of every node of a kind."""
+    return {node: change(node) for node in expression.atoms(kind)}
 
 
-def training_loss_envelope(*, separable: bool = False) -> Expr:
-    """(14), (120): ``alpha E[M] - 1/2 sum_l Tr[q_hat_l V_l]`` plus the regulariser."""
-    envelope = FieldMean.of(MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field))
-    coupling = TokenSum.of(Trace(sym.q_hat * sym.V), sym.ell)
-    return sym.alpha * envelope - Rational(1, 2) * coupling + penalty(separable=separable)
+def _scaled_regularizer(total: Any) -> dict[Any, Any]:
+    """The regulariser times the factor: the ridge, or what the problem of a row holds."""
+    return {sym.ridge: _FACTOR * sym.ridge} | _each(total, RowMinimum, lambda node: node.scaled(_FACTOR))
 
 
-def training_loss_direct(*, separable: bool = False) -> Expr:
-    """(121): ``alpha E[loss(prox, k)]`` plus the regulariser."""
-    return sym.alpha * FieldMean.of(FieldLoss(sym.prox_field, sym.k_field)) + penalty(separable=separable)
+def mean_envelope(free_entropy: FreeEntropy) -> Any:
+    """``E[M] = d(-Phi)/d alpha``."""
+    return derivative(free_entropy.total, sym.alpha)
 
 
-def test_error() -> Expr:
+def weight_norm(free_entropy: FreeEntropy) -> Any:
+    """``||W||^2/d``: twice the derivative of ``-Phi`` in the strength of the ridge, or of one that is added."""
+    total = free_entropy.total
+    if not free_entropy.separable:
+        return 2 * derivative(total, sym.ridge)
+    return 2 * _rate(total, _each(total, RowMinimum, lambda node: node.ridged(_FACTOR)), S.Zero)
+
+
+def penalty(free_entropy: FreeEntropy) -> Any:
+    """The regulariser over d: the derivative of ``-Phi`` in a factor before it."""
+    return _rate(free_entropy.total, _scaled_regularizer(free_entropy.total), S.One)
+
+
+def training_loss_direct(free_entropy: FreeEntropy) -> Any:
+    """(121), ``alpha E[loss(prox, k)]`` plus the regulariser: the derivative in a factor before the whole risk."""
+    total = free_entropy.total
+    loss = _each(total, MoreauEnvelope, lambda node: node.scaled(_FACTOR))
+    return _rate(total, loss | _scaled_regularizer(total), S.One)
+
+
+def training_loss_envelope(free_entropy: FreeEntropy) -> Any:
+    """(14), (120): ``alpha E[M] - 1/2 sum_l Tr[q_hat_l V_l]`` plus the regulariser.
+
+    ``loss(prox) = M + ds M`` for ``V -> s V`` at s = 1, since ``dM/dV = -1/2 g g^T``; and as ``-Phi`` is stationary in
+    V, the energy changes by minus what the couplings do.
+    """
+    energy = free_entropy.terms["energy"]
+    couplings = free_entropy.total - energy
+    return energy - _rate(couplings, {sym.V: _FACTOR * sym.V}, S.One) + penalty(free_entropy)
+
+
+def test_error() -> Any:
     """(10)-(13): ``2/L E[loss(omega, k)]``.
 
     The fields of a fresh sample, ``(g_l, h_star_l)``, have mean ``(m_l, 0)`` and covariance
@@ -67,16 +103,14 @@ def test_error() -> Expr:
     return 2 / sym.L * FieldMean.of(FieldLoss(sym.omega_field, sym.k_field))
 
 
-def _observables(separable: bool) -> tuple[Observable, ...]:
-    loss, direct = training_loss_envelope(separable=separable), training_loss_direct(separable=separable)
-    norm = weight_norm(separable=separable)
+@cache
+def observables(free_entropy: FreeEntropy) -> tuple[Observable, ...]:
+    """What is printed and computed at every fixed point."""
+    loss, direct = training_loss_envelope(free_entropy), training_loss_direct(free_entropy)
+    norm = weight_norm(free_entropy)
     return (
         Observable("training_loss", "training loss over d", r"\epsilon_t", loss, "(14), (120)"),
         Observable("training_loss_direct", "training loss from the proximal points", r"\epsilon_t", direct, "(121)"),
         Observable("weight_norm", "squared norm of the weights over d", r"\lVert W\rVert^2/d", norm, "(120)"),
         Observable("test_error", "test error", r"\epsilon_g", test_error(), "(10)-(13)"),
     )
-
-
-OBSERVABLES = _observables(False)
-SEPARABLE_OBSERVABLES = _observables(True)

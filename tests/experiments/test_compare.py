@@ -120,12 +120,12 @@ def test_lasso_columns_are_permuted_but_not_rotated():
     problem = PAPER.with_fields(
         {"student.rank": 2, "regularizer.kind": "elastic-net", "regularizer.strength": 0.002, "regularizer.ridge": 0.01}
     )
-    from attnphase.checks.comparison import _Frame
+    from attnphase.checks.alignment import Frame
 
-    frame = _Frame.of(problem)
+    frame = Frame.of(problem)
     assert not frame.rotates
     assert len({A.tobytes() for _, A, _ in frame.elements}) == 8  # signed permutations of two columns
-    assert _Frame.of(PAPER.with_fields({"student.rank": 2})).rotates
+    assert Frame.of(PAPER.with_fields({"student.rank": 2})).rotates
 
 
 def test_runs_that_diverged_are_left_out_and_late_ones_named(paper_point):

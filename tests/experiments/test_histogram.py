@@ -24,6 +24,7 @@ import attnphase as ap
 from attnphase.cli.commands import main
 from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError, ExperimentError, ProblemError
+from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import generator
 from attnphase.experiments.histogram.report import distances, histogram_dataset, histogram_text, variance_shares
 from attnphase.experiments.histogram.settings import MECHANISMS
@@ -42,7 +43,6 @@ from attnphase.experiments.histogram.transformer import (
     with_noise,
 )
 from attnphase.files.writing import write_file
-from attnphase.processes.checkpoint import Checkpoint
 
 ROOT = Path(__file__).parents[2]
 SMALL = HistogramSizes(length=4, alphabet=6, model_dimension=10, hidden=7, sequences=60)
@@ -313,7 +313,7 @@ def test_killed_commands_go_on_with_the_same_numbers(tmp_path, undisturbed):
         (signal.SIGINT, unfreeze, "unfrozen", 1),
     ):
         # where this many epochs have been written
-        code, errors = ended(how, "attnphase.processes.checkpoint:write_file", epochs, ["histogram", *command])
+        code, errors = ended(how, "attnphase.experiments.checkpoint:write_file", epochs, ["histogram", *command])
         if how == signal.SIGKILL:
             assert code == -how
         else:
@@ -370,7 +370,7 @@ def _interrupted_after(
             signal.raise_signal(how)
 
     with monkeypatch.context() as patch:
-        patch.setattr("attnphase.processes.checkpoint.write_file", and_interrupt)
+        patch.setattr("attnphase.experiments.checkpoint.write_file", and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             command()
 
@@ -423,7 +423,7 @@ def test_a_full_disk_keeps_the_last_epoch(tmp_path, monkeypatch):
             raise DatasetError(f"{path}: the file cannot be written: No space left on device.")
         write_file(path, content)
 
-    monkeypatch.setattr("attnphase.processes.checkpoint.write_file", full)
+    monkeypatch.setattr("attnphase.experiments.checkpoint.write_file", full)
     with pytest.raises(DatasetError, match=r"semantic\.checkpoint: the file cannot be written: No space left"):
         train_histogram(tmp_path, "semantic", 1, 5, sizes=SMALL)
     monkeypatch.undo()

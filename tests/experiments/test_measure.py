@@ -15,10 +15,11 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 import torch
 
 import attnphase as ap
-from attnphase.checks.comparison import _Frame
+from attnphase.checks.alignment import Frame
 from attnphase.data.variables import RunStatus
 from attnphase.errors import ExperimentError
 from attnphase.experiments import measure
+from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.histogram.report import _jackknife, _measured, _Sums, distances, variance_shares
 from attnphase.experiments.histogram.stages import load_trained, train_histogram, unfreeze_histogram
@@ -27,15 +28,14 @@ from attnphase.experiments.histogram.task import HistogramSizes, draw_sequences
 from attnphase.experiments.histogram.transformer import absorbed, initial_parameters, logits, with_noise
 from attnphase.experiments.measure import exact_test_errors, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
-from attnphase.experiments.optimizers.descent import Fista
+from attnphase.experiments.optimizers.fista import Fista
 from attnphase.experiments.optimizers.gamp import Gamp
 from attnphase.experiments.risk import Risk, fields_of
-from attnphase.experiments.simulate import _Group
+from attnphase.experiments.runs import _Group
 from attnphase.experiments.starts import UNINFORMED_SCALE, initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, _look, train
 from attnphase.kernels.torch_loss import LocalLoss
 from attnphase.problem.problem import Problem
-from attnphase.processes.checkpoint import Checkpoint
 from attnphase.state_evolution.proximal import Starts
 
 Array = NDArray[Any]
@@ -222,7 +222,7 @@ def test_runs_are_aligned_by_m_where_theta_vanishes():
             value = point[name].to_numpy()
             runs[name].to_numpy()[0, 0, 0, s] = sign * value if name == "m" else value
     here = runs.isel(start=0, dimension=0, alpha=0).transpose("seed", ...)
-    aligned = _Frame.of(problem).aligned(point, here)
+    aligned = Frame.of(problem).aligned(point, here)
     assert np.abs(point["m"]).max() > 0.05
     for s in range(2):
         np.testing.assert_allclose(aligned["m"][s], point["m"], rtol=1e-12)

@@ -27,15 +27,15 @@ from attnphase.cli.commands import main
 from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments import memory
+from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.histogram.settings import FrozenPlan, UnfrozenPlan
 from attnphase.experiments.histogram.stages import train_histogram, unfreeze_histogram
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
-from attnphase.experiments.optimizers.descent import GradientDescent
+from attnphase.experiments.optimizers.gradient_descent import GradientDescent
 from attnphase.experiments.plan import Plan
 from attnphase.experiments.simulate import simulate
 from attnphase.files.writing import write_file
 from attnphase.problem.problem import Problem
-from attnphase.processes.checkpoint import Checkpoint
 
 PAPER = Problem.paper(omega=0.3)
 SMALL: dict[str, Any] = {"dimension": 30, "seeds": 2, "test_samples": 50}
@@ -110,7 +110,7 @@ def test_a_checkpoint_from_within_a_run_leads_to_the_same_numbers(tmp_path, monk
     grid = (PAPER, 2.0, ["semantic", "positional"], 60, 3, optimizer)
     arguments: dict[str, Any] = {"trajectory": 10, "test_samples": 60, **options}
     with monkeypatch.context() as patch:
-        patch.setattr("attnphase.processes.checkpoint.write_file", kept)
+        patch.setattr("attnphase.experiments.checkpoint.write_file", kept)
         whole = simulate(*grid, **arguments, checkpoint=path, checkpoint_interval=0)
     same(whole, simulate(*grid, **arguments))
 
@@ -170,9 +170,9 @@ def test_an_interruption_keeps_what_was_computed(tmp_path, monkeypatch, how):
             patch.setattr(GradientDescent, "step", told_to_end)
             code, _, errors = run(*command)
     elif how == signal.SIGINT:
-        code, errors = ended(how, "attnphase.experiments.optimizers.descent:GradientDescent.step", 15, command)
+        code, errors = ended(how, "attnphase.experiments.optimizers.gradient_descent:GradientDescent.step", 15, command)
     else:  # what is finished is there, and nothing of what was begun
-        code, errors = ended(how, "attnphase.processes.checkpoint:write_file", 1, command)
+        code, errors = ended(how, "attnphase.experiments.checkpoint:write_file", 1, command)
     kept = Checkpoint.read(checkpoint)
     if how == signal.SIGKILL:
         assert code == -how
@@ -241,7 +241,7 @@ def test_little_memory_makes_small_groups_with_the_same_numbers(monkeypatch):
     plenty = simulate(PAPER, 2.0, "semantic", 30, 5, test_samples=50)
     need = MemoryNeed.of(PAPER, 30, 60, "lbfgs", 50, 8).total
     monkeypatch.setattr(memory, "_OVERHEAD", 0)
-    monkeypatch.setattr("attnphase.experiments.simulate.available_memory", lambda device: int(2.5 * need / 0.6))
+    monkeypatch.setattr("attnphase.experiments.runs.available_memory", lambda device: int(2.5 * need / 0.6))
     same(simulate(PAPER, 2.0, "semantic", 30, 5, test_samples=50), plenty)
 
 

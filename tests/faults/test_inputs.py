@@ -18,8 +18,7 @@ from attnphase.data.files import load_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError, ProblemError
 from attnphase.files import reading as inputs
 from attnphase.files.reading import LARGEST_TEXT, check_input, read_input
-from attnphase.problem import problem
-from attnphase.problem.problem import (
+from attnphase.problem import (
     MAX_ATOMS,
     Cluster,
     Law,
@@ -28,10 +27,11 @@ from attnphase.problem.problem import (
     SpectrumLaw,
     Teacher,
     Tokens,
+    atoms_file,
     load_problem,
+    spectrum,
 )
-from attnphase.spectrum import measure as spectrum
-from attnphase.spectrum.measure import read_csv
+from attnphase.spectrum import read_csv
 
 
 def of_sentence(sentence):
@@ -40,7 +40,7 @@ def of_sentence(sentence):
 
 def load_checkpoint(path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
-    from attnphase.processes.checkpoint import Checkpoint
+    from attnphase.experiments.checkpoint import Checkpoint
 
     return Checkpoint.read(path)
 
@@ -151,7 +151,7 @@ def test_texts_of_a_size_that_no_problem_has_are_not_read(tmp_path, read):
 def test_the_largest_datasets_and_checkpoints(tmp_path, monkeypatch, read, error):
     with (tmp_path / "it").open("wb") as file:
         file.truncate(3 << 20)
-    home = files if read is load_dataset else pytest.importorskip("attnphase.processes.checkpoint")
+    home = files if read is load_dataset else pytest.importorskip("attnphase.experiments.checkpoint")
     with pytest.raises(error, match="damaged"):
         read(tmp_path / "it")
     monkeypatch.setattr(home, "LARGEST_BINARY", 2 << 20)
@@ -180,9 +180,9 @@ def test_a_dataset_that_would_fill_the_memory_is_not_read(tmp_path):
     ],
 )
 def test_files_of_more_than_a_spectrum(tmp_path, monkeypatch, text, words):
-    for home in (problem, spectrum):
+    for home in (atoms_file, spectrum):
         monkeypatch.setattr(home, "MAX_ATOMS", 5)
-    monkeypatch.setattr(spectrum, "_LONGEST_LINE", 100)
+    monkeypatch.setattr(atoms_file, "_LONGEST_LINE", 100)
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ProblemError) as caught:
         in_a_field(tmp_path / "a.csv")
@@ -399,7 +399,7 @@ def test_more_runs_than_can_be_meant(settings, runs):
 )
 def test_results_that_do_not_fit_are_refused_before_anything_is_drawn(monkeypatch, settings, words):
     pytest.importorskip("torch", reason="experiments need PyTorch")
-    home = importlib.import_module("attnphase.experiments.simulate")
+    home = importlib.import_module("attnphase.experiments.runs")
     monkeypatch.setattr(home, "available_memory", lambda device: 40 << 30)
     monkeypatch.setattr(home, "draw_instance", lambda *_: pytest.fail("drawn"))
     with pytest.raises(ExperimentError) as caught:

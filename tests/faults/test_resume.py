@@ -22,7 +22,7 @@ PROBLEM = Problem().with_fields({"integration.rule": "sobol", "integration.nodes
 ALPHAS = [1.1, 1.3]
 OMEGAS = [0.1, 0.18, 0.26]
 OTHER_OMEGAS = [0.1, 0.16, 0.22]
-FIGURES = importlib.import_module("attnphase.figures.drawing")
+FIGURES = importlib.import_module("attnphase.figures")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import importlib
 import io
 import pickle
 import sys
@@ -25,8 +24,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.problem.problem import DataProblem, Problem
-from attnphase.rows.own import load_prox
-from attnphase.rows.row_problem import problem_rows
+from attnphase.rows.operator import load_prox
 from attnphase.sweeps.grid import Line
 from derivations.models.scores import SCORES
 
@@ -231,7 +229,7 @@ def test_data_opens_no_file(tmp_path, place):
 def test_a_checkpoint_runs_nothing(planted, tmp_path):
     pytest.importorskip("torch", reason="experiments need PyTorch")
     from attnphase.errors import ExperimentError
-    from attnphase.processes import checkpoint
+    from attnphase.experiments import checkpoint
 
     class Import:
         def __reduce__(self):
@@ -261,7 +259,7 @@ def test_labels_from_data_are_no_tex(monkeypatch):
     """TeX reads and writes files; the user's own settings may ask for it."""
     from matplotlib import rcParams
 
-    from attnphase.figures.drawing import fig2
+    from attnphase.figures import fig2
 
     monkeypatch.setitem(rcParams, "text.usetex", True)
     figure = fig2(theory(PAPER))
@@ -283,7 +281,7 @@ def test_a_problem_of_data_is_not_solved_with_functions_of_modules(planted, prob
         "sent to a worker": pickle.loads(pickle.dumps(problem)),
     }
     for one in copies.values():
-        for use in (ModelKey.of, problem_rows, lambda p: ap.solve(p, 1.0), lambda p: reference_backend(p, "numpy")):
+        for use in (ModelKey.of, lambda p: p.rows, lambda p: ap.solve(p, 1.0), lambda p: reference_backend(p, "numpy")):
             with pytest.raises(ProblemError, match=r'is "planted:\w+", a function of a module') as caught:
                 use(one)
             assert caught.value.field == field
@@ -312,9 +310,7 @@ def test_formulas_of_data_are_checked_and_used():
     with pytest.raises(DatasetError, match=r'student\.score cannot be used.*unknown function "squrt"'):
         problem_of(rewritten(theory(PAPER), text))
     penalty = {"regularizer.kind": "expression", "regularizer.expression": "0.02*abs(w)"}
-    assert problem_rows(problem_of(theory(PAPER.with_fields(penalty)))).value(np.array([-3.0]))[0] == pytest.approx(
-        0.06
-    )
+    assert problem_of(theory(PAPER.with_fields(penalty))).rows.value(np.array([-3.0]))[0] == pytest.approx(0.06)
     with pytest.raises(ProblemError, match=r"regularizer\.expression cannot be used"):
         problem_of(theory(PAPER)).with_fields({**penalty, "regularizer.expression": "-w**2"})
 
@@ -343,7 +339,7 @@ def reached(monkeypatch):
         asked.append(problem)
         raise CompareError("reached")
 
-    monkeypatch.setattr(importlib.import_module("attnphase.checks.comparison"), "kernels_for", kernels_for)
+    monkeypatch.setattr("attnphase.checks.alignment.kernels_for", kernels_for)
     return asked
 
 

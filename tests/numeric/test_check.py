@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 
+from attnphase.checks import case as cases
+from attnphase.checks import equations, limits, local_code
+from attnphase.checks.case import Case
+from attnphase.checks.fixed_point import expressions, rate
 from attnphase.checks.report import Check, Report
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
@@ -23,8 +26,6 @@ from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
 from attnphase.state_evolution.channel import Channel
-
-module = import_module("attnphase.checks.report")  # the package's attribute of this name is the function
 
 ONE_THREAD = SolverSettings(threads=1)
 FEW_NODES = {"integration.rule": "sobol", "integration.nodes": 64}
@@ -50,10 +51,15 @@ def solved(problem: Problem, alpha: float = 1.7, branch: str = "semantic") -> Br
     return point
 
 
+def case_of(problem: Problem, point: BranchPoint) -> Case:
+    return Case.of(problem, point, ONE_THREAD)
+
+
 def checks(problem: Problem, point: BranchPoint) -> Iterator[Check]:
     """Those of the equations and observables at a fixed point."""
-    yield module._expressions(problem, point, ONE_THREAD)
-    yield from module._equations(problem, point, ONE_THREAD, silent)
+    case = case_of(problem, point)
+    yield expressions(case)
+    yield from equations.equations(case, silent)
 
 
 def failed(problem: Problem, point: BranchPoint) -> set[str]:
@@ -61,7 +67,7 @@ def failed(problem: Problem, point: BranchPoint) -> set[str]:
 
 
 def with_kernels(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
-    monkeypatch.setattr(module, "kernels_for", lambda problem: kernels)
+    monkeypatch.setattr(cases, "kernels_for", lambda problem: kernels)
 
 
 def with_factor(problem: Problem, function: str, part: int | str, factor: float) -> Kernels:
@@ -85,8 +91,8 @@ def with_factor(problem: Problem, function: str, part: int | str, factor: float)
 @pytest.fixture(autouse=True)
 def small_samples(monkeypatch):
     """They are most of the time, and few tests need all of them."""
-    monkeypatch.setattr(module, "_SAMPLES", 2**16)
-    monkeypatch.setattr(module, "_MOST", 2**15)
+    monkeypatch.setattr(equations, "_SAMPLES", 2**16)
+    monkeypatch.setattr(cases, "_MOST", 2**15)
 
 
 @pytest.mark.parametrize("seed", [5])
@@ -125,12 +131,14 @@ def test_one_per_cent_in_an_equation_is_seen(monkeypatch, problem, side, part):
     point = solved(problem)
     function = {"overlaps": "overlaps_from_conjugates", "conjugates": "conjugates_from_overlaps"}[side]
     with_kernels(monkeypatch, with_factor(problem, function, part, 1.01))
-    generic = module._Generic.near(problem, point, ONE_THREAD)
+    case = case_of(problem, point)
+    generic = equations._Generic.near(case)
+    assert generic is not None
     # stationary in the partners
     if side == "overlaps":
-        assert not module._in_conjugates(generic).passed
+        assert not equations._in_conjugates(generic).passed
     else:
-        assert not module._in_overlaps(problem, point, generic, ONE_THREAD).passed
+        assert not equations._in_overlaps(case, generic).passed
 
 
 @pytest.mark.parametrize("term", ["energy", "variance", "overlap", "mean", "teacher", "prior"])
@@ -150,7 +158,7 @@ def test_one_per_cent_in_a_term_of_the_free_entropy_is_seen(monkeypatch, term):
     ],
 )
 def test_one_per_cent_in_an_observable_is_seen(monkeypatch, observable, check):
-    monkeypatch.setattr(module, "_SAMPLES", 2**21 if observable == "test_error" else 2**16)
+    monkeypatch.setattr(equations, "_SAMPLES", 2**21 if observable == "test_error" else 2**16)
     point = solved(PAPER)
     with_kernels(monkeypatch, with_factor(PAPER, "observables", observable, 1.01))
     assert failed(PAPER, point) == {check}
@@ -159,7 +167,7 @@ def test_one_per_cent_in_an_observable_is_seen(monkeypatch, observable, check):
 def test_one_per_cent_in_the_training_loss_is_seen():
     point = solved(PAPER)
     wrong = replace(point, values=point.values | {"training_loss": 1.01 * point.values["training_loss"]})
-    assert not module._expressions(PAPER, wrong, ONE_THREAD).passed
+    assert not expressions(case_of(PAPER, wrong)).passed
 
 
 @pytest.mark.parametrize("wrong", ["energies", "residuals", "fields"])
@@ -198,7 +206,7 @@ def test_fields_of_a_wrong_law_are_seen(monkeypatch, problem, part):
 )
 def test_a_small_error_of_the_local_loss_is_seen(monkeypatch, what, check):
     """A millionth of the loss; of its gradient, which is held against differences, ten times as much."""
-    kernels, reference = kernels_for(PAPER), module.reference_backend
+    kernels, reference = kernels_for(PAPER), local_code.reference_backend
 
     def losses_at(fields, teacher, mixing, parameters, variance, losses):
         kernels.losses_at(fields, teacher, mixing, parameters, variance, losses)
@@ -214,15 +222,17 @@ def test_a_small_error_of_the_local_loss_is_seen(monkeypatch, what, check):
     if what == "loss":
         with_kernels(monkeypatch, replace(kernels, losses_at=losses_at))
     else:
-        monkeypatch.setattr(module, "reference_backend", lambda problem, backend: Wrong(reference(problem, backend)))
-    found = {one.name: one.passed for one in module._backends(PAPER)}
+        monkeypatch.setattr(
+            local_code, "reference_backend", lambda problem, backend: Wrong(reference(problem, backend))
+        )
+    found = {one.name: one.passed for one in local_code.backends(case_of(PAPER, solved(PAPER)))}
     assert not found[check]
 
 
 def test_sampled_checks_say_what_they_can_see(monkeypatch):
     """Every sampled check of the paper's problem sees one per cent, and says so."""
-    monkeypatch.setattr(module, "_SAMPLES", 2**21)
-    monkeypatch.setattr(module, "_MOST", 2**19)
+    monkeypatch.setattr(equations, "_SAMPLES", 2**21)
+    monkeypatch.setattr(cases, "_MOST", 2**19)
     sampled = [one for one in checks(PAPER, solved(PAPER)) if "would be seen" in one.detail]
     assert [one.name for one in sampled] == ["law of the fields", "test error"]
     for one in sampled:
@@ -232,18 +242,18 @@ def test_sampled_checks_say_what_they_can_see(monkeypatch):
 def test_scattered_means_are_judged_by_student_t():
     """The share of false alarms is the stated one: 20000 families of eight means over sixteen replicates."""
     generator = np.random.default_rng(3)
-    false = sum(not module._scattered("", generator.standard_t(30, (16, 8)), "").passed for _ in range(4000))
+    false = sum(not equations._scattered("", generator.standard_t(30, (16, 8)), "").passed for _ in range(4000))
     assert false <= 2  # 0.04 expected
     shifted = generator.normal(size=(16, 8))
     shifted[:, 3] += (8.2 + 3) / 4  # limit and margin in standard errors
-    assert not module._scattered("", shifted, "").passed
+    assert not equations._scattered("", shifted, "").passed
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_rate_of_smooth_integrands_is_believed(seed):
     """One token and a smooth loss: errors fall by two or three orders of magnitude from 64 points to 1024."""
     problem = LABELS.with_fields({"integration.seed": seed})
-    found = module._rate(problem, solved(LABELS), ONE_THREAD)
+    found = rate(case_of(problem, solved(LABELS)))
     assert found.passed
     assert found.value < -0.5  # faster than independent points
 
@@ -257,15 +267,15 @@ def test_replicates_that_are_not_independent_are_seen(monkeypatch):
         return rule if points < 1024 else replace(rule, nodes=np.repeat(rule.nodes[:1], 16, axis=0))
 
     monkeypatch.setattr(Refinement, "sobol", same)
-    assert not module._rate(PAPER, solved(PAPER), ONE_THREAD).passed
+    assert not rate(case_of(PAPER, solved(PAPER))).passed
 
 
 def test_reductions_that_did_not_converge_are_not_compared(monkeypatch):
     """Two iterations that stopped anywhere need not agree."""
     warm = PAPER.with_fields({"student.temperature": 0.7})
     point = solved(warm)
-    monkeypatch.setattr(module, "_solved", lambda problem, *_: replace(point, status=Status.iteration_limit))
-    found = [one for one in module._reductions(warm, point, ONE_THREAD, silent) if "temperature" in one.name]
+    monkeypatch.setattr(limits, "_solved", lambda *_: replace(point, status=Status.iteration_limit))
+    found = [one for one in limits.reductions(case_of(warm, point), silent) if "temperature" in one.name]
     assert [one.passed for one in found] == [None]
     assert Report(warm, 1.7, "semantic", tuple(found)).passed
 
@@ -277,19 +287,19 @@ def test_a_mixture_that_is_none_has_the_same_map(monkeypatch, clusters):
     word = {1: "one cluster", 2: "equal clusters"}[clusters]
 
     def reduction():
-        found = module._reductions(rank_two, solved(rank_two), ONE_THREAD, silent)
+        found = limits.reductions(case_of(rank_two, solved(rank_two)), silent)
         return next(one for one in found if word in one.name)
 
     assert reduction().passed
     assert reduction().value < 1e-12
-    applied = module._applied
+    applied = limits._applied
 
-    def off(problem, *others):
-        if problem.tokens.kind == "mixture":
-            table = [[{"sigma": one.sigma} for one in token] for token in problem.tokens.clusters]
+    def off(case, overlaps):
+        if case.problem.tokens.kind == "mixture":
+            table = [[{"sigma": one.sigma} for one in token] for token in case.problem.tokens.clusters]
             table[0][0]["sigma"] *= 1.005
-            problem = problem.with_fields({"tokens.clusters": table})
-        return applied(problem, *others)
+            case = case.turned(case.problem.with_fields({"tokens.clusters": table}))
+        return applied(case, overlaps)
 
-    monkeypatch.setattr(module, "_applied", off)
+    monkeypatch.setattr(limits, "_applied", off)
     assert not reduction().passed

@@ -18,7 +18,7 @@ from attnphase.data.build import from_points
 from attnphase.data.files import save_dataset
 from attnphase.data.variables import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
-from attnphase.figures.drawing import FIGURES, fig2, fig3, save_figure
+from attnphase.figures import FIGURES, fig2, fig3, save_figure
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 

@@ -5,16 +5,19 @@ import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 from click.testing import CliRunner
 
 import attnphase as ap
 from attnphase import errors
-from attnphase.cli import commands as cli
-from attnphase.problem.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
+from attnphase.cli import problems
+from attnphase.cli.commands import main
+from attnphase.problem import Problem
+from attnphase.problem.losses import LOSSES
+from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
 from attnphase.problem.template import _NOTES, changes_for, template
+from attnphase.rows.kinds import REGULARIZERS
 
 README = Path(__file__).parents[2] / "README.md"
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -47,7 +50,7 @@ CASES = [
 
 
 def run(*arguments, code=0):
-    result = CliRunner().invoke(cli.main, [str(argument) for argument in arguments], prog_name="attnphase")
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -142,14 +145,9 @@ def test_every_example_can_be_taken(asked):
 
 
 def test_the_command_offers_all_kinds():
-    def kinds(owner):
-        hint = get_type_hints(owner)["kind"]
-        return {word for part in (hint, *get_args(hint)) for word in get_args(part) if isinstance(word, str)}
-
-    assert set(cli._LOSSES) == kinds(Loss)
-    assert set(cli._REGULARIZERS) == kinds(Regularizer) - {"prox"}
-    assert set(cli._SPECTRA) == kinds(SpectrumLaw) | {"atoms"}
-    assert kinds(Positions) == {"opposite", "gram", "spectrum", "none"}  # `kinds` finds what is there
+    assert set(problems._LOSSES) == set(LOSSES)
+    assert set(problems._REGULARIZERS) == {name for name, kind in REGULARIZERS.items() if kind.example is not None}
+    assert set(problems._SPECTRA) == {*SPECTRUM_KINDS, "atoms"}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -197,7 +195,7 @@ def test_what_does_not_go_together_is_refused(arguments, named):
 
 
 def test_the_package_shows_its_public_names_only():
-    importlib.import_module("attnphase.checks.report")  # modules of a public function's name do not hide it
+    importlib.import_module("attnphase.checks.consistency")  # modules of a public function's name do not hide it
     assert sorted(dir(ap)) == sorted(ap.__all__)
     assert set(errors.__all__) < set(ap.__all__)
     assert "SolverSettings" in ap.__all__

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 
 import numpy as np
 import pytest
 from scipy import integrate
 
+from attnphase.checks import limits
+from attnphase.checks.case import Case
 from attnphase.fixed_points.solver import SolverSettings, solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
 from derivations.replica.limits import Facts, reductions_of, ridge_regression
-
-module = import_module("attnphase.checks.report")
 
 ONE_THREAD = SolverSettings(threads=1)
 
@@ -99,4 +98,4 @@ def test_temperature_is_a_scale_of_the_weights():
         {"student.temperature": 1.6, "integration.rule": "sobol", "integration.nodes": 64}
     )
     point = solve_point(problem, 1.8, settings=ONE_THREAD)
-    assert module._cooled(problem, point, ONE_THREAD, silent).passed
+    assert limits._cooled(Case.of(problem, point, ONE_THREAD), silent).passed

@@ -183,7 +183,7 @@ def no_work(monkeypatch, tmp_path):
     for module, attribute in (
         ("attnphase.kernels.compiler", "load_kernels"),
         ("attnphase.fixed_points.solver", "_solve_point"),
-        ("attnphase.experiments.simulate", "draw_instance"),
+        ("attnphase.experiments.runs", "draw_instance"),
         ("derivations.replica.chain", "derive_free_entropy"),
         ("tempfile", "mkstemp"),
     ):

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from attnphase.checks.comparison import Measured, _limit, _measured
+from attnphase.checks.deviations import Limit, Measured
 from attnphase.fixed_points.branches import Threshold, _refined, baseline_difference, crossing, loss_difference
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
@@ -269,7 +269,7 @@ def test_error_of_the_limit_of_large_dimension():
     for _ in range(2000):
         values = [0.3 + 1.7 / d + generator.normal(0.0, e) for d, e in zip(dimensions, errors, strict=True)]
         measured = [Measured(d, 8, v, e, v - 0.3, 0.0) for d, v, e in zip(dimensions, values, errors, strict=True)]
-        limits.append(_limit(measured, 0.3, 0.0))
+        limits.append(Limit.of(measured, 0.3, 0.0))
     found = [one for one in limits if one is not None]
     assert len(found) == 2000
     assert_calibrated(np.array([one.value - 0.3 for one in found]), np.array([one.stderr for one in found]))
@@ -283,7 +283,7 @@ def test_error_of_the_limit_of_large_dimension():
 
 def test_error_of_a_mean_over_runs():
     generator = np.random.default_rng(10)
-    runs = [_measured(100, generator.normal(0.7, 0.05, 6), 0.69, 0.01) for _ in range(800)]
+    runs = [Measured.of(100, generator.normal(0.7, 0.05, 6), 0.69, 0.01) for _ in range(800)]
     assert_calibrated(np.array([one.value - 0.7 for one in runs]), np.array([one.stderr for one in runs]), 6)
     differences = np.array([one.difference for one in runs])
     assert differences.mean() == pytest.approx(0.01, abs=4 * 0.05 / np.sqrt(6 * 800))

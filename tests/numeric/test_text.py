@@ -15,7 +15,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import attnphase as ap
-from attnphase.checks.comparison import Comparison, Limit, Measured, Quantity
+from attnphase.checks.comparison import Comparison, Quantity
+from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.report import Check, Report
 from attnphase.cli.commands import main
 from attnphase.data.text import (

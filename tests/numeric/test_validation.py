@@ -14,7 +14,8 @@ from attnphase.data.reading import overlap_size
 from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES
 from attnphase.errors import DatasetError
-from attnphase.figures.drawing import _size_error, fig3
+from attnphase.figures import fig3
+from attnphase.figures.theory import _size_error
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint
 from attnphase.problem.problem import Problem

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from scipy import optimize, stats
 
 import attnphase as ap
-from attnphase.checks.report import check
+from attnphase.checks.consistency import check
 from attnphase.cli.commands import main
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point

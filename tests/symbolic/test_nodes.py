@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 # pyright: reportArgumentType=false, reportOperatorIssue=false
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,9 +14,9 @@ from sympy.matrices.exceptions import NonInvertibleMatrixError
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.calculus import differential, gradient, solve_linear, symmetrized, transposed
+from derivations.algebra.calculus import derivative, differential, gradient, solve_linear, symmetrized, transposed
 from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
-from derivations.algebra.minima import MoreauEnvelope, QuadraticMinimum
+from derivations.algebra.minima import FieldLoss, MoreauEnvelope, QuadraticMinimum
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum
 from derivations.codegen.arrays import ArrayPrinter
 from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
@@ -297,6 +298,50 @@ def test_node_without_an_array_print_raises():
 def test_independent_expression_has_zero_gradient():
     assert differential(Trace(A), X) is None
     assert gradient(Trace(A), X).is_ZeroMatrix
+
+
+# --- scalar parameters ------------------------------------------------------------------------
+
+SLOPE = Symbol("u", positive=True)
+
+
+def shifted_resolvent():
+    return Inverse(SLOPE * Identity(r) + over_tokens(gamma[kappa] * at(S, kappa), kappa))
+
+
+IN_A_PARAMETER = {
+    "factor": SLOPE * over_tokens(Trace(A * S)),
+    "factor inside": over_tokens(Trace(A * MatMul(SLOPE, S) * B)) + Trace(K),
+    "resolvent": Trace(shifted_resolvent() * K),
+    "resolvent alone": Trace(shifted_resolvent()),
+    "resolvents": SpectralMean.of(SLOPE * Trace(shifted_resolvent() * K * shifted_resolvent() * K)),
+    "source": SpectralMean.of(Trace(Transpose(SLOPE * at(C, kappa).xreplace({kappa: sympify(0)}) * pi) * K * (C * pi))),
+}
+
+
+@pytest.mark.parametrize("case", IN_A_PARAMETER)
+def test_derivative_in_a_scalar_parameter(case, world):
+    """Against SymPy's derivative of the explicit expression, exactly."""
+    f = IN_A_PARAMETER[case]
+    evaluate, _ = world(len(case), r=2, t=1, L=2)
+    at_point = replace(evaluate, sizes=evaluate.sizes | {"u": Rational(3, 5)})
+    expected = sympify(evaluate(f, {ell: 1})).diff(SLOPE).subs(SLOPE, Rational(3, 5))
+    assert at_point(derivative(f, SLOPE), {ell: 1}) == expected
+    assert expected != 0
+
+
+def test_derivative_in_a_parameter_that_is_not_there():
+    assert derivative(ENVELOPE, SLOPE) == 0
+    assert derivative(Trace(S), Symbol("S")) == 0  # a parameter is not the matrix of its name
+
+
+@pytest.mark.parametrize("changed", [sym.omega_field, sym.V])
+def test_envelope_has_a_rule_in_the_scale_of_its_loss_alone(changed):
+
+    envelope = MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field)
+    assert derivative(envelope.scaled(SLOPE), SLOPE) == FieldLoss(sym.prox_field, sym.k_field)
+    with pytest.raises(TypeError, match="MoreauEnvelope but in the scale of the loss"):
+        derivative(envelope.xreplace({changed: SLOPE * changed}), SLOPE)
 
 
 # --- bound indices ----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from sympy import Symbol, lambdify
 import attnphase as ap
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.pages.page import Derivation, model_equations, page_of
-from attnphase.problem.problem import Integration, Problem
+from attnphase.problem import Integration, Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.algebra import symbols as sym
 from derivations.models.attention import AttentionModel, Student, Teacher

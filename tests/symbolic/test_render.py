@@ -29,7 +29,7 @@ from derivations.models.scores import RowScore, linear, resolve
 from derivations.printing.document import Document, Formula, Heading
 from derivations.printing.latex import EquationPrinter, expanded, scalarized
 from derivations.printing.page import document, equations_page, latex, markdown
-from derivations.replica.observables import OBSERVABLES
+from derivations.replica.observables import observables
 from derivations.replica.saddle_point import abbreviated, definitions
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_every_formula_is_printed(name, concrete):
     text = squeezed(page_of(name, concrete).latex())
     formulas = [e.right_hand_side for e in model.saddle_point]
     formulas += [term for _, term in model.free_entropy]
-    formulas += [o.expression for o in OBSERVABLES]
+    formulas += [o.expression for o in observables(model.free_entropy)]
     for formula in formulas:
         for _, term in printer.terms(abbreviated(formula)):
             assert squeezed(term) in text

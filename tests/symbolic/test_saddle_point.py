@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import Matrix, Rational, Symbol, eye, zeros
+from sympy.matrices.expressions import Trace
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.minima import FieldHessian
+from derivations.algebra.means import SpectralMean, WeightMean
+from derivations.algebra.minima import FieldHessian, RowPenalty
 from derivations.codegen.arrays import state_evolution_source
 from derivations.models.attention import AttentionModel, Student
 from derivations.models.scalar import ScalarModel
 from derivations.replica.chain import derive_free_entropy
+from derivations.replica.observables import mean_envelope, penalty, weight_norm
 from derivations.replica.saddle_point import derive_saddle_point
 
 SIZES = [(length, r, t) for length in (1, 2, 3) for r in (1, 2) for t in (1, 2)]
@@ -636,3 +639,45 @@ def test_no_pointwise_derivative_of_the_proximal_point_is_left():
 def test_theta_hat_comes_before_the_equation_that_uses_it():
     names = [equation.unknown.name for equation in SADDLE_POINT.conjugates]
     assert names.index("theta_hat") < names.index("V_hat")
+
+
+# --- observables ------------------------------------------------------------------------------
+
+
+def derived(generated, w, **changed):
+    """Observables of the generated module at a given value of E[M] and of the losses."""
+    arguments = {**w.prior_arguments(), **w.conjugates(), "q": w.q, "V": w.V, "alpha": w.alpha, **changed}
+    means = {name: np.full((1, 1), 0.3) for name in ("envelope", "loss_at_prox", "loss_at_omega")}
+    found = generated.observables(length=w.length, field_mean=lambda values: values, **means, **arguments)
+    return {name: float(value) for name, value in found.items()}
+
+
+@every_size
+def test_weight_norm_is_the_derivative_in_the_ridge(generated, size):
+    """Central differences with step 1e-4: tolerance 1e-6 relative."""
+    w, step = World(47, *size), 1e-4
+    up, down = (total(generated, w, 0.3, ridge=w.ridge + sign * step) for sign in (1, -1))
+    assert derived(generated, w)["weight_norm"] == pytest.approx((up - down) / step, rel=1e-6)
+
+
+@every_size
+def test_training_loss_is_the_energy_without_its_couplings(generated, size):
+    """(14) and (121), with E[M] = E[loss] = .3 from outside."""
+    w = World(53, *size)
+    values = derived(generated, w)
+    penalty = w.ridge / 2 * values["weight_norm"]
+    coupling = sum(np.trace(a @ b) for a, b in zip(w.q_hat, w.V, strict=True)) / 2
+    assert values["training_loss"] == pytest.approx(0.3 * w.alpha - coupling + penalty, rel=1e-12)
+    assert values["training_loss_direct"] == pytest.approx(0.3 * w.alpha + penalty, rel=1e-12)
+
+
+@pytest.mark.parametrize("separable", [False, True])
+def test_mean_envelope_is_the_derivative_in_alpha(separable):
+    free_entropy = derive_free_entropy(separable=separable)
+    assert sym.alpha * mean_envelope(free_entropy) == free_entropy.terms["energy"]
+
+
+def test_observables_of_a_general_regulariser_are_means_of_the_row():
+    free_entropy = derive_free_entropy(separable=True)
+    assert penalty(free_entropy) == SpectralMean.of(WeightMean.of(RowPenalty(sym.w)))
+    assert weight_norm(free_entropy) == SpectralMean.of(Trace(WeightMean.of(sym.w * sym.w.T)))

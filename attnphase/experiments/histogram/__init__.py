@@ -2,3 +2,7 @@
 
 Data flows sequences → transformer → stages of training → report.
 """
+
+from attnphase.extras import require_torch
+
+require_torch()

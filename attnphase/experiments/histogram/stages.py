@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attnphase.errors import ExperimentError
+from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.histogram.settings import (
     MECHANISMS,
     FrozenPlan,
@@ -32,7 +33,6 @@ from attnphase.experiments.histogram.transformer import (
 )
 from attnphase.experiments.memory import available_memory
 from attnphase.kernels.device import device_of
-from attnphase.processes.checkpoint import Checkpoint
 from attnphase.processes.interruption import interruptions_deferred
 from attnphase.processes.progress import progress_line
 

@@ -1,1 +1,1 @@
-"""What trains a student: descents, and message passing."""
+"""What trains a student: descents, and message passing; an optimiser is a file here and an entry in `kinds`."""

@@ -6,7 +6,7 @@ critical point of the true risk at finite d, whatever the variances are.  State 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from attnphase.arrays import Array
 from attnphase.experiments.data import Instance
-from attnphase.experiments.optimizers.descent import Progress
+from attnphase.experiments.optimizers.interface import Optimizer, Progress
 from attnphase.experiments.risk import Risk, fields_of, pull_back
+from attnphase.experiments.settings import TrainingSettings
 from attnphase.kernels.compiler import sample_kernels_for
 from attnphase.kernels.torch_minimiser import minimise_samples
 from attnphase.state_evolution.proximal import Starts
@@ -28,7 +29,7 @@ _NEGLIGIBLE = 1e-10  # relative to the root mean square of the weights
 _START_VARIANCE = 0.5  # of the weights, in units of 1 / lambda, as where the theory's branches start
 
 
-class Gamp:
+class Gamp(Optimizer):
     """The iteration of a batch of runs.
 
     Parameters
@@ -48,7 +49,7 @@ class Gamp:
         Of the last step.
     """
 
-    stride = 1
+    wanders = True
 
     def __init__(
         self, instance: Instance, risk: Risk, weights: Tensor, damping: float = 0.0, variance: float | None = None
@@ -71,6 +72,11 @@ class Gamp:
         self._squares = samples.tokens.float().square()
         self.V = self._variances()
         self.responses = weights.new_zeros((runs, samples.count, self._length * columns, self._length * columns))
+
+    @classmethod
+    def start(cls, instance: Instance, risk: Risk, weights: Tensor, settings: TrainingSettings) -> Self:
+        """With its damping."""
+        return cls(instance, risk, weights, settings.damping or 0.0)
 
     def _variances(self) -> Tensor:
         """``V_s = sum_i gamma_si c_i / d``, (S, P, r, r)."""
@@ -176,6 +182,10 @@ class Gamp:
         response = np.stack(sides, axis=-1)
         options = {"dtype": source.dtype, "device": source.device}
         return torch.as_tensor(w, **options), torch.as_tensor((response + response.swapaxes(-1, -2)) / 2, **options)
+
+    def variances(self) -> Array:
+        """V of the last step."""
+        return self.V.double().cpu().numpy()
 
     def replicon(self) -> Array:
         """Spectral radius of the linearised iteration, (S,): below 1 where perturbations of single weights die out.

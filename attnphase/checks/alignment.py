@@ -1,0 +1,92 @@
+"""Overlaps of runs in the theory's frame: under the symmetry of the model that takes them closest to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xarray as xr
+
+from attnphase.arrays import Array
+from attnphase.data.build import by_cluster
+from attnphase.kernels.compiler import kernels_for, tell_if_compiling
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import Tell, silent
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.symmetries import problem_symmetries
+
+__all__ = ["OVERLAPS", "Frame"]
+
+OVERLAPS = ("q", "V", "m", "theta")
+"""What a frame turns."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The symmetries of a problem: finitely many, and the rotations of the columns of an attention's weights."""
+
+    problem: Problem
+    elements: tuple[tuple[tuple[int, ...], Array, Array], ...]
+    rotates: bool
+
+    @classmethod
+    def of(cls, problem: Problem, tell: Tell = silent) -> Frame:
+        """The frame of a problem; `tell` is told if its kernels have to be compiled."""
+        tell_if_compiling(problem, tell)
+        kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+        elements = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
+        # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
+        rotates = problem.tokens.length > 1 and problem.regularizer.form.rotates
+        return cls(problem, elements, rotates and problem.student.rank > 1)
+
+    def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
+        """Overlaps of every run, (S, ...) like the dataset's, in the frame that fits the theory's best."""
+        wanted = {name: self._by_site(point[name].to_numpy()) for name in OVERLAPS}
+        found: dict[str, list[Array]] = {name: [] for name in OVERLAPS}
+        for s in range(runs.sizes["seed"]):
+            own = {name: self._by_site(runs[name].to_numpy()[s]) for name in OVERLAPS}
+            best = min((self._moved(own, wanted, element) for element in self.elements), key=lambda moved: moved[0])
+            for name in OVERLAPS:
+                found[name].append(by_cluster(self.problem, name, best[1][name]))
+        shapes = {name: point[name].shape for name in OVERLAPS}
+        return {name: np.array(rows).reshape(-1, *shapes[name]) for name, rows in found.items()}
+
+    def _moved(
+        self, own: dict[str, Array], wanted: dict[str, Array], element: tuple[tuple[int, ...], Array, Array]
+    ) -> tuple[float, dict[str, Array]]:
+        """A run under one symmetry, and how far it is from the theory."""
+        order, A, B = element
+        order = list(order)
+        if self.rotates:
+            A = self._rotation(own, wanted, order, A, B) @ A
+        moved = {
+            "q": A @ own["q"][order] @ A.T,
+            "V": A @ own["V"][order] @ A.T,
+            "m": own["m"][order] @ A.T,
+            "theta": A @ own["theta"][order] @ B.T,
+        }
+        # rounded, so that of elements that fit alike the first is taken
+        distance = sum(float(((moved[name] - wanted[name]) ** 2).sum()) for name in ("m", "theta", "q"))
+        return round(distance, 12), moved
+
+    def _rotation(self, own: dict[str, Array], wanted: dict[str, Array], order: list[int], A: Array, B: Array) -> Array:
+        """The rotation of the attention's columns behind A that fits best, by Procrustes."""
+        rank, copies = self.problem.student.rank, 1 if self.problem.student.tied else 2
+        fields = np.concatenate([own["m"][order][:, None] @ A.T, (A @ own["theta"][order] @ B.T).mT], axis=1)
+        target = np.concatenate([wanted["m"][:, None], wanted["theta"].mT], axis=1)
+        product = np.zeros((rank, rank))
+        for copy in range(copies):
+            part = slice(copy * rank, (copy + 1) * rank)
+            product += np.einsum("sfi,sfj->ij", target[..., part], fields[..., part])
+        left, _, right = np.linalg.svd(product)
+        whole = np.eye(len(A))
+        for copy in range(copies):
+            part = slice(copy * rank, (copy + 1) * rank)
+            whole[part, part] = left @ right
+        return whole
+
+    def _by_site(self, values: Array) -> Array:
+        if not self.problem.tokens.has_clusters:
+            return values
+        return np.stack([values[token, cluster] for token, cluster in self.problem.sites])

@@ -1,0 +1,144 @@
+"""Consistency report: whether everything that must agree for a problem agrees.
+
+Every check compares two independent ways to one number, at a solved fixed point or on random fields, so that a user's
+own model is tested as the shipped ones are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from attnphase import arguments
+from attnphase.checks.case import Case
+from attnphase.checks.comparison import compare
+from attnphase.checks.equations import equations
+from attnphase.checks.fixed_point import convergence, expressions, rate
+from attnphase.checks.limits import reductions
+from attnphase.checks.local_code import backends, symmetries
+from attnphase.checks.report import NOT_REACHED, Check, Report
+from attnphase.data.build import from_points
+from attnphase.errors import ExperimentError, MissingExtraError, ProblemError
+from attnphase.experiments.optimizers.kinds import suited
+from attnphase.experiments.simulate import simulate
+from attnphase.extras import require_torch
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.settings import BRANCHES, SolverSettings, sample_complexity
+from attnphase.fixed_points.solver import solve_point
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import Tell, progress_line
+
+__all__ = ["check"]
+
+_SIGMAS = 5.0  # standard errors within which sampled quantities must agree
+_DIMENSIONS, _SEEDS = (60, 120, 240), 12  # of the small experiment
+_TRAINED = 1e-6  # norm of its gradient / sqrt(d)
+_COMPARED = ("training_loss", "test_error", "weight_norm")
+
+
+def check(
+    problem: Problem,
+    alpha: float = 1.5,
+    branch: str = "semantic",
+    *,
+    settings: SolverSettings | None = None,
+    experiment: bool = True,
+    on_check: Callable[[Check], None] | None = None,
+    progress: bool = False,
+) -> Report:
+    """Check a problem's equations, code and numbers against each other.
+
+    Parameters
+    ----------
+    problem : Problem
+    alpha : float
+        Sample complexity of the fixed point at which the checks are made.
+    branch : str
+        Its branch.
+    settings : SolverSettings, optional
+    experiment : bool
+        Whether small instances at finite d are trained, which needs PyTorch and takes a few seconds.
+    on_check : callable, optional
+        Called with every check as it is made.
+    progress : bool
+        Say on standard error what is being checked.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong; the message names it.
+    """
+    arguments.instance("problem", problem, Problem)
+    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    arguments.flag("experiment", experiment)
+    if on_check is not None:
+        arguments.function("on_check", on_check)
+    checks: list[Check] = []
+
+    def note(one: Check) -> None:
+        checks.append(one)
+        if on_check is not None:
+            on_check(one)
+
+    with progress_line(progress, "solving") as line:
+        case = Case.of(problem, solve_point(problem, alpha, branch, settings=settings, tell=line.tell), settings)
+        for one in _checks(case, line.tell):
+            note(one)
+    if experiment:
+        note(_experiment(case, progress))
+    return Report(problem, alpha, branch, tuple(checks))
+
+
+def _checks(case: Case, tell: Tell) -> Iterator[Check]:
+    """All but the experiment."""
+    reached = convergence(case)
+    yield reached
+    tell("comparing the back ends")
+    yield from backends(case)
+    tell("comparing losses under the symmetries")
+    yield symmetries(case)
+    if reached.passed:
+        tell("comparing expressions of the training loss")
+        yield expressions(case)
+        yield from equations(case, tell)
+        tell("the standard errors on more and more nodes")
+        yield rate(case)
+    else:
+        names = ("expressions of the training loss", "gradient of the free entropy", "rate of the standard errors")
+        yield from (Check.left_out(name, NOT_REACHED) for name in names)
+    yield from reductions(case, tell)
+
+
+def _experiment(case: Case, progress: bool) -> Check:
+    """Small instances, trained from the branch's start, against the theory after a correction in 1/d."""
+    problem, point, name = case.problem, case.point, "experiment at finite d"
+    try:
+        require_torch()
+    except MissingExtraError as error:
+        return Check.left_out(name, f"not tried: {error}")
+    if point.status is not Status.converged:
+        return Check.left_out(name, NOT_REACHED)
+    optimizer = suited("lbfgs", problem)
+    options: dict[str, Any] = {"tolerance": _TRAINED, "steps": 1000, "test_samples": 0, "seed": 1, "progress": progress}
+    try:
+        runs = simulate(problem, point.alpha, point.branch, _DIMENSIONS, _SEEDS, optimizer, **options)
+    except (ProblemError, ExperimentError) as error:
+        return Check.left_out(name, f"not tried: {error}")
+    quantities = [q for q in compare(from_points([point]), runs).quantities if q.name in _COMPARED]
+    known = [q for q in quantities if math.isfinite(q.z)]
+    if not known:
+        return Check.left_out(name, "no quantity has a standard error")
+    detail = f"{optimizer} at d = {', '.join(map(str, _DIMENSIONS))}, {_SEEDS} instances each: " + ", ".join(
+        f"{q.name} {q.z:+.1f}" for q in known
+    )
+    loss = next((q for q in known if q.name == "training_loss"), None)
+    if loss is not None and loss.z < -_SIGMAS:
+        left = f"the runs left this branch for a lower minimum (training loss {loss.z:+.1f} standard errors)"
+        return Check.left_out(name, left)
+    return Check.below(name, max(abs(q.z) for q in known), _SIGMAS, f"{detail} standard errors of the limit")

@@ -1,0 +1,374 @@
+"""Every equation against a derivative of the free entropy, and the observables against other ways to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from attnphase.arrays import Array
+from attnphase.checks.case import Case
+from attnphase.checks.report import Check
+from attnphase.processes.progress import Tell
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.proximal import Starts
+
+__all__ = ["equations"]
+
+_SIGMAS = 5.0  # standard errors within which sampled quantities must agree
+_FALSE_ALARM = 1e-5  # probability with which a sampled check fails though all is right
+_MARGIN = 3.0  # standard errors beyond the limit by which an error must stand out to be seen surely
+_LABELS = 4096  # for the gradient of losses that know the teacher's sign only
+_STEP = 1e-5  # of differences, relative
+_SAMPLES, _BATCH = 2**21, 2**17  # of the test error's own sample
+
+
+@dataclass(frozen=True, eq=False)
+class _Generic:
+    """Order parameters near a fixed point that no symmetry makes vanish, their conjugates, and the image of these.
+
+    The equations state that minus the free entropy is stationary: in the overlaps wherever the conjugates are theirs,
+    in the conjugates wherever the overlaps are theirs. Both hold away from the fixed point, where m and theta may be
+    zero and a wrong factor in their equations would not show.
+    """
+
+    alpha: float
+    prior: Prior
+    at: Overlaps
+    conjugates: Conjugates
+    image: Overlaps
+
+    @classmethod
+    def near(cls, case: Case) -> _Generic | None:
+        """The furthest of a few points whose conjugates have an image; None if there is none."""
+        map_, alpha = case.map(), case.point.alpha
+        for size in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01):
+            at = _displaced(case.point.restart.overlaps, map_.channel.spectrum.rho, size)
+            hats = map_.channel.evaluate(alpha, at, Starts.COLD).conjugates.mean()
+            image = map_.prior.overlaps(hats)
+            if image is not None:
+                return cls(alpha, map_.prior, at, hats, image)
+        return None
+
+    @property
+    def exactness(self) -> float:
+        """How well equation (7) must hold: beyond the ridge the mean over a row of several weights is a quadrature."""
+        if self.prior.rows is None or self.prior.kernels.columns == 1:
+            return 1e-5
+        return 1e-4 if self.prior.kernels.columns == 2 else 5e-3
+
+    def minus_phi(
+        self, at: Overlaps, envelope: Array, conjugates: Conjugates, of_prior: Mapping[str, Any] | None = None
+    ) -> Array:
+        """Minus the free entropy per replicate (S,); `of_prior`: the prior's arguments, if known already."""
+        terms = self.prior.maps.free_entropy_terms(
+            alpha=self.alpha,
+            **(of_prior or self.prior.arguments(conjugates)),
+            field_mean=lambda values: values,
+            envelope=envelope[:, None, None],
+            q=at.q[:, None],
+            V=at.V[:, None],
+            m=at.m[:, None],
+            theta=at.theta[:, None],
+            **vars(conjugates),
+        )
+        total = np.zeros(len(envelope))
+        for term in terms.values():
+            total = total + np.squeeze(term)
+        return total
+
+    def at_image(self, conjugates: Conjugates) -> float:
+        """Minus the free entropy at the image, without the energy, which does not depend on the conjugates."""
+        return float(self.minus_phi(self.image, np.zeros(1), conjugates)[0])
+
+
+def _displaced(x: Overlaps, rho: Array, size: float) -> Overlaps:
+    """Overlaps moved by a share of their own size, in all entries; the teacher's fields stay well undetermined."""
+    generator = np.random.default_rng(5)
+    length, columns, rank = x.theta.shape
+    natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rank
+    spread = np.maximum(np.trace(x.q, axis1=-2, axis2=-1).mean() / columns, 1e-3 * natural)
+
+    def positive(scale: float) -> Array:
+        factors = generator.normal(size=(length, columns, columns + 2))
+        return scale * factors @ factors.mT / (columns + 2)
+
+    q = x.q + size * positive(0.3 * spread)
+    V = x.V + size * positive(0.3 * np.trace(x.V, axis1=-2, axis2=-1).mean() / columns)
+    m = x.m + size * 0.5 * np.sqrt(spread) * generator.uniform(0.5, 1.0, x.m.shape)
+    theta = x.theta + size * 0.3 * np.sqrt(spread * natural) * generator.uniform(-1.0, 1.0, x.theta.shape)
+    margin = 0.3 * size * np.linalg.eigvalsh(rho).min()
+    while np.linalg.eigvalsh(rho - theta.mT @ np.linalg.solve(q, theta)).min() < margin:
+        theta = 0.9 * theta
+    return Overlaps(q, V, m, theta)
+
+
+def equations(case: Case, tell: Tell) -> Iterator[Check]:
+    """Every equation against a derivative of the free entropy, and the observables against other ways to them."""
+    generic = _Generic.near(case)
+    if generic is None:
+        why = "not tried: no conjugates near the fixed point have an image"
+        yield Check.left_out("gradient of the free entropy", why)
+        return
+    tell("gradient of the free entropy in the conjugates")
+    yield _in_conjugates(generic)
+    tell("moments of the fields")
+    yield _law(case, generic)
+    tell("energies at the proximal points")
+    yield _envelopes(case, generic)
+    tell("gradient of the free entropy in the overlaps")
+    yield _in_overlaps(case, generic)
+    yield _weight_norm(generic)
+    tell("sampling the test error")
+    yield _test_error(case, generic)
+
+
+def _in_conjugates(generic: _Generic) -> Check:
+    """Equation (7): at the image of the conjugates the free entropy is stationary in them, exactly."""
+    c, image = generic.conjugates, generic.image
+    size = abs(generic.at_image(c))
+    worst = 0.0
+    for name, overlap in (("q_hat", image.V), ("V_hat", image.q), ("m_hat", image.m), ("theta_hat", image.theta)):
+        value = getattr(c, name)
+        unit = np.abs(value).max()
+        whole = max(unit * np.abs(overlap).max(), 1e-3 * size)  # what the two couple by
+        for index in np.ndindex(value.shape):
+            shift = np.zeros_like(value)
+            shift[index] = _STEP * unit
+            if name in ("q_hat", "V_hat"):
+                shift = (shift + shift.mT) / 2
+            ends = [generic.at_image(replace(c, **{name: value + side * shift})) for side in (1, -1)]
+            worst = max(worst, abs(ends[0] - ends[1]) / (2 * _STEP * whole))
+    detail = "(7), by central differences, relative to the term of each"
+    return Check.below("gradient of the free entropy, conjugates", worst, generic.exactness, detail)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """Proximal points of all nodes at some overlaps, held while the overlaps move.
+
+    The energies are stationary in the proximal points, so that the mean envelope has the derivatives of the mean energy
+    at points that are held: no node needs a second search.
+
+    The mean is over the joint law of the centres omega and the teacher's fields k. As the overlaps move the teacher's
+    fields stay, and the centres are carried along by the linear map that keeps the law right to first order: slopes of
+    the mean envelope are then those of equation (8) on every sample, not in expectation alone, and need few nodes.
+    """
+
+    channel: Channel
+    at: Overlaps
+    conjugates: Conjugates
+    envelope: Array
+    fields: Array
+
+    @classmethod
+    def of(cls, channel: Channel, alpha: float, at: Overlaps) -> _Held:
+        passed = channel.evaluate(alpha, at, Starts.COLD)
+        shape = channel.nodes_at(at)[0].shape
+        return cls(channel, at, passed.conjugates, passed.envelope, passed.minima.fields[:, 0].reshape(shape))
+
+    def energy(self, moved: Overlaps) -> Array:
+        """Mean energy of the held points at other overlaps, per replicate (S,)."""
+        channel = self.channel
+        omega, k, shares = self.carried(moved)
+        away = self.fields - omega
+        inverse = np.linalg.inv(moved.V)[channel.configurations]
+        quadratic = 0.5 * np.einsum("csnmli,clij,csnmlj->csnm", away, inverse, away, optimize=True)
+        return channel.scalar_mean(quadratic + channel.proximal.losses(self.fields, k), shares)
+
+    def searched(self, moved: Overlaps) -> Array:
+        """Mean envelope at other overlaps by a new search of all nodes, per replicate (S,)."""
+        omega, k, shares = self.carried(moved)
+        orbit = tuple((sign, 1) for sign in range(omega.shape[1]))
+        solution, _ = self.channel.proximal.minimise(omega, k, moved.V, orbit, Starts.COLD, None)
+        return self.channel.scalar_mean(solution.envelope, shares)
+
+    def carried(self, moved: Overlaps) -> tuple[Array, Array, Array | None]:
+        """Centres, teacher's fields with their mean, and the nodes' shares at other overlaps."""
+        means = self.channel.spectrum.teacher_means[self.channel.configurations][:, None, None, None]
+        if self.channel.labelled:  # the labels' probabilities move too
+            omega, k, _, _, shares = self.channel.nodes_at(moved)
+            return omega, k + means, shares
+        sites = self.channel.configurations
+        omega, k, _, floored, _ = self.channel.nodes_at(self.at)
+        # omega - m is theta rho^-1 k and a rest u that is independent of k, of covariance C
+        back = self.at.theta @ np.linalg.inv(self.channel.spectrum.rho)
+        rest = floored.q - back @ self.at.theta.mT
+        dq, dtheta = moved.q - self.at.q, moved.theta - self.at.theta
+        on_rest = (dq / 2 - dtheta @ back.mT) @ np.linalg.inv(rest)
+        on_k = dtheta @ np.linalg.inv(self.channel.spectrum.rho) - on_rest @ back
+        dm = (moved.m - self.at.m)[sites, :, 0][:, None, None, None]
+        centred = omega - self.at.m[sites, :, 0][:, None, None, None]
+        change = np.einsum("clij,csnmlj->csnmli", on_rest[sites], centred)
+        change = change + np.einsum("clij,csnmlj->csnmli", on_k[sites], k)
+        return omega + dm + change, k + means, None
+
+
+def _law(case: Case, generic: _Generic) -> Check:
+    """Moments of all nodes' fields against the order parameters: means, q, theta and, but for labels, rho."""
+    channel, at, rho = case.wide_channel(), generic.at, case.spectrum.rho
+    omega, k, _, _, shares = channel.nodes_at(at)
+    sites, columns, rank = channel.configurations, at.q.shape[-1], rho.shape[-1]
+    fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], k], axis=-1)
+    flat = np.concatenate([np.ones((*fields.shape[:-2], 1)), fields.reshape(*fields.shape[:-2], -1)], axis=-1)
+    weighted = flat * channel.rule.weights[:, None] * (1.0 if shares is None else shares[..., None])
+    moments = (weighted.mT @ flat).mean(axis=1)
+    joint = np.block([[at.q, at.theta], [at.theta.mT, rho]])
+    expected = np.zeros_like(moments)
+    expected[..., 0, 0] = 1.0
+    known = np.ones(expected.shape[-2:], dtype=bool)
+    for token in range(sites.shape[1]):
+        part = slice(1 + token * (columns + rank), 1 + (token + 1) * (columns + rank))
+        expected[:, :, part, part] = joint[sites[:, token]][:, None]
+        if channel.labelled:  # a node has the mean of k under its label
+            known[part.start + columns : part.stop, part.start + columns : part.stop] = False
+    size = np.sqrt(np.diagonal(expected, axis1=-2, axis2=-1))
+    differences = ((moments - expected) / (size[..., :, None] * size[..., None, :]))[..., known]
+    return _scattered("law of the fields", np.moveaxis(differences, 1, 0), "moments of the nodes")
+
+
+def _scattered(name: str, differences: Array, detail: str) -> Check:
+    """Whether means over replicates (S, ...) of relative differences vanish within their own scatter."""
+    replicates = len(differences)
+    flat = differences.reshape(replicates, -1)
+    errors = flat.std(axis=0, ddof=1) / math.sqrt(replicates) + 1e-6
+    limit = float(stats.t.isf(_FALSE_ALARM / (2 * flat.shape[1]), replicates - 1))
+    seen = 100 * (limit + _MARGIN) * float(errors.max())
+    detail = f"{detail}, in standard errors (Student's t); an error of {seen:.2g} % would be seen"
+    return Check.below(name, float(np.max(np.abs(flat.mean(axis=0)) / errors)), limit, detail)
+
+
+def _envelopes(case: Case, generic: _Generic) -> Check:
+    """The compiled envelope against the energy at its minimiser, and its slopes with a new search on either side."""
+    channel, at = case.channel(), generic.at
+    held = _Held.of(channel, case.point.alpha, at)
+    worst = np.abs(held.envelope - held.energy(at)).max()
+    x, scales = at.pack(), at.scales(channel.spectrum.rho)
+    signs = np.random.default_rng(6).choice([-1.0, 1.0], len(x))
+    for block in _blocks(at):
+        step = np.zeros(len(x))
+        step[block] = _STEP * scales[block] * signs[block]
+        ends = [Overlaps.unpack(x + side * step, *at.theta.shape) for side in (1, -1)]
+        changes = [upper - lower for upper, lower in (map(way, ends) for way in (held.searched, held.energy))]
+        # a node that changes its minimum between the ends spoils its replicate: the median one is compared
+        worst = max(worst, float(np.median(np.abs(changes[0] - changes[1]))) / (2 * _STEP))
+    size = max(np.abs(held.envelope).max(), 1e-300)
+    return Check.below(
+        "mean envelope", float(worst / size), 1e-5, "energy at the proximal points, and its slopes, relative"
+    )
+
+
+def _blocks(x: Overlaps) -> list[slice]:
+    """Where q, V, m and theta lie in the packed vector."""
+    triangle = x.q.shape[0] * len(np.triu_indices(x.q.shape[-1])[0])
+    edges = np.cumsum([0, triangle, triangle, x.m.size, x.theta.size]).tolist()
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+def _in_overlaps(case: Case, generic: _Generic) -> Check:
+    """Equation (8): at the conjugates of the overlaps the free entropy is stationary in these.
+
+    Every replicate's slope of the mean envelope is held against its own conjugates. The two are equal on any nodes,
+    except for losses that know the teacher's sign only: there they are so in expectation, and the mean of their
+    differences is judged by its own scatter.
+    """
+    name = "gradient of the free entropy, overlaps"
+    channel = case.channel()
+    if channel.labelled:
+        channel = case.channel(_LABELS)
+    differences = _gradients(generic, _Held.of(channel, case.point.alpha, generic.at))
+    detail = f"(8), {differences.shape[1]} entries on {channel.rule.size} nodes"
+    if channel.labelled:
+        return _scattered(name, differences, detail)
+    worst = float(np.abs(differences).max())
+    return Check.below(name, worst, 1e-5, f"{detail}, by central differences, relative to the term of each")
+
+
+def _gradients(generic: _Generic, held: _Held) -> Array:
+    """Slopes of minus the free entropy in the overlaps, relative to the couplings to the conjugates, (S, P)."""
+    at, hats = generic.at, held.conjugates
+    x, scales = at.pack(), at.scales(held.channel.spectrum.rho)
+    of_prior = generic.prior.arguments(generic.conjugates)  # of a term that cancels
+    changes, couplings = np.empty((2, len(x), len(held.envelope)))
+    for i in range(len(x)):
+        step = np.zeros(len(x))
+        step[i] = _STEP * scales[i]
+        ends = [Overlaps.unpack(x + side * step, *at.theta.shape) for side in (1, -1)]
+        for result, way in ((changes, held.energy), (couplings, lambda _: 0 * held.envelope)):
+            upper, lower = (generic.minus_phi(end, way(end), hats, of_prior) for end in ends)
+            result[i] = upper - lower
+    for block in _blocks(at):
+        changes[block] /= max(np.abs(couplings[block].mean(axis=1)).max(), 1e-300)
+    return changes.T
+
+
+def _weight_norm(generic: _Generic) -> Check:
+    """Half the squared norm is the derivative of minus the free entropy in the ridge."""
+    prior, hats = generic.prior, generic.conjugates
+    norm = float(np.squeeze(_observables(generic, np.ones((3, 1)))["weight_norm"]))
+    ridge = prior.strength if prior.rows is None else prior.rows.ridge
+    step = _STEP * (ridge or 1e-3)
+
+    def moved(change: float) -> _Generic:
+        if prior.rows is None:
+            return replace(generic, prior=replace(prior, strength=ridge + change))
+        return replace(generic, prior=replace(prior, rows=replace(prior.rows, ridge=ridge + change)))
+
+    ends = [moved(side * step).at_image(hats) for side in (1, -1)]
+    difference = abs((ends[0] - ends[1]) / step - norm) / max(abs(norm), 1e-300)
+    detail = "derivative of minus the free entropy in the ridge, relative"
+    return Check.below("norm of the weights", difference, generic.exactness, detail)
+
+
+def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
+    """Observables at generic conjugates; `means` (3, S) are those of the envelope and of the two losses."""
+    envelope, at_prox, at_omega = means[:, :, None, None]
+    return generic.prior.maps.observables(
+        alpha=generic.alpha,
+        **generic.prior.arguments(generic.conjugates),
+        field_mean=lambda values: values,
+        envelope=envelope,
+        loss_at_prox=at_prox,
+        loss_at_omega=at_omega,
+        length=generic.prior.kernels.length,
+        q=generic.at.q[:, None],
+        V=generic.at.V[:, None],
+        **vars(generic.conjugates),
+    )
+
+
+def _test_error(case: Case, generic: _Generic) -> Check:
+    """The test error by quadrature against a sample of its own: fields of student and teacher drawn together."""
+    channel, at = case.wide_channel(), generic.at
+    spectrum, kernels = channel.spectrum, channel.kernels
+    means = np.ones((3, channel.rule.replicates))
+    means[2] = channel.loss_at_omega(at)
+    values = np.broadcast_to(np.squeeze(_observables(generic, means)["test_error"]), channel.rule.replicates)
+    generator = np.random.default_rng([case.problem.integration.seed, 8])
+    joint = np.block([[at.q, at.theta], [at.theta.mT, spectrum.rho]])
+    factors = np.linalg.cholesky(joint)
+    centres = np.concatenate([at.m[..., 0], spectrum.teacher_means], axis=1)
+    mixing, parameters = channel.proximal.parameters
+    losses = np.empty(_SAMPLES)
+    counts = generator.multinomial(_SAMPLES, channel.probabilities)
+    edges = np.concatenate([[0], np.cumsum(counts)])
+    for sites, (start, stop) in zip(channel.configurations, pairwise(edges), strict=True):
+        for begin in range(start, stop, _BATCH):
+            part = losses[begin : min(begin + _BATCH, stop)]
+            z = generator.normal(size=(len(part), kernels.length, factors.shape[-1]))
+            fields = np.einsum("lij,nlj->nli", factors[sites], z) + centres[sites]
+            h, k = (np.ascontiguousarray(f) for f in np.split(fields, [kernels.columns], axis=2))
+            kernels.losses_at(h, k, mixing, parameters, np.ascontiguousarray(spectrum.site_variances[sites]), part)
+    sampled, error = 2 * losses.mean() / kernels.length, 2 * losses.std() / kernels.length / math.sqrt(_SAMPLES)
+    total = math.hypot(error, float(values.std(ddof=1)) / math.sqrt(len(values)))
+    z = abs(float(values.mean()) - sampled) / max(total, 1e-9 * abs(sampled) + 1e-300)
+    seen = (_SIGMAS + _MARGIN) * total / max(abs(sampled), 1e-300)
+    detail = f"against {_SAMPLES} samples, in standard errors; an error of {100 * seen:.2g} % would be seen"
+    return Check.below("test error", z, _SIGMAS, detail)

@@ -1,0 +1,84 @@
+"""Compiled code against other prints of the same expressions, on random fields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.checks.case import Case
+from attnphase.checks.report import Check
+from attnphase.kernels.compiler import reference_backend
+from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.proximal import ProximalProblem
+from attnphase.state_evolution.symmetries import loss_symmetries, problem_symmetries
+
+__all__ = ["backends", "symmetries"]
+
+_STEP = 1e-6  # of central differences
+
+
+def _constants(case: Case) -> tuple[Array, Array, Array]:
+    """What the loss takes beside the fields: mixing, parameters, and the variances of the first sites."""
+    mixing, parameters = ProximalProblem(case.problem, case.kernels, case.spectrum).parameters
+    return mixing, parameters, np.ascontiguousarray(case.spectrum.site_variances[case.problem.cluster_law[0][0]])
+
+
+def _fields(case: Case, seed: int, count: int, *laws: tuple[float, float]) -> list[Array]:
+    """Fields of the student and of the teacher, of given means and standard deviations."""
+    generator = np.random.default_rng(seed)
+    widths = (case.kernels.columns, case.kernels.teacher_rank)
+    return [
+        generator.normal(*law, (count, case.kernels.length, width)) for law, width in zip(laws, widths, strict=True)
+    ]
+
+
+def _compiled(case: Case) -> Callable[[Array, Array], Array]:
+    """The compiled loss."""
+    constants = _constants(case)
+
+    def losses(h: Array, k: Array) -> Array:
+        values = np.empty(len(h))
+        case.kernels.losses_at(np.ascontiguousarray(h), np.ascontiguousarray(k), *constants, values)
+        return values
+
+    return losses
+
+
+def backends(case: Case) -> Iterator[Check]:
+    """Compiled against NumPy and mpmath prints of the same expressions, and derivatives against differences."""
+    h, k = _fields(case, 7, 40, (0.1, 0.9), (-0.1, 0.8))
+    constants = _constants(case)
+    compiled = _compiled(case)(h, k)
+    size = np.abs(compiled).max()
+    for backend, count in (("numpy", len(h)), ("mpmath", 3)):
+        losses = reference_backend(case.problem, backend).losses(h[:count], k[:count], *constants)
+        difference = np.abs(losses - compiled[:count]).max() / size
+        yield Check.below(f"back ends: compiled and {backend}", difference, 1e-10, "loss on random fields, relative")
+    reference = reference_backend(case.problem, "numpy")
+    worst = 0.0
+    gradient = reference.gradients(h, k, *constants)
+    for token, column in np.ndindex(h.shape[1:]):
+        shift = np.zeros(h.shape[1:])
+        shift[token, column] = _STEP
+        ends = [reference.losses(h + s * shift, k, *constants) for s in (1, -1)]
+        slope = (ends[0] - ends[1]) / (2 * _STEP)
+        # a kink between the two ends makes single differences wrong: the median sample is compared
+        worst = max(worst, float(np.median(np.abs(slope - gradient[:, token, column]))))
+    scale = max(np.abs(gradient).max(), 1e-300)
+    yield Check.below("gradient of the loss", worst / scale, 1e-6, "against central differences, relative")
+
+
+def symmetries(case: Case) -> Check:
+    """The loss's symmetries on fields other than those they were found on."""
+    problem, kernels, spectrum = case.problem, case.kernels, case.spectrum
+    found = loss_symmetries(kernels)
+    whole = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
+    h, k = _fields(case, 91, 50, (-0.2, 1.1), (0.3, 1.0))
+    losses = _compiled(case)
+    reference = losses(h, k)
+    worst = max(np.abs(losses(h @ A.T, k @ B.T) - reference).max() for A, B in found) / np.abs(reference).max()
+    orders = len({order for order, _, _ in whole})
+    detail = f"{len(found)} of the loss (signs and exchanges of columns), {orders} of the tokens, {len(whole)} in all"
+    return Check.below("symmetries", float(worst), 1e-9, detail)

@@ -1,0 +1,100 @@
+"""The part of a theory that an experiment is compared with: its problem, its branch, its sample complexity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from attnphase import arguments
+from attnphase.data.reading import problem_of
+from attnphase.data.variables import NOT_COMPUTED
+from attnphase.errors import CompareError
+from attnphase.problem.problem import Problem
+
+__all__ = ["at_problem", "point_at", "problem_of_runs"]
+
+
+def problem_of_runs(experiment: xr.Dataset, given: Problem | None) -> Problem:
+    """The experiment's problem, with functions that may be looked up."""
+    recorded = problem_of(experiment)
+    if given is None:
+        for name, value in recorded.imports.items():
+            raise CompareError(
+                f'the experiment\'s {name} is "{value}", a function of a module, which is not imported because a'
+                " dataset names it: give the problem yourself, with problem=... (--problem problem.toml)."
+            )
+        return recorded
+    if arguments.instance("problem", given, Problem).hash != recorded.hash:
+        name, own, theirs = next(
+            _differences(given.to_dict(), recorded.to_dict()), ("its hash", given.hash, recorded.hash)
+        )
+        raise CompareError(
+            f"the problem given is not the experiment's: {name} is {arguments.shown(own)} in it and"
+            f" {arguments.shown(theirs)} in the experiment."
+        )
+    given.require_functions()
+    return given
+
+
+def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
+    """The theory at the experiment's problem; what only the quadrature depends on may differ."""
+    base = problem_of(theory).to_dict()
+    own = problem.to_dict()
+    for name in [str(name) for name in theory["status"].dims if name not in ("branch", "alpha")]:
+        section, _, key = str(theory[name].attrs.get("field", "")).partition(".")
+        if section not in own or key not in own[section]:
+            raise CompareError(
+                f"the theory varies {name}, which is not a field of the problem: select one value of it."
+            )
+        values, wanted = theory[name].to_numpy(), own[section][key]
+        at = [i for i, v in enumerate(values) if v == wanted or (values.dtype.kind == "f" and np.isclose(v, wanted))]
+        if not at:
+            raise CompareError(f"the theory has no {name} = {wanted}, which the experiment has: solve there.")
+        theory = theory.isel({name: at[0]})
+        base[section][key] = wanted
+    base.pop("integration", None)
+    own.pop("integration", None)
+    for name, left, right in _differences(base, own):
+        raise CompareError(
+            f"theory and experiment are of different problems: {name} is {left!r} in the theory and {right!r} in the"
+            " experiment."
+        )
+    return theory
+
+
+def point_at(theory: xr.Dataset, start: str, alpha: float) -> xr.Dataset:
+    """The theory's point of a start and an alpha."""
+    if "branch" in theory.dims:
+        if start in theory["branch"].to_numpy().tolist():
+            theory = theory.sel(branch=start)
+        elif theory.sizes["branch"] == 1:
+            theory = theory.isel(branch=0)
+    branch = theory["branch"].to_numpy().tolist()
+    if branch != start and not (isinstance(branch, str) and start == "given"):
+        raise CompareError(f'the theory has no branch "{start}", where the experiment starts: solve it too.')
+    alphas = np.atleast_1d(theory["alpha"].to_numpy())
+    at = np.flatnonzero(np.isclose(alphas, alpha, rtol=1e-9, atol=0))
+    if not at.size:
+        raise CompareError(f"the theory has no alpha = {alpha:g}, which the experiment has: solve there.")
+    point = theory.isel(alpha=int(at[0])) if "alpha" in theory.dims else theory
+    if int(point["status"]) == NOT_COMPUTED:
+        raise CompareError(f"the theory was not computed at {start}, alpha = {alpha:g}.")
+    return point
+
+
+def _differences(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]]) -> Iterator[tuple[str, Any, Any]]:
+    """Fields in which two problems differ, with their values."""
+    for section in sorted({*a, *b}):
+        left, right = a.get(section, {}), b.get(section, {})
+        for key in sorted({*left, *right}):
+            if not _equal(left.get(key), right.get(key)):
+                yield f"{section}.{key}", left.get(key), right.get(key)
+
+
+def _equal(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return np.array_equal(np.asarray(a), np.asarray(b))
+    return a == b

@@ -1,0 +1,98 @@
+"""Problems, fields and settings from the options that name them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnphase.cli.values import NUMBERS
+from attnphase.errors import ProblemError
+from attnphase.fixed_points.settings import SolverSettings
+
+if TYPE_CHECKING:
+    from attnphase.problem import Problem
+
+__all__ = ["problem_of", "solvable", "solver_settings", "varied"]
+
+
+def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
+    """The problem of a file, or the paper's, with its changes."""
+    from attnphase.problem import Problem, load_problem, parse_setting
+
+    problem = Problem() if problem_file is None else load_problem(problem_file)
+    return problem.with_fields(dict(map(parse_setting, changes))) if changes else problem
+
+
+def solvable(problem: Problem, branches: Sequence[str]) -> Problem:
+    """The problem, if it has these branches and its integration is affordable."""
+    from attnphase.integration.ladder import check_affordable
+    from attnphase.state_evolution.starts import initial_overlaps
+
+    check_affordable(problem)
+    for branch in branches:
+        initial_overlaps(problem, branch)
+    return problem
+
+
+def solver_settings(**given: Any) -> SolverSettings:
+    """Settings of the solver; what is left out is the default."""
+    return SolverSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+def varied(options: Sequence[str], changes: Sequence[str], omega: object) -> dict[str, tuple[Any, ...]]:
+    """The fields that a sweep varies, with their values, from FIELD=START:STOP:COUNT[:log] and FIELD=VALUE,VALUE."""
+    from attnphase.problem import parse_setting
+
+    given = {parse_setting(change)[0]: "--set" for change in changes}
+    if omega is not None:
+        given["teacher.omega"] = "--omega"
+    found: dict[str, tuple[Any, ...]] = {}
+    for option in options:
+        name, equals, text = (part.strip() for part in option.partition("="))
+        if not (equals and name):
+            raise ProblemError(
+                "vary", f"--vary must read FIELD=VALUES, such as tokens.sigma=0.3:0.7:5, not {option!r}."
+            )
+        if name in ("alpha", "branch"):
+            raise ProblemError(name, f"{name} is not a field of the problem: use --{name}.")
+        if name in given:
+            where = "by --vary" if name in found else f"by {given[name]} and by --vary"
+            raise ProblemError(name, f"{name} is given twice {where}: leave one out.")
+        given[name] = "--vary"
+        found[name] = _values(name, text)
+    return found
+
+
+def _values(name: str, text: str) -> tuple[Any, ...]:
+    """The values that an option gives a field, each as --set reads it."""
+    from attnphase.problem import parse_setting
+
+    if not text:
+        raise ProblemError(name, f"{name} has no values: write {name}=START:STOP:COUNT or values with commas between.")
+    if text.startswith(("[", "{")):
+        raise ProblemError(
+            name,
+            f"{name} cannot be swept over lists or tables: only numbers, words and truth values can, with commas"
+            " between them and without brackets.",
+        )
+    if ":" in text and NUMBERS.fits(text):
+        try:
+            numbers = NUMBERS.convert(text, None, None)
+        except click.BadParameter as error:
+            raise ProblemError(name, f"{name} cannot be swept: {error.message}") from None
+        whole = [round(number) for number in numbers]
+        near = all(abs(number - n) <= 1e-9 * abs(n) for number, n in zip(numbers, whole, strict=True))
+        return tuple(whole) if near else numbers  # a field of whole numbers takes no others
+    parts = text.split(",")
+    if not {'"', "'"}.isdisjoint(text):  # a comma in quotation marks is part of a value
+        lexer = shlex.shlex(text, posix=False)
+        lexer.whitespace, lexer.whitespace_split, lexer.commenters = ",", True, ""
+        try:
+            parts = list(lexer)
+        except ValueError:
+            raise ProblemError(name, f"{name} has a quotation mark that is not closed: {text}.") from None
+    return tuple(parse_setting(f"{name}={part}")[1] for part in parts)

@@ -1,0 +1,59 @@
+"""Options that several commands have, as decorators."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnphase.cli.values import NUMBERS
+
+__all__ = [
+    "allow_unconverged_option",
+    "alphas_option",
+    "device_option",
+    "force_option",
+    "json_option",
+    "output_option",
+    "problem_options",
+    "quiet_option",
+    "solver_options",
+    "workers_option",
+]
+
+
+def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+
+problem_options = _options(
+    click.argument("problem_file", metavar="[PROBLEM.TOML]", required=False, type=click.Path(path_type=Path)),
+    click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of the problem."),
+)
+
+solver_options = _options(
+    click.option("--method", default="newton", help="newton (default), anderson or damped."),
+    click.option("--tolerance", type=float, help="On the undamped relative residual."),
+    click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
+    click.option("--backend", default="numba", help="Of the local problem: numba (default), torch or cuda."),
+)
+
+allow_unconverged_option = click.option(
+    "--allow-unconverged", is_flag=True, help="Exit with 0 also if a point did not converge."
+)
+alphas_option = click.option(
+    "--alpha", type=NUMBERS, required=True, help="START:STOP:COUNT[:log], or numbers with commas between them."
+)
+device_option = click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+force_option = click.option("--force", is_flag=True, help="Replace an existing output file.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress and no table.")
+workers_option = click.option("--workers", type=int, help="Processes; as many as cores by default.")
+
+
+def output_option(**settings: Any) -> Callable[[Any], Any]:
+    """Where the result is written."""
+    return click.option("-o", "--output", type=click.Path(path_type=Path), **settings)

@@ -1,0 +1,107 @@
+"""How a command ends: its table, its exit code, what an interruption keeps, the history of what it writes."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnphase.data.text import Table, terminal_width
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnphase.problem import Problem
+
+__all__ = ["convergence", "ended", "interruption_told", "kept_lines", "print_table", "status_counts", "with_command"]
+
+
+def print_table(table: Table) -> None:
+    """Print a table as wide as the terminal."""
+    click.echo(table.text(terminal_width()))
+
+
+@contextmanager
+def interruption_told(kept: Callable[[], str]) -> Iterator[None]:
+    """An interruption ends in a sentence that says what is kept, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo(f"attnphase: interrupted: {kept()}.", err=True)
+        raise click.exceptions.Exit(130) from None
+
+
+def kept_lines(output: Path | None, how_to_go_on: str) -> str:
+    """What is kept of an interrupted sweep."""
+    from attnphase.sweeps.grid import parts_folder
+
+    if output is None:
+        return f"nothing is kept; {how_to_go_on}"
+    some = any(parts_folder(output).glob("line-*.nc"))
+    return f"finished lines are kept; {how_to_go_on}" if some else "no line was finished yet"
+
+
+def ended(ds: xr.Dataset, allowed: bool) -> int:
+    """The exit code, after naming the runs that did not end well."""
+    from attnphase.data.variables import RunStatus
+
+    status = ds["status"]
+    fine = status.isin([RunStatus.converged, RunStatus.completed])
+    failed = int((~fine).sum())
+    if not failed:
+        return 0
+    first = status.where(~fine).stack(run=status.dims).dropna("run")[0]
+    place = ", ".join(f"{name} = {_plain(first[name].item())}" for name in map(str, status.dims))
+    name = RunStatus(int(first)).name
+    hint = "" if allowed else "; --allow-unconverged accepts this"
+    click.echo(f"attnphase: {failed} of {status.size} runs not converged, the first {place} ({name}){hint}.", err=True)
+    return 0 if allowed else 1
+
+
+def status_counts(ds: xr.Dataset, problem: Problem) -> str:
+    """How many points ended how, and where a branch does not exist."""
+    from attnphase.data.variables import STATUS_MEANINGS
+    from attnphase.fixed_points.branches import absent
+
+    status = ds["status"].to_numpy().ravel().tolist()
+    counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]
+    missing = absent(ds, problem)
+    lost = [(str(name), int(missing.sel(branch=name).sum())) for name in ds["branch"].to_numpy()]
+    places = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in lost if count]
+    return "; ".join([", ".join(counts), *places])
+
+
+def convergence(ds: xr.Dataset, allowed: bool) -> int:
+    """The exit code, after naming the points that did not converge."""
+    import numpy as np
+
+    from attnphase.data.variables import STATUS_MEANINGS
+
+    status = ds["status"]
+    failed = np.argwhere(status.to_numpy() != 0)
+    if not len(failed):
+        return 0
+    names = []
+    for index in failed[:3]:
+        point = status[tuple(index)]
+        place = ", ".join(f"{name} = {_plain(point[name].item())}" for name in map(str, point.coords))
+        names.append(f"{place} ({STATUS_MEANINGS[int(point)]}, residual {float(ds['residual'][tuple(index)]):.1e})")
+    more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
+    hint = "" if allowed else "; --allow-unconverged accepts this"
+    click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
+    return 0 if allowed else 1
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def with_command(ds: xr.Dataset) -> xr.Dataset:
+    """The dataset with the command line in its history."""
+    history = f"{ds.attrs['history']}\n{ds.attrs['created']}: attnphase {shlex.join(sys.argv[1:])}"
+    return ds.assign_attrs(history=history)

@@ -1,0 +1,102 @@
+"""Commands about a problem itself: a file to begin with, its equations, its checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnphase.cli.inputs import problem_of, solvable
+from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
+from attnphase.data.text import terminal_width
+from attnphase.files.writing import check_output, write_file
+from attnphase.fixed_points.settings import BRANCHES, sample_complexity
+
+__all__ = ["check", "derive", "init"]
+
+_LOSSES = ("attention", "values", "square", "logistic", "hinge", "expression")
+_REGULARIZERS = ("ridge", "lasso", "elastic-net", "group-lasso", "expression")  # a prox is a function of one's own
+_SPECTRA = ("isotropic", "power-law", "two-level", "atoms")
+
+
+@click.command()
+@click.option("--mixture", is_flag=True, help="Tokens in two clusters, which they often share.")
+@click.option("--spectrum", type=click.Choice(_SPECTRA), help="Covariances with more than one eigenvalue.")
+@click.option("--length", type=int, help="Number of tokens L.")
+@click.option("--rank", type=int, help="Columns r of the student's weights.")
+@click.option("--untied", is_flag=True, help="Weights Q and K of their own.")
+@click.option("--loss", type=click.Choice(_LOSSES), help="Another loss; the last four have one token by default.")
+@click.option("--values", "width", type=int, help="Value matrices with so many columns.")
+@click.option("--regularizer", type=click.Choice(_REGULARIZERS), help="Another regulariser.")
+@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of the problem.")
+@output_option(help="File to write; standard output by default.")
+@force_option
+@click.option("--quiet", is_flag=True, help="Do not print the file's name.")
+def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool, **wanted: Any) -> int:
+    """Write a problem file to begin with.
+
+    Every field has a comment; without options the problem is the paper's.
+    """
+    if output is not None:
+        check_output(output, force)
+    from attnphase.problem import Problem, parse_setting
+    from attnphase.problem.template import changes_for, template
+
+    problem = Problem().with_fields(changes_for(**wanted) | dict(map(parse_setting, changes)))
+    text = template(problem)
+    if output is None:
+        click.echo(text, nl=False)
+        return 0
+    write_file(output, text.encode())
+    if not quiet:
+        click.echo(str(output))
+    return 0
+
+
+@click.command()
+@problem_options
+@click.option(
+    "--format", "form", type=click.Choice(["latex", "markdown", "python"]), default="latex", show_default=True
+)
+@click.option("--concrete", is_flag=True, help="Write the sums out for the problem's own sizes.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, quiet: bool) -> int:
+    """Print the model's equations, or the source generated from them."""
+    problem = problem_of(problem_file, changes)
+    from attnphase.pages.page import derive as derive_equations
+
+    click.echo(getattr(derive_equations(problem, concrete=concrete, progress=not quiet), form))
+    return 0
+
+
+@click.command()
+@problem_options
+@click.option("--alpha", type=float, default=1.5, show_default=True, help="Sample complexity of the point checked.")
+@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
+@click.option("--experiment/--no-experiment", default=True, help="Train small instances too, if PyTorch is there.")
+@json_option
+@quiet_option
+def check(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: float,
+    branch: str,
+    experiment: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Check a problem's equations, code and numbers against each other.
+
+    Exit code 1 if a check fails.
+    """
+    alpha = sample_complexity("alpha", alpha)
+    problem = solvable(problem_of(problem_file, changes), (branch,))
+    from attnphase.checks.consistency import check as check_problem
+
+    report = check_problem(problem, alpha, branch, experiment=experiment, progress=not quiet)
+    if as_json:
+        click.echo(report.to_json())
+    elif not quiet:
+        click.echo(report.text(terminal_width()))
+    return 0 if report.passed else 1

@@ -1,0 +1,76 @@
+"""The group of all commands: how an expected error becomes one sentence, and an exit code.
+
+Exit codes: 0 done, 1 not converged, 2 bad input or a result that cannot be written, 130 interrupted; how the process
+ends otherwise, `attnphase.__main__` says.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any, NoReturn
+
+import click
+
+from attnphase.errors import AttnphaseError
+
+__all__ = ["main"]
+
+_LONGEST = 600  # characters of a sentence
+
+
+class _Program(click.Group):
+    """A group whose every expected error is one sentence on standard error."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        """Run, and end the process unless `standalone_mode` is false."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        warnings.showwarning = _show_warning
+        try:
+            sys.exit(super().main(*args, standalone_mode=False, **extra) or 0)
+        except click.ClickException as error:
+            if not error.format_message() or type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                sys.exit(error.exit_code)
+            _end(error.format_message())
+        except click.Abort as abort:  # what click makes of Ctrl-C, and of the end of a file
+            if isinstance(abort.__cause__, EOFError):
+                raise abort.__cause__ from None
+            click.echo("attnphase: interrupted.", err=True)
+            sys.exit(130)
+        except OSError as error:
+            _end(f"{error.filename}: {error.strerror}." if error.filename else str(error))
+        except AttnphaseError as error:
+            _end(str(error))
+
+
+def _end(sentence: str) -> NoReturn:
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(sentence.split()))
+    if len(text) > _LONGEST:  # of somebody's input
+        text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
+    click.echo(f"attnphase: error: {text}{'' if text.endswith(('.', '?', '!')) else '.'}", err=True)
+    sys.exit(2)
+
+
+def _show_warning(message: Warning | str, *_: Any) -> None:
+    click.echo(f"attnphase: warning: {message}", err=True)
+
+
+def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        from attnphase import __version__
+
+        click.echo(f"attnphase {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=_Program, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show it and exit."
+)
+def main() -> None:
+    """Phase diagrams of solvable attention models.
+
+    Without a PROBLEM.TOML the problem is the paper's (arXiv:2402.03902).
+    """

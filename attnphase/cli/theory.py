@@ -1,0 +1,194 @@
+"""Commands that solve: one point, a grid, thresholds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnphase import arguments
+from attnphase.cli.inputs import problem_of, solvable, solver_settings, varied
+from attnphase.cli.options import (
+    allow_unconverged_option,
+    alphas_option,
+    force_option,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+    solver_options,
+    workers_option,
+)
+from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, print_table, status_counts, with_command
+from attnphase.cli.values import NUMBERS, ManyValues
+from attnphase.data.text import points_table, thresholds_table
+from attnphase.files.writing import check_output
+from attnphase.fixed_points.settings import BRANCHES, omegas, sample_complexities, sample_complexity
+
+__all__ = ["solve", "sweep", "thresholds"]
+
+
+@click.command()
+@problem_options
+@click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
+@click.option("--branch", type=click.Choice([*BRANCHES, "all"]), default="semantic", show_default=True)
+@solver_options
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@allow_unconverged_option
+@quiet_option
+def solve(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: float,
+    branch: str,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+    **solver: Any,
+) -> int:
+    """Solve one problem at one sample complexity."""
+    from dataclasses import asdict
+
+    alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
+    if output is not None:
+        check_output(output, force)
+    problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
+    from attnphase.data.files import save_dataset, to_json
+    from attnphase.fixed_points.branches import absences
+    from attnphase.fixed_points.solver import solve as solve_problem
+
+    ds = solve_problem(problem, alpha, branch, **asdict(settings), progress=not quiet)
+    if output is not None:
+        save_dataset(with_command(ds), output, force)
+    if as_json:
+        click.echo(to_json(ds))
+    missing = {} if quiet else absences(ds, problem)
+    if not (as_json or quiet):
+        print_table(points_table(ds, missing))
+    for sentence in missing.values():
+        click.echo(f"attnphase: {sentence}", err=True)
+    return convergence(ds, allow_unconverged)
+
+
+@click.command()
+@problem_options
+@alphas_option
+@click.option("--omega", type=NUMBERS, help="Likewise; the problem's own by default.")
+@click.option(
+    "--vary",
+    metavar="FIELD=VALUES",
+    multiple=True,
+    help="Sweep a field of the problem, as tokens.sigma=0.3:0.7:5 or teacher.score=softmax,linear; may be given several"
+    " times.",
+)
+@click.option(
+    "--branch",
+    "branches",
+    type=click.Choice(BRANCHES),
+    multiple=True,
+    default=("semantic", "positional"),
+    show_default=True,
+)
+@solver_options
+@output_option(required=True, help="netCDF file for the result.")
+@force_option
+@workers_option
+@click.option("--resume", is_flag=True, help="Take up the finished lines of this sweep, which was interrupted.")
+@click.option(
+    "--resume-fitting", is_flag=True, help="Take up those of another sweep too that fit, and leave the others."
+)
+@allow_unconverged_option
+@quiet_option
+def sweep(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: tuple[float, ...],
+    omega: tuple[float, ...] | None,
+    vary: tuple[str, ...],
+    branches: tuple[str, ...],
+    output: Path,
+    force: bool,
+    workers: int | None,
+    resume: bool,
+    resume_fitting: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+    **solver: Any,
+) -> int:
+    """Solve a problem on a grid, on all cores.
+
+    Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
+    --force without it discards them.
+    """
+    alpha, settings = sample_complexities("alpha", alpha), solver_settings(**solver)
+    omega = None if omega is None else omegas("omega", omega)
+    if workers is not None:
+        arguments.whole("workers", workers, 1)
+    if not (resume or resume_fitting):  # what is there may be the finished sweep
+        check_output(output, force)
+    fields = varied(vary, changes, omega)
+    problem = problem_of(problem_file, changes)
+    if not fields:
+        solvable(problem, branches)
+    from attnphase.sweeps.grid import sweep as sweep_problem
+
+    with interruption_told(lambda: kept_lines(output, "run the same command again with --resume")):
+        ds = sweep_problem(
+            problem=problem,
+            alpha=alpha,
+            omega=omega,
+            branches=branches,
+            fields=fields,
+            settings=settings,
+            workers=workers,
+            output=output,
+            resume="fitting" if resume_fitting else resume,
+            force=force,
+            progress=not quiet,
+        )
+    if not quiet:
+        click.echo(f"{output}: {status_counts(ds, problem)}")
+    return convergence(ds, allow_unconverged)
+
+
+@click.command(cls=ManyValues)
+@problem_options
+@click.option("--omega", type=NUMBERS, multiple=True, required=True, help="One or more weights of the positional part.")
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@quiet_option
+def thresholds(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    omega: tuple[tuple[float, ...], ...],
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Find alpha_c and alpha_l.
+
+    alpha_c is the sample complexity above which the semantic branch has the lower training loss, alpha_l that above
+    which it has a lower test error than the linear predictor.
+    """
+    wanted = omegas("omega", [value for values in omega for value in values])
+    if output is not None:
+        check_output(output, force)
+    problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
+    from attnphase.data.files import save_dataset, to_json
+    from attnphase.fixed_points.branches import thresholds as find_thresholds
+
+    ds = find_thresholds(problem, wanted, progress=not quiet)
+    if output is not None:
+        save_dataset(with_command(ds), output, force)
+    if as_json:
+        click.echo(to_json(ds))
+    elif not quiet:
+        print_table(thresholds_table(ds))
+    return 0

@@ -1,0 +1,211 @@
+"""Commands that train students at finite dimension, and hold them against theory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnphase.cli.inputs import problem_of
+from attnphase.cli.options import (
+    allow_unconverged_option,
+    alphas_option,
+    device_option,
+    force_option,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+)
+from attnphase.cli.outcomes import ended, interruption_told, print_table, with_command
+from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
+from attnphase.data.text import runs_table, terminal_width
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS
+from attnphase.files.writing import check_data, check_figure, check_output
+from attnphase.fixed_points.settings import BRANCHES
+from attnphase.processes.progress import progress_line
+
+__all__ = ["compare", "experiment", "simulate"]
+
+
+@click.command()
+@problem_options
+@alphas_option
+@click.option(
+    "--start",
+    "starts",
+    type=click.Choice(BRANCHES),
+    multiple=True,
+    default=("semantic",),
+    show_default=True,
+    help="Where training starts; may be given several times.",
+)
+@click.option("--dimension", type=WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
+@click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
+@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), default="lbfgs", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
+@click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
+@click.option("--tolerance", type=float, help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp.")
+@click.option("--learning-rate", type=float, help="Of gd (0.15), adam (0.01) and fista.")
+@click.option("--damping", type=float, help="Share of the old iterate that gamp keeps (0.5).")
+@click.option("--trajectory", type=int, default=0, help="Steps between two records of the trajectory; 0 for none.")
+@click.option("--test-samples", type=int, default=1000, show_default=True, help="Fresh samples for the test error.")
+@device_option
+@click.option("--dtype", type=click.Choice(["float64", "float32"]), default="float64", show_default=True)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where finished runs and the state of the running ones are kept; beside the output by default.",
+)
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@allow_unconverged_option
+@quiet_option
+def simulate(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: tuple[float, ...],
+    starts: tuple[str, ...],
+    dimension: tuple[int, ...],
+    optimizer: str,
+    checkpoint: Path | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+    **settings: Any,
+) -> int:
+    """Train students at finite dimension.
+
+    An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a run
+    diverged or did not reach its tolerance.
+    """
+    from attnphase.experiments.plan import Plan
+
+    asked: dict[str, Any] = {"alpha": alpha, "start": starts, "dimension": dimension, "optimizer": optimizer}
+    asked |= settings
+    plan = Plan.of(**asked)
+    if output is not None:
+        check_output(output, force)
+        checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
+    if checkpoint is not None and not checkpoint.exists():
+        check_output(checkpoint)
+    problem = problem_of(problem_file, changes)
+    plan.check(problem)
+    from attnphase.data.files import save_dataset, to_json
+
+    with interruption_told(lambda: _kept_runs(checkpoint)):
+        from attnphase.experiments.simulate import simulate as simulate_problem
+
+        ds = simulate_problem(problem=problem, checkpoint=checkpoint, progress=not quiet, **asked)
+    if output is not None:
+        save_dataset(with_command(ds), output, force)
+        if checkpoint is not None:
+            checkpoint.unlink(missing_ok=True)
+    if as_json:
+        click.echo(to_json(ds))
+    elif not quiet:
+        print_table(runs_table(ds))
+    return ended(ds, allow_unconverged)
+
+
+def _kept_runs(checkpoint: Path | None) -> str:
+    if checkpoint is None:
+        return "nothing is kept; name a --checkpoint to keep it"
+    return f"what was computed is kept in {checkpoint}; run the same command again to go on"
+
+
+@click.command()
+@click.argument("name")
+@click.option("--size", type=click.Choice(["quick", "full"]), default="quick", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
+@click.option("--alpha", type=NUMBERS, help="Other sample complexities than the size's.")
+@click.option("--dimension", type=WHOLE_NUMBERS, help="Other dimensions, with commas.")
+@click.option("--seeds", type=int, help="Another number of instances.")
+@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), help="Another optimiser.")
+@click.option("--steps", type=int, help="Another number of steps.")
+@click.option("--device", help="cpu or cuda.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder for the results."
+)
+@force_option
+@quiet_option
+def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet: bool, **overrides: Any) -> int:
+    """Run an experiment of the paper, with theory beside it.
+
+    NAME is fig2, fig3, fig7, correlated, rank2, untied, values, adam, agreement, agreement-rank2 or agreement-lasso.
+    Writes two datasets, a figure and a text. An interrupted command goes on when it is given again. docs/experiments.md
+    says what each takes.
+    """
+    from attnphase.paper.catalogue import check_results, planned
+
+    given = {key: value for key, value in overrides.items() if value is not None}
+    check_results(planned(name, size, seed=seed, overrides=given)[0], output, force)
+    from attnphase.paper.run import run_experiment
+
+    with interruption_told(lambda: f"finished runs are kept in {output}; run the same command again to go on"):
+        run_experiment(
+            name,
+            output,
+            size,
+            seed=seed,
+            overrides=given,
+            force=force,
+            progress=not quiet,
+            say=lambda text: None if quiet else click.echo(text),
+            width=terminal_width(),
+        )
+    return 0
+
+
+@click.command()
+@click.argument("theory", type=click.Path(path_type=Path))
+@click.argument("experiment", type=click.Path(path_type=Path))
+@click.option(
+    "--problem",
+    "problem_file",
+    type=click.Path(path_type=Path),
+    help="The experiment's problem, where it names a function of a module.",
+)
+@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of that problem.")
+@click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the comparison, .png or .pdf.")
+@force_option
+@json_option
+@quiet_option
+def compare(
+    theory: Path,
+    experiment: Path,
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    figure_file: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Hold experiments against theory, in standard errors.
+
+    With several dimensions in the experiment, a correction b/d is fitted and its limit compared.
+    """
+    if figure_file is not None:
+        check_figure(figure_file, force)
+    for path in (theory, experiment):
+        check_data(path)
+    from attnphase.checks.comparison import compare as compare_datasets
+    from attnphase.data.files import load_dataset
+
+    problem = problem_of(problem_file, changes) if problem_file is not None or changes else None
+    datasets = load_dataset(theory), load_dataset(experiment)
+    comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
+    if figure_file is not None:
+        from attnphase.figures import comparison_figure, save_figure
+
+        with progress_line(not quiet, "drawing"):
+            save_figure(comparison_figure(comparison), figure_file)
+    if as_json:
+        click.echo(comparison.to_json())
+    elif not quiet:
+        click.echo(comparison.text(terminal_width()))
+    return 0

@@ -1,0 +1,64 @@
+"""The optimisers by name: what each needs and is set to, read without torch; `classes` has the classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attnphase.problem import Problem
+
+__all__ = ["OPTIMIZERS", "OptimizerKind", "is_smooth", "suited"]
+
+_TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """An optimiser's settings by default, and what it can do.
+
+    Attributes
+    ----------
+    steps : int
+        Largest number of steps.
+    learning_rate : float or None
+        None: it has none.
+    tolerance : float or None
+        On ``|nabla R| / sqrt(d)``.  None: all the steps are made.
+    damping : float or None
+        Share of the old iterate that is kept.  None: it has none.
+    smooth_only : bool
+        Whether it cannot take a regulariser with kinks.
+    substitute : str or None
+        What then takes its place where nobody insists on it.
+    message_passing : bool
+        Whether it solves the samples' local problems, and keeps their matrices and the tokens' squares.
+    """
+
+    steps: int
+    learning_rate: float | None = None
+    tolerance: float | None = None
+    damping: float | None = None
+    smooth_only: bool = False
+    substitute: str | None = None
+    message_passing: bool = False
+
+
+OPTIMIZERS = {
+    "gd": OptimizerKind(steps=5000, learning_rate=0.15),  # the paper's, as is adam
+    "adam": OptimizerKind(steps=2500, learning_rate=0.01, smooth_only=True),
+    "lbfgs": OptimizerKind(steps=2000, tolerance=_TOLERANCE, smooth_only=True, substitute="fista"),
+    "fista": OptimizerKind(steps=5000, learning_rate=0.15, tolerance=_TOLERANCE),
+    "gamp": OptimizerKind(steps=400, tolerance=_TOLERANCE, damping=0.5, message_passing=True),
+}
+"""The optimisers of the experiments."""
+
+
+def is_smooth(problem: Problem) -> bool:
+    """Whether the regulariser of a problem has no kinks."""
+    return problem.regularizer.form.quadratic
+
+
+def suited(optimizer: str, problem: Problem) -> str:
+    """An optimiser, or the one that takes its place where the regulariser has kinks."""
+    return optimizer if is_smooth(problem) else OPTIMIZERS[optimizer].substitute or optimizer

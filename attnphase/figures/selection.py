@@ -1,0 +1,146 @@
+"""Which part of a dataset is drawn: checked for what a figure needs, at the values that the caller names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from attnphase import arguments
+from attnphase.data.validate import validate_kind
+from attnphase.errors import DatasetError
+
+__all__ = [
+    "OMEGA",
+    "at_values",
+    "both_branches",
+    "check_dataset",
+    "chosen_values",
+    "need_dimensions",
+    "over_one",
+    "over_two",
+    "shown_value",
+    "vary_only",
+]
+
+OMEGA = 0.3
+"""Of Figure 2 of the paper."""
+
+
+def check_dataset(name: str, ds: xr.Dataset, kind: str) -> None:
+    """Refuse what is no dataset of a kind; `name` is the argument's."""
+    validate_kind(name, arguments.instance(name, ds, xr.Dataset), kind)
+
+
+def both_branches(ds: xr.Dataset, dim: str = "branch") -> tuple[xr.Dataset, xr.Dataset]:
+    """The semantic and the positional part."""
+    for name in ("semantic", "positional"):
+        if name not in ds[dim]:
+            raise DatasetError(f"the dataset has no {name} {dim}, which this figure needs.")
+    return ds.sel({dim: "semantic"}), ds.sel({dim: "positional"})
+
+
+def need_dimensions(ds: xr.Dataset, *dims: str) -> None:
+    """Refuse a dataset without these dimensions."""
+    for dim in dims:
+        if dim not in ds.dims:
+            raise DatasetError(f"the dataset has no dimension {dim}, which this figure needs.")
+
+
+def vary_only(ds: xr.Dataset, *dims: str) -> None:
+    """Refuse a dataset without these dimensions, or with others."""
+    need_dimensions(ds, *dims)
+    others = set(map(str, ds["status"].dims)) - set(dims)
+    if others:
+        raise DatasetError(f"the dataset varies {sorted(others)[0]} too: select one value of it first.")
+
+
+def chosen_values(at: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The values that the caller named."""
+    return {} if at is None else arguments.mapping("at", at, "a mapping from dimensions or fields to a value of each")
+
+
+def at_values(ds: xr.Dataset, chosen: Mapping[str, Any]) -> xr.Dataset:
+    """The dataset at one value of each of the named dimensions, which stay."""
+    need_dimensions(ds, "branch", "alpha")
+    for name, value in chosen.items():
+        dim = next((dim for dim in swept_dimensions(ds) if name in (dim, ds[dim].attrs.get("field"))), None)
+        if dim is None:
+            raise DatasetError(f"the dataset does not vary {name}; it varies {', '.join(swept_dimensions(ds))}.")
+        values = ds[dim].to_numpy().tolist()
+        places = [i for i, there in enumerate(values) if _same(there, value)]
+        if not places:
+            raise DatasetError(f"the dataset has no {dim} = {shown_value(value)}; it has {_listed(values)}.")
+        ds = ds.isel({dim: places[:1]})
+    return ds
+
+
+def swept_dimensions(ds: xr.Dataset) -> list[str]:
+    return list(map(str, ds["status"].dims))
+
+
+def _same(there: Any, value: Any) -> bool:
+    """Whether a value of the grid is the one asked for, which may be written with fewer digits."""
+    if isinstance(there, float) and isinstance(value, int | float):
+        return bool(np.isclose(there, value, rtol=1e-9, atol=0))
+    return there == value
+
+
+def shown_value(value: Any) -> str:
+    """A value as the user would write it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float) else str(value) if isinstance(value, str) else repr(value)
+
+
+def _listed(values: list[Any]) -> str:
+    shown = [shown_value(value) for value in values]
+    return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "...", shown[-1]])
+
+
+def over_one(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
+    """Branches along one dimension, alpha or the only field there is, and its name."""
+    free = [dim for dim in swept_dimensions(ds) if dim != "branch" and ds.sizes[dim] > 1]
+    across = "alpha" if "alpha" in free or not free else free[0]
+    if across == "alpha" and "omega" in free:
+        ds = at_values(ds, {"omega": OMEGA})
+        free.remove("omega")
+    _refuse_others(ds, [dim for dim in free if dim != across])
+    if not free:
+        raise DatasetError(
+            "the dataset has one value of alpha and of every field: a curve needs several of one of them."
+        )
+    return _plane(ds, across), across
+
+
+def over_two(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
+    """Branches along alpha and the only field there is, and that field's name."""
+    fields = [dim for dim in swept_dimensions(ds) if dim not in ("branch", "alpha") and ds.sizes[dim] > 1]
+    if not fields or ds.sizes["alpha"] < 2:
+        lacking = "alpha" if fields else "a field beside alpha"
+        raise DatasetError(
+            f"the dataset has not several values of {lacking}, which this figure needs; fig2 draws curves."
+        )
+    _refuse_others(ds, fields[1:])
+    return _plane(ds, "alpha", fields[0]), fields[0]
+
+
+def _refuse_others(ds: xr.Dataset, dims: list[str]) -> None:
+    if dims:
+        raise DatasetError(f"the dataset varies {dims[0]} too: {_select_one(ds, dims[0])}.")
+
+
+def _select_one(ds: xr.Dataset, dim: str) -> str:
+    values = ds[dim].to_numpy().tolist()
+    return f"select one of {_listed(values)}, as --at {dim}={shown_value(values[0])} (at={{{dim!r}: {values[0]!r}}})"
+
+
+def _plane(ds: xr.Dataset, *axes: str) -> xr.Dataset:
+    """Only the branches and these dimensions, which are numbers, in increasing order."""
+    for dim in axes:
+        if ds[dim].dtype.kind not in "iuf":
+            raise DatasetError(f"{dim} has no numbers for an axis: {_select_one(ds, dim)}.")
+    ds = ds.squeeze([dim for dim in swept_dimensions(ds) if dim not in ("branch", *axes)])
+    return ds.sortby([*axes])

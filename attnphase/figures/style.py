@@ -1,0 +1,159 @@
+"""How figures look: colours and markers that mean the same everywhere, maps and their zero lines, files.
+
+Symbols come from the datasets' ``latex`` attributes.  Points that are not converged are drawn hollow or hatched.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+import xarray as xr
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+
+from attnphase import arguments
+from attnphase.errors import DatasetError
+from attnphase.files.writing import figure_format, write_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "COLOURS",
+    "HATCH",
+    "MARKERS",
+    "SEQUENTIAL",
+    "STYLE",
+    "draw_contour",
+    "draw_map",
+    "save_figure",
+    "size_symbol_of",
+    "symbol_of",
+]
+
+STYLE: Any = {
+    "text.usetex": False,  # labels come from datasets, and TeX can read files and write them
+    "font.family": "serif",
+    "font.serif": ["STIXGeneral"],
+    "mathtext.fontset": "stix",
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 10,
+    "legend.fontsize": 8,
+    "xtick.direction": "in",
+    "ytick.direction": "in",
+    "xtick.top": True,
+    "ytick.right": True,
+    "axes.linewidth": 0.7,
+    "hatch.linewidth": 0.5,
+    "hatch.color": "0.55",
+    "savefig.dpi": 300,
+    "pdf.fonttype": 42,
+}
+"""How every figure looks."""
+
+# Okabe and Ito's palette: told apart by every kind of colour vision, and in grey by marker and line
+COLOURS = {
+    "semantic": "#0072B2",
+    "positional": "#D55E00",
+    "uninformed": "#009E73",
+    "mixed": "#CC79A7",
+    "given": "#555555",
+}
+"""Of branches, starts and mechanisms."""
+
+MARKERS = {"semantic": "o", "positional": "s", "uninformed": "^", "mixed": "D", "given": "v"}
+"""Of the same."""
+
+_DIVERGING = "PuOr_r"
+SEQUENTIAL = "cividis"
+"""Colours of what is not negative."""
+
+HATCH = 8 * "/"
+"""Of what is not converged."""
+
+
+def symbol_of(ds: xr.Dataset, name: str) -> str:
+    """The symbol of a variable or coordinate, as a formula."""
+    return f"${ds[name].attrs['latex']}$"
+
+
+def size_symbol_of(ds: xr.Dataset, name: str) -> str:
+    """The symbol of the size of the first token's overlap."""
+    latex = ds[name].attrs["latex"].replace(r"\ell", "1")
+    return rf"$|{latex}|$"
+
+
+def draw_map(ax: Axes, values: xr.DataArray, up: str, label: str, signed: bool, unsettled: xr.DataArray) -> None:
+    """Values over alpha and the dimension `up`."""
+    numbers = values.transpose(up, "alpha").to_numpy()
+    limits: dict[str, Any] = {"vmin": 0.0, "cmap": SEQUENTIAL}
+    if signed:
+        # a few extreme points must not wash out the colours around zero
+        known = np.abs(numbers[np.isfinite(numbers)])
+        largest = (float(np.percentile(known, 98)) if known.size else 0.0) or 1.0
+        limits = {"vmin": -largest, "vmax": largest, "cmap": _DIVERGING}
+    across, upwards = values["alpha"].to_numpy(), values[up].to_numpy()
+    shading: Any = "nearest"
+    if "log" in (ax.get_xscale(), ax.get_yscale()):  # cells reach half-way to their neighbours as one sees it
+        across, upwards, shading = _edges(across, ax.get_xscale()), _edges(upwards, ax.get_yscale()), "flat"
+    mesh = ax.pcolormesh(across, upwards, numbers, shading=shading, rasterized=True, **limits)
+    ax.figure.colorbar(mesh, ax=ax, label=label, extend="both" if signed else "neither", pad=0.02)
+    hatched = np.ma.masked_where(~unsettled.transpose(up, "alpha").to_numpy(), np.zeros_like(numbers))
+    if hatched.count():
+        ax.pcolor(across, upwards, hatched, shading=shading, hatch=HATCH, cmap=ListedColormap(["none"]))
+
+
+def _edges(centres: np.ndarray, scale: str) -> np.ndarray:
+    """Edges of cells around the values of an axis, one more than these."""
+    places = np.log(centres) if scale == "log" else centres.astype(float)
+    middle = (places[1:] + places[:-1]) / 2
+    edges = np.concatenate([[2 * places[0] - middle[0]], middle, [2 * places[-1] - middle[-1]]])
+    return np.exp(edges) if scale == "log" else edges
+
+
+def draw_contour(ax: Axes, values: xr.DataArray, up: str, label: str, colour: str) -> None:
+    """The line where values over alpha and the dimension `up` vanish, if they do."""
+    values = values.transpose(up, "alpha")
+    numbers = values.to_numpy()
+    known = numbers[np.isfinite(numbers)]
+    if not known.size or not known.min() < 0 < known.max():
+        return
+    lines = ax.contour(values["alpha"], values[up], numbers, levels=[0.0], colors=colour, linewidths=1.2)
+    ax.clabel(lines, fmt=lambda _: label, fontsize=9)
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure whole or not at all, as PNG at 300 dots per inch or in the format of the suffix.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        Any.
+    path : path-like
+        An existing file is replaced.
+
+    Raises
+    ------
+    DatasetError
+        The suffix is of no known format, or the file cannot be written.
+    ProblemError
+        An argument is of the wrong type.
+    """
+    arguments.instance("figure", figure, Figure)
+    path = arguments.path("path", path)
+    kind = figure_format(path)
+    with mpl.rc_context(STYLE):
+        image = io.BytesIO()
+        try:
+            figure.savefig(image, format=kind)
+        except ValueError as error:  # of a label that is no formula
+            reason = " ".join(str(error).split())[-100:]
+            raise DatasetError(
+                f"{path}: the figure cannot be drawn: {reason}: mend the attributes latex of the dataset."
+            ) from None
+    write_file(path, image.getvalue())

@@ -1,0 +1,170 @@
+"""Whether the sections of a problem go together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from attnphase.errors import ProblemError
+from attnphase.problem.messages import listed, shown
+from attnphase.problem.sections import Sections
+from attnphase.problem.tables import RELATIVE_TOLERANCE, check_table, gram_fault
+from attnphase.problem.values import (
+    PointKey,
+    Table,
+)
+
+__all__ = ["check_rule", "check_sections"]
+
+
+def check_sections(problem: Sections) -> None:
+    """Refuse sections that do not go together.
+
+    Raises
+    ------
+    ProblemError
+        Naming the field.
+    """
+    problem.positions.check_length(problem.tokens.length)
+    _check_spectrum_positions(problem)
+    _check_products(problem)
+    _check_loss(problem)
+
+
+def check_rule(problem: Sections) -> None:
+    """Refuse an integration rule that is not made for the problem.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``integration.rule``.
+    """
+    need = _unmet(problem, problem.integration.form.requires)
+    if need:
+        raise ProblemError(
+            "integration.rule",
+            f'integration.rule = "{problem.integration.rule}" needs {need}: choose "auto" for this problem.',
+        )
+
+
+def _unmet(problem: Sections, required: Mapping[str, Any]) -> str | None:
+    """The first of the fields that do not have their values, as it should stand in the TOML."""
+    for name, value in required.items():
+        section, _, key = name.partition(".")
+        if getattr(getattr(problem, section), key) != value:
+            return f"{name} = {shown(value)}"
+    return None
+
+
+def _check_spectrum_positions(problem: Sections) -> None:
+    in_atoms = problem.tokens.points("positions") is not None
+    if in_atoms and not problem.positions.in_atoms:
+        raise ProblemError(
+            "positions.kind",
+            f'positions.kind = "{problem.positions.kind}" does not go with positions in the atoms of tokens.spectrum:'
+            ' set positions.kind = "spectrum", or remove one of them.',
+        )
+    if problem.positions.in_atoms and not in_atoms:
+        raise ProblemError(
+            "positions.kind",
+            'positions.kind = "spectrum" needs positions in every atom of tokens.spectrum: give them, or choose'
+            " another kind.",
+        )
+
+
+def _check_products(problem: Sections) -> None:
+    """Check what is known of the joint Gram matrix of cluster directions, encodings and teacher."""
+    length, columns = problem.tokens.length, problem.teacher_columns
+    tables: dict[str, tuple[Table | None, tuple[PointKey, PointKey]]] = {
+        "tokens.mean_positions": (problem.tokens.mean_positions, ("means", "positions")),
+        "tokens.mean_teacher": (problem.tokens.mean_teacher, ("means", "teacher")),
+        "positions.teacher": (problem.positions.teacher, ("positions", "teacher")),
+    }
+    size = "teacher.rank" if problem.loss.value_columns == 0 else "teacher.rank + loss.width"
+    if problem.positions.teacher is not None:
+        check_table("positions.teacher", problem.positions.teacher, (length, columns), ("tokens.length", size))
+    if problem.tokens.mean_teacher is not None:
+        shape = (columns, problem.tokens.mean_directions)
+        check_table("tokens.mean_teacher", problem.tokens.mean_teacher, shape, (size, "the length of a cluster's mean"))
+    for name, (table, keys) in tables.items():
+        for key in keys:
+            if table is not None and problem.tokens.points(key) is not None:
+                raise ProblemError(
+                    name,
+                    f"{name} does not go with {key} in the atoms of tokens.spectrum: remove it, and give both"
+                    f" {keys[0]} and {keys[1]} in the atoms if they are correlated.",
+                )
+    _check_teacher_points(problem)
+    given = [name for name, (table, _) in tables.items() if table is not None and np.any(np.array(table))]
+    if given:
+        _check_joint_gram(problem, given)
+
+
+def _check_teacher_points(problem: Sections) -> None:
+    points = problem.tokens.points("teacher")
+    if points is None:
+        return
+    name, columns = "tokens.spectrum", problem.teacher_columns
+    if points.shape[1] != columns:
+        raise ProblemError(
+            name,
+            f"tokens.spectrum[0].teacher has {points.shape[1]} numbers, but the teacher has {columns} columns:"
+            " give one for each.",
+        )
+    weights, variances = problem.spectrum_atoms()
+    overlaps = np.einsum("a,as,ai,aj->sij", weights, variances, points, points)
+    scale = np.sqrt(np.maximum(np.einsum("sii->si", overlaps), np.finfo(float).tiny))
+    lowest = np.linalg.eigvalsh(overlaps / (scale[:, :, None] * scale[:, None, :]))[:, 0]
+    if lowest.min() < RELATIVE_TOLERANCE:
+        token, cluster = problem.sites[int(lowest.argmin())]
+        whose = problem.tokens.form.site(token, cluster)
+        raise ProblemError(
+            name,
+            f"tokens.spectrum gives teacher values whose fields on {whose} vanish or are not independent: give"
+            " the columns of the teacher independent values, not zero, where the variance is not zero.",
+        )
+
+
+def _check_joint_gram(problem: Sections, given: list[str]) -> None:
+    blocks = {
+        "tokens.mean_positions": ("cluster directions e_k", "encodings p_l", slice(0, 2)),
+        "tokens.mean_teacher": ("cluster directions e_k", "the teacher's columns", slice(0, 3, 2)),
+        "positions.teacher": ("encodings p_l", "the teacher's columns", slice(1, 3)),
+    }
+    gram = problem.joint_gram
+    ends = np.cumsum([0, problem.tokens.mean_directions, problem.tokens.length, problem.teacher_columns])
+    parts = [np.arange(first, last) for first, last in itertools.pairwise(ends)]
+    for name in given:
+        first, second, chosen = blocks[name]
+        index = np.concatenate(parts[chosen])
+        fault = gram_fault(gram[np.ix_(index, index)])
+        if fault:
+            raise ProblemError(
+                name, f"{name} has products that no {first} and {second} can have: {fault}; make them smaller."
+            )
+    fault = gram_fault(gram)
+    if fault:
+        raise ProblemError(
+            given[0],
+            f"{listed(given)} have products that no cluster directions, encodings and teacher can have together:"
+            f" {fault}; make them smaller.",
+        )
+
+
+def _check_loss(problem: Sections) -> None:
+    kind = problem.loss.kind
+    need = _unmet(problem, problem.loss.form.requires)
+    if need:
+        raise ProblemError("loss.kind", f'loss.kind = "{kind}" needs {need}: set it, or choose another loss.')
+    if not problem.loss.has_attention:
+        default: Any
+        for section in ("teacher", "student"):
+            for key, default in (("score", "softmax"), ("temperature", 1.0), ("causal", False)):
+                if getattr(getattr(problem, section), key) != default:
+                    raise ProblemError(
+                        f"{section}.{key}",
+                        f'{section}.{key} does not go with loss.kind = "{kind}", which knows no attention: remove it.',
+                    )

@@ -1,0 +1,79 @@
+"""`[integration]`: how Gaussian expectations are computed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, Strict, model_validator
+from pydantic.dataclasses import dataclass
+
+from attnphase.integration.kinds import RULES
+from attnphase.integration.refinement import Refinement
+from attnphase.problem.kinds import alternatives, one_of
+from attnphase.problem.messages import toml_table
+from attnphase.problem.values import (
+    CONFIG,
+    PLAIN,
+)
+
+__all__ = ["Integration"]
+
+
+@toml_table("integration", displaces={"rule": ("nodes",)})
+@dataclass(frozen=True, config=CONFIG)
+class Integration:
+    """How expectations over Gaussian fields are computed.
+
+    Parameters
+    ----------
+    rule
+        ``"auto"``, ``"gauss-hermite"``, ``"sobol"`` (scrambled points, with standard errors), or
+        ``"published"``, the 144 nodes behind the paper's figures.
+    standard_error
+        Relative standard error asked for on q, between 0 and 1.
+    seed
+        Seed of the scrambled points, 0 or more.
+    nodes
+        Overrides the rule's own choice: for ``"gauss-hermite"`` the nodes in each dimension, from
+        1 to 256; for ``"sobol"`` the points in each replicate, a power of two up to 2**24.
+
+    Raises
+    ------
+    ProblemError
+        A value is of the wrong type or out of range, or ``nodes`` does not go with ``rule``.
+    """
+
+    rule: Annotated[
+        str,
+        Strict(),
+        one_of(RULES),
+        Field(description=alternatives(RULES)),
+    ] = "auto"
+    standard_error: Annotated[
+        float,
+        Strict(),
+        Field(gt=0, lt=1, allow_inf_nan=False, description="a number between 0 and 1"),
+        PLAIN,
+    ] = 1e-3
+    seed: Annotated[
+        int,
+        Strict(),
+        Field(ge=0, lt=2**63, description="a whole number from 0 to 2**63 - 1"),
+        PLAIN,
+    ] = 0
+    nodes: Annotated[
+        Annotated[int, Strict(), Field(ge=1, le=2**24)] | None,
+        Field(description="a whole number from 1 to 2**24"),
+        PLAIN,
+    ] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.nodes is not None:
+            self.form.check_nodes(self.nodes)
+        return self
+
+    @property
+    def form(self) -> type[Refinement]:
+        """What its rule is."""
+        return RULES[self.rule]

@@ -1,0 +1,55 @@
+"""A problem from a TOML file."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from attnphase import arguments
+from attnphase.errors import ProblemError
+from attnphase.files.reading import LARGEST_TEXT, read_input
+from attnphase.problem.problem import Problem
+from attnphase.problem.toml import parse_toml
+
+__all__ = ["load_problem"]
+
+
+def load_problem(path: str | PathLike[str]) -> Problem:
+    """Read a problem from a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file, encoded in UTF-8; what it leaves out is the paper's. A file named as
+        ``tokens.spectrum`` is looked for beside it.
+
+    Returns
+    -------
+    Problem
+        The checked problem.
+
+    Raises
+    ------
+    ProblemError
+        The file cannot be read, is not TOML (the message has the line), has an unknown key, or a
+        wrong value. Every message begins with the file's name.
+    """
+    path = arguments.path("path", path)
+    file = str(path)
+    content = read_input(path, "TOML file", LARGEST_TEXT, lambda sentence: ProblemError(file, f"{file}: {sentence}"))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ProblemError(
+            file,
+            f"{file}: this is not text in UTF-8 (byte {error.start}); save it in that encoding.",
+        ) from None
+    try:
+        data = parse_toml(text)
+        tokens = data.get("tokens")
+        if isinstance(tokens, dict) and isinstance(tokens.get("spectrum"), str):
+            tokens["spectrum"] = str(Path(path).parent / tokens["spectrum"])
+        return Problem.from_dict(data)
+    except ProblemError as error:
+        field = file if error.field == "problem" else error.field
+        raise ProblemError(field, f"{file}: {error}") from None
