@@ -233,7 +233,7 @@ def jacobian(expression: Any, vector: TokenMatrix) -> Any:
         return ZeroMatrix(expression.shape[0], vector.shape[0])
     expanded = change.expand()
     terms = expanded.args if isinstance(expanded, MatAdd) else (expanded,)
-    return MatAdd(*(_without_last(term, _differential_symbol(vector)) for term in terms)).doit()
+    return MatAdd(*(_without_last(term, differential_symbol(vector)) for term in terms)).doit()
 
 
 def _without_last(term: Any, change: TokenMatrix) -> Any:

@@ -13,7 +13,9 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Transpose
 from derivations.algebra import symbols as sym
 from derivations.algebra.minima import MoreauEnvelope, RowMinimum
 from derivations.algebra.tokens import MatrixSqrt, TokenSum
-from derivations.models.attention import AttentionModel, Definition, ScalarModel
+from derivations.models.attention import AttentionModel
+from derivations.models.model import Definition
+from derivations.models.scalar import ScalarModel
 from derivations.models.symbolic import GENERIC
 from derivations.printing.document import LINE, Formula, Heading, Page, Paragraph, cited, filled, width
 from derivations.printing.latex import EquationPrinter

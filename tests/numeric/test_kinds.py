@@ -24,7 +24,7 @@ from attnphase.problem.token_laws import TOKEN_LAWS
 from attnphase.rows.kind import RegularizerKind
 from attnphase.rows.kinds import REGULARIZERS
 from attnphase.rows.regularizer import RowRegularizer
-from derivations.models.attention import SCALAR_LOSSES, ScalarModel
+from derivations.models.scalar import SCALAR_LOSSES, ScalarModel
 from derivations.models.scores import SCORES
 
 OF = {
