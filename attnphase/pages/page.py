@@ -94,13 +94,14 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
 
         line.tell("deriving the saddle-point equations")
         separable = not problem.regularizer.form.quadratic
-        free_entropy = derive_free_entropy(separable=separable)
+        model = ModelKey.of(problem).model()
+        free_entropy = derive_free_entropy(model, separable=separable)
         saddle_point = derive_saddle_point(free_entropy)
         line.tell("printing the equations")
         page = page_of(problem, concrete=concrete)
         latex, markdown = page.latex(), page.markdown()
         line.tell("generating the source")
-        source = module_source(ModelKey.of(problem).model(), separable=separable)
+        source = module_source(model, separable=separable)
     return Derivation(
         problem=problem,
         latex=latex,
