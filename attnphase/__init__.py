@@ -9,6 +9,8 @@ import importlib
 import sys
 from types import ModuleType
 
+from attnphase import display
+
 TYPE_CHECKING = False  # that of typing takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
     from attnphase.fixed_points.branches import thresholds
     from attnphase.fixed_points.settings import SolverSettings
     from attnphase.fixed_points.solver import solve
-    from attnphase.kernels.compiler import register_score
     from attnphase.pages.page import derive
     from attnphase.problem import Problem, load_problem
+    from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.grid import sweep
 
@@ -89,7 +91,7 @@ _HOME = {
     "derive": "pages.page",
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
-    "register_score": "kernels.compiler",
+    "register_score": "problem.own_functions",
     "save_dataset": "data.files",
     "simulate": "experiments.simulate",
     "solve": "fixed_points.solver",
@@ -123,6 +125,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'attnphase' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+display.show_by(lambda: importlib.import_module("attnphase.pages.page").model_equations)
 
 
 def __dir__() -> list[str]:

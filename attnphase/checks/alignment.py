@@ -37,7 +37,7 @@ class Frame:
         kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
         elements = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
         # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
-        rotates = problem.tokens.length > 1 and problem.regularizer.kind in ("ridge", "group-lasso")
+        rotates = problem.tokens.length > 1 and problem.regularizer.form.rotates
         return cls(problem, elements, rotates and problem.student.rank > 1)
 
     def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
@@ -87,6 +87,6 @@ class Frame:
         return whole
 
     def _by_site(self, values: Array) -> Array:
-        if self.problem.tokens.kind != "mixture":
+        if not self.problem.tokens.has_clusters:
             return values
         return np.stack([values[token, cluster] for token, cluster in self.problem.sites])

@@ -16,7 +16,6 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint, solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, within
-from attnphase.rows.row_problem import row_regularizer
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Starts
 
@@ -37,7 +36,7 @@ def reductions(case: Case, tell: Tell) -> Iterator[Check]:
         loss=problem.loss.kind,
         regularizer=problem.regularizer.kind,
         temperature=problem.student.temperature,
-        mixture=problem.tokens.kind == "mixture",
+        mixture=problem.tokens.has_clusters,
         isotropic=len(weights) == 1 and not spectrum.mean.any() and problem.tokens.spectrum is None,
         teacher_mean=bool(spectrum.teacher_means.any()),
         correlated=bool(spectrum.second_moments[:, :count, count:].any()),
@@ -68,7 +67,7 @@ def _general_route(case: Case, _: Tell) -> Check:
     problem, map_ = case.problem, case.map()
     hats = map_.channel.evaluate(case.point.alpha, case.point.restart.overlaps, Starts.COLD).conjugates.mean()
     closed = map_.prior.overlaps(hats, lift=True)
-    general = replace(map_.prior, rows=row_regularizer(problem.regularizer, problem.columns)).overlaps(hats, lift=True)
+    general = replace(map_.prior, rows=problem.rows).overlaps(hats, lift=True)
     limit = 1e-8 if problem.columns == 1 else 1e-5 if problem.columns == 2 else 2e-2
     name = "reduction: ridge as a general regulariser"
     if closed is None or general is None:

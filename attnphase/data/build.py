@@ -319,7 +319,7 @@ def by_cluster(problem: Problem, name: str, values: Any) -> Any:
 
     It is NaN where a token has fewer clusters than another.
     """
-    if name not in _PER_SITE or problem.tokens.kind != "mixture":
+    if name not in _PER_SITE or not problem.tokens.has_clusters:
         return values
     sites = problem.sites
     shape = (problem.tokens.length, 1 + max(cluster for _, cluster in sites), *np.shape(values)[1:])

@@ -23,6 +23,7 @@ from attnphase.data.variables import (
 )
 from attnphase.errors import AttnphaseError, DatasetError
 from attnphase.fixed_points.settings import BRANCHES
+from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
 
 __all__ = ["validate_dataset", "validate_kind"]
@@ -184,8 +185,9 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
     for coordinate in ds.coords.values():
         if coordinate.attrs.get("field") == "loss.kind":
             losses = {str(kind) for kind in np.atleast_1d(coordinate.to_numpy())}
+    linear = {name for name, kind in LOSSES.items() if kind.has_grams}
     for variable in POINT_VARIABLES:
-        if variable.name == "linear_test_error" and losses != {"attention"}:
+        if variable.name == "linear_test_error" and not losses <= linear:
             continue
         wrong = ds[variable.name].isnull() & (status != NOT_COMPUTED)
         if "cluster" in variable.dims_of(problem):

@@ -105,7 +105,7 @@ class Variable:
 
     def dims_of(self, problem: Problem) -> tuple[str, ...]:
         """Dimensions for a problem: with mixture tokens what a token has, each of its clusters has."""
-        if "token" not in self.dims or problem.tokens.kind != "mixture":
+        if "token" not in self.dims or not problem.tokens.has_clusters:
             return self.dims
         behind = self.dims.index("token") + 1
         return (*self.dims[:behind], "cluster", *self.dims[behind:])

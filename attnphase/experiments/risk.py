@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnphase.experiments.data import Instance, Samples
 from attnphase.kernels.torch_loss import LocalLoss
-from attnphase.rows.row_problem import RowRegularizer, problem_rows
+from attnphase.rows.regularizer import RowRegularizer
 
 __all__ = ["Risk", "fields_of", "pull_back"]
 
@@ -52,8 +52,7 @@ class Risk:
     regularizer: RowRegularizer = field(init=False)
 
     def __post_init__(self) -> None:
-        problem = self.loss.problem
-        object.__setattr__(self, "regularizer", problem_rows(problem))
+        object.__setattr__(self, "regularizer", self.loss.problem.rows)
 
     @classmethod
     def of(cls, instance: Instance) -> Risk:
@@ -68,7 +67,7 @@ class Risk:
     @property
     def is_smooth(self) -> bool:
         """Whether the regulariser is the ridge."""
-        return self.regularizer.name == "ridge"
+        return self.regularizer.quadratic
 
     def fields(self, weights: Tensor) -> Tensor:
         """Local fields (S n, L, r) of all samples."""

@@ -101,10 +101,11 @@ class TrainingSettings:
         ------
         ProblemError
         """
-        if problem.loss.kind == "hinge":
+        if problem.loss.form.has_kink:
             raise ProblemError(
                 "loss.kind",
-                "loss.kind hinge has a kink, which the experiments' optimisers cannot handle; use logistic.",
+                f"loss.kind {problem.loss.kind} has a kink, which the experiments' optimisers cannot handle; use"
+                " logistic.",
             )
         if self.kind.smooth_only and not is_smooth(problem):
             substitutes = {kind.substitute for kind in OPTIMIZERS.values()}

@@ -20,7 +20,7 @@ import stat
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,26 +31,23 @@ from typing import Any
 import filelock
 import platformdirs
 
-from attnphase import arguments
-from attnphase.errors import CacheError, ProblemError
+from attnphase.errors import CacheError
+from attnphase.problem.losses import LOSSES
+from attnphase.problem.own_functions import printed_scores
 from attnphase.problem.problem import Problem
 from attnphase.processes.interruption import interruptions_kept
 from attnphase.processes.progress import Tell, silent
 
 __all__ = [
-    "SHIPPED_SCORES",
     "Kernels",
     "Maps",
     "ModelKey",
     "ReferenceBackend",
     "SampleKernels",
     "cache_directory",
-    "check_loss",
-    "check_score",
     "kernels_for",
     "load_kernels",
     "reference_backend",
-    "register_score",
     "sample_kernels_for",
     "tell_if_compiling",
     "torch_module",
@@ -95,9 +92,9 @@ class ModelKey:
             with data and names a function of a module.
         """
         problem.require_functions()
-        student, teacher, length = problem.student, problem.teacher, problem.tokens.length
+        student, teacher = problem.student, problem.teacher
         return cls(
-            length,
+            problem.tokens.length,
             student.rank,
             student.tied,
             student.score,
@@ -108,128 +105,13 @@ class ModelKey:
             problem.loss.kind,
             problem.loss.value_columns,
             problem.loss.expression or "",
-            "; ".join(
-                _printed_row(score, length, f"{section}.score")
-                for section, score in (("student", student.score), ("teacher", teacher.score))
-                if score not in SHIPPED_SCORES
-            ),
+            printed_scores(problem),
             finite,
         )
 
     def model(self) -> Any:
         """The symbolic model (imports SymPy)."""
-        from derivations.models.attention import SCALAR_LOSSES, AttentionModel, Student, Teacher, formula_loss
-        from derivations.models.scores import resolve
-
-        if self.loss in SCALAR_LOSSES:
-            return SCALAR_LOSSES[self.loss]
-        if self.loss == "expression":
-            columns = self.rank * (1 if self.tied else 2)
-            return formula_loss(self.expression, self.length, columns, self.teacher_rank)
-        student = Student(resolve(self.student_score, self.length), self.rank, self.tied, self.student_causal)
-        teacher = Teacher(resolve(self.teacher_score, self.length), self.teacher_rank, self.teacher_causal)
-        return AttentionModel(self.length, student, teacher, self.values, self.finite)
-
-
-SHIPPED_SCORES = ("softmax", "linear", "relu", "sigmoid", "softmax1")
-"""Scores that need no check, so that reading a problem with them does not import SymPy."""
-
-
-def _printed_row(score: str, length: int, field: str) -> str:
-    """What a score's row function returns for so many logits, as text."""
-    from sympy import Symbol, srepr
-
-    from derivations.models.scores import ScoreError, resolve, row_entries
-
-    try:
-        entries = row_entries(resolve(score, length), [Symbol(f"z{b}", real=True) for b in range(length)])
-    except ScoreError as error:
-        raise ProblemError(field, f"{field} cannot be used: {error}") from None
-    return ", ".join(srepr(entry) for entry in entries)
-
-
-def register_score(name: str, row: Callable[..., Any]) -> None:
-    """Make a row function of the user's own known in this process, for ``student.score`` and ``teacher.score``.
-
-    Parameters
-    ----------
-    name : str
-        A Python name that no shipped score has.
-    row : callable
-        Maps a list of SymPy logits to as many expressions, for any number of logits.
-
-    Raises
-    ------
-    ProblemError
-        The name cannot be used, or `row` is not such a function; the sentence says why.
-    """
-    arguments.text("name", name, "a Python name")
-    arguments.function("row", row)
-    from derivations.models.scores import ScoreError
-    from derivations.models.scores import register_score as register
-
-    try:
-        register(name, row)
-    except ScoreError as error:
-        raise ProblemError("score", f"the score cannot be registered: {error}") from None
-
-
-def check_score(score: str, length: int, field: str) -> None:
-    """Refuse a score that is not a row function of so many logits.
-
-    Raises
-    ------
-    ProblemError
-        Naming ``field``.
-    """
-    if score not in SHIPPED_SCORES:
-        _printed_row(score, length, field)
-
-
-def check_loss(expression: str, length: int, columns: int, teacher_columns: int) -> None:
-    """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
-
-    Raises
-    ------
-    ProblemError
-        Naming ``loss.expression``.
-    """
-    from sympy import Symbol
-
-    from derivations.models.attention import formula_loss
-    from derivations.models.bounds import fall_of, singular_point
-    from derivations.models.formulas import FormulaError
-
-    field = "loss.expression"
-    model = formula_loss(expression, length, columns, teacher_columns)
-    h = [[Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
-    k = [[Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
-    try:
-        loss = model.loss(h, k)
-    except FormulaError as error:
-        raise ProblemError(field, f"{field} cannot be used: {error}") from None
-    if not any(loss.has(symbol) for row in h for symbol in row):
-        raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
-    fields, others = [x for row in h for x in row], [x for row in k for x in row]
-    short = {x: x.name[0] for group in (fields, others) if len(group) == 1 for x in group}  # as formulas may have it
-
-    def shown(point: Mapping[Any, float]) -> str:
-        return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in point.items())
-
-    pole = singular_point([loss], [*fields, *others])
-    if pole is not None:
-        raise ProblemError(
-            field,
-            f"{field} must be a finite number for all fields, but is none at {shown(pole)}: keep its denominators, and"
-            " the arguments of its logarithms and roots, above zero.",
-        )
-    fall = fall_of(loss, fields, others)
-    if fall is not None:
-        raise ProblemError(
-            field,
-            f"{field} falls without bound, at least as the square of the fields: at {shown(fall.point)} it is"
-            f" {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a line.",
-        )
+        return LOSSES[self.loss].model(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,12 +196,15 @@ class Maps:
         The two halves of the state-evolution map, equations (7) and (8).
     free_entropy_terms, observables : callable
         Dicts of named terms of ``-Phi`` and of observables.
+    linear_test_error : callable
+        The linear baseline, equations (19)-(20).
     """
 
     overlaps_from_conjugates: Callable[..., Any]
     conjugates_from_overlaps: Callable[..., Any]
     free_entropy_terms: Callable[..., Any]
     observables: Callable[..., Any]
+    linear_test_error: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -714,6 +599,7 @@ def _load(folder: Path, name: str) -> Kernels:
             conjugates_from_overlaps=module.conjugates_from_overlaps,
             free_entropy_terms=module.free_entropy_terms,
             observables=module.observables,
+            linear_test_error=module.linear_test_error,
         )
         for regularizer, module in modules.items()
     }

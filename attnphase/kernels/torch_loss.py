@@ -48,13 +48,13 @@ class LocalLoss:
     @property
     def has_grams(self) -> bool:
         """Whether the loss takes Gram matrices."""
-        return self.finite and self.problem.loss.kind == "attention"
+        return self.finite and self.problem.loss.form.has_grams
 
     @property
     def target_shape(self) -> tuple[int, int]:
         """Shape of one sample's target: (L, L), of outputs (L, v), or of the teacher's fields (L, t)."""
         length = self.problem.tokens.length
-        if self.problem.loss.kind == "attention":
+        if self.problem.loss.form.has_grams:
             return length, length
         return length, self.problem.loss.value_columns or self.problem.teacher_columns
 

@@ -294,8 +294,10 @@ def _minimise(
 
 
 def _check(problem: Problem) -> None:
-    if problem.loss.kind == "hinge":
-        raise ExperimentError("the torch backend has no proximal point for the hinge loss: use the compiled one (cpu).")
+    if problem.loss.form.has_kink:
+        raise ExperimentError(
+            f"the torch backend has no proximal point for the {problem.loss.kind} loss: use the compiled one (cpu)."
+        )
 
 
 def _last(values: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.kernels.compiler import SHIPPED_SCORES, ModelKey
+from attnphase.kernels.compiler import ModelKey
 from attnphase.problem import Problem, SpectrumLaw
+from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.processes.progress import progress_line
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
         from derivations.replica.saddle_point import derive_saddle_point
 
         line.tell("deriving the saddle-point equations")
-        separable = problem.regularizer.kind != "ridge"
+        separable = not problem.regularizer.form.quadratic
         free_entropy = derive_free_entropy(separable=separable)
         saddle_point = derive_saddle_point(free_entropy)
         line.tell("printing the equations")
@@ -118,8 +119,8 @@ def page_of(problem: Problem, *, concrete: bool = False) -> Document:
     return document(
         ModelKey.of(problem).model(),
         concrete=concrete,
-        penalty=_penalty(problem),
-        clusters=problem.tokens.kind == "mixture",
+        penalty=problem.regularizer.latex,
+        clusters=problem.tokens.has_clusters,
         setting=_setting(problem),
     )
 
@@ -131,8 +132,12 @@ def model_equations(problem: Problem) -> str:
     """
     from derivations.printing.page import model_page
 
-    mixture = problem.tokens.kind == "mixture"
-    return model_page(_named_model(problem), _setting(problem), penalty=_penalty(problem), clusters=mixture).markdown()
+    return model_page(
+        _named_model(problem),
+        _setting(problem),
+        penalty=problem.regularizer.latex,
+        clusters=problem.tokens.has_clusters,
+    ).markdown()
 
 
 def _named_model(problem: Problem) -> Any:
@@ -191,13 +196,10 @@ def _parameters(problem: Problem) -> dict[str, Any]:
             sym.teacher_temperature: problem.teacher.temperature,
         }
         parameters |= {show(symbol): value for symbol, value in temperatures.items() if value != 1}
-    if regularizer.kind == "ridge":
-        parameters[show(sym.ridge)] = regularizer.strength
-    else:
-        if regularizer.kind not in ("expression", "prox"):
-            parameters["s"] = regularizer.strength
-        if regularizer.ridge:
-            parameters[show(sym.ridge)] = regularizer.ridge
+    for key in regularizer.form.keys:
+        value = getattr(regularizer, key)
+        if key in regularizer.form.symbols and value:
+            parameters[regularizer.form.symbols[key]] = value
     if problem.loss.has_attention:
         parameters["A"] = _plain(problem.mixing_matrix)
     return parameters
@@ -219,10 +221,9 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
                 texts[name] = ("is the function" if function else _OF_A_LOGIT, score)
     if problem.loss.expression is not None:
         texts[r"\ell"] = ("was given, with fields numbered from 0, as", problem.loss.expression)
-    if problem.regularizer.expression is not None:
-        texts[r"\rho"] = ("was given as", problem.regularizer.expression)
-    if problem.regularizer.prox is not None:
-        texts[r"\rho"] = ("has the proximal operator", problem.regularizer.prox)
+    form = problem.regularizer.form
+    if form.own:
+        texts[r"\rho"] = (form.introduced, getattr(problem.regularizer, form.own))
     return texts
 
 
@@ -234,25 +235,3 @@ def _given(law: Any) -> Mapping[str, Any]:
 def _plain(values: Any) -> Any:
     """An array as nested tuples of Python numbers."""
     return tuple(map(_plain, values)) if getattr(values, "ndim", 0) else values.item()
-
-
-def _penalty(problem: Problem) -> str | None:
-    """LaTeX of the regulariser of one row of the weights; None for the ridge."""
-    kind = problem.regularizer.kind
-    absolute, norm = r"s \lVert w \rVert_1", r"s \lVert w \rVert_2"
-    quadratic = r"\tfrac{\lambda}{2} \lVert w \rVert_2^2" if problem.regularizer.ridge else ""
-    if kind == "ridge":
-        return None
-    if kind == "prox":
-        own = r"\rho(w)"
-    elif kind == "expression":
-        from derivations.models.regularizers import ConvexPenalty
-        from derivations.printing.latex import EquationPrinter
-
-        own = r"\sum_c \rho(w_c), \quad \rho(w) = " + EquationPrinter().show(
-            ConvexPenalty.of(str(problem.regularizer.expression)).expression
-        )
-        return f"{quadratic} + {own}" if quadratic else own
-    else:
-        own = norm if kind == "group-lasso" else absolute
-    return f"{own} + {quadratic}" if quadratic else own

@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from attnphase.errors import ProblemError
-from attnphase.problem.laws import _LAW_KEYS
 from attnphase.problem.messages import unknown_key
-from attnphase.problem.schema import keys, ready_made, root, sections
-from attnphase.problem.spectrum import _SPECTRUM_KEYS
+from attnphase.problem.positions import IN_ATOMS
+from attnphase.problem.schema import default, keys, notes_of, ready_made, root, sections
 from attnphase.problem.values import MAX_TABLE
 
 __all__ = ["change"]
-
-# setting the first forgets the others, which would contradict it or mean something else
-_DISPLACES = {
-    "tokens.kind": (
-        "tokens.sigma",
-        "tokens.clusters",
-        "tokens.law",
-        "tokens.mean_positions",
-        "tokens.mean_teacher",
-        "tokens.spectrum",
-    ),
-    "tokens.sigma": ("tokens.spectrum",),
-    "tokens.spectrum": ("tokens.sigma",),
-    "positions.gram": ("positions.kind",),
-    "positions.kind": ("positions.gram",),
-    "regularizer.kind": ("regularizer.ridge", "regularizer.expression", "regularizer.prox"),
-    "loss.kind": ("loss.width", "loss.expression"),
-    "integration.rule": ("integration.nodes",),
-}
 
 
 def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -55,7 +35,7 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
         section, key, inner = _split_name(name)
         entries = data.setdefault(section, {})
         if not _same(entries.get(key), value) or inner:
-            _displace(data, f"{section}.{key}", value if not inner else None, changes)
+            _displace(data, (section, key), None if inner else value, changes)
         if inner:
             entries = entries.setdefault(key, {})
             key = inner
@@ -64,8 +44,9 @@ def change(data: dict[str, Any], changes: Mapping[str, Any]) -> None:
                     name,
                     f"{name} cannot be set, since the present {section}.{key} is no ready-made law.",
                 )
-            if inner == "kind":
-                _forget_other_kinds(entries, name.rpartition(".")[0], value, changes)
+            table = ready_made(name.rpartition(".")[0])
+            if table is not None:
+                _forget(entries, name.rpartition(".")[0], notes_of(table).idle(inner, value), changes)
         if value is None:
             entries.pop(key, None)
         else:
@@ -81,28 +62,25 @@ def _same(kept: Any, value: Any) -> bool:
     return bool(kept == value)
 
 
-def _displace(data: dict[str, Any], name: str, value: Any, changes: Mapping[str, Any]) -> None:
+def _displace(data: dict[str, Any], place: tuple[str, str], value: Any, changes: Mapping[str, Any]) -> None:
     """Forget what a new value of a field excludes, unless that is given anew as well."""
-    for other in _DISPLACES.get(name, ()):
-        section, _, key = other.partition(".")
-        if other not in changes:
-            data[section].pop(key, None)
-    if name == "regularizer.kind" and value in ("expression", "prox") and "regularizer.strength" not in changes:
-        data["regularizer"].pop("strength", None)
-    if name in ("tokens.kind", "tokens.sigma", "tokens.spectrum") and data["positions"].get("kind") == "spectrum":
-        data["positions"].pop("kind")
-    if name == "tokens.spectrum" and value is not None and "tokens.clusters" not in changes:
-        _forget_sigma(data["tokens"].get("clusters", ()))
+    section, key = place
+    owner = sections()[section]
+    notes = notes_of(owner)
+    kind = default(owner, key) if value is None else value
+    _forget(data[section], section, {*notes.displaces.get(key, ()), *notes.idle(key, kind)}, changes)
+    if section == "tokens" and key in ("kind", "sigma", "spectrum"):
+        if data["positions"].get("kind") == IN_ATOMS:
+            data["positions"].pop("kind")
+        if key == "spectrum" and value is not None and "tokens.clusters" not in changes:
+            _forget_sigma(data["tokens"].get("clusters", ()))
 
 
-def _forget_other_kinds(law: dict[str, Any], place: str, kind: Any, changes: Mapping[str, Any]) -> None:
-    """Forget the keys of a ready-made law that its new kind does not have, unless they are given anew."""
-    uses = {**_LAW_KEYS, **_SPECTRUM_KEYS}.get(kind) if isinstance(kind, str) else None
-    if uses is None:  # no kind at all, which is refused later
-        return
-    for key in [*law]:
-        if key != "kind" and key not in uses and f"{place}.{key}" not in changes:
-            del law[key]
+def _forget(entries: dict[str, Any], place: str, keys: Iterable[str], changes: Mapping[str, Any]) -> None:
+    """Take keys of a table back to their defaults, unless they are given anew."""
+    for key in keys:
+        if f"{place}.{key}" not in changes:
+            entries.pop(key, None)
 
 
 def _forget_sigma(clusters: Sequence[Any]) -> None:

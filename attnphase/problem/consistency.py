@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from attnphase.errors import ProblemError
-from attnphase.problem.messages import listed
+from attnphase.problem.messages import listed, shown
 from attnphase.problem.sections import Sections
-from attnphase.problem.tables import RELATIVE_TOLERANCE, check_square, check_table, gram_fault
+from attnphase.problem.tables import RELATIVE_TOLERANCE, check_table, gram_fault
 from attnphase.problem.values import (
     PointKey,
     Table,
@@ -27,14 +28,7 @@ def check_sections(problem: Sections) -> None:
     ProblemError
         Naming the field.
     """
-    length = problem.tokens.length
-    if problem.positions.kind == "opposite" and length != 2:
-        raise ProblemError(
-            "positions.kind",
-            f'positions.kind = "opposite" needs tokens.length = 2, but it is {length}: choose "gram" or "none".',
-        )
-    if problem.positions.gram is not None:
-        check_square("positions.gram", problem.positions.gram, length)
+    problem.positions.check_length(problem.tokens.length)
     _check_spectrum_positions(problem)
     _check_products(problem)
     _check_loss(problem)
@@ -48,32 +42,32 @@ def check_rule(problem: Sections) -> None:
     ProblemError
         Naming ``integration.rule``.
     """
-    if problem.integration.rule == "published":
-        needs = {
-            "tokens.length = 2": problem.tokens.length == 2,
-            'tokens.kind = "gaussian"': problem.tokens.kind == "gaussian",
-            "teacher.rank = 1": problem.teacher.rank == 1,
-            "student.rank = 1": problem.student.rank == 1,
-            "student.tied = true": problem.student.tied,
-            'loss.kind = "attention"': problem.loss.kind == "attention",
-        }
-        for need, met in needs.items():
-            if not met:
-                raise ProblemError(
-                    "integration.rule",
-                    f'integration.rule = "published" needs {need}: choose "auto" for this problem.',
-                )
+    need = _unmet(problem, problem.integration.form.requires)
+    if need:
+        raise ProblemError(
+            "integration.rule",
+            f'integration.rule = "{problem.integration.rule}" needs {need}: choose "auto" for this problem.',
+        )
+
+
+def _unmet(problem: Sections, required: Mapping[str, Any]) -> str | None:
+    """The first of the fields that do not have their values, as it should stand in the TOML."""
+    for name, value in required.items():
+        section, _, key = name.partition(".")
+        if getattr(getattr(problem, section), key) != value:
+            return f"{name} = {shown(value)}"
+    return None
 
 
 def _check_spectrum_positions(problem: Sections) -> None:
     in_atoms = problem.tokens.points("positions") is not None
-    if in_atoms and problem.positions.kind != "spectrum":
+    if in_atoms and not problem.positions.in_atoms:
         raise ProblemError(
             "positions.kind",
             f'positions.kind = "{problem.positions.kind}" does not go with positions in the atoms of tokens.spectrum:'
             ' set positions.kind = "spectrum", or remove one of them.',
         )
-    if problem.positions.kind == "spectrum" and not in_atoms:
+    if problem.positions.in_atoms and not in_atoms:
         raise ProblemError(
             "positions.kind",
             'positions.kind = "spectrum" needs positions in every atom of tokens.spectrum: give them, or choose'
@@ -89,7 +83,7 @@ def _check_products(problem: Sections) -> None:
         "tokens.mean_teacher": (problem.tokens.mean_teacher, ("means", "teacher")),
         "positions.teacher": (problem.positions.teacher, ("positions", "teacher")),
     }
-    size = "teacher.rank" if problem.loss.kind != "values" else "teacher.rank + loss.width"
+    size = "teacher.rank" if problem.loss.value_columns == 0 else "teacher.rank + loss.width"
     if problem.positions.teacher is not None:
         check_table("positions.teacher", problem.positions.teacher, (length, columns), ("tokens.length", size))
     if problem.tokens.mean_teacher is not None:
@@ -126,7 +120,7 @@ def _check_teacher_points(problem: Sections) -> None:
     lowest = np.linalg.eigvalsh(overlaps / (scale[:, :, None] * scale[:, None, :]))[:, 0]
     if lowest.min() < RELATIVE_TOLERANCE:
         token, cluster = problem.sites[int(lowest.argmin())]
-        whose = f"token {token}" if problem.tokens.kind == "gaussian" else f"cluster {cluster} of token {token}"
+        whose = problem.tokens.form.site(token, cluster)
         raise ProblemError(
             name,
             f"tokens.spectrum gives teacher values whose fields on {whose} vanish or are not independent: give"
@@ -162,16 +156,9 @@ def _check_joint_gram(problem: Sections, given: list[str]) -> None:
 
 def _check_loss(problem: Sections) -> None:
     kind = problem.loss.kind
-    if kind in ("square", "logistic", "hinge"):
-        needs = {
-            "tokens.length = 1": problem.tokens.length == 1,
-            "teacher.rank = 1": problem.teacher.rank == 1,
-            "student.rank = 1": problem.student.rank == 1,
-            "student.tied = true": problem.student.tied,
-        }
-        for need, met in needs.items():
-            if not met:
-                raise ProblemError("loss.kind", f'loss.kind = "{kind}" needs {need}: set it, or choose another loss.')
+    need = _unmet(problem, problem.loss.form.requires)
+    if need:
+        raise ProblemError("loss.kind", f'loss.kind = "{kind}" needs {need}: set it, or choose another loss.')
     if not problem.loss.has_attention:
         default: Any
         for section in ("teacher", "student"):

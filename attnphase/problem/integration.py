@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
-from attnphase.errors import ProblemError
+from attnphase.integration.kinds import RULES
+from attnphase.integration.refinement import Refinement
+from attnphase.problem.kinds import alternatives, one_of
 from attnphase.problem.messages import toml_table
 from attnphase.problem.values import (
     CONFIG,
@@ -17,7 +19,7 @@ from attnphase.problem.values import (
 __all__ = ["Integration"]
 
 
-@toml_table("integration")
+@toml_table("integration", displaces={"rule": ("nodes",)})
 @dataclass(frozen=True, config=CONFIG)
 class Integration:
     """How expectations over Gaussian fields are computed.
@@ -42,8 +44,10 @@ class Integration:
     """
 
     rule: Annotated[
-        Literal["auto", "gauss-hermite", "sobol", "published"],
-        Field(description='"auto", "gauss-hermite", "sobol" or "published"'),
+        str,
+        Strict(),
+        one_of(RULES),
+        Field(description=alternatives(RULES)),
     ] = "auto"
     standard_error: Annotated[
         float,
@@ -65,30 +69,11 @@ class Integration:
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        name = "integration.nodes"
-        if self.nodes is None:
-            return self
-        if self.rule == "published":
-            raise ProblemError(
-                name,
-                'integration.nodes does not go with integration.rule = "published", whose nodes'
-                " are fixed: remove it, or choose another rule.",
-            )
-        if self.rule == "auto":
-            raise ProblemError(
-                name,
-                'integration.nodes does not go with integration.rule = "auto", which chooses them:'
-                ' set integration.rule to "gauss-hermite" or "sobol", or remove it.',
-            )
-        if self.rule == "gauss-hermite" and self.nodes > 256:
-            raise ProblemError(
-                name,
-                "integration.nodes must be at most 256 nodes per dimension for"
-                f' integration.rule = "gauss-hermite", but it is {self.nodes}.',
-            )
-        if self.rule == "sobol" and self.nodes & (self.nodes - 1):
-            raise ProblemError(
-                name,
-                f'integration.nodes must be a power of two for integration.rule = "sobol", but it is {self.nodes}.',
-            )
+        if self.nodes is not None:
+            self.form.check_nodes(self.nodes)
         return self
+
+    @property
+    def form(self) -> type[Refinement]:
+        """What its rule is."""
+        return RULES[self.rule]

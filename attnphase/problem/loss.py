@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
-from attnphase.errors import ProblemError
-from attnphase.problem.messages import check_own_key, toml_table
+from attnphase.problem.kinds import alternatives, check_keys, one_of
+from attnphase.problem.losses import LOSSES, LossKind
+from attnphase.problem.messages import toml_table
 from attnphase.problem.values import (
     CONFIG,
     Name,
@@ -18,7 +19,7 @@ from attnphase.problem.values import (
 __all__ = ["Loss"]
 
 
-@toml_table("loss")
+@toml_table("loss", kinds={"kind": LOSSES})
 @dataclass(frozen=True, config=CONFIG)
 class Loss:
     """The loss of one sample, a function of its local fields h and k.
@@ -45,8 +46,10 @@ class Loss:
     """
 
     kind: Annotated[
-        Literal["attention", "values", "square", "logistic", "hinge", "expression"],
-        Field(description='"attention", "values", "square", "logistic", "hinge" or "expression"'),
+        str,
+        Strict(),
+        one_of(LOSSES),
+        Field(description=alternatives(LOSSES)),
     ] = "attention"
     width: Annotated[
         Rank | None,
@@ -59,16 +62,15 @@ class Loss:
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.kind == "values":
-            if self.width is None:
-                object.__setattr__(self, "width", 1)
-        elif self.width is not None:
-            raise ProblemError(
-                "loss.width",
-                f'loss.width does not go with loss.kind = "{self.kind}": set loss.kind = "values", or remove it.',
-            )
-        check_own_key("loss", self.kind, "expression", self.expression)
+        check_keys("loss", self, LOSSES, ("width", "expression"))
+        if self.width is None and "width" in self.form.keys:
+            object.__setattr__(self, "width", 1)
         return self
+
+    @property
+    def form(self) -> LossKind:
+        """What its kind is: flags, and the symbolic model."""
+        return LOSSES[self.kind]
 
     @property
     def value_columns(self) -> int:
@@ -78,4 +80,4 @@ class Loss:
     @property
     def has_attention(self) -> bool:
         """Whether scores, temperatures and masks enter."""
-        return self.kind in ("attention", "values")
+        return self.form.has_attention

@@ -13,16 +13,16 @@ from pydantic import ValidationError
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.problem.schema import as_lists, described_by, is_nested_table, keys, register, sections
+from attnphase.problem.schema import Notes, as_lists, described_by, is_nested_table, keys, register, sections
 from attnphase.problem.values import TooLongError, plain
 
-__all__ = ["check_own_key", "listed", "shown", "toml_table", "unknown_key"]
+__all__ = ["listed", "shown", "toml_table", "unknown_key"]
 
 _T = TypeVar("_T")
 _UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 
 
-def toml_table(place: str, *tags: str, quiet: tuple[str, ...] = ()) -> Callable[[type[_T]], type[_T]]:
+def toml_table(place: str, *tags: str, **notes: Any) -> Callable[[type[_T]], type[_T]]:
     """Make a pydantic dataclass the description of a table of the TOML, whose errors are `ProblemError`.
 
     Parameters
@@ -31,13 +31,13 @@ def toml_table(place: str, *tags: str, quiet: tuple[str, ...] = ()) -> Callable[
         Where the table stands, such as ``tokens.law``.
     tags
         Those of the types of this field that the class stands for, where the field has several.
-    quiet
-        Keys that are not written out at their defaults.
+    **notes
+        Fields of `Notes`.
     """
 
     def decorate(cls: type[_T]) -> type[_T]:
         target: Any = cls
-        register(cls, place, tags, quiet)
+        register(cls, place, tags, Notes(**notes))
         validate = target.__init__
 
         @functools.wraps(validate)
@@ -51,17 +51,6 @@ def toml_table(place: str, *tags: str, quiet: tuple[str, ...] = ()) -> Callable[
         return cls
 
     return decorate
-
-
-def check_own_key(section: str, kind: str, key: str, value: str | None) -> None:
-    """Check that a key which belongs to the kind of the same name comes with it, and only with it."""
-    if kind == key and value is None:
-        raise ProblemError(f"{section}.{key}", f'{section}.kind = "{kind}" needs {section}.{key}: give it.')
-    if kind != key and value is not None:
-        raise ProblemError(
-            f"{section}.{key}",
-            f'{section}.{key} does not go with {section}.kind = "{kind}": set {section}.kind = "{key}", or remove it.',
-        )
 
 
 def listed(items: Sequence[Any]) -> str:

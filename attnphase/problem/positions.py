@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.problem.messages import toml_table
 from attnphase.problem.tables import RELATIVE_TOLERANCE, check_square
@@ -20,10 +22,14 @@ from attnphase.problem.values import (
     lists,
 )
 
-__all__ = ["Positions", "simplex"]
+__all__ = ["IN_ATOMS", "Positions"]
 
 
-@toml_table("positions")
+IN_ATOMS = "spectrum"
+"""The kind of encodings that the atoms of ``tokens.spectrum`` have."""
+
+
+@toml_table("positions", displaces={"gram": ("kind",), "kind": ("gram",)})
 @dataclass(frozen=True, config=CONFIG)
 class Positions:
     """The positional encodings, known through their products p_l · p_k.
@@ -83,6 +89,42 @@ class Positions:
             )
         return self
 
+    @property
+    def in_atoms(self) -> bool:
+        """Whether the atoms of ``tokens.spectrum`` have the encodings."""
+        return self.kind == IN_ATOMS
+
+    def check_length(self, length: int) -> None:
+        """Refuse encodings of another number of tokens.
+
+        Raises
+        ------
+        ProblemError
+            Naming the field.
+        """
+        if self.kind == "opposite" and length != 2:
+            raise ProblemError(
+                "positions.kind",
+                f'positions.kind = "opposite" needs tokens.length = 2, but it is {length}: choose "gram" or "none".',
+            )
+        if self.gram is not None:
+            check_square("positions.gram", self.gram, length)
+
+    def products(self, length: int) -> Array:
+        """Products p_l · p_k, shape (L, L), of encodings that the atoms do not have."""
+        if self.gram is not None:
+            gram = np.array(self.gram)
+            return (gram + gram.T) / 2
+        return np.array([[1.0, -1.0], [-1.0, 1.0]]) if self.kind == "opposite" else np.zeros((length, length))
+
+    def of_length(self, length: int, *, in_atoms: bool) -> Positions:
+        """The same with the kind, which nobody gave, that goes with so many tokens."""
+        if in_atoms:
+            return replace(self, kind=IN_ATOMS)
+        if length > 2:
+            return replace(self, kind="gram", gram=_simplex(length))
+        return replace(self, kind="opposite" if length == 2 else "none")
+
 
 def _check_gram(gram: tuple[tuple[float, ...], ...]) -> None:
     name = "positions.gram"
@@ -108,7 +150,7 @@ def _check_gram(gram: tuple[tuple[float, ...], ...]) -> None:
         )
 
 
-def simplex(length: int) -> tuple[tuple[float, ...], ...]:
+def _simplex(length: int) -> tuple[tuple[float, ...], ...]:
     """Products of `length` unit vectors that sum to zero and are all equally far apart."""
     apart = -1 / (length - 1)
     return tuple(tuple(1.0 if k == l else apart for k in range(length)) for l in range(length))

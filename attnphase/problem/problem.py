@@ -23,13 +23,14 @@ from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
 from attnphase import arguments
+from attnphase.display import in_markdown
 from attnphase.errors import ProblemError
-from attnphase.problem.attention import PAPER_MIXING, SHIPPED_SCORES, Teacher
+from attnphase.problem.attention import PAPER_MIXING, Teacher
 from attnphase.problem.changes import change
 from attnphase.problem.consistency import check_rule, check_sections
 from attnphase.problem.loss import Loss
 from attnphase.problem.messages import shown, toml_table, unknown_key
-from attnphase.problem.positions import simplex
+from attnphase.problem.own_functions import check_own_functions
 from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.schema import as_plain_dict, sections
 from attnphase.problem.sections import Sections
@@ -39,6 +40,7 @@ from attnphase.problem.toml import digest_of, parse_toml
 from attnphase.problem.values import (
     CONFIG,
 )
+from attnphase.rows.regularizer import RowRegularizer
 
 __all__ = ["DataProblem", "Problem"]
 
@@ -81,28 +83,9 @@ class Problem(Sections):
         self._fill_in()
         check_square("teacher.mixing", self._mixing, self.tokens.length)
         check_sections(self)
-        self._check_own_functions()
+        check_own_functions(self, self._may_look_up)
         check_rule(self)
         return self
-
-    def _check_own_functions(self) -> None:
-        """Check the user's formulas and functions, which takes SymPy: only where there are any."""
-        length = self.tokens.length
-        if self.loss.has_attention:
-            for section, score in (("teacher", self.teacher.score), ("student", self.student.score)):
-                if score not in SHIPPED_SCORES and self._may_look_up(score):
-                    from attnphase.kernels.compiler import check_score
-
-                    check_score(score, length, f"{section}.score")
-        if self.loss.expression is not None:
-            from attnphase.kernels.compiler import check_loss
-
-            check_loss(self.loss.expression, length, self.columns, self.teacher_columns)
-        own = self.regularizer.prox or self.regularizer.expression
-        if own is not None and (own == self.regularizer.expression or self._may_look_up(own)):
-            from attnphase.rows.own import check_regularizer
-
-            check_regularizer(self.regularizer, self.columns)
 
     def _may_look_up(self, name: str) -> bool:
         """Whether a function may be looked up, which may import a module; a formula may always be read."""
@@ -126,6 +109,18 @@ class Problem(Sections):
             Naming the field and what to do.
         """
 
+    @property
+    def rows(self) -> RowRegularizer:
+        """The regulariser of one row of the weights.
+
+        Raises
+        ------
+        ProblemError
+            The problem came with data and names a function of a module.
+        """
+        self.require_functions()
+        return self.regularizer.rows(self.columns)
+
     def _fill_in(self) -> None:
         length = self.tokens.length
         filled_in = set()
@@ -135,12 +130,8 @@ class Problem(Sections):
             object.__setattr__(self, "teacher", replace(self.teacher, mixing=mixing))
             filled_in.add("teacher.mixing")
         if self.positions.kind is None:
-            if self.tokens.points("positions") is not None:
-                positions = replace(self.positions, kind="spectrum")
-            elif length > 2:
-                positions = replace(self.positions, kind="gram", gram=simplex(length))
-            else:
-                positions = replace(self.positions, kind="opposite" if length == 2 else "none")
+            in_atoms = self.tokens.points("positions") is not None
+            positions = self.positions.of_length(length, in_atoms=in_atoms)
             object.__setattr__(self, "positions", positions)
             filled_in |= {"positions.kind", "positions.gram"}
         object.__setattr__(self, "_filled_in", frozenset(filled_in))
@@ -305,7 +296,7 @@ class Problem(Sections):
         """One line: what the problem is, and in which fields it is not the paper's."""
         student, teacher = self.student, self.teacher
         plural = "" if self.tokens.length == 1 else "s"
-        parts = [f"{self.tokens.length} {'Gaussian' if self.tokens.kind == 'gaussian' else 'mixture'} token{plural}"]
+        parts = [f"{self.tokens.length} {self.tokens.form.title} token{plural}"]
         if self.loss.has_attention:
             parts.append(
                 f"{'tied' if student.tied else 'untied'} {_brief(student.score)} student of rank {student.rank}"
@@ -331,9 +322,7 @@ class Problem(Sections):
 
     def _repr_markdown_(self) -> str:
         """The model's equations and numbers, for notebooks."""
-        from attnphase.pages.page import model_equations
-
-        return model_equations(self)
+        return in_markdown(self)
 
 
 class DataProblem(Problem):

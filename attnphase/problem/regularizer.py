@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
 from attnphase.errors import ProblemError
-from attnphase.problem.messages import check_own_key, shown, toml_table
+from attnphase.problem.kinds import alternatives, check_keys, one_of
+from attnphase.problem.messages import shown, toml_table
 from attnphase.problem.values import (
     CONFIG,
     PLAIN,
     Name,
 )
+from attnphase.rows.kind import RegularizerKind
+from attnphase.rows.kinds import REGULARIZERS
+from attnphase.rows.regularizer import RowRegularizer
 
 __all__ = ["Regularizer"]
 
 _STRENGTH = 0.01  # the paper's ridge
 
 
-@toml_table("regularizer", quiet=("ridge",))
+# the ridge of one kind means something else for another
+@toml_table("regularizer", quiet=("ridge",), kinds={"kind": REGULARIZERS}, displaces={"kind": ("ridge",)})
 @dataclass(frozen=True, config=CONFIG)
 class Regularizer:
     """The penalty on the weights, a sum over the rows w_i of W; (λ/2)‖W‖²_F for the ridge.
@@ -54,8 +59,10 @@ class Regularizer:
     """
 
     kind: Annotated[
-        Literal["ridge", "lasso", "elastic-net", "group-lasso", "expression", "prox"],
-        Field(description='"ridge", "lasso", "elastic-net", "group-lasso", "expression" or "prox"'),
+        str,
+        Strict(),
+        one_of(REGULARIZERS),
+        Field(description=alternatives(REGULARIZERS)),
     ] = "ridge"
     strength: Annotated[
         float,
@@ -80,19 +87,19 @@ class Regularizer:
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.kind in ("ridge", "lasso") and self.ridge != 0:
-            instead = "regularizer.strength" if self.kind == "ridge" else 'regularizer.kind = "elastic-net"'
+        form = self.form
+        if "ridge" not in form.keys and self.ridge != 0:
             raise ProblemError(
                 "regularizer.ridge",
-                f'regularizer.ridge does not go with regularizer.kind = "{self.kind}": use {instead} instead.',
+                f'regularizer.ridge does not go with regularizer.kind = "{self.kind}": use {form.instead_of_ridge}'
+                " instead.",
             )
-        check_own_key("regularizer", self.kind, "expression", self.expression)
-        check_own_key("regularizer", self.kind, "prox", self.prox)
-        if self.kind in ("expression", "prox") and self.strength != _STRENGTH:
+        check_keys("regularizer", self, REGULARIZERS, ("expression", "prox"))
+        if "strength" not in form.keys and self.strength != _STRENGTH:
             raise ProblemError(
                 "regularizer.strength",
                 f'regularizer.strength does not go with regularizer.kind = "{self.kind}": remove it, and put the scale'
-                f" into regularizer.{self.kind}.",
+                f" into regularizer.{form.own}.",
             )
         if self.prox is not None and not re.fullmatch(r"[\w.]+:[\w.]+", self.prox):
             raise ProblemError(
@@ -102,6 +109,21 @@ class Regularizer:
         return self
 
     @property
-    def _idle(self) -> tuple[str, ...]:
-        """Keys that mean nothing for the kind, and are not written out."""
-        return ("strength",) if self.kind in ("expression", "prox") else ()
+    def form(self) -> RegularizerKind:
+        """What its kind is: flags, LaTeX and numerics."""
+        return REGULARIZERS[self.kind]
+
+    @property
+    def latex(self) -> str | None:
+        """LaTeX of the penalty of one row w; None for the ridge, whose equations have it written out."""
+        return self.form.latex(self)
+
+    def rows(self, columns: int) -> RowRegularizer:
+        """The problem of a row of so many weights; that of a problem is `Problem.rows`.
+
+        Raises
+        ------
+        ProblemError
+            A function of the user's own cannot be used.
+        """
+        return self.form.rows(self, columns)

@@ -2,29 +2,83 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Protocol
 
 __all__ = [
+    "Kind",
+    "Notes",
     "as_lists",
     "as_plain_dict",
+    "default",
     "described_by",
     "is_nested_table",
     "keys",
+    "notes_of",
     "ready_made",
     "register",
     "root",
     "sections",
 ]
 
+
+class Kind(Protocol):
+    """What all kinds have.
+
+    Attributes
+    ----------
+    name : str
+        What the TOML calls it.
+    keys, needs : tuple of str
+        The keys of its table that go with it, and those of them that have no default.
+    """
+
+    name: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]]
+    needs: ClassVar[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What is said of a table beside its fields.
+
+    Attributes
+    ----------
+    quiet : tuple of str
+        Keys that are not written out at their defaults.
+    kinds : mapping
+        For a key that names a kind: all kinds by name.
+    displaces : mapping
+        For a key: others that a new value of it takes back to their defaults.  Those that do not go with a new kind are
+        not named.
+    """
+
+    quiet: tuple[str, ...] = ()
+    kinds: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    displaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def idle(self, key: str, name: Any) -> set[str]:
+        """The keys that belong to other kinds than the one of this name; none if there is no such kind."""
+        kinds = self.kinds.get(key, {})
+        if not isinstance(name, str) or name not in kinds:
+            return set()
+        return {other for kind in kinds.values() for other in kind.keys} - {*kinds[name].keys}
+
+
 _TABLES: dict[tuple[str, ...], type] = {}  # by place; of a place with several types, by place and tag
-_QUIET: dict[type, tuple[str, ...]] = {}  # keys that are left out at their defaults
+_NOTES: dict[type, Notes] = {}
 
 
-def register(cls: type, place: str, tags: tuple[str, ...], quiet: tuple[str, ...]) -> None:
+def register(cls: type, place: str, tags: tuple[str, ...], notes: Notes) -> None:
     """Make a class the description of a table; see `attnphase.problem.messages.toml_table`."""
     _TABLES.update({(place, *tag): cls for tag in ([(tag,) for tag in tags] or [()])})
-    _QUIET[cls] = quiet
+    _NOTES[cls] = notes
+
+
+def notes_of(cls: type) -> Notes:
+    """What was said of a table when its class was made."""
+    return _NOTES[cls]
 
 
 def described_by(place: str, *tag: str) -> type | None:
@@ -52,6 +106,11 @@ def root() -> type:
     return _TABLES[("",)]
 
 
+def default(cls: type, key: str) -> Any:
+    """A key's default; None if it has none."""
+    return next((item.default for item in fields(cls) if item.name == key and item.default is not MISSING), None)
+
+
 def sections() -> dict[str, type]:
     """The classes of the sections by name, in the order of the TOML."""
     return {name: _TABLES[(name,)] for name in keys(root())}
@@ -59,7 +118,8 @@ def sections() -> dict[str, type]:
 
 def as_plain_dict(table: Any) -> dict[str, Any]:
     """A table as plain dicts, lists and scalars, without what has no value or need not be said."""
-    quiet = {*_QUIET.get(type(table), ()), *getattr(table, "_idle", ())}
+    notes = _NOTES[type(table)]
+    quiet = {*notes.quiet}.union(*(notes.idle(key, getattr(table, key)) for key in notes.kinds))
     data = {}
     for item in fields(table):
         value = getattr(table, item.name)

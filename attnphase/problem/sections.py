@@ -81,12 +81,7 @@ class Sections:
         if points is not None:
             weights, _ = self.spectrum_atoms()
             return (points.T * weights) @ points
-        if self.positions.gram is not None:
-            gram = np.array(self.positions.gram)
-            return (gram + gram.T) / 2
-        if self.positions.kind == "opposite":
-            return np.array([[1.0, -1.0], [-1.0, 1.0]])
-        return np.zeros((self.tokens.length, self.tokens.length))
+        return self.positions.products(self.tokens.length)
 
     @property
     def site_means(self) -> Array:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
-import numpy as np
 from pydantic import Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.problem.messages import listed, toml_table
+from attnphase.problem.atoms_file import read_csv
+from attnphase.problem.kinds import alternatives, check_law_keys, one_of
+from attnphase.problem.messages import toml_table
+from attnphase.problem.spectrum_laws import SPECTRUM_KINDS, SpectrumKind
 from attnphase.problem.values import (
     CONFIG,
     MAX_ATOMS,
@@ -86,7 +88,7 @@ class SpectrumAtom:
     ] = None
 
 
-@toml_table("tokens.spectrum", "#law")
+@toml_table("tokens.spectrum", "#law", kinds={"kind": SPECTRUM_KINDS})
 @dataclass(frozen=True, config=CONFIG)
 class SpectrumLaw:
     """A ready-made spectrum of the covariances.
@@ -117,8 +119,10 @@ class SpectrumLaw:
     """
 
     kind: Annotated[
-        Literal["isotropic", "power-law", "two-level"],
-        Field(description='"isotropic", "power-law" or "two-level"'),
+        str,
+        Strict(),
+        one_of(SPECTRUM_KINDS),
+        Field(description=alternatives(SPECTRUM_KINDS)),
     ]
     variance: Annotated[
         Level | tuple[Level, ...] | None,
@@ -148,22 +152,16 @@ class SpectrumLaw:
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        name, uses, needs = "tokens.spectrum", _SPECTRUM_KEYS[self.kind], _SPECTRUM_NEEDS[self.kind]
-        for key in ("variance", "exponent", "atoms", "variances", "fraction"):
-            given = getattr(self, key) is not None
-            if given and key not in uses:
-                raise ProblemError(
-                    name,
-                    f'tokens.spectrum.{key} does not go with the spectrum kind "{self.kind}",'
-                    f" which has {listed(uses)}: remove it.",
-                )
-            if not given and key in needs:
-                raise ProblemError(name, f'tokens.spectrum of kind "{self.kind}" needs {key}: give it.')
-        if "variance" in uses and self.variance is None:
-            object.__setattr__(self, "variance", 0.25)
-        if "atoms" in uses and self.atoms is None:
-            object.__setattr__(self, "atoms", 32)
+        check_law_keys("tokens.spectrum", self, SPECTRUM_KINDS)
+        for key, value in self.form.defaults.items():
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, value)
         return self
+
+    @property
+    def form(self) -> SpectrumKind:
+        """What its kind is."""
+        return SPECTRUM_KINDS[self.kind]
 
     def expand(self, count: int) -> tuple[Array, Array]:
         """Return the spectrum as atoms.
@@ -186,36 +184,12 @@ class SpectrumLaw:
             ``variance`` is a list of another length.
         """
         count = arguments.whole("count", count, 1)
-        if self.kind == "two-level":
-            assert self.variances is not None, "checked when the law was made"
-            assert self.fraction is not None, "checked when the law was made"
-            levels = np.array(self.variances)
-            return np.array([self.fraction, 1 - self.fraction]), np.repeat(levels[:, None], count, axis=1)
-        if isinstance(self.variance, tuple) and len(self.variance) != count:
-            raise ProblemError(
-                "tokens.spectrum",
-                f"tokens.spectrum.variance has {len(self.variance)} numbers, but must have {count}: give one for each"
-                " token (for a mixture: for each cluster of each token), or a single one for all.",
-            )
-        mean = np.broadcast_to(np.asarray(self.variance, dtype=float), (count,))
-        atoms = self.atoms if self.kind == "power-law" and self.atoms is not None else 1
-        shape = np.arange(1.0, atoms + 1) ** -(self.exponent or 0.0)
-        return np.full(atoms, 1 / atoms), np.outer(shape / shape.mean(), mean)
-
-
-_SPECTRUM_KEYS = {
-    "isotropic": ("variance",),
-    "power-law": ("variance", "exponent", "atoms"),
-    "two-level": ("variances", "fraction"),
-}
-_SPECTRUM_NEEDS = {"isotropic": (), "power-law": ("exponent",), "two-level": ("variances", "fraction")}
+        return self.form.expand(self, count)
 
 
 def read_spectrum(value: Any) -> Any:
     """Replace the name of a CSV file by its atoms."""
     if isinstance(value, str | PathLike):
-        from attnphase.spectrum.measure import read_csv
-
         value = read_csv(value)
     if (isinstance(value, list | tuple) or getattr(value, "ndim", 0)) and len(value) > MAX_ATOMS:
         raise ProblemError(

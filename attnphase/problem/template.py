@@ -10,7 +10,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
+from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
+from attnphase.rows.kinds import REGULARIZERS
 
 __all__ = ["changes_for", "template"]
 
@@ -18,7 +21,6 @@ _COLUMN = 24  # where comments begin behind a short value
 _LONGEST = 105  # characters of a value and its comment on one line
 _LARGEST = 4  # tokens for which examples of tables are written out
 _CLUSTERS = [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]
-_PENALTY, _LOSS = "0.01*sqrt(w**2 + 0.1)", "sqrt(1 + (h0_0 - k0_0)**2)"
 _SCORE = 'softmax, linear, relu, sigmoid, softmax1, a formula in z, or "module:function"'
 
 # {} stands for what the field must be
@@ -132,11 +134,9 @@ def changes_for(
         changes["loss.kind"] = loss
     if width is not None:
         changes |= {"loss.kind": loss or "values", "loss.width": width}
-    if length is None:
-        length = 1 if loss in ("square", "logistic", "hinge", "expression") else 2
-    changes["tokens.length"] = length
-    if loss == "expression":
-        changes["loss.expression"] = _LOSS
+    example = dict(LOSSES[loss].example) if loss is not None else {}
+    length = int(example.pop("tokens.length", 2)) if length is None else length
+    changes |= {**example, "tokens.length": length}
     if rank is not None:
         changes["student.rank"] = rank
     if untied:
@@ -147,16 +147,9 @@ def changes_for(
         changes["tokens.law"] = _law(length)
     if spectrum is not None:
         changes["tokens.spectrum"] = _spectrum(spectrum, length * (2 if mixture else 1))
-    # strengths at which the semantic branch exists at alpha = 1.5
-    penalties: Mapping[str | None, dict[str, Any]] = {
-        "lasso": {"strength": 0.006},
-        "elastic-net": {"strength": 0.002, "ridge": 0.01},
-        "group-lasso": {"strength": 0.002, "ridge": 0.01},
-        "expression": {"expression": _PENALTY},
-    }
     if regularizer is not None:
         changes["regularizer.kind"] = regularizer
-        changes |= {f"regularizer.{key}": value for key, value in penalties.get(regularizer, {}).items()}
+        changes |= {f"regularizer.{key}": value for key, value in (REGULARIZERS[regularizer].example or {}).items()}
     return changes
 
 
@@ -164,11 +157,7 @@ def _spectrum(kind: str, sites: int) -> Any:
     if kind == "atoms":
         variances = [round(0.2 + 0.1 * (i % _LARGEST), 1) for i in range(sites)]
         return [{"weight": 0.5, "variances": variances}, {"weight": 0.5, "variances": variances[::-1]}]
-    return {
-        "isotropic": {"kind": "isotropic", "variance": 0.25},
-        "power-law": {"kind": "power-law", "variance": 0.25, "exponent": 1.2, "atoms": 32},
-        "two-level": {"kind": "two-level", "variances": [0.6, 0.15], "fraction": 0.25},
-    }[kind]
+    return {"kind": kind, **SPECTRUM_KINDS[kind].example}
 
 
 def _applies(problem: Problem, name: str) -> bool:
@@ -177,14 +166,14 @@ def _applies(problem: Problem, name: str) -> bool:
     if name.split(".")[0] in ("teacher", "student") and name.split(".")[1] in attention:
         return problem.loss.has_attention
     if name == "regularizer.strength":
-        return problem.regularizer.kind not in ("expression", "prox")
+        return "strength" in problem.regularizer.form.keys
     return True
 
 
 def _follows(problem: Problem, name: str) -> bool:
     """Whether a field's value follows from the number of tokens, or would not be allowed but at its default."""
     if name == "regularizer.ridge":
-        return problem.regularizer.kind in ("ridge", "lasso")
+        return "ridge" not in problem.regularizer.form.keys
     tables = ("teacher.mixing", "positions.kind", "positions.gram")
     if name not in tables or problem.tokens.length <= 2:
         return False
@@ -210,10 +199,10 @@ def _example(problem: Problem, name: str) -> Any:
         "positions.kind": "none",
         "positions.teacher": _apart(problem, columns),
         "regularizer.ridge": 0.002,
-        "regularizer.expression": _PENALTY,
+        "regularizer.expression": (REGULARIZERS["expression"].example or {})["expression"],
         "regularizer.prox": "module:function",
         "loss.width": 1,
-        "loss.expression": _LOSS,
+        "loss.expression": LOSSES["expression"].example["loss.expression"],
         "integration.nodes": 1024,
     }[name]
 
@@ -226,7 +215,7 @@ def _law(length: int) -> dict[str, Any]:
 
 def _apart(problem: Problem, columns: int) -> Any:
     """Products of encodings that sum to zero, as the default ones do, with other vectors; None without encodings."""
-    if problem.positions.kind == "none" or problem.tokens.length > _LARGEST:
+    if not problem.positions_gram.any() or problem.tokens.length > _LARGEST:
         return None
     return [[value] * columns for value in (0.1, -0.1, 0.0, 0.0)[: problem.tokens.length]]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,12 @@ from pydantic.dataclasses import dataclass
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.problem.kinds import alternatives, one_of
 from attnphase.problem.laws import Cluster, Law
-from attnphase.problem.messages import listed, toml_table
+from attnphase.problem.messages import toml_table
 from attnphase.problem.spectrum import SpectrumAtom, SpectrumLaw, read_spectrum
 from attnphase.problem.tables import RELATIVE_TOLERANCE
+from attnphase.problem.token_laws import TOKEN_LAWS, TokenLaw
 from attnphase.problem.values import (
     CONFIG,
     ENTRIES,
@@ -36,7 +38,15 @@ from attnphase.problem.values import (
 __all__ = ["Tokens"]
 
 
-@toml_table("tokens")
+@toml_table(
+    "tokens",
+    kinds={"kind": TOKEN_LAWS},
+    displaces={
+        "kind": ("sigma", "spectrum"),
+        "sigma": ("spectrum",),
+        "spectrum": ("sigma",),
+    },
+)
 @dataclass(frozen=True, config=CONFIG)
 class Tokens:
     """The law of the tokens.
@@ -68,7 +78,7 @@ class Tokens:
         Mixture, shape (t, K): e_kᵀQ⋆_s/√d, 0 if left out.
     spectrum
         The joint spectral measure of the covariances: atoms whose weights sum to 1, a ready-made
-        law, or the name of a CSV file of atoms (see `attnphase.spectrum.measure.read_csv`), which is read
+        law, or the name of a CSV file of atoms (see `attnphase.spectrum.read_csv`), which is read
         when the tokens are made.
 
     Raises
@@ -82,8 +92,10 @@ class Tokens:
     """
 
     kind: Annotated[
-        Literal["gaussian", "mixture"],
-        Field(description='"gaussian" or "mixture"'),
+        str,
+        Strict(),
+        one_of(TOKEN_LAWS),
+        Field(description=alternatives(TOKEN_LAWS)),
     ] = "gaussian"
     length: Annotated[int, Strict(), Field(ge=1, le=16, description="a whole number from 1 to 16"), PLAIN] = 2
     sigma: Annotated[
@@ -125,6 +137,16 @@ class Tokens:
     ] = None
 
     @property
+    def form(self) -> TokenLaw:
+        """What its kind is."""
+        return TOKEN_LAWS[self.kind]
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether tokens come from a mixture of clusters."""
+        return self.form.has_clusters
+
+    @property
     def cluster_lists(self) -> tuple[tuple[Cluster, ...], ...]:
         """The clusters of each token; a Gaussian token has one, of mean zero."""
         if self.clusters is None:
@@ -163,111 +185,16 @@ class Tokens:
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.kind == "gaussian":
-            self._check_gaussian()
-        else:
-            self._check_mixture()
+        self.form.complete(self)
         if self.spectrum is not None:
             self._check_spectrum()
         return self
-
-    def _check_gaussian(self) -> None:
-        for key in ("clusters", "law", "mean_positions", "mean_teacher"):
-            if getattr(self, key) is not None:
-                raise ProblemError(
-                    f"tokens.{key}",
-                    f'tokens.{key} does not go with tokens.kind = "gaussian": set tokens.kind = "mixture", or'
-                    f" remove tokens.{key}.",
-                )
-        if self.spectrum is not None:
-            if self.sigma is not None:
-                raise ProblemError(
-                    "tokens.spectrum", "tokens.sigma and tokens.spectrum exclude each other: keep one of them."
-                )
-        elif self.sigma is None:
-            object.__setattr__(self, "sigma", 0.5)
-        elif isinstance(self.sigma, tuple) and len(self.sigma) != self.length:
-            raise ProblemError(
-                "tokens.sigma",
-                f"tokens.sigma has {len(self.sigma)} numbers, but tokens.length is {self.length}:"
-                " give one for each token, or a single one for all.",
-            )
-
-    def _check_mixture(self) -> None:
-        if self.sigma is not None:
-            raise ProblemError(
-                "tokens.sigma",
-                'tokens.sigma does not go with tokens.kind = "mixture", whose clusters have their own: give it in'
-                " tokens.clusters.",
-            )
-        self._check_clusters()
-        if self.law is None:
-            object.__setattr__(self, "law", Law())
-        _ = self.configurations  # refuses a law that does not fit
-        directions = self.mean_directions
-        for key, table in (("mean_positions", self.mean_positions), ("mean_teacher", self.mean_teacher)):
-            for index, row in enumerate(table or ()):
-                if len(row) != directions:
-                    raise ProblemError(
-                        f"tokens.{key}",
-                        f"tokens.{key} must have {directions} columns, one for each coordinate of the means in"
-                        f" tokens.clusters, but its row {index} has length {len(row)}.",
-                    )
-        if self.mean_positions is not None and len(self.mean_positions) != self.length:
-            raise ProblemError(
-                "tokens.mean_positions",
-                f"tokens.mean_positions has {len(self.mean_positions)} rows, but tokens.length is {self.length}:"
-                " give one for each token.",
-            )
-
-    def _check_clusters(self) -> None:
-        name = "tokens.clusters"
-        if self.clusters is None:
-            raise ProblemError(
-                name, 'tokens.kind = "mixture" needs tokens.clusters: give each cluster\'s sigma and mean.'
-            )
-        lists = self.cluster_lists
-        if len(lists) != self.length:
-            raise ProblemError(
-                name,
-                f"tokens.clusters has {len(lists)} lists, but tokens.length is {self.length}: give one for each"
-                " token, or a single one for all.",
-            )
-        for token, row in enumerate(lists):
-            if not 1 <= len(row) <= MAX_CLUSTERS:
-                raise ProblemError(
-                    name,
-                    f"tokens.clusters must have from 1 to {MAX_CLUSTERS} clusters for each token, but token {token}"
-                    f" has {len(row)}.",
-                )
-        lengths = sorted({len(cluster.mean) for row in lists for cluster in row if cluster.mean})
-        if len(lengths) > 1:
-            raise ProblemError(
-                name,
-                "tokens.clusters must have means of one length, the number of directions they lie in, but there are"
-                f" means of length {listed(lengths)}: fill the short ones up with zeros.",
-            )
-        if self.spectrum is None:
-            self._fill_in_sigma()
-        elif any(cluster.sigma is not None for row in lists for cluster in row):
-            raise ProblemError(
-                name,
-                "tokens.clusters gives sigma where tokens.spectrum gives the variances: keep one of them.",
-            )
-
-    def _fill_in_sigma(self) -> None:
-        def filled(row: Any) -> Any:
-            if isinstance(row, tuple):
-                return tuple(filled(item) for item in row)
-            return Cluster(sigma=0.5, mean=row.mean) if row.sigma is None else row
-
-        object.__setattr__(self, "clusters", filled(self.clusters))
 
     def _check_spectrum(self) -> None:
         name = "tokens.spectrum"
         lists = self.cluster_lists
         sites = [(token, cluster) for token, row in enumerate(lists) for cluster in range(len(row))]
-        mixture = self.kind == "mixture"
+        mixture = self.has_clusters
         each = (
             f"there are {len(sites)} clusters of all tokens together" if mixture else f"tokens.length is {self.length}"
         )
@@ -277,11 +204,10 @@ class Tokens:
         for index, variance in enumerate(self.spectrum_atoms()[1].max(axis=0)):
             if variance == 0:
                 token, cluster = sites[index]
-                whose = f"cluster {cluster} of token {token}" if mixture else f"token {token}"
                 raise ProblemError(
                     name,
-                    f"tokens.spectrum gives {whose} no variance at all: make its variance positive in at least"
-                    " one atom.",
+                    f"tokens.spectrum gives {self.form.site(token, cluster)} no variance at all: make its variance"
+                    " positive in at least one atom.",
                 )
 
     def _check_atoms(self, sites: int, each: str, one: str) -> None:
@@ -318,17 +244,4 @@ class Tokens:
                     f" {len(atoms[0].teacher)}: give one for each column of the teacher.",
                 )
         if atoms[0].means is not None:
-            self._check_no_other_means()
-
-    def _check_no_other_means(self) -> None:
-        if self.kind == "gaussian":
-            raise ProblemError(
-                "tokens.spectrum",
-                'tokens.spectrum gives means, which do not go with tokens.kind = "gaussian": set tokens.kind ='
-                ' "mixture", or remove them.',
-            )
-        if self.mean_directions > 0:
-            raise ProblemError(
-                "tokens.clusters",
-                "tokens.clusters gives means and so does tokens.spectrum: keep one of them.",
-            )
+            self.form.check_means(self)

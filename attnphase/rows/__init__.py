@@ -1,1 +1,1 @@
-"""One row of the weights beyond the ridge, equations (100)-(106)."""
+"""One row of the weights: the kinds of regularisers, a row's minimisers, and means over its noise, (100)-(106)."""

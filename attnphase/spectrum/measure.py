@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -15,23 +11,14 @@ import numpy as np
 
 from attnphase import arguments
 from attnphase.arrays import Array
-from attnphase.errors import ProblemError, SpectrumError
-from attnphase.files.reading import LARGEST_TEXT, open_input
-from attnphase.files.writing import write_file
-from attnphase.problem import MAX_ATOMS, Positions, Problem, SpectrumLaw, Teacher, Tokens
+from attnphase.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens
+from attnphase.problem.atoms_file import write_atoms
+from attnphase.spectrum.matrices import finite, point_atoms
 
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["Spectrum", "gaussian_gram", "read_csv"]
-
-_COMMUTE = 1e-8  # norm of a commutator, relative to that of the product, that rounding may leave
-_NO_PRODUCT = 1e-14  # the same relative to the factors' norms, where the product is rounding too
-_ROUNDING = 1e-9  # relative asymmetry and negative eigenvalue likewise
-_CLOSE = 1e-5  # eigenvalues nearer than this share of their range are told apart by another combination
-_LONGEST_LINE = 1 << 17  # characters of a CSV file's line
-_LARGEST = 1e60
-_COLUMNS = {"variance": "variances", "position": "positions", "mean": "means", "teacher": "teacher"}
+__all__ = ["Spectrum", "gaussian_gram"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +75,7 @@ class Spectrum:
         if self.point_means is not None:
             shapes["point_means"] = (atoms, sites)
         for name, shape in shapes.items():
-            object.__setattr__(self, name, _finite(name, getattr(self, name), shape))
+            object.__setattr__(self, name, finite(name, getattr(self, name), shape))
 
     @classmethod
     def of(cls, problem: Problem) -> Spectrum:
@@ -205,40 +192,7 @@ class Spectrum:
         -----
         `atoms` makes the field ``tokens.spectrum`` of a problem of the result.
         """
-        names, matrices, tokens = _flat("covariances", covariances)
-        if not matrices:
-            raise SpectrumError("covariances must hold at least one matrix for every token.")
-        d, length = len(np.atleast_1d(matrices[0])), max(tokens) + 1
-        if d == 0:
-            raise SpectrumError(f"{names[0]} is empty, but must be a square matrix.")
-        matrices = [_covariance(name, matrix, d) for name, matrix in zip(names, matrices, strict=True)]
-        _check_commuting(names, matrices)
-        vectors = _common_eigenvectors(matrices)
-        gamma = np.stack([np.einsum("ji,jk,ki->i", vectors, m, vectors, optimize=True) for m in matrices])
-        gamma = np.maximum(gamma, 0.0)  # rounding leaves zeros on either side
-        encodings = np.zeros((length, d)) if positions is None else _finite("positions", positions, (length, d))
-        point_positions = math.sqrt(d) * (encodings @ vectors).T
-        mean = point_positions[:, tokens]
-        point_means = None
-        if means is not None:
-            labels, flat, places = _flat("means", means, 1)
-            if places != tokens:
-                raise SpectrumError(f"means must have the structure of covariances: {len(matrices)} vectors in all.")
-            rows = [_finite(label, vector, (d,)) for label, vector in zip(labels, flat, strict=True)]
-            point_means = math.sqrt(d) * (np.stack(rows) @ vectors).T
-            mean = mean + point_means
-        weights, count = np.full(d, 1 / d), len(matrices)
-        if teacher is None:
-            pi = np.zeros((d, 1))
-        else:
-            array = _real("teacher", teacher, "(d, t)")
-            pi = vectors.T @ _finite("teacher", array, (d, max(array.shape[1], 1) if array.ndim == 2 else 1))
-        covariance = np.zeros((d, count + pi.shape[1], count + pi.shape[1]))
-        if teacher is None:
-            covariance[:, count, count] = 1.0
-        teacher_means = np.zeros((count, pi.shape[1])) if point_means is None else point_means.T @ pi / d
-        joined = np.concatenate([mean, pi], axis=1)
-        return cls(weights, gamma, joined, covariance, teacher_means, point_positions, point_means)
+        return cls(*point_atoms(covariances, positions, teacher, means))
 
     @classmethod
     def isotropic(
@@ -330,19 +284,7 @@ class Spectrum:
         ProblemError
             `path` is no path.
         """
-        path = arguments.path("path", path)
-        atoms = self.atoms()
-        singular = {plural: name for name, plural in _COLUMNS.items() if plural in atoms[0]}
-        header = ["weight"]
-        for plural, name in singular.items():
-            header += [f"{name}_{index}" for index in range(len(atoms[0][plural]))]
-        text = io.StringIO(newline="")
-        writer = csv.writer(text)
-        writer.writerow(header)
-        for atom in atoms:
-            numbers = itertools.chain([atom["weight"]], *(atom[plural] for plural in singular))
-            writer.writerow([repr(number) for number in numbers])
-        write_file(path, text.getvalue().encode())
+        write_atoms(arguments.path("path", path), self.atoms())
 
 
 def gaussian_gram(problem: Problem) -> Array:
@@ -354,95 +296,6 @@ def gaussian_gram(problem: Problem) -> Array:
     if problem.tokens.points("teacher") is not None:
         joint[directions + length :] = joint[:, directions + length :] = 0.0
     return joint
-
-
-def read_csv(path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """Read atoms of a spectrum from a file of comma-separated values.
-
-    Parameters
-    ----------
-    path
-        Its header is ``weight,variance_0,...``, then, as far as the atoms have them, ``position_0,...``,
-        ``mean_0,...`` and ``teacher_0,...``; one atom in each line.
-
-    Returns
-    -------
-    list of dict
-        As `Spectrum.atoms` has them.
-
-    Raises
-    ------
-    ProblemError
-        The file cannot be read, or the header or a line is not as above.
-    """
-    field, file = "tokens.spectrum", str(arguments.path("tokens.spectrum", path))
-
-    def refuse(sentence: str) -> ProblemError:
-        return ProblemError(field, f"{field}: {file}: {sentence}")
-
-    try:
-        with io.TextIOWrapper(
-            open_input(path, "CSV file", LARGEST_TEXT, refuse), encoding="utf-8-sig", newline=""
-        ) as stream:
-            lines = [line for line in csv.reader(_short_lines(stream, refuse)) if line]
-    except ProblemError:
-        raise
-    except (OSError, ValueError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise refuse(f"the file cannot be read: {reason}.") from None
-    header = [name.strip() for name in lines[0]] if lines else []
-    places = _header_places(file, header)
-    atoms = []
-    for row, line in enumerate(lines[1:]):
-        if len(line) != len(header):
-            raise ProblemError(
-                field,
-                f"tokens.spectrum: atom {row} of {file} has {len(line)} numbers, but the header has {len(header)}.",
-            )
-        try:
-            numbers = [float(text) for text in line]
-        except ValueError as error:
-            raise ProblemError(field, f"tokens.spectrum: atom {row} of {file} has a wrong entry: {error}.") from None
-        atoms.append(
-            {"weight": numbers[places["weight"][0]]}
-            | {key: [numbers[index] for index in indices] for key, indices in places.items() if key != "weight"}
-        )
-    return atoms
-
-
-def _short_lines(stream: io.TextIOWrapper, refuse: Callable[[str], ProblemError]) -> Iterator[str]:
-    """The lines of a file, as long as they may be those of a spectrum."""
-    for count, line in enumerate(iter(lambda: stream.readline(_LONGEST_LINE + 1), "")):
-        if len(line) > _LONGEST_LINE:
-            raise refuse(f"line {count + 1} has more than {_LONGEST_LINE} characters, and is not that of an atom.")
-        if count > 2 * MAX_ATOMS:  # as many may be empty
-            raise refuse(f"the file has more lines than the {MAX_ATOMS} atoms that a spectrum may have.")
-        yield line
-
-
-def _header_places(file: str, header: list[str]) -> dict[str, list[int]]:
-    """Find the columns of each key; those of a list must be numbered from 0."""
-    found: dict[str, dict[int, int]] = {}
-    for index, name in enumerate(header):
-        stem, _, number = name.rpartition("_")
-        is_entry = stem in _COLUMNS and number.isdecimal() and len(number) < 10
-        key, entry = (_COLUMNS[stem], int(number)) if is_entry else (name, 0)
-        if (not is_entry and name != "weight") or entry in found.setdefault(key, {}):
-            raise ProblemError(
-                "tokens.spectrum",
-                f'tokens.spectrum: the header of {file} has the column "{name[:40]}" where only weight, variance_0,'
-                " position_0, mean_0, teacher_0 and their like may stand, each once.",
-            )
-        found[key][entry] = index
-    for key, entries in found.items():
-        if set(entries) != set(range(len(entries))):
-            raise ProblemError(
-                "tokens.spectrum", f"tokens.spectrum: the columns of {key} in {file} must be numbered from 0 on."
-            )
-    for key, name in (("weight", "weight"), ("variances", "variance_0")):
-        if key not in found:
-            raise ProblemError("tokens.spectrum", f"tokens.spectrum: the header of {file} must have {name}.")
-    return {key: [entries[entry] for entry in range(len(entries))] for key, entries in found.items()}
 
 
 def _roots(moments: Array, count: int) -> Array:
@@ -458,97 +311,3 @@ def _roots(moments: Array, count: int) -> Array:
     whole[:, :count, :count] = root(moments[:, :count, :count])
     whole[:, count:, count:] = root(moments[:, count:, count:])
     return whole
-
-
-def _flat(name: str, nested: Any, dimensions: int = 2) -> tuple[list[str], list[Any], list[int]]:
-    """Flatten a list of arrays, or of lists of arrays, into names, arrays and the token of each."""
-    if isinstance(nested, str) or not isinstance(nested, Sequence | np.ndarray) or getattr(nested, "ndim", 1) == 0:
-        raise SpectrumError(f"{name} must be a list with an entry for every token.")
-    names, arrays, tokens = [], [], []
-    for token, item in enumerate(nested):
-        try:
-            single = np.ndim(item) <= dimensions
-        except ValueError:  # arrays of different shapes in one list
-            single = False
-        for cluster, array in enumerate([item] if single else item):
-            names.append(f"{name}[{token}]" if single else f"{name}[{token}][{cluster}]")
-            arrays.append(array)
-            tokens.append(token)
-    return names, arrays, tokens
-
-
-def _real(name: str, values: Any, shape: object) -> Array:
-    try:
-        array = np.asarray(values)
-        if not np.iscomplexobj(array):  # whose imaginary part NumPy would drop with a mere warning
-            return array.astype(float)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise SpectrumError(f"{name} must be an array of real numbers of shape {shape}.")
-
-
-def _finite(name: str, values: Any, shape: tuple[int, ...]) -> Array:
-    array = _real(name, values, shape)
-    if array.shape != shape:
-        raise SpectrumError(f"{name} has shape {array.shape}, but must have {shape}.")
-    if not np.isfinite(array).all():
-        raise SpectrumError(f"{name} holds a number that is not finite.")
-    if np.abs(array).max(initial=0.0) > _LARGEST:  # products would not be finite
-        raise SpectrumError(f"{name} holds a number beyond {_LARGEST:g}: choose other units.")
-    return array
-
-
-def _covariance(name: str, values: Any, d: int) -> Array:
-    matrix = _finite(name, values, (d, d))
-    size = np.abs(matrix).max(initial=0.0)
-    skew = np.abs(matrix - matrix.T).max(initial=0.0)
-    if skew > _ROUNDING * size:
-        raise SpectrumError(f"{name} must be symmetric, but differs from its transpose by {skew:.2g}.")
-    matrix = (matrix + matrix.T) / 2
-    lowest = float(np.linalg.eigvalsh(matrix)[0])
-    if lowest < -_ROUNDING * d * size:
-        raise SpectrumError(f"{name} must be positive semidefinite, but has the eigenvalue {lowest:.4g}.")
-    return matrix
-
-
-def _check_commuting(names: list[str], matrices: list[Array]) -> None:
-    worst, pair = 0.0, ("", "")
-    for (first, a), (second, b) in itertools.combinations(zip(names, matrices, strict=True), 2):
-        product = a @ b
-        commutator = np.linalg.norm(product - product.T)
-        if commutator <= _NO_PRODUCT * np.linalg.norm(a) * np.linalg.norm(b):
-            continue
-        off = float(commutator / np.linalg.norm(product))
-        if off > worst:
-            worst, pair = off, (first, second)
-    if worst > _COMMUTE:
-        raise SpectrumError(
-            f"{pair[0]} and {pair[1]} do not commute: the norm of their commutator is {worst:.2g} of that of their"
-            " product, where the theory needs common eigenvectors."
-        )
-
-
-def _common_eigenvectors(matrices: list[Array]) -> Array:
-    """Orthonormal eigenvectors, as columns, of matrices that commute.
-
-    A generic combination of the matrices has only common eigenvectors, unless two of its eigenvalues come so close that
-    rounding mixes theirs. Such groups are told apart by combinations made for them alone.
-    """
-    d = len(matrices[0])
-    centred = [matrix - np.trace(matrix) / d * np.eye(d) for matrix in matrices]
-    # what is left of a multiple of the identity is rounding
-    sizes = [(np.linalg.norm(c), np.linalg.norm(m)) for c, m in zip(centred, matrices, strict=True)]
-    scaled = [c / size for c, (size, whole) in zip(centred, sizes, strict=True) if size > 1e-12 * whole]
-    if d == 1 or not scaled:
-        return np.eye(d)
-    generator = np.random.default_rng(d)
-    combination = np.sum([g * c for g, c in zip(generator.uniform(1.0, 2.0, len(scaled)), scaled, strict=True)], axis=0)
-    if not np.linalg.norm(combination) > 1e-3:  # a chance cancellation
-        combination = scaled[0]
-    values, vectors = np.linalg.eigh(combination)
-    gaps = np.diff(values) > _CLOSE * (values[-1] - values[0]) / d
-    for group in np.split(np.arange(d), np.flatnonzero(gaps) + 1):
-        if 1 < len(group) < d:
-            basis = vectors[:, group]
-            vectors[:, group] = basis @ _common_eigenvectors([basis.T @ matrix @ basis for matrix in matrices])
-    return vectors

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
@@ -48,15 +50,20 @@ def _error(problem: Problem, rule: Rule) -> Array:
     root = matrix_root(spectrum.rho)
     mixing, parameters = ProximalProblem(problem, kernels, spectrum).parameters
     normal = rule.nodes.reshape(*rule.nodes.shape[:2], length, rank)
-    second, weighted = 0.0, 0.0
-    for sites, probability in zip(configurations, probabilities, strict=True):
+
+    def targets_of(sites: NDArray[np.int64]) -> Array:
+        """Score matrices of the teacher at the nodes, (S, N, L, L)."""
         k = np.einsum("lij,snlj->snli", root[sites], normal) + spectrum.teacher_means[sites]
         targets = np.empty((k.shape[0] * k.shape[1], length, length))
         kernels.targets_at(np.ascontiguousarray(k.reshape(-1, length, rank)), mixing, parameters, targets)
-        targets = targets.reshape(*k.shape[:2], length, length)
-        variance = spectrum.site_variances[sites]
-        second = second + probability * np.einsum("n,snab,b->s", rule.weights, targets**2, variance)
-        weighted = weighted + probability * np.einsum("n,snab,b->sab", rule.weights, targets, variance)
-    mean = probabilities @ spectrum.site_variances[configurations]
-    # W = E[T D] E[D]^-1, the tokens' own products being D
-    return (second - np.einsum("sab,b->s", np.square(weighted), 1 / mean)) / length
+        return targets.reshape(*k.shape[:2], length, length)
+
+    def sample_mean(integrand: Callable[[Array, Array], Array]) -> Array:
+        """Mean of a function of targets and token variances over clusters and nodes, (S, ...)."""
+        total = np.zeros(())
+        for sites, probability in zip(configurations, probabilities, strict=True):
+            values = integrand(targets_of(sites), np.diag(spectrum.site_variances[sites])[None, None])
+            total = total + probability * np.einsum("n,sn...->s...", rule.weights, values)
+        return total
+
+    return kernels.ridge.linear_test_error(sample_mean, length)

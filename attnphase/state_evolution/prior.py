@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels, Maps
 from attnphase.problem.problem import Problem
-from attnphase.rows.row_problem import RowRegularizer, gaussian_nodes, problem_rows
+from attnphase.rows.quadrature import gaussian_nodes
+from attnphase.rows.regularizer import RowRegularizer
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 
@@ -47,8 +48,8 @@ class Prior:
     def of(cls, problem: Problem, kernels: Kernels, spectrum: Spectrum | None = None) -> Prior:
         """The prior of a problem; `spectrum` replaces the problem's own."""
         regularizer = problem.regularizer
-        ridge = regularizer.kind == "ridge"
-        rows = None if ridge else problem_rows(problem)
+        ridge = regularizer.form.quadratic
+        rows = None if ridge else problem.rows
         strength = float(regularizer.strength) if ridge else rows.ridge if rows else 0.0
         return cls(kernels, spectrum or Spectrum.of(problem), strength, rows)
 

@@ -10,7 +10,19 @@ from sympy.matrices.expressions import MatrixExpr
 from derivations.algebra import symbols as sym
 from derivations.algebra.tokens import Operator, TokenMatrix, bracketed, is_matrix, operands
 
-__all__ = ["FIELDS", "ROW", "FieldLaw", "FieldMean", "Law", "LawMean", "RowLaw", "SpectralMean", "WeightMean"]
+__all__ = [
+    "FIELDS",
+    "ROW",
+    "TEACHER",
+    "FieldLaw",
+    "FieldMean",
+    "Law",
+    "LawMean",
+    "RowLaw",
+    "SpectralMean",
+    "TeacherLaw",
+    "WeightMean",
+]
 
 
 class Law(Basic):
@@ -32,11 +44,16 @@ class FieldLaw(Law):
     """
 
 
+class TeacherLaw(Law):
+    """The teacher's fields of one sample, and the clusters of its tokens; the parameter is the covariance of ``k``."""
+
+
 class RowLaw(Law):
     """The noise ``z`` of one eigendirection, and the row of weights ``w(z)`` that the conjugates make of it."""
 
 
 FIELDS = FieldLaw(sym.m, sym.q, sym.theta, sym.rho, sym.V)
+TEACHER = TeacherLaw(sym.rho)
 ROW = RowLaw(*sym.CONJUGATES)
 
 
@@ -78,7 +95,7 @@ class FieldMean(LawMean):
     """
 
     @staticmethod
-    def of(body: Any, law: FieldLaw = FIELDS) -> Any:
+    def of(body: Any, law: FieldLaw | TeacherLaw = FIELDS) -> Any:
         """The mean of a scalar or of a matrix."""
         return (MatrixFieldMean if is_matrix(body) else ScalarFieldMean)(body, law)
 

@@ -11,10 +11,11 @@ from sympy import Add, Indexed, Mul, Pow, Rational, Symbol
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace, Transpose
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
+from derivations.algebra.means import FieldMean, SpectralMean, TeacherLaw, WeightMean
 from derivations.algebra.minima import FieldLoss, MoreauEnvelope, RowMinimum, RowPenalty
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, is_matrix, operands
 from derivations.codegen.layout import WIDTH, folded
+from derivations.replica.baseline import derive_baseline
 from derivations.replica.chain import FreeEntropy
 from derivations.replica.observables import observables
 from derivations.replica.saddle_point import SaddlePoint, abbreviated, definitions
@@ -35,6 +36,8 @@ _STATE_EVOLUTION_HELPERS = """\
 # r, 1) and k (P, ..., N, t, 1); envelope and losses (..., N, 1, 1); spectral atoms gamma, tau
 # (P, A, 1, 1) and pi (A, t, 1). `field_mean` averages over N; `site_mean(values, l)` too, over
 # the samples whose token is in the cluster, the others counting as zero; `spectral_mean` over A.
+# `sample_mean` takes a function of targets and token variances (..., L, L) to its mean over the
+# teacher's fields and the clusters.
 
 
 def inverse(matrix):
@@ -95,6 +98,8 @@ class ArrayPrinter:
     @_print.register
     def _(self, e: FieldMean) -> str:
         body = self(e.body)
+        if isinstance(e.law, TeacherLaw):
+            return f"sample_mean(lambda targets, variances: {body})"
         return f"site_mean({body}, {self.tokens[sym.ell]})" if is_matrix(e) else f"field_mean({body})[..., 0, 0]"
 
     @_print.register
@@ -160,7 +165,11 @@ class ArrayPrinter:
         number, rest = e.as_coeff_Mul()
         if number == -1:
             return f"-{self(rest)}"
-        factors: list[Any] = [*([number] if number != 1 else []), *Mul.make_args(rest)]
+        factors: list[Any] = list(Mul.make_args(rest))
+        if number != 1:
+            factors.insert(0, number)
+        elif isinstance(factors[0], Pow):  # something must stand above the line
+            factors.append(factors.pop(0))
         text = self._atom(factors[0]) if number >= 0 else self(factors[0])
         for factor in factors[1:]:
             below = isinstance(factor, Pow) and factor.exp == -1
@@ -202,8 +211,8 @@ def _entries(values: Mapping[str, str]) -> str:
 def state_evolution_source(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
     """Source of a NumPy module with the derived equations as functions.
 
-    ``overlaps_from_conjugates`` (7), ``conjugates_from_overlaps`` (8), ``free_entropy_terms`` (104), (108) and
-    ``observables``.
+    ``overlaps_from_conjugates`` (7), ``conjugates_from_overlaps`` (8), ``free_entropy_terms`` (104), (108),
+    ``linear_test_error`` (20) and ``observables``.
     """
     return "\n\n".join(
         (
@@ -231,6 +240,7 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
     observed = _entries({o.name: printer(abbreviated(o.expression)) for o in observables(free_entropy)})
     atoms = ("gamma", "tau", "pi", "w", "chi") if separable else ("ridge", "gamma", "tau", "pi")
     prior = ("penalty", "row_minimum") if separable else ()
+    baseline = derive_baseline()
     hats = ("q_hat", "V_hat", "m_hat", "theta_hat")
     overlaps = ("q", "V", "m", "theta")
     fields = ("spectral_mean", "field_mean", "envelope")
@@ -266,6 +276,16 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
             ("alpha", *atoms, *prior, *fields, *overlaps, *hats),
             abbreviations,
             table_of(terms),
+        ),
+        function(
+            "linear_test_error",
+            ("sample_mean", "length"),
+            "# equations (19), (20)",
+            *(
+                "\n".join(folded(f"{name} = ({printer(value)})", WIDTH))
+                for name, value in (("predictor", baseline.predictor), ("error", baseline.test_error))
+            ),
+            "return error",
         ),
         function(
             "observables",

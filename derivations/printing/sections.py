@@ -7,7 +7,7 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from sympy import Expr, Indexed, S, Symbol
+from sympy import Expr, Indexed, Integer, S, Symbol
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Transpose
 
 from derivations.algebra import symbols as sym
@@ -18,6 +18,7 @@ from derivations.printing.document import LINE, Formula, Heading, Page, Paragrap
 from derivations.printing.latex import EquationPrinter
 from derivations.printing.models import Law, Sizes
 from derivations.printing.setting import Setting
+from derivations.replica.baseline import PREDICTOR, derive_baseline
 from derivations.replica.chain import FreeEntropy, Step, derive_free_entropy, precision
 from derivations.replica.observables import observables
 from derivations.replica.saddle_point import (
@@ -252,17 +253,9 @@ def baseline(page: Page, sizes: Sizes, law: Law) -> None:
         rf"\times {sizes.length}}}$, "
         rf"on tokens without encodings, and its test error ({cited('(17), (19)-(20)')}):"
     )
-    if law.clusters:
-        page.formula((r"\hat W", r"= \mathbb{E}\left[\mathsf{T}(k) D\right] \mathbb{E}\left[D\right]^{-1}"))
-    else:
-        page.formula((r"\hat W", r"= \mathbb{E}\left[\mathsf{T}(k)\right]"))
-    variance = r"\mathbb{E}[D]" if law.clusters else "D"
-    page.formula(
-        (
-            r"\epsilon_{\mathrm{lin}}",
-            rf"= \frac{{1}}{{{sizes.length}}} \left\{{\mathbb{{E}} "
-            rf"\operatorname{{Tr}}\left[\mathsf{{T}}(k) D "
-            r"\mathsf{T}(k)^\top\right] - \operatorname{Tr}\left[\hat W "
-            rf"{variance} \hat W^\top\right]\right\}}",
-        )
-    )
+    best = derive_baseline() if law.clusters else derive_baseline().without_clusters()
+    # score matrices are no numbers where the fields are
+    printer = EquationPrinter()
+    length = {sym.L: Integer(sizes.length)} if sizes.length.isdigit() else {}
+    page.formula((printer.show(PREDICTOR), f"= {printer.show(best.predictor)}"))
+    page.formula((r"\epsilon_{\mathrm{lin}}", f"= {printer.show(best.test_error.xreplace(length))}"))

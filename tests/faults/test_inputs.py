@@ -27,11 +27,11 @@ from attnphase.problem import (
     SpectrumLaw,
     Teacher,
     Tokens,
+    atoms_file,
     load_problem,
+    spectrum,
 )
-from attnphase.problem import spectrum as atoms
-from attnphase.spectrum import measure as spectrum
-from attnphase.spectrum.measure import read_csv
+from attnphase.spectrum import read_csv
 
 
 def of_sentence(sentence):
@@ -180,9 +180,9 @@ def test_a_dataset_that_would_fill_the_memory_is_not_read(tmp_path):
     ],
 )
 def test_files_of_more_than_a_spectrum(tmp_path, monkeypatch, text, words):
-    for home in (atoms, spectrum):
+    for home in (atoms_file, spectrum):
         monkeypatch.setattr(home, "MAX_ATOMS", 5)
-    monkeypatch.setattr(spectrum, "_LONGEST_LINE", 100)
+    monkeypatch.setattr(atoms_file, "_LONGEST_LINE", 100)
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(ProblemError) as caught:
         in_a_field(tmp_path / "a.csv")

@@ -24,8 +24,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.solver import BranchPoint
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.problem.problem import DataProblem, Problem
-from attnphase.rows.own import load_prox
-from attnphase.rows.row_problem import problem_rows
+from attnphase.rows.operator import load_prox
 from attnphase.sweeps.grid import Line
 from derivations.models.scores import SCORES
 
@@ -273,7 +272,7 @@ def test_a_problem_of_data_is_not_solved_with_functions_of_modules(planted, prob
         "sent to a worker": pickle.loads(pickle.dumps(problem)),
     }
     for one in copies.values():
-        for use in (ModelKey.of, problem_rows, lambda p: ap.solve(p, 1.0), lambda p: reference_backend(p, "numpy")):
+        for use in (ModelKey.of, lambda p: p.rows, lambda p: ap.solve(p, 1.0), lambda p: reference_backend(p, "numpy")):
             with pytest.raises(ProblemError, match=r'is "planted:\w+", a function of a module') as caught:
                 use(one)
             assert caught.value.field == field
@@ -302,9 +301,7 @@ def test_formulas_of_data_are_checked_and_used():
     with pytest.raises(DatasetError, match=r'student\.score cannot be used.*unknown function "squrt"'):
         problem_of(rewritten(theory(PAPER), text))
     penalty = {"regularizer.kind": "expression", "regularizer.expression": "0.02*abs(w)"}
-    assert problem_rows(problem_of(theory(PAPER.with_fields(penalty)))).value(np.array([-3.0]))[0] == pytest.approx(
-        0.06
-    )
+    assert problem_of(theory(PAPER.with_fields(penalty))).rows.value(np.array([-3.0]))[0] == pytest.approx(0.06)
     with pytest.raises(ProblemError, match=r"regularizer\.expression cannot be used"):
         problem_of(theory(PAPER)).with_fields({**penalty, "regularizer.expression": "-w**2"})
 

@@ -6,6 +6,7 @@ With ``T = (1 - omega) k k^T + omega A`` and independent ``k_l ~ N(mu_l, rho_l)`
 
 from __future__ import annotations
 
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,9 @@ from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution import baseline
 from attnphase.state_evolution.baseline import linear_test_error
+from derivations.codegen.arrays import state_evolution_source
+from derivations.replica.chain import derive_free_entropy
+from derivations.replica.saddle_point import derive_saddle_point
 
 LINEAR = {"teacher.score": "linear", "student.score": "linear"}
 PAIR = Problem().with_fields({**LINEAR, "tokens.sigma": [0.62, 0.41], "teacher.omega": 0.34})
@@ -40,6 +44,15 @@ MIXTURE = PAIR.with_fields(
 )
 
 
+@cache
+def equations() -> SimpleNamespace:
+    """The generated module of derived equations."""
+    free_entropy = derive_free_entropy()
+    namespace: dict[str, Any] = {}
+    exec(state_evolution_source(derive_saddle_point(free_entropy), free_entropy), namespace)
+    return SimpleNamespace(**namespace)
+
+
 @pytest.fixture(autouse=True)
 def uncompiled(monkeypatch):
     """The linear teacher in NumPy, in the place of the compiled kernel."""
@@ -49,7 +62,12 @@ def uncompiled(monkeypatch):
         targets[:] = (1 - omega) * k @ k.mT + omega * mixing
 
     def kernels_for(problem: Problem) -> SimpleNamespace:
-        return SimpleNamespace(length=problem.tokens.length, teacher_rank=problem.teacher.rank, targets_at=targets_at)
+        return SimpleNamespace(
+            length=problem.tokens.length,
+            teacher_rank=problem.teacher.rank,
+            targets_at=targets_at,
+            ridge=equations(),
+        )
 
     monkeypatch.setattr(baseline, "kernels_for", kernels_for)
     linear_test_error.cache_clear()
@@ -90,7 +108,7 @@ def test_error_of_the_quadrature_is_that_of_a_kink(monkeypatch):
     def targets_at(k: NDArray[Any], mixing: Any, parameters: Any, targets: NDArray[Any]) -> None:
         targets[:] = np.abs(k)
 
-    kernels = SimpleNamespace(length=2, teacher_rank=1, targets_at=targets_at)
+    kernels = SimpleNamespace(length=2, teacher_rank=1, targets_at=targets_at, ridge=equations())
     monkeypatch.setattr(baseline, "kernels_for", lambda problem: kernels)
     value, error = linear_test_error(PAIR)
     rho, D = Spectrum.of(PAIR).rho[:, 0, 0], Spectrum.of(PAIR).site_variances

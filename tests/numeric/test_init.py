@@ -5,7 +5,6 @@ import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 from command import run
@@ -13,8 +12,11 @@ from command import run
 import attnphase as ap
 from attnphase import errors
 from attnphase.cli import problems
-from attnphase.problem import Loss, Positions, Problem, Regularizer, SpectrumLaw
+from attnphase.problem import Problem
+from attnphase.problem.losses import LOSSES
+from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
 from attnphase.problem.template import _NOTES, changes_for, template
+from attnphase.rows.kinds import REGULARIZERS
 
 README = Path(__file__).parents[2] / "README.md"
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -134,14 +136,9 @@ def test_every_example_can_be_taken(asked):
 
 
 def test_the_command_offers_all_kinds():
-    def kinds(owner):
-        hint = get_type_hints(owner)["kind"]
-        return {word for part in (hint, *get_args(hint)) for word in get_args(part) if isinstance(word, str)}
-
-    assert set(problems._LOSSES) == kinds(Loss)
-    assert set(problems._REGULARIZERS) == kinds(Regularizer) - {"prox"}
-    assert set(problems._SPECTRA) == kinds(SpectrumLaw) | {"atoms"}
-    assert kinds(Positions) == {"opposite", "gram", "spectrum", "none"}  # `kinds` finds what is there
+    assert set(problems._LOSSES) == set(LOSSES)
+    assert set(problems._REGULARIZERS) == {name for name, kind in REGULARIZERS.items() if kind.example is not None}
+    assert set(problems._SPECTRA) == {*SPECTRUM_KINDS, "atoms"}
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from scipy.stats import norm
 
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem import Problem, Regularizer
-from attnphase.rows.row_problem import row_regularizer
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
@@ -21,7 +20,7 @@ ONE = Problem().with_fields({"tokens.length": 1, "tokens.sigma": 0.7, "positions
 
 
 def prior_of(regularizer: dict[str, Any], columns: int) -> Prior:
-    rows = row_regularizer(Regularizer(**regularizer), columns)
+    rows = Regularizer(**regularizer).rows(columns)
     kernels = cast("Kernels", SimpleNamespace(columns=columns, ridge=None, separable=None))
     return Prior(kernels, Spectrum.of(ONE), rows.ridge, rows)
 

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-import types
 from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
@@ -32,6 +31,7 @@ from attnphase.problem import (
     Teacher,
     Tokens,
     load_problem,
+    own_functions,
     parse_setting,
 )
 
@@ -809,9 +809,7 @@ def test_refused_regularizers(values, field, words):
 
 
 def test_keys_at_inapplicable_defaults_stay_out_of_the_toml(monkeypatch):
-    checks = types.ModuleType("attnphase.rows.own")
-    monkeypatch.setattr(checks, "check_regularizer", lambda *_: None, raising=False)
-    monkeypatch.setitem(sys.modules, checks.__name__, checks)
+    monkeypatch.setattr(own_functions, "check_regularizer", lambda *_: None)
     data = Problem(regularizer=Regularizer(kind="prox", prox="a:b"), loss=Loss(kind="values")).to_dict()["regularizer"]
     assert data == {"kind": "prox", "prox": "a:b"}
     data = Problem(regularizer=Regularizer(kind="elastic-net", ridge=0.002)).to_dict()
@@ -878,13 +876,8 @@ def test_own_functions_are_checked_where_there_are_any(monkeypatch):
     def recorder(name):
         return lambda *args: calls.append((name, *args))
 
-    compiled = types.ModuleType("attnphase.kernels.compiler")
-    monkeypatch.setattr(compiled, "check_score", recorder("score"), raising=False)
-    monkeypatch.setattr(compiled, "check_loss", recorder("loss"), raising=False)
-    regularizer = types.ModuleType("attnphase.rows.own")
-    monkeypatch.setattr(regularizer, "check_regularizer", recorder("regularizer"), raising=False)
-    for module in (compiled, regularizer):
-        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for what in ("score", "loss", "regularizer"):
+        monkeypatch.setattr(own_functions, f"check_{what}", recorder(what))
     for score in ("softmax", "linear", "relu", "sigmoid", "softmax1"):
         Problem(teacher=Teacher(score=score), student=Student(score=score), regularizer=Regularizer(kind="lasso"))
     assert calls == []

@@ -15,8 +15,8 @@ from scipy.integrate import quad
 from scipy.special import erfc
 
 from attnphase.problem import Regularizer
-from attnphase.rows.own import load_prox
-from attnphase.rows.row_problem import gaussian_nodes, row_regularizer
+from attnphase.rows.operator import load_prox
+from attnphase.rows.quadrature import gaussian_nodes
 
 MODULE = "proximal_operators_of_a_row_test"
 
@@ -110,7 +110,7 @@ COLUMNS = st.sampled_from([1, 2, 3])
 def test_minimisers_are_stationary(kind, seed, r):
     regularizer, bounds = KINDS[kind]
     curvature, source = draw(seed, r)
-    w = row_regularizer(regularizer, r).minimise(curvature, source)
+    w = regularizer.rows(r).minimise(curvature, source)
     force = source - (curvature @ w[..., None])[..., 0]
     # kinks other than 0 are met exactly too
     low, high = bounds(w)
@@ -123,7 +123,7 @@ def test_minimisers_are_stationary(kind, seed, r):
 @given(seed=SEEDS, r=COLUMNS)
 def test_group_lasso_is_stationary(seed, r):
     curvature, source = draw(seed, r)
-    w = row_regularizer(Regularizer(kind="group-lasso", strength=0.8, ridge=0.35), r).minimise(curvature, source)
+    w = Regularizer(kind="group-lasso", strength=0.8, ridge=0.35).rows(r).minimise(curvature, source)
     norm = np.linalg.norm(w, axis=-1, keepdims=True)
     force = source - (curvature @ w[..., None])[..., 0] - 0.35 * w
     zero = norm[:, 0] == 0
@@ -136,7 +136,7 @@ def test_group_lasso_is_stationary(seed, r):
 @given(seed=SEEDS, r=COLUMNS)
 def test_no_other_row_costs_less(kind, seed, r):
     chosen = Regularizer(kind="group-lasso", strength=0.8, ridge=0.35) if kind == "group-lasso" else KINDS[kind][0]
-    regularizer = row_regularizer(chosen, r)
+    regularizer = chosen.rows(r)
     curvature, source = draw(seed, r)
     w = regularizer.minimise(curvature, source)
 
@@ -159,7 +159,7 @@ def test_no_other_row_costs_less(kind, seed, r):
 @given(seed=SEEDS, r=COLUMNS)
 def test_ridge_is_a_linear_system(seed, r):
     curvature, source = draw(seed, r)
-    found = row_regularizer(Regularizer(kind="ridge", strength=0.7), r).minimise(curvature, source)
+    found = Regularizer(kind="ridge", strength=0.7).rows(r).minimise(curvature, source)
     direct = np.stack([np.linalg.inv(c + 0.7 * np.eye(r)) @ b for c, b in zip(curvature, source, strict=True)])
     assert_allclose(found, direct, rtol=0, atol=1e-11)
 
@@ -170,7 +170,7 @@ def test_limits_of_the_elastic_net(seed, r):
     curvature, source = draw(seed, r)
 
     def solved(**parts):
-        return row_regularizer(Regularizer(**parts), r).minimise(curvature, source)
+        return Regularizer(**parts).rows(r).minimise(curvature, source)
 
     lasso, ridge = solved(kind="lasso", strength=0.6), solved(kind="ridge", strength=0.9)
     margin = np.linalg.eigvalsh(curvature).min()
@@ -187,8 +187,8 @@ def test_limits_of_the_elastic_net(seed, r):
 @given(seed=SEEDS)
 def test_group_lasso_of_one_column_is_the_elastic_net(seed):
     curvature, source = draw(seed, 1)
-    group = row_regularizer(Regularizer(kind="group-lasso", strength=0.6, ridge=0.2), 1)
-    single = row_regularizer(Regularizer(kind="elastic-net", strength=0.6, ridge=0.2), 1)
+    group = Regularizer(kind="group-lasso", strength=0.6, ridge=0.2).rows(1)
+    single = Regularizer(kind="elastic-net", strength=0.6, ridge=0.2).rows(1)
     assert_allclose(group.minimise(curvature, source), single.minimise(curvature, source), rtol=1e-13)
 
 
@@ -197,7 +197,7 @@ def test_group_lasso_of_one_column_is_the_elastic_net(seed):
 def test_formulas_and_operators_agree_with_the_shipped_kind(seed, r):
     curvature, source = draw(seed, r)
     found = [
-        row_regularizer(regularizer, r).minimise(curvature, source)
+        regularizer.rows(r).minimise(curvature, source)
         for regularizer in (
             Regularizer(kind="elastic-net", strength=0.37, ridge=0.25),
             Regularizer(kind="expression", expression="0.37*abs(w) + w**2/8"),
@@ -210,7 +210,7 @@ def test_formulas_and_operators_agree_with_the_shipped_kind(seed, r):
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_rows_broadcast(kind):
-    regularizer = row_regularizer(KINDS[kind][0], 2)
+    regularizer = KINDS[kind][0].rows(2)
     curvature, source = draw(4, 2)
     both = regularizer.minimise(curvature[:, None], source[None])
     assert both.shape == (7, 7, 2)
@@ -221,7 +221,7 @@ def test_large_sources_of_a_steep_penalty_are_solved():
     # Newton steps down an exponential would be too many
     regularizer, bounds = KINDS["steep"]
     source = np.linspace(-41.3, 38.9, 801)[:, None]
-    w = row_regularizer(regularizer, 1).minimise(np.array([[0.9]]), source)
+    w = regularizer.rows(1).minimise(np.array([[0.9]]), source)
     assert_allclose(bounds(w)[0] + 0.9 * w, source, rtol=0, atol=1e-11)
 
 
@@ -235,9 +235,9 @@ def test_penalties_and_margin():
         ({"kind": "group-lasso", "strength": 0.7, "ridge": 0.3}, 0.7 * norms + 0.15 * squares),
         ({"kind": "expression", "expression": "w**4", "ridge": 0.3}, (w**4).sum(axis=1) + 0.15 * squares),
     ):
-        assert_allclose(row_regularizer(Regularizer(**parts), 2).penalty(w), expected, rtol=1e-13)
+        assert_allclose(Regularizer(**parts).rows(2).penalty(w), expected, rtol=1e-13)
     indefinite = np.array([[0.4, 0.9], [0.9, 0.4]])
-    assert abs(row_regularizer(KINDS["elastic-net"][0], 2).margin(indefinite) - (-0.5 + 0.3)) < 1e-13
+    assert abs(KINDS["elastic-net"][0].rows(2).margin(indefinite) - (-0.5 + 0.3)) < 1e-13
 
 
 # ---------------------------------------------------------------------------------------------------------- quadrature
@@ -285,9 +285,7 @@ def test_lasso_moments_of_one_column(mean, root, stiffness, strength, ridge):
         (Regularizer(kind="elastic-net", strength=strength, ridge=ridge), stiffness + ridge),
         (Regularizer(kind="group-lasso", strength=strength, ridge=ridge), stiffness + ridge),
     ):
-        found = averages(
-            row_regularizer(regularizer, 1), np.array([[mean]]), np.array([[[root]]]), np.array([[[stiffness]]])
-        )
+        found = averages(regularizer.rows(1), np.array([[mean]]), np.array([[[root]]]), np.array([[[stiffness]]]))
         expected = soft_moments(mean, root, total, strength)
         scale = np.array([1, (1 + abs(mean) + root) / total, 1, 1]) * np.array(
             [(1 + abs(mean) + root) / total] * 2 + [1, 1 + root / total]
@@ -300,7 +298,7 @@ def test_lasso_moments_of_one_column(mean, root, stiffness, strength, ridge):
     [("smooth", 1e-10), ("kinks", 1e-10), ("dead zone", 1e-10), ("steep", 1e-10), ("ridge", 1e-10), ("prox", 5e-5)],
 )
 def test_moments_of_one_column_by_adaptive_quadrature(kind, accuracy):
-    regularizer = row_regularizer(KINDS[kind][0], 1)
+    regularizer = KINDS[kind][0].rows(1)
     for mean, root, stiffness in ((0.3, 1.4, 0.9), (-1.7, 0.6, 2.2)):
         found = averages(regularizer, np.array([[mean]]), np.array([[[root]]]), np.array([[[stiffness]]]))
 
@@ -341,7 +339,7 @@ PLANE = (np.array([0.4, -0.7]), np.array([[0.9, 0.0], [-0.5, 0.7]]), np.array([[
 @pytest.mark.parametrize("kind", ["group-lasso", "smooth"])
 def test_moments_of_two_columns(kind):
     chosen = Regularizer(kind="group-lasso", strength=0.5, ridge=0.2) if kind == "group-lasso" else KINDS[kind][0]
-    regularizer = row_regularizer(chosen, 2)
+    regularizer = chosen.rows(2)
     mean, root, curvature = PLANE
     first, second, _, response = averages(regularizer, mean[None], root[None], curvature[None])
     count = 200
@@ -359,7 +357,7 @@ def test_uncorrelated_columns_are_independent_lassos(r):
         np.array([0.9, 0.6, 1.3])[:r],
         np.array([1.3, 0.7, 0.9])[:r],
     )
-    regularizer = row_regularizer(KINDS["lasso"][0], r)
+    regularizer = KINDS["lasso"][0].rows(r)
     first, second, density, response = averages(regularizer, mean[None], np.diag(scale)[None], np.diag(stiffness)[None])
     expected = np.array([soft_moments(*parts, 0.6) for parts in zip(mean, scale, stiffness, strict=True)])
     accuracy = 2e-5 if r == 2 else 3e-3
@@ -372,7 +370,7 @@ def test_uncorrelated_columns_are_independent_lassos(r):
 
 @pytest.mark.parametrize("r", [1, 2, 3])
 def test_ridge_moments(r):
-    regularizer = row_regularizer(KINDS["ridge"][0], r)
+    regularizer = KINDS["ridge"][0].rows(r)
     curvature, mean = draw(8, r, batch=4)
     root = np.linalg.cholesky(draw(9, r, batch=4)[0])
     first, second, _, response = averages(regularizer, mean, root, curvature)
@@ -390,7 +388,7 @@ def test_nodes_are_a_standard_gaussian(kind):
     for r in (1, 2, 3):
         curvature, mean = draw(5, r, batch=3)
         root = np.asarray(np.linalg.cholesky(curvature), dtype=np.float64)
-        z, weights = gaussian_nodes(row_regularizer(KINDS[kind][0], r), mean, root, curvature)
+        z, weights = gaussian_nodes(KINDS[kind][0].rows(r), mean, root, curvature)
         assert z.shape == (*weights.shape, r)
         assert_allclose(weights.sum(axis=1), np.ones(3), rtol=0, atol=1e-13)
         assert_allclose(np.einsum("an,ani->ai", weights, z), np.zeros((3, r)), rtol=0, atol=1e-12)
@@ -401,7 +399,7 @@ def test_nodes_are_a_standard_gaussian(kind):
 @pytest.mark.parametrize("root", [0.0, 1e-300, 1e-9])
 def test_without_noise_the_weight_is_that_of_the_mean(root):
     for kind in ("lasso", "kinks", "prox"):
-        regularizer = row_regularizer(KINDS[kind][0], 1)
+        regularizer = KINDS[kind][0].rows(1)
         curvature = np.array([[[1.3]]])
         with np.errstate(all="ignore"):
             first, second, _, _ = averages(regularizer, np.array([[1.7]]), np.array([[[root]]]), curvature)

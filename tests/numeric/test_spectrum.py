@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnphase.errors import ProblemError, SpectrumError
 from attnphase.problem import Positions, Problem, SpectrumLaw, Teacher, Tokens, load_problem
-from attnphase.spectrum.measure import Spectrum, read_csv
+from attnphase.spectrum import Spectrum, read_csv
 
 CLUSTERS = [
     [{"sigma": 0.5, "mean": [1.5, 0.2]}, {"sigma": 0.4, "mean": [-1.1, 0.6]}],

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from attnphase.errors import ProblemError
 from attnphase.problem import Regularizer
-from attnphase.rows.own import check_regularizer, load_expression, load_prox
+from attnphase.problem.own_functions import check_regularizer
+from attnphase.rows.formula import load_expression
+from attnphase.rows.operator import load_prox
 from derivations.models.regularizers import ConvexPenalty, RegularizerError
 
 MODULE = "proximal_operators_of_a_user"

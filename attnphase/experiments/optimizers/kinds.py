@@ -56,7 +56,7 @@ OPTIMIZERS = {
 
 def is_smooth(problem: Problem) -> bool:
     """Whether the regulariser of a problem has no kinks."""
-    return problem.regularizer.kind == "ridge"
+    return problem.regularizer.form.quadratic
 
 
 def suited(optimizer: str, problem: Problem) -> str:

@@ -1,4 +1,4 @@
-"""A user's regulariser: from a formula (imports SymPy) or from a proximal operator of a module of his own."""
+"""A regulariser that a user gave by its proximal operator, a function of a module of his own."""
 
 from __future__ import annotations
 
@@ -9,47 +9,28 @@ from typing import Any
 import numpy as np
 
 from attnphase.errors import ProblemError
-from attnphase.problem import Regularizer
-from attnphase.rows.row_problem import RowRegularizer, newton_prox
-from derivations.models.foreign import ForeignError, contained, imported
+from attnphase.rows.kind import Given, RegularizerKind
+from attnphase.rows.regularizer import RowRegularizer
 
-__all__ = ["check_regularizer", "load_expression", "load_prox"]
+__all__ = ["Operator", "load_prox"]
 
-_EXPRESSION, _PROX = "regularizer.expression", "regularizer.prox"
-
-
-def check_regularizer(regularizer: Regularizer, columns: int) -> None:
-    """Refuse a formula that is not convex, or a function that is no proximal operator of an even convex function.
-
-    Raises
-    ------
-    ProblemError
-        Naming the field.
-    """
-    if regularizer.kind == "expression":
-        load_expression(str(regularizer.expression), float(regularizer.ridge or 0.0))
-    elif regularizer.kind == "prox":
-        load_prox(str(regularizer.prox), float(regularizer.ridge or 0.0))
+_PROX = "regularizer.prox"
+_PANELS, _ORDER = 96, 6  # there may be kinks that nobody knows
 
 
-@lru_cache(maxsize=16)
-def load_expression(text: str, ridge: float) -> RowRegularizer:
-    """The regulariser of a formula of one weight, summed over the weights of a row.
+class Operator(RegularizerKind):
+    """``"prox"``: the proximal operator of an even convex function, and a ridge."""
 
-    Raises
-    ------
-    ProblemError
-        Naming ``regularizer.expression``.
-    """
-    from derivations.models.regularizers import ConvexPenalty, RegularizerError
+    name = "prox"
+    keys = ("prox", "ridge")
+    needs = ("prox",)
+    own = "prox"
+    introduced = "has the proximal operator"
+    penalty = r"\rho(w)"
 
-    try:
-        penalty = ConvexPenalty.of(text)
-    except RegularizerError as error:
-        raise ProblemError(_EXPRESSION, f"{_EXPRESSION} cannot be used: {error}") from None
-    value, slope, curvature = penalty.numeric
-    kinks = penalty.kinks
-    return RowRegularizer("expression", ridge, value, newton_prox(slope, curvature, kinks), kinks, even=penalty.even)
+    def rows(self, given: Given, columns: int) -> RowRegularizer:
+        """See `RegularizerKind`."""
+        return load_prox(str(given.prox), float(given.ridge))
 
 
 @lru_cache(maxsize=16)
@@ -84,10 +65,12 @@ def load_prox(name: str, ridge: float) -> RowRegularizer:
         )
     if np.abs(prox(-v, step) + moved).max() > 1e-9:
         raise ProblemError(_PROX, f'{_PROX} "{name}" must be odd in v, as for a penalty that does not see signs.')
-    return RowRegularizer("prox", ridge, _value_of(prox), prox, exact=False)
+    return RowRegularizer("prox", ridge, _value_of(prox), prox, panels=_PANELS, order=_ORDER)
 
 
 def _imported(name: str) -> Callable[..., Any]:
+    from derivations.models.foreign import ForeignError, imported
+
     try:
         found = imported(name)
     except ForeignError as error:
@@ -100,6 +83,7 @@ def _imported(name: str) -> Callable[..., Any]:
 
 def _guarded(name: str, prox: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the user's own whose failures are sentences."""
+    from derivations.models.foreign import ForeignError, contained
 
     def guarded(v: Any, step: Any) -> Any:
         try:

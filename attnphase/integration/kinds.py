@@ -1,0 +1,155 @@
+"""Every rule that ``integration.rule`` may name: which nodes it starts with, and which come next."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from attnphase.errors import ProblemError
+from attnphase.integration.refinement import (
+    COARSE_POINTS,
+    GAUGE_POINTS,
+    GAUSS_HERMITE_ORDERS,
+    SINGLE_POINTS,
+    SMOOTH,
+    Asked,
+    Refinement,
+)
+from attnphase.integration.rules import Rule, published_rule
+
+__all__ = ["RULES"]
+
+_NODES = "integration.nodes"
+_MOST_PER_DIMENSION = 256
+_TENSOR_DIMENSIONS = 4  # up to which tensor rules are tried before more Sobol points
+
+
+class Sobol(Refinement):
+    """``"sobol"``: scrambled points, which know their error."""
+
+    name = "sobol"
+
+    @classmethod
+    def check_nodes(cls, nodes: int) -> None:
+        """See `Refinement`."""
+        if nodes & (nodes - 1):
+            raise ProblemError(
+                _NODES,
+                f'integration.nodes must be a power of two for integration.rule = "sobol", but it is {nodes}.',
+            )
+
+    def first(self) -> Rule:
+        """See `Refinement`."""
+        return self.sobol(COARSE_POINTS)
+
+    def single(self) -> Rule:
+        """See `Refinement`."""
+        return self.sobol(self.asked.nodes or SINGLE_POINTS)
+
+    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
+        """See `Refinement`."""
+        fixed = self.asked.nodes
+        if fixed is not None:
+            return None if rule.order == fixed else self.sobol(fixed)
+        if rule.order < self.medium_points:
+            return self.sobol(self.medium_points)
+        return None if error <= self.asked.standard_error else self.finer_sobol(rule, error)
+
+
+class GaussHermite(Refinement):
+    """``"gauss-hermite"``: tensor rules of growing order."""
+
+    name = "gauss-hermite"
+    has_replicates = False
+
+    @classmethod
+    def check_nodes(cls, nodes: int) -> None:
+        """See `Refinement`."""
+        if nodes > _MOST_PER_DIMENSION:
+            raise ProblemError(
+                _NODES,
+                f"integration.nodes must be at most {_MOST_PER_DIMENSION} nodes per dimension for"
+                f' integration.rule = "gauss-hermite", but it is {nodes}.',
+            )
+
+    @classmethod
+    def first_order(cls, asked: Asked) -> int:
+        """See `Refinement`."""
+        return asked.nodes or GAUSS_HERMITE_ORDERS[0]
+
+    def first(self) -> Rule:
+        """See `Refinement`."""
+        return self.gauss_hermite(self.first_order(self.asked))
+
+    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
+        """See `Refinement`."""
+        if self.asked.nodes is not None or error <= self.asked.standard_error:
+            return None
+        return self.finer_gauss_hermite(rule.order)
+
+
+class Automatic(Sobol):
+    """``"auto"``: Sobol points; in few dimensions, and where the integrand is smooth, tensor rules."""
+
+    name = "auto"
+
+    @classmethod
+    def check_nodes(cls, nodes: int) -> None:
+        """See `Refinement`."""
+        raise ProblemError(
+            _NODES,
+            'integration.nodes does not go with integration.rule = "auto", which chooses them:'
+            ' set integration.rule to "gauss-hermite" or "sobol", or remove it.',
+        )
+
+    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
+        """See `Refinement`."""
+        if not rule.randomised and second_minima > SMOOTH:
+            return self.sobol(self.medium_points)
+        good = error <= self.asked.standard_error
+        if not rule.randomised:
+            return None if good else self.finer_gauss_hermite(rule.order)
+        smooth = second_minima == 0 and rule.order == self.medium_points
+        if smooth and not good and self.dimensions[0] <= _TENSOR_DIMENSIONS:
+            return self.finer_gauss_hermite(0)
+        return super().next(rule, error, second_minima)
+
+
+class Published(Refinement):
+    """``"published"``: the 144 nodes behind the paper's figures."""
+
+    name = "published"
+    refines = False
+    has_replicates = False
+    requires: ClassVar = {
+        "tokens.length": 2,
+        "tokens.kind": "gaussian",
+        "teacher.rank": 1,
+        "student.rank": 1,
+        "student.tied": True,
+        "loss.kind": "attention",
+    }
+
+    @classmethod
+    def check_nodes(cls, nodes: int) -> None:
+        """See `Refinement`."""
+        raise ProblemError(
+            _NODES,
+            'integration.nodes does not go with integration.rule = "published", whose nodes'
+            " are fixed: remove it, or choose another rule.",
+        )
+
+    def first(self) -> Rule:
+        """See `Refinement`."""
+        return published_rule(self.symmetric)
+
+    def next(self, rule: Rule, error: float, second_minima: float) -> None:
+        """See `Refinement`."""
+        return
+
+    def gauge(self, rule: Rule, second_minima: float) -> Rule:
+        """See `Refinement`."""
+        return self.sobol(GAUGE_POINTS)
+
+
+RULES: dict[str, type[Refinement]] = {rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Published)}
+"""By name; to add one, write a subclass of `Refinement` and put it here."""

@@ -1,0 +1,194 @@
+"""Which integration rule a solve uses next: from a few nodes to as many as the standard error needs."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from attnphase.errors import ProblemError
+from attnphase.integration.rules import Rule, gauss_hermite, sobol
+
+__all__ = ["Asked", "Refinement"]
+
+REPLICATES = 16
+COARSE_POINTS = 64
+MEDIUM_POINTS = 256  # derivatives of the map: fewer would be ruled by the jumps of single nodes
+SINGLE_POINTS = 1024
+GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
+GAUGE_POINTS = 1024
+MAX_TENSOR_NODES = 2**22
+SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
+
+
+class Asked(Protocol):
+    """The fields of ``[integration]``."""
+
+    @property
+    def standard_error(self) -> float:
+        """Relative, asked for on q."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of the scrambled points."""
+        ...
+
+    @property
+    def nodes(self) -> int | None:
+        """Points in each replicate, or nodes in each dimension, if the user chose them."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Refinement(ABC):
+    """The sequence of integration rules of a solve, each finer than the one before.
+
+    A rule that ``integration.rule`` may name is a subclass; all stand in `attnphase.integration.kinds.RULES`.
+
+    Attributes
+    ----------
+    asked : Asked
+        What the user asks for.
+    dimensions : (int, int)
+        Of all local fields together, and of the student's.
+    symmetric : bool
+        Whether fields may be averaged over the four sign changes of student and teacher.
+    max_nodes : int
+        Largest number of Sobol points, all replicates together.
+    name : str
+        What ``integration.rule`` calls it.
+    refines : bool
+        Whether there can be a finer rule.
+    has_replicates : bool
+        Whether its rules are randomised, so that their scatter tells the error.
+    requires : mapping
+        Fields of the problem and the values that it is made for.
+    """
+
+    asked: Asked
+    dimensions: tuple[int, int]
+    symmetric: bool
+    max_nodes: int
+
+    name: ClassVar[str]
+    refines: ClassVar[bool] = True
+    has_replicates: ClassVar[bool] = True
+    requires: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    @abstractmethod
+    def check_nodes(cls, nodes: int) -> None:
+        """Refuse a number of nodes that the user chose.
+
+        Raises
+        ------
+        ProblemError
+            Naming ``integration.nodes``.
+        """
+
+    @classmethod
+    def check_affordable(cls, asked: Asked, dimensions: int) -> None:
+        """Refuse a rule with too many nodes before anything is compiled for it.
+
+        Raises
+        ------
+        ProblemError
+            Naming ``integration.rule``.
+        """
+        order = cls.first_order(asked)
+        if order is not None:
+            check_tensor(order, dimensions)
+
+    @classmethod
+    def first_order(cls, asked: Asked) -> int | None:
+        """Of the tensor rule that a solve starts with; None if it starts with another."""
+        return None
+
+    @abstractmethod
+    def first(self) -> Rule:
+        """Where a solve starts: few nodes."""
+
+    def medium(self) -> Rule:
+        """Where a continued line starts, and the rule for derivatives."""
+        first = self.first()
+        return self.sobol(MEDIUM_POINTS) if first.randomised else first
+
+    def single(self) -> Rule:
+        """The only rule of a method that does not refine."""
+        return self.first()
+
+    @abstractmethod
+    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
+        """The next rule, or None if the last one is good enough or cannot be refined.
+
+        Parameters
+        ----------
+        error : float
+            Relative standard error of q under `rule`.
+        second_minima : float
+            Share of nodes with a second minimum. Where there are any the minimiser jumps, and a Gauss-Hermite rule
+            neither converges fast nor knows its error.
+        """
+
+    def gauge(self, rule: Rule, second_minima: float) -> Rule | None:
+        """The rule a deterministic one is compared with; None for a randomised one, whose replicates are.
+
+        A lower order of the same kind tells the error of a smooth integrand only; with a share ``second_minima`` of
+        nodes where the minimiser may jump, a Gauss-Hermite rule is held against Sobol points.
+        """
+        if rule.randomised:
+            return None
+        return self.sobol(GAUGE_POINTS) if second_minima > SMOOTH else self.gauss_hermite(max(rule.order - 4, 2))
+
+    # ---------------------------------------------------------------------------------------------- what they are of
+
+    def sobol(self, points: int) -> Rule:
+        """Sobol rule with so many points per replicate."""
+        return sobol(*self.dimensions, self.symmetric, points, REPLICATES, self.asked.seed)
+
+    def gauss_hermite(self, order: int) -> Rule:
+        """Tensor rule, if it is not too large."""
+        check_tensor(order, self.dimensions[0])
+        return gauss_hermite(*self.dimensions, self.symmetric, order)
+
+    def finer_gauss_hermite(self, above: int) -> Rule | None:
+        """The next tensor rule of an order above one, if it is not too large."""
+        finer = [order for order in GAUSS_HERMITE_ORDERS if order > above]
+        affordable = [order for order in finer if order ** self.dimensions[0] <= MAX_TENSOR_NODES]
+        return self.gauss_hermite(affordable[0]) if affordable else None
+
+    @property
+    def most_points(self) -> int:
+        """Largest number of Sobol points per replicate."""
+        return 2 ** int(math.log2(max(self.max_nodes // REPLICATES, 2)))
+
+    @property
+    def medium_points(self) -> int:
+        """The Sobol points per replicate from which on their error is believed."""
+        return min(MEDIUM_POINTS, self.most_points)
+
+    def finer_sobol(self, rule: Rule, error: float) -> Rule | None:
+        """The Sobol rule whose error is likely as small as it should be."""
+        # the error falls about like N^-0.85
+        factor = 2 ** math.ceil(math.log2(max((1.15 * error / self.asked.standard_error) ** (1 / 0.85), 2.0)))
+        points = min(rule.order * min(factor, 64), self.most_points)
+        return self.sobol(points) if points > rule.order else None
+
+
+def check_tensor(order: int, dimensions: int) -> None:
+    """Refuse a tensor rule of too many nodes.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``integration.rule``.
+    """
+    if order**dimensions > MAX_TENSOR_NODES:
+        raise ProblemError(
+            "integration.rule",
+            f"a Gauss-Hermite rule of order {order} in {dimensions} dimensions has more than {MAX_TENSOR_NODES} nodes: "
+            'use integration.rule = "sobol" or fewer integration.nodes.',
+        )

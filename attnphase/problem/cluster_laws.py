@@ -1,0 +1,238 @@
+"""The kinds of joint laws of the tokens' clusters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.errors import ProblemError
+from attnphase.problem.messages import listed, shown
+from attnphase.problem.tables import RELATIVE_TOLERANCE, check_square
+from attnphase.problem.values import is_nested
+
+__all__ = ["CLUSTER_LAWS", "MAX_CONFIGURATIONS", "ClusterLaw", "GivenLaw"]
+
+MAX_CONFIGURATIONS = 4096
+"""Limit of the choices of a cluster for every token that have a probability above 0."""
+
+
+class GivenLaw(Protocol):
+    """The fields of ``tokens.law``."""
+
+    @property
+    def weights(self) -> tuple[Any, ...] | None:
+        """Probabilities of the clusters, of all tokens or of each."""
+        ...
+
+    @property
+    def transition(self) -> tuple[tuple[float, ...], ...] | None:
+        """From the row's cluster to the column's."""
+        ...
+
+    @property
+    def probability(self) -> float | None:
+        """That all tokens share one cluster."""
+        ...
+
+    @property
+    def table(self) -> tuple[Any, ...] | None:
+        """The law itself, nested as deep as there are tokens."""
+        ...
+
+
+class ClusterLaw(ABC):
+    """A kind of law; an instance of every subclass stands in `CLUSTER_LAWS`.
+
+    Attributes
+    ----------
+    name : str
+        What ``tokens.law.kind`` calls it.
+    keys, needs : tuple of str
+        The keys of ``tokens.law`` that go with it, and those of them that have no default.
+    differs : bool
+        Whether tokens may have weights of their own.
+    """
+
+    name: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]]
+    needs: ClassVar[tuple[str, ...]] = ()
+    differs: ClassVar[bool] = False
+
+    @abstractmethod
+    def configurations(self, law: GivenLaw, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
+        """Choices of a cluster for every token, (C, L), and their probabilities, (C,), up to rounding.
+
+        Raises
+        ------
+        ProblemError
+            The law does not fit tokens with so many clusters.
+        """
+
+
+class Independent(ClusterLaw):
+    """``"independent"``: every token draws its cluster by itself."""
+
+    name = "independent"
+    keys = ("weights",)
+    differs = True
+
+    def configurations(self, law: GivenLaw, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
+        """See `ClusterLaw`."""
+        return _chain([rows[None, :] for rows in _each_weights(law, counts)])
+
+
+class _OfEqualCounts(ClusterLaw):
+    """A law of tokens that all have the same clusters."""
+
+    def configurations(self, law: GivenLaw, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
+        """See `ClusterLaw`."""
+        if any(other != counts[0] for other in counts):
+            raise ProblemError(
+                "tokens.law",
+                f'tokens.law of kind "{self.name}" needs the same number of clusters for every token, but'
+                f" they have {listed(counts)}: give every token as many, or choose another kind.",
+            )
+        return self._drawn(law, _each_weights(law, counts)[0], len(counts))
+
+    @abstractmethod
+    def _drawn(self, law: GivenLaw, weights: Array, length: int) -> tuple[NDArray[np.int64], Array]: ...
+
+
+class Markov(_OfEqualCounts):
+    """``"markov"``: the first draws it with the weights, the others with a row of the transition matrix."""
+
+    name = "markov"
+    keys = ("weights", "transition")
+    needs = ("transition",)
+
+    def _drawn(self, law: GivenLaw, weights: Array, length: int) -> tuple[NDArray[np.int64], Array]:
+        assert law.transition is not None, "checked when the law was made"
+        count = len(weights)
+        check_square("tokens.law.transition", law.transition, count, "the number of clusters", "tokens.law")
+        rows = [_distribution(f"transition[{c}]", row, count) for c, row in enumerate(law.transition)]
+        return _chain([weights[None, :], *[np.array(rows)] * (length - 1)])
+
+
+class Same(_OfEqualCounts):
+    """``"same"``: all share one cluster with a probability; the rest is spread over the other choices."""
+
+    name = "same"
+    keys = ("weights", "probability")
+    needs = ("probability",)
+
+    def _drawn(self, law: GivenLaw, weights: Array, length: int) -> tuple[NDArray[np.int64], Array]:
+        assert law.probability is not None, "checked when the law was made"
+        shared = np.repeat(np.arange(len(weights))[:, None], length, axis=1)
+        if law.probability == 1:
+            return shared[weights > 0], weights[weights > 0]
+        clusters, products = _chain([weights[None, :]] * length)
+        equal = (clusters == clusters[:, :1]).all(axis=1)
+        rest = products[~equal].sum()
+        if rest == 0:
+            raise ProblemError(
+                "tokens.law",
+                "tokens.law.probability must be 1 where no configuration has unequal clusters, but it is"
+                f" {law.probability!r}: give two tokens and two clusters of positive weight, or set it to 1.",
+            )
+        probabilities = np.where(
+            equal, law.probability * weights[clusters[:, 0]], (1 - law.probability) * products / rest
+        )
+        return clusters[probabilities > 0], probabilities[probabilities > 0]
+
+
+class Table(ClusterLaw):
+    """``"table"``: the law itself."""
+
+    name = "table"
+    keys = ("table",)
+    needs = ("table",)
+
+    def configurations(self, law: GivenLaw, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
+        """See `ClusterLaw`."""
+        assert law.table is not None, "checked when the law was made"
+        _check_law_table(law.table, counts)
+        table = np.array(law.table, dtype=float)
+        total = table.sum()
+        if abs(total - 1) > RELATIVE_TOLERANCE:
+            raise ProblemError("tokens.law", f"tokens.law.table must sum to 1, but it sums to {total:.10g}.")
+        clusters = np.argwhere(table > 0)
+        _check_configurations(len(clusters))
+        return clusters, table[table > 0]
+
+
+def _each_weights(law: GivenLaw, counts: Sequence[int]) -> list[Array]:
+    """Weights of every token's clusters, uniform where none are given."""
+    if law.weights is None:
+        return [np.full(count, 1 / count) for count in counts]
+    if not is_nested(law.weights):
+        return [_distribution("weights", law.weights, count) for count in counts]
+    if len(law.weights) != len(counts):
+        raise ProblemError(
+            "tokens.law",
+            f"tokens.law.weights has {len(law.weights)} lists, but tokens.length is {len(counts)}:"
+            " give one for each token, or a single one for all.",
+        )
+    each: Any = law.weights
+    return [_distribution(f"weights[{l}]", row, counts[l]) for l, row in enumerate(each)]
+
+
+def _distribution(place: str, row: Sequence[Any], count: int) -> Array:
+    """Check that a list of `count` probabilities sums to 1."""
+    name = f"tokens.law.{place}"
+    if len(row) != count:
+        raise ProblemError(
+            "tokens.law",
+            f"{name} has {len(row)} numbers, but there are {count} clusters: give one for each cluster.",
+        )
+    total = sum(row)
+    if abs(total - 1) > RELATIVE_TOLERANCE:
+        raise ProblemError("tokens.law", f"{name} must sum to 1, but it sums to {total:.10g}.")
+    return np.array(row, dtype=float)
+
+
+def _check_law_table(table: Any, counts: Sequence[int], place: str = "") -> None:
+    name = f"tokens.law.table{place}"
+    if not counts:
+        is_number = isinstance(table, int | float) and not isinstance(table, bool)
+        if not (is_number and 0 <= table <= 1):
+            raise ProblemError("tokens.law", f"{name} must be a number from 0 to 1, but it is {shown(table)}.")
+    elif not isinstance(table, tuple) or len(table) != counts[0]:
+        size = f"has length {len(table)}" if isinstance(table, tuple) else f"is {shown(table)}"
+        depth = place.count("[")
+        raise ProblemError(
+            "tokens.law",
+            f"{name} must be a list of length {counts[0]}, one entry for each cluster of token {depth}, but it {size}.",
+        )
+    else:
+        for index, item in enumerate(table):
+            _check_law_table(item, counts[1:], f"{place}[{index}]")
+
+
+def _check_configurations(count: int) -> None:
+    if count > MAX_CONFIGURATIONS:
+        raise ProblemError(
+            "tokens.law",
+            f"tokens.law has more than {MAX_CONFIGURATIONS} configurations of clusters with a probability"
+            " above 0, too many to sum over: take fewer tokens or clusters, or a law with more zeros.",
+        )
+
+
+def _chain(steps: Sequence[Array]) -> tuple[NDArray[np.int64], Array]:
+    """Expand a Markov chain; each step has a row for every cluster of the token before, or one row for all."""
+    clusters, probabilities = np.zeros((1, 0), dtype=np.int64), np.ones(1)
+    for step in steps:
+        before = clusters[:, -1] if clusters.shape[1] and len(step) > 1 else np.zeros(len(clusters), dtype=np.int64)
+        joint = probabilities[:, None] * step[before]
+        parent, cluster = np.nonzero(joint)
+        _check_configurations(len(parent))
+        clusters, probabilities = np.column_stack([clusters[parent], cluster]), joint[parent, cluster]
+    return clusters, probabilities
+
+
+CLUSTER_LAWS: dict[str, ClusterLaw] = {law.name: law for law in (Independent(), Markov(), Same(), Table())}
+"""By name; to add one, write a subclass of `ClusterLaw` and put it here."""

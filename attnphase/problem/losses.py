@@ -1,0 +1,188 @@
+"""The kinds of losses of one sample, and the symbolic model of each."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+__all__ = ["LOSSES", "Architecture", "LossKind"]
+
+
+class Architecture(Protocol):
+    """What of a problem a model depends on; `attnphase.kernels` hashes it."""
+
+    @property
+    def length(self) -> int:
+        """Number of tokens L."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Columns of the student's queries."""
+        ...
+
+    @property
+    def tied(self) -> bool:
+        """Whether keys have the queries' weights."""
+        ...
+
+    @property
+    def student_score(self) -> str:
+        """As in the TOML."""
+        ...
+
+    @property
+    def student_causal(self) -> bool:
+        """As in the TOML."""
+        ...
+
+    @property
+    def teacher_score(self) -> str:
+        """As in the TOML."""
+        ...
+
+    @property
+    def teacher_causal(self) -> bool:
+        """As in the TOML."""
+        ...
+
+    @property
+    def teacher_rank(self) -> int:
+        """Columns of the teacher's queries."""
+        ...
+
+    @property
+    def values(self) -> int:
+        """Columns of the value matrices."""
+        ...
+
+    @property
+    def expression(self) -> str:
+        """The user's formula."""
+        ...
+
+    @property
+    def finite(self) -> bool:
+        """Whether samples have the Gram matrices of finite d."""
+        ...
+
+
+class LossKind(ABC):
+    """A kind of loss; an instance of every subclass stands in `LOSSES`.
+
+    Attributes
+    ----------
+    name : str
+        What ``loss.kind`` calls it.
+    keys, needs : tuple of str
+        The keys of the section that go with it, and those of them that have no default.
+    has_attention : bool
+        Whether scores, temperatures, masks, omega and mixing enter.
+    has_grams : bool
+        Whether it compares attention matrices, weighted with the tokens' Gram matrices, rather than fields or outputs;
+        a linear student is then a closed form.
+    has_labels : bool
+        Whether only the sign of the teacher's field enters, so that there are wrong labels to count.
+    has_kink : bool
+        Whether it is not differentiable somewhere, which optimisers of finite instances and GPUs cannot handle.
+    requires : mapping
+        Fields of the problem and the values that it is made for.
+    example : mapping
+        Fields of a problem to begin with.
+    """
+
+    name: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ()
+    has_attention: ClassVar[bool] = False
+    has_grams: ClassVar[bool] = False
+    has_labels: ClassVar[bool] = False
+    has_kink: ClassVar[bool] = False
+    requires: ClassVar[Mapping[str, Any]] = {}
+    example: ClassVar[Mapping[str, Any]] = {}
+
+    @abstractmethod
+    def model(self, of: Architecture) -> Any:
+        """The symbolic model (imports SymPy)."""
+
+
+class Attention(LossKind):
+    """``"attention"``: half the squared distance of the layers' outputs, the paper's."""
+
+    name = "attention"
+    has_attention = True
+    has_grams = True
+
+    def model(self, of: Architecture) -> Any:
+        """See `LossKind`."""
+        from derivations.models.attention import AttentionModel, Student, Teacher
+        from derivations.models.scores import resolve
+
+        student = Student(resolve(of.student_score, of.length), of.rank, of.tied, of.student_causal)
+        teacher = Teacher(resolve(of.teacher_score, of.length), of.teacher_rank, of.teacher_causal)
+        return AttentionModel(of.length, student, teacher, of.values, of.finite)
+
+
+class Values(Attention):
+    """``"values"``: the same of layers with value matrices of ``width`` columns."""
+
+    name = "values"
+    keys = ("width",)
+    has_grams = False
+
+
+class Scalar(LossKind):
+    """A loss of one field of the student and one of the teacher."""
+
+    requires: ClassVar = {"tokens.length": 1, "teacher.rank": 1, "student.rank": 1, "student.tied": True}
+    example: ClassVar = {"tokens.length": 1}
+
+    def model(self, of: Architecture) -> Any:
+        """See `LossKind`."""
+        from derivations.models.attention import SCALAR_LOSSES
+
+        return SCALAR_LOSSES[self.name]
+
+
+class Square(Scalar):
+    """``"square"``: half the squared difference of the fields."""
+
+    name = "square"
+
+
+class Logistic(Scalar):
+    """``"logistic"``: of the label that is the sign of the teacher's field."""
+
+    name = "logistic"
+    has_labels = True
+
+
+class Hinge(Scalar):
+    """``"hinge"``: of this label."""
+
+    name = "hinge"
+    has_labels = True
+    has_kink = True
+
+
+class Formula(LossKind):
+    """``"expression"``: a formula of the user's own in all fields."""
+
+    name = "expression"
+    keys = ("expression",)
+    needs = ("expression",)
+    example: ClassVar = {"tokens.length": 1, "loss.expression": "sqrt(1 + (h0_0 - k0_0)**2)"}
+
+    def model(self, of: Architecture) -> Any:
+        """See `LossKind`."""
+        from derivations.models.attention import formula_loss
+
+        columns = of.rank * (1 if of.tied else 2)
+        return formula_loss(of.expression, of.length, columns, of.teacher_rank)
+
+
+LOSSES: dict[str, LossKind] = {
+    kind.name: kind for kind in (Attention(), Values(), Square(), Logistic(), Hinge(), Formula())
+}
+"""By name; to add one, write a subclass of `LossKind` and put it here."""

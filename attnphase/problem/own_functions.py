@@ -1,0 +1,160 @@
+"""Functions of the user's own: scores, losses and regularisers that are formulas, or functions of modules.
+
+Whether they can be used is found out when a problem is made.  It takes SymPy, which is imported where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attnphase import arguments
+from attnphase.errors import ProblemError
+from attnphase.problem.attention import SHIPPED_SCORES
+from attnphase.problem.regularizer import Regularizer
+from attnphase.problem.sections import Sections
+
+__all__ = ["check_loss", "check_own_functions", "check_regularizer", "check_score", "printed_scores", "register_score"]
+
+
+def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -> None:
+    """Refuse formulas and functions that cannot be used.
+
+    Parameters
+    ----------
+    problem
+    may_look_up
+        Whether a function of this name may be looked up, which may import a module; formulas may always be read.
+
+    Raises
+    ------
+    ProblemError
+        Naming the field.
+    """
+    length, loss, regularizer = problem.tokens.length, problem.loss, problem.regularizer
+    if loss.has_attention:
+        for section, score in (("teacher", problem.teacher.score), ("student", problem.student.score)):
+            if score not in SHIPPED_SCORES and may_look_up(score):
+                check_score(score, length, f"{section}.score")
+    if loss.expression is not None:
+        check_loss(loss.expression, length, problem.columns, problem.teacher_columns)
+    if regularizer.expression is not None or (regularizer.prox is not None and may_look_up(regularizer.prox)):
+        check_regularizer(regularizer, problem.columns)
+
+
+def check_regularizer(regularizer: Regularizer, columns: int) -> None:
+    """Refuse a formula that is not convex, or a function that is no proximal operator of an even convex function.
+
+    Raises
+    ------
+    ProblemError
+        Naming the field.
+    """
+    regularizer.rows(columns)
+
+
+def printed_scores(problem: Sections) -> str:
+    """What the row functions of scores that are not shipped return, as text: a changed one gives another."""
+    length = problem.tokens.length
+    return "; ".join(
+        _printed_row(score, length, f"{section}.score")
+        for section, score in (("student", problem.student.score), ("teacher", problem.teacher.score))
+        if score not in SHIPPED_SCORES
+    )
+
+
+def _printed_row(score: str, length: int, field: str) -> str:
+    """What a score's row function returns for so many logits, as text."""
+    from sympy import Symbol, srepr
+
+    from derivations.models.scores import ScoreError, resolve, row_entries
+
+    try:
+        entries = row_entries(resolve(score, length), [Symbol(f"z{b}", real=True) for b in range(length)])
+    except ScoreError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+    return ", ".join(srepr(entry) for entry in entries)
+
+
+def register_score(name: str, row: Callable[..., Any]) -> None:
+    """Make a row function of the user's own known in this process, for ``student.score`` and ``teacher.score``.
+
+    Parameters
+    ----------
+    name : str
+        A Python name that no shipped score has.
+    row : callable
+        Maps a list of SymPy logits to as many expressions, for any number of logits.
+
+    Raises
+    ------
+    ProblemError
+        The name cannot be used, or `row` is not such a function; the sentence says why.
+    """
+    arguments.text("name", name, "a Python name")
+    arguments.function("row", row)
+    from derivations.models.scores import ScoreError
+    from derivations.models.scores import register_score as register
+
+    try:
+        register(name, row)
+    except ScoreError as error:
+        raise ProblemError("score", f"the score cannot be registered: {error}") from None
+
+
+def check_score(score: str, length: int, field: str) -> None:
+    """Refuse a score that is not a row function of so many logits.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``field``.
+    """
+    if score not in SHIPPED_SCORES:
+        _printed_row(score, length, field)
+
+
+def check_loss(expression: str, length: int, columns: int, teacher_columns: int) -> None:
+    """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``loss.expression``.
+    """
+    from sympy import Symbol
+
+    from derivations.models.attention import formula_loss
+    from derivations.models.bounds import fall_of, singular_point
+    from derivations.models.formulas import FormulaError
+
+    field = "loss.expression"
+    model = formula_loss(expression, length, columns, teacher_columns)
+    h = [[Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
+    k = [[Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
+    try:
+        loss = model.loss(h, k)
+    except FormulaError as error:
+        raise ProblemError(field, f"{field} cannot be used: {error}") from None
+    if not any(loss.has(symbol) for row in h for symbol in row):
+        raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
+    fields, others = [x for row in h for x in row], [x for row in k for x in row]
+    short = {x: x.name[0] for group in (fields, others) if len(group) == 1 for x in group}  # as formulas may have it
+
+    def shown(point: Mapping[Any, float]) -> str:
+        return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in point.items())
+
+    pole = singular_point([loss], [*fields, *others])
+    if pole is not None:
+        raise ProblemError(
+            field,
+            f"{field} must be a finite number for all fields, but is none at {shown(pole)}: keep its denominators, and"
+            " the arguments of its logarithms and roots, above zero.",
+        )
+    fall = fall_of(loss, fields, others)
+    if fall is not None:
+        raise ProblemError(
+            field,
+            f"{field} falls without bound, at least as the square of the fields: at {shown(fall.point)} it is"
+            f" {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a line.",
+        )

@@ -1,0 +1,123 @@
+"""The problem of one row of weights, ``w(B, Lambda) = argmin_w r(w) + 1/2 w^T Lambda w - B^T w``: (100)-(106).
+
+A regulariser is a penalty on single weights, or on the norm of a row, plus a quadratic part ``ridge/2 |w|^2`` that is
+added to Lambda.  All functions are vectorised over leading axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+
+__all__ = ["RowRegularizer"]
+
+_SWEEPS = 500  # of coordinate descent, or steps of the proximal gradient
+_CONVERGED = 1e-13
+
+
+@dataclass(frozen=True, eq=False)
+class RowRegularizer:
+    """A convex regulariser of the rows of the weights.
+
+    Attributes
+    ----------
+    name : str
+    ridge : float
+        Quadratic part, added to the curvature.
+    value : callable
+        The penalty without the quadratic part: of single weights, or of the norm of a row if `rowwise`.
+    prox : callable
+        ``prox(v, step)``, the minimiser of ``value(w) + (w - v)^2 / (2 step)``, likewise.
+    kinks : tuple of (float, float, float)
+        Weights at which the penalty's slope jumps, with the slopes on the left and on the right.
+    rowwise : bool
+        Whether the penalty is one of the row's norm.
+    even : bool
+        Whether signs of the weights do not matter.
+    quadratic : bool
+        Whether there is nothing beside the quadratic part.
+    panels, order : int
+        Of a one-dimensional integral, between two kinks: how many panels of how many nodes each.
+    """
+
+    name: str
+    ridge: float
+    value: Callable[[Array], Array]
+    prox: Callable[[Array, Array], Array]
+    kinks: tuple[tuple[float, float, float], ...] = ()
+    rowwise: bool = False
+    even: bool = True
+    quadratic: bool = False
+    panels: int = 6
+    order: int = 20
+
+    def penalty(self, w: Array) -> Array:
+        """``r(w)``, the quadratic part included: (..., r) to (...)."""
+        quadratic = self.ridge / 2 * (w**2).sum(axis=-1)
+        if self.rowwise:
+            return self.value(np.linalg.norm(w, axis=-1)) + quadratic
+        return self.value(w).sum(axis=-1) + quadratic
+
+    def margin(self, curvature: Array) -> float:
+        """Smallest eigenvalue of ``Lambda + ridge I``: positive where the row problem has its one minimum."""
+        return float(np.linalg.eigvalsh(curvature).min()) + self.ridge
+
+    def zeros(self, w: Array) -> NDArray[np.bool_]:
+        """Which weights vanish exactly."""
+        return w == 0.0
+
+    def minimise(self, curvature: Array, source: Array) -> Array:
+        """The minimisers: Lambda (..., r, r) and B (..., r), broadcast against each other, to w (..., r)."""
+        r = source.shape[-1]
+        curvature = curvature + self.ridge * np.eye(r)
+        shape = np.broadcast_shapes(curvature.shape[:-2], source.shape[:-1])
+        curvature = np.broadcast_to(curvature, (*shape, r, r))
+        source = np.broadcast_to(source, (*shape, r))
+        if r == 1:
+            stiffness = curvature[..., 0, 0]
+            return self.prox(source[..., 0] / stiffness, 1 / stiffness)[..., None]
+        if self.rowwise:
+            return self._rowwise(curvature.reshape(-1, r, r), source.reshape(-1, r)).reshape(*shape, r)
+        return self._by_coordinates(curvature, source)
+
+    def _by_coordinates(self, curvature: Array, source: Array) -> Array:
+        """Cyclic coordinate descent: every step is exact, and zeros stay exactly zero."""
+        r = source.shape[-1]
+        w: Any = np.linalg.solve(curvature, source[..., None])[..., 0]
+        w = self.prox(w, 1 / np.diagonal(curvature, axis1=-2, axis2=-1))
+        for _ in range(_SWEEPS):
+            largest = 0.0
+            for i in range(r):
+                stiffness = curvature[..., i, i]
+                rest = source[..., i] - (curvature[..., i, :] * w).sum(axis=-1) + stiffness * w[..., i]
+                new = self.prox(rest / stiffness, 1 / stiffness)
+                largest = max(largest, float(np.abs(new - w[..., i]).max(initial=0.0)))
+                w[..., i] = new
+            if largest <= _CONVERGED * (1.0 + float(np.abs(w).max(initial=0.0))):
+                break
+        return w
+
+    def _rowwise(self, curvature: Array, source: Array) -> Array:
+        """``(Lambda + s/|w| I) w = B`` for a penalty ``s |w|``: bisection for the norm in the eigenbasis of Lambda."""
+        strength = self.kinks[0][2]
+        values, vectors = np.linalg.eigh(curvature)
+        along = np.einsum("nji,nj->ni", vectors, source)
+        size = np.linalg.norm(source, axis=-1)
+        active = size > strength
+        low, high = np.zeros(len(source)), np.maximum(size - strength, 0.0) / values[:, 0]
+        # the norm n solves sum_i (b_i / (n v_i + s))^2 = 1, whose left side falls in n
+        for _ in range(200):
+            middle = (low + high) / 2
+            excess = ((along / (middle[:, None] * values + strength)) ** 2).sum(axis=-1) > 1
+            low, high = np.where(excess, middle, low), np.where(excess, high, middle)
+            if np.all(high - low <= 1e-15 * high + 1e-300):
+                break
+        length = (low + high) / 2
+        scaled = along * (length / 1.0)[:, None] / (length[:, None] * values + strength)
+        return np.where(active[:, None], np.einsum("nij,nj->ni", vectors, scaled), 0.0)
