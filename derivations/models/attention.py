@@ -12,7 +12,6 @@ from derivations.algebra import symbols as sym
 from derivations.models.model import (
     Attention,
     Definition,
-    Derived,
     Fields,
     RowLoss,
     composed,
@@ -96,7 +95,7 @@ def _summed(row_loss: Any, rows: tuple[Any, int, int]) -> Any:
 
 
 @dataclass(frozen=True)
-class AttentionModel(Derived):
+class AttentionModel:
     """Teacher and student attention on L tokens.
 
     The loss is ``1/2 Tr[(S(h) - T(k)) D (S(h) - T(k))^T]``; with a trainable value matrix of ``values`` columns it is

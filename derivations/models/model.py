@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import Any, Protocol
 
@@ -17,13 +16,10 @@ from sympy import Add, Integer, Sum
 
 from derivations.algebra import symbols as sym
 from derivations.models.scores import RowScore
-from derivations.replica.chain import FreeEntropy, derive_free_entropy
-from derivations.replica.saddle_point import SaddlePoint, derive_saddle_point
 
 __all__ = [
     "Attention",
     "Definition",
-    "Derived",
     "Fields",
     "Model",
     "RowLoss",
@@ -189,17 +185,3 @@ def teacher_fields(rank: int) -> list[Definition]:
 def field_symbols(base: Any, fields: Fields) -> dict[Any, Any]:
     """The entries of an array of fields, by the symbols that definitions have for them."""
     return {numbered(base, a, c, len(row)): entry for a, row in enumerate(fields, 1) for c, entry in enumerate(row, 1)}
-
-
-class Derived:
-    """The equations shared by every model of the theory: they do not depend on the loss."""
-
-    @cached_property
-    def free_entropy(self) -> FreeEntropy:
-        """``-Phi``, derived once."""
-        return derive_free_entropy()
-
-    @cached_property
-    def saddle_point(self) -> SaddlePoint:
-        """The state-evolution equations, derived once."""
-        return derive_saddle_point(self.free_entropy)

@@ -12,13 +12,13 @@ from sympy import Expr, Symbol
 from derivations.algebra import symbols as sym
 from derivations.models.formulas import parse_formula
 from derivations.models.functions import KINKED, Relu, Sign, Softplus, with_known_functions
-from derivations.models.model import Definition, Derived, numbered, teacher_fields
+from derivations.models.model import Definition, numbered, teacher_fields
 
 __all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_loss"]
 
 
 @dataclass(frozen=True)
-class ScalarModel(Derived):
+class ScalarModel:
     """Any loss given as one expression of the local fields: a small sequence multi-index model.
 
     Attributes
