@@ -27,7 +27,7 @@ from attnphase.kernels.cache import cache_directory
 from attnphase.kernels.compiler import load_kernels
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
-from derivations.models.attention import ScalarModel
+from derivations.models.scalar import ScalarModel
 
 
 @dataclass(frozen=True)
