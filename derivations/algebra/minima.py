@@ -23,22 +23,28 @@ class MoreauEnvelope(Expr):
     """
 
     def __new__(
-        cls, omega: TokenMatrix, k: TokenMatrix, variance: TokenMatrix, residual: TokenMatrix, scale: Any = S.One
+        cls,
+        omega: TokenMatrix,
+        k: TokenMatrix,
+        variance: TokenMatrix,
+        residual: TokenMatrix,
+        scale: Any = S.One,
+        loss: Expr = sym.loss,
     ) -> MoreauEnvelope:
-        """Take the fields, ``V``, the symbol of ``g`` and the scale of the loss."""
-        return Expr.__new__(cls, omega, k, variance, residual, sympify(scale))
+        """Take the fields, ``V``, the symbol of ``g``, the scale of the loss and the loss, by default of no model."""
+        return Expr.__new__(cls, omega, k, variance, residual, sympify(scale), loss)
 
     def scaled(self, scale: Any) -> MoreauEnvelope:
         """The envelope of the loss times ``scale``."""
-        omega, k, variance, residual, factor = operands(self)
-        return MoreauEnvelope(omega, k, variance, residual, factor * scale)
+        omega, k, variance, residual, factor, loss = operands(self)
+        return MoreauEnvelope(omega, k, variance, residual, factor * scale, loss)
 
-    def change(self, omega: Any, k: Any, variance: Any, residual: Any, scale: Any) -> Any:
+    def change(self, omega: Any, k: Any, variance: Any, residual: Any, scale: Any, loss: Any) -> Any:
         """First-order change for given changes of the operands, each None where it vanishes: of the scale alone.
 
         In the fields and in ``V`` only the mean over the fields has a rule, which knows their law.
         """
-        if any(change is not None for change in (omega, k, variance, residual)):
+        if any(change is not None for change in (omega, k, variance, residual, loss)):
             raise TypeError(f"no derivative rule for the node {type(self).__name__} but in the scale of the loss")
         return scale * FieldLoss(sym.prox_field, operands(self)[1])
 
@@ -96,7 +102,7 @@ class FieldHessian(MatrixExpr):
     Never printed in results: Stein's lemma removes it, see `derivations.replica.saddle_point`.
     """
 
-    def __new__(cls, residual: TokenMatrix, field: TokenMatrix) -> FieldHessian:
+    def __new__(cls, residual: MatrixExpr, field: TokenMatrix) -> FieldHessian:
         """Take the symbols of ``g`` and of the field."""
         return super().__new__(cls, residual, field)
 

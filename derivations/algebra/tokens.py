@@ -121,8 +121,11 @@ class TokenMatrix(MatrixExpr):
         return operands(self)[5].name
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        index = "" if self.index is None else f"_{{{printer._print(self.index)}}}"
-        return self.latex_name + index
+        if self.index is None:
+            return self.latex_name
+        name, _, subscript = self.latex_name.partition("_")
+        index = printer._print(self.index)
+        return rf"{name}_{{{subscript}, {index}}}" if subscript else rf"{name}_{{{index}}}"
 
 
 class MatrixSqrt(MatrixExpr):
@@ -144,7 +147,9 @@ class MatrixSqrt(MatrixExpr):
         return Symbol(f"sqrt_{self.args[0]}_{i}{j}", real=True)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"{printer._print(self.args[0])}^{{1/2}}"
+        inner = self.args[0]
+        text = printer._print(inner)
+        return rf"{text}^{{1/2}}" if isinstance(inner, TokenMatrix) else rf"\left({text}\right)^{{1/2}}"
 
 
 class Operator:

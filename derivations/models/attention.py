@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -14,8 +13,6 @@ from derivations.algebra import symbols as sym
 from derivations.models.formulas import parse_formula
 from derivations.models.functions import Relu, Sign, Softplus, with_known_functions
 from derivations.models.scores import RowScore, row_entries, softmax
-from derivations.replica.chain import FreeEntropy, derive_free_entropy
-from derivations.replica.saddle_point import SaddlePoint, derive_saddle_point
 
 __all__ = [
     "SCALAR_LOSSES",
@@ -136,22 +133,8 @@ def _field_symbols(base: Any, fields: Fields) -> dict[Any, Any]:
     return {_numbered(base, a, c, len(row)): entry for a, row in enumerate(fields, 1) for c, entry in enumerate(row, 1)}
 
 
-class _Derived:
-    """The equations shared by every model of the theory: they do not depend on the loss."""
-
-    @cached_property
-    def free_entropy(self) -> FreeEntropy:
-        """``-Phi``, derived once."""
-        return derive_free_entropy()
-
-    @cached_property
-    def saddle_point(self) -> SaddlePoint:
-        """The state-evolution equations, derived once."""
-        return derive_saddle_point(self.free_entropy)
-
-
 @dataclass(frozen=True)
-class AttentionModel(_Derived):
+class AttentionModel:
     """Teacher and student attention on L tokens.
 
     The loss is ``1/2 Tr[(S(h) - T(k)) D (S(h) - T(k))^T]``; with a trainable value matrix of ``values`` columns it is
@@ -279,7 +262,7 @@ def _row(score: RowScore, logits: Sequence[Any], name: Callable[[int], Any]) -> 
 
 
 @dataclass(frozen=True)
-class ScalarModel(_Derived):
+class ScalarModel:
     """Any loss given as one expression of the local fields: a small sequence multi-index model.
 
     Attributes
