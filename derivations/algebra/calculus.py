@@ -24,7 +24,7 @@ from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Matrix
 
 from derivations.algebra.means import FieldMean, LawMean
 from derivations.algebra.minima import FieldHessian, LossSlope, MoreauEnvelope, RowMinimum
-from derivations.algebra.tokens import MatrixEntry, Operator, TokenMatrix, TokenSum, is_matrix, operands
+from derivations.algebra.tokens import MatrixEntry, MatrixSqrt, Operator, TokenMatrix, TokenSum, is_matrix, operands
 
 __all__ = [
     "Variable",
@@ -295,6 +295,11 @@ def _(matrix: Inverse) -> Any:
 @transposed.register
 def _(matrix: Transpose) -> Any:
     return matrix.arg
+
+
+@transposed.register
+def _(matrix: MatrixSqrt) -> Any:
+    return matrix
 
 
 @singledispatch

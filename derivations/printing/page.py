@@ -13,7 +13,8 @@ is that of one problem: a section has its numbers.
 
 from __future__ import annotations
 
-from derivations.models.attention import AttentionModel, ScalarModel
+from derivations.models.attention import AttentionModel
+from derivations.models.scalar import ScalarModel
 from derivations.printing import sections
 from derivations.printing.document import Document, Page
 from derivations.printing.latex import EquationPrinter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -13,7 +14,9 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Transpose
 from derivations.algebra import symbols as sym
 from derivations.algebra.minima import MoreauEnvelope, RowMinimum
 from derivations.algebra.tokens import MatrixSqrt, TokenSum
-from derivations.models.attention import AttentionModel, Definition, ScalarModel
+from derivations.models.attention import AttentionModel
+from derivations.models.model import Definition
+from derivations.models.scalar import ScalarModel
 from derivations.models.symbolic import GENERIC
 from derivations.printing.document import LINE, Formula, Heading, Page, Paragraph, cited, filled, width
 from derivations.printing.latex import EquationPrinter
@@ -42,6 +45,7 @@ __all__ = [
     "message_passing",
     "numbers",
     "order_parameters",
+    "replica_chain",
 ]
 
 NUMBERS = "This problem"
@@ -168,13 +172,14 @@ def derivation(
     """What is derived, the same for all losses and numbers; takes a printer's arguments and the regulariser's kind."""
     free_entropy = derive_free_entropy(GENERIC, separable=separable)
     page = Page(EquationPrinter(length, scalar, clusters))
-    _replica_chain(page, free_entropy)
+    replica_chain(page, free_entropy, _short)
     _saddle_point(page, derive_saddle_point(free_entropy))
     _observables(page, free_entropy)
     return tuple(page.blocks)
 
 
-def _replica_chain(page: Page, free_entropy: FreeEntropy) -> None:
+def replica_chain(page: Page, free_entropy: FreeEntropy, shortened: Callable[[Any], Any]) -> None:
+    """The steps of the replica calculation, with names for matrices put in by ``shortened``."""
     *chain, last = free_entropy.steps
     # the argument does not depend on the number of tokens: its sums stay sums
     full, page.printer = page.printer, EquationPrinter(None, page.printer.scalar, page.printer.clusters)
@@ -191,18 +196,22 @@ def _replica_chain(page: Page, free_entropy: FreeEntropy) -> None:
         known = [name for name in order if name in step.terms]
         known += [name for name in step.terms if name not in order]
         names = {value: name for name, value in step.names.items()}
-        return {name: _short(step.terms[name].xreplace(names)) for name in known}
+        return {name: shortened(step.terms[name].xreplace(names)) for name in known}
+
+    def announced(number: int, step: Step) -> str:
+        source = f" ({cited(step.equation)})" if step.equation else ""
+        return f"Step {number}, {step.name}{source}. {step.statement}"
 
     for number, step in enumerate(chain, 1):
-        page.text(f"Step {number}, {step.name} ({cited(step.equation)}). {step.statement}")
+        page.text(announced(number, step))
         page.extremum(step.latex, named(step))
         if step.names:
-            show = page.printer.show
+            show = full.show
             called = ", ".join(f"${show(name)} = {show(value)}$" for name, value in step.names.items())
             page.text(f"with {called}.")
     page.printer = full
     page.heading("Free entropy", "F")
-    page.text(f"Step {len(chain) + 1}, {last.name} ({cited(last.equation)}). {last.statement}")
+    page.text(announced(len(chain) + 1, last))
     page.extremum(last.latex, named(last))
 
 

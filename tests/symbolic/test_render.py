@@ -23,7 +23,8 @@ from derivations.algebra.means import FieldMean, SpectralMean
 from derivations.algebra.tokens import MatrixSqrt, TokenSum
 from derivations.codegen.arrays import state_evolution_source
 from derivations.codegen.local_problem import module_source
-from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher
+from derivations.models.attention import AttentionModel, Student, Teacher
+from derivations.models.scalar import ScalarModel
 from derivations.models.scores import RowScore, linear, resolve
 from derivations.printing.document import Document, Formula, Heading
 from derivations.printing.latex import EquationPrinter, expanded, scalarized
