@@ -334,8 +334,8 @@ def test_known_formulas_of_the_page(separable):
         r"-\frac{\alpha}{y}\mathbb{E}_{\omega_0,k}\log\mathbb{E}_{\omega_1}\exp\left[-y\mathcal{M}(\omega_0+\omega_1,k)\right]",
         r"\hat q_{0, \ell} = \alpha \mathbb{E}\left[\left\langle g_{\ell} \right\rangle"
         r" \left\langle g_{\ell}^{\top} \right\rangle\right]",
-        r"\operatorname{sym}\left[y \hat q_{1, \ell} - \alpha \mathbb{E}\left[\left\langle g_{\ell} \xi_{1, \ell}^{\top}"
-        r" \right\rangle\right] \left(q_{1, \ell} - q_{0, \ell}\right)^{-1/2}\right]",
+        r"\operatorname{sym}\left[y \hat q_{1, \ell} - \alpha \mathbb{E}\left[\left\langle g_{\ell}"
+        r" \xi_{1, \ell}^{\top} \right\rangle\right] \left(q_{1, \ell} - q_{0, \ell}\right)^{-1/2}\right]",
     ]
     if not separable:
         formulas += [
