@@ -23,7 +23,7 @@ from sympy import Add, Dummy, Expr, Mul, S, Symbol, expand_mul
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra.means import FieldMean, LawMean
-from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowMinimum
+from derivations.algebra.minima import FieldHessian, LossSlope, MoreauEnvelope, RowMinimum
 from derivations.algebra.tokens import MatrixEntry, MatrixSqrt, Operator, TokenMatrix, TokenSum, is_matrix, operands
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "differential",
     "differential_symbol",
     "gradient",
+    "jacobian",
     "solve_linear",
     "symmetrized",
     "transposed",
@@ -169,9 +170,10 @@ def _(mean: LawMean, variable: Variable) -> Any:
 
 
 @change_of.register(MoreauEnvelope)
+@change_of.register(LossSlope)
 @change_of.register(RowMinimum)
-def _(minimum: Any, variable: Variable) -> Any:
-    return minimum.change(*(differential(a, variable) for a in operands(minimum)))
+def _(node: Any, variable: Variable) -> Any:
+    return node.change(*(differential(a, variable) for a in operands(node)))
 
 
 def _price(mean: Any, family: TokenMatrix) -> Expr:
@@ -222,6 +224,24 @@ def _total(terms: Iterable[Any]) -> Any:
     if not terms:
         return None
     return MatAdd(*terms).doit(deep=False) if is_matrix(terms[0]) else Add(*terms)
+
+
+def jacobian(expression: Any, vector: TokenMatrix) -> Any:
+    """``J`` with ``d expression = J dX`` for a column ``X`` that no token carries."""
+    change = differential(expression, vector)
+    if change is None:
+        return ZeroMatrix(expression.shape[0], vector.shape[0])
+    expanded = change.expand()
+    terms = expanded.args if isinstance(expanded, MatAdd) else (expanded,)
+    return MatAdd(*(_without_last(term, differential_symbol(vector)) for term in terms)).doit()
+
+
+def _without_last(term: Any, change: TokenMatrix) -> Any:
+    """The matrix in front of the differential."""
+    *factors, last = _factors(term)
+    if last != change or any(depends_on(a, change) for a in factors):
+        raise TypeError(f"cannot read a Jacobian off {type(term).__name__}")
+    return MatMul(*factors, Identity(change.shape[0]))
 
 
 # --- from a differential to a gradient ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import WeightMean
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, operands
 
-__all__ = ["FieldHessian", "FieldLoss", "MoreauEnvelope", "QuadraticMinimum", "RowMinimum", "RowPenalty"]
+__all__ = ["FieldHessian", "FieldLoss", "LossSlope", "MoreauEnvelope", "QuadraticMinimum", "RowMinimum", "RowPenalty"]
 
 
 class MoreauEnvelope(Expr):
@@ -69,6 +69,31 @@ class FieldLoss(Expr):
         # the fields of all tokens enter: they are printed without an index
         field, k = (a.latex_name for a in operands(self))
         return rf"\ell({field}, {k})"
+
+
+class LossSlope(MatrixExpr):
+    """``d loss/dh``: the gradient of one sample's loss in the fields of all tokens; its own derivative is a symbol."""
+
+    def __new__(cls, field: TokenMatrix, hessian: TokenMatrix) -> LossSlope:
+        """Take the symbols of the fields and of the loss's Hessian."""
+        return super().__new__(cls, field, hessian)
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        """Rows and columns."""
+        return operands(self)[0].shape
+
+    def change(self, field: Any, hessian: Any) -> Any:
+        """First-order change for a given change of the fields."""
+        if hessian is not None:
+            raise TypeError(f"no derivative rule for the node {type(self).__name__} in the loss's Hessian")
+        return operands(self)[1] * field
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        return Symbol(f"slope_{i}", real=True)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\nabla \ell({printer._print(self.args[0])})"
 
 
 class FieldHessian(MatrixExpr):

@@ -34,6 +34,7 @@ tau: Any = IndexedBase("tau", real=True)
 # loss of one sample: fields, parameters, and what is made of them; a is a row of the attention matrix, b a token
 row = Symbol("a", integer=True)
 token = Symbol("b", integer=True)
+other_token = Symbol("b'", integer=True)
 h: Any = IndexedBase("h", real=True)
 k: Any = IndexedBase("k", real=True)
 teacher_field: Any = IndexedBase(r"\tilde k", real=True)  # k and its mean, where clusters give it one
@@ -46,6 +47,9 @@ student_logit: Any = IndexedBase("z", real=True)
 teacher_logit: Any = IndexedBase(r"z^\star", real=True)
 attention: Any = IndexedBase(r"\mathsf{S}", real=True)
 target: Any = IndexedBase(r"\mathsf{T}", real=True)
+teacher_attention: Any = IndexedBase(r"\mathsf{S}^\star", real=True)
+gram: Any = IndexedBase("G", real=True)  # of one sample at finite d, and the products of its tokens with the target
+cross: Any = IndexedBase("C", real=True)
 output: Any = IndexedBase("y", real=True)
 label: Any = IndexedBase(r"y^\star", real=True)
 shared: Any = IndexedBase("c", real=True)  # what the entries of a long row have in common

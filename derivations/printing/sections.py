@@ -14,12 +14,15 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Transpose
 from derivations.algebra import symbols as sym
 from derivations.algebra.minima import MoreauEnvelope, RowMinimum
 from derivations.algebra.tokens import MatrixSqrt, TokenSum
-from derivations.models.attention import AttentionModel, Definition, ScalarModel
+from derivations.models.attention import AttentionModel
+from derivations.models.model import Definition
+from derivations.models.scalar import ScalarModel
 from derivations.models.symbolic import GENERIC
 from derivations.printing.document import LINE, Formula, Heading, Page, Paragraph, cited, filled, width
 from derivations.printing.latex import EquationPrinter
 from derivations.printing.models import Law, Sizes
 from derivations.printing.setting import Setting
+from derivations.replica.amp import derive_iteration, g_before
 from derivations.replica.baseline import PREDICTOR, derive_baseline
 from derivations.replica.chain import FreeEntropy, Step, derive_free_entropy, precision
 from derivations.replica.observables import observables
@@ -39,6 +42,7 @@ __all__ = [
     "derivation",
     "entries",
     "local_problem",
+    "message_passing",
     "numbers",
     "order_parameters",
     "replica_chain",
@@ -264,6 +268,35 @@ def _base_and_row(definition: Definition) -> Any:
     """What definitions of one formula have in common."""
     symbol = definition.symbol
     return (symbol.base, symbol.indices[0]) if isinstance(symbol, Indexed) else symbol
+
+
+def message_passing(page: Page, law: Law) -> None:
+    """GAMP: one iteration."""
+    page.heading("Message passing", "G")
+    iteration, show = derive_iteration(), EquationPrinter().show
+    before = show(g_before)
+    page.text(
+        rf"State evolution is that of GAMP (paper, Algorithm 1), for samples with the rows $\bar x_\ell = (x_\ell + "
+        rf"p_\ell)/\sqrt{{d}}$ and the entries $\bar x_{{\ell i}}$. One iteration takes the rows $w_i$ of the weights, "
+        rf"their variances $c_i$ and the residuals ${before}$ of every sample to"
+    )
+    for named in iteration.fields:
+        page.formula((show(named.unknown), f"= {show(named.value)}"))
+    page.text(
+        r"and, with the proximal points at these, to new residuals, and for every direction to a new row. In "
+        r"$\partial g$, differentiated from the stationarity of the proximal problem, $V$ is block diagonal and $H$ "
+        r"the Hessian of $\ell$ at the proximal point, for the fields of all tokens; $\kappa$ runs over the tokens "
+        r"and $\mu$ over the samples. The index $i$ of a direction is left out."
+    )
+    for named in iteration.weights:
+        page.formula((show(named.unknown), f"= {show(named.value)}"))
+    if law.clusters:
+        page.text(r"With clusters, $\gamma_\ell$ and $V_\ell$ are those of the cluster that the token is in.")
+    if law.penalty is not None:
+        page.text(
+            r"The last two are the ridge's; here $w$ minimises $r(w) + \frac12 w^\top A w - B^\top w$, "
+            r"and $c$ is its derivative in $B$."
+        )
 
 
 def baseline(page: Page, sizes: Sizes, law: Law) -> None:

@@ -20,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import DiracDelta, Matrix, Rational, Symbol, diag, exp, lambdify, log, sign, simplify, sqrt, tanh
 
-from derivations.codegen.local_problem import BACKENDS, local_problem_source
-from derivations.models.attention import SCALAR_LOSSES, AttentionModel, ScalarModel, Student, Teacher, formula_loss
+from derivations.codegen.backends import BACKENDS
+from derivations.codegen.local_problem import local_problem_source
+from derivations.models.attention import AttentionModel, Student, Teacher
+from derivations.models.scalar import SCALAR_LOSSES, ScalarModel, formula_loss
 from derivations.models.scores import SCORES, linear, resolve, softmax
 
 DIGITS = 50

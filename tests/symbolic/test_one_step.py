@@ -19,7 +19,7 @@ from sympy import Float, Rational, cosh, log, tanh
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean
 from derivations.algebra.tokens import TokenMatrix
-from derivations.models.attention import ScalarModel
+from derivations.models.scalar import ScalarModel
 from derivations.models.symbolic import GENERIC
 from derivations.printing.one_step import one_step_document, one_step_page
 from derivations.replica.ansatz import ONE_STEP, REPLICA_SYMMETRIC

@@ -18,7 +18,8 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean, WeightMean
 from derivations.algebra.minima import FieldHessian, RowPenalty
 from derivations.codegen.arrays import state_evolution_source
-from derivations.models.attention import AttentionModel, ScalarModel, Student
+from derivations.models.attention import AttentionModel, Student
+from derivations.models.scalar import ScalarModel
 from derivations.models.symbolic import GENERIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.observables import mean_envelope, penalty, weight_norm
