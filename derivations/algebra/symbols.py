@@ -113,3 +113,17 @@ chi = TokenMatrix("chi", r, r, None, symmetric=True, latex=LATEX["chi"])
 
 OVERLAPS = (q, V, m, theta)
 CONJUGATES = (q_hat, V_hat, m_hat, theta_hat)
+
+# one step of replica-symmetry breaking: overlaps of replicas in different groups and in one, their conjugates, the
+# noises of the fields that all replicas and those of a group share, the size of a group and its scaled limit
+q_0 = TokenMatrix("q_0", r, r, ell, symmetric=True, latex="q_0")
+q_1 = TokenMatrix("q_1", r, r, ell, symmetric=True, latex="q_1")
+q_hat_0 = TokenMatrix("q_hat_0", r, r, ell, symmetric=True, latex=r"\hat q_0")
+q_hat_1 = TokenMatrix("q_hat_1", r, r, ell, symmetric=True, latex=r"\hat q_1")
+xi_0 = TokenMatrix("xi_0", r, 1, ell, latex=r"\xi_0")
+xi_1 = TokenMatrix("xi_1", r, 1, ell, latex=r"\xi_1")
+x = Symbol("x", positive=True)
+y = Symbol("y", positive=True)
+
+ONE_STEP_OVERLAPS = (q_0, q_1, V, m, theta)
+ONE_STEP_CONJUGATES = (q_hat_0, q_hat_1, V_hat, m_hat, theta_hat)

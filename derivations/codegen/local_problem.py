@@ -82,7 +82,7 @@ def module_source(model: Model, *, separable: bool = False) -> str:
 
     The functions are those of `local_problem_source` and `state_evolution_source`.
     """
-    free_entropy = derive_free_entropy(separable=separable)
+    free_entropy = derive_free_entropy(model, separable=separable)
     maps = state_evolution_functions(derive_saddle_point(free_entropy), free_entropy)
     title = (
         "Local problem and state evolution. Generated from the derived equations.\n\n"

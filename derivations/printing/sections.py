@@ -16,6 +16,7 @@ from derivations.algebra.tokens import MatrixSqrt, TokenSum
 from derivations.models.attention import AttentionModel
 from derivations.models.model import Definition
 from derivations.models.scalar import ScalarModel
+from derivations.models.symbolic import GENERIC
 from derivations.printing.document import LINE, Formula, Heading, Page, Paragraph, cited, filled, width
 from derivations.printing.latex import EquationPrinter
 from derivations.printing.models import Law, Sizes
@@ -142,7 +143,7 @@ def local_problem(page: Page, scalar: bool, law: Law) -> None:
     residual = MatMul(Inverse(sym.V), MatAdd(sym.prox_field, MatMul(-1, sym.omega_field)))
     page.equation(show(sym.g_field), residual)
     if law.penalty is not None:
-        (row,) = derive_free_entropy(separable=True).total.atoms(RowMinimum)
+        (row,) = derive_free_entropy(GENERIC, separable=True).total.atoms(RowMinimum)
         page.text(
             rf"The weights of one eigendirection, ${show(sym.w)}(z)$, are the minimiser of its problem at given noise "
             rf"$z \sim \mathcal{{N}}(0, {'1' if scalar else 'I'})$, and ${show(sym.chi)}$ is its derivative in $b$:"
@@ -157,7 +158,7 @@ def derivation(
     length: int | None, scalar: bool, clusters: bool, separable: bool
 ) -> tuple[Heading | Paragraph | Formula, ...]:
     """What is derived, the same for all losses and numbers; takes a printer's arguments and the regulariser's kind."""
-    free_entropy = derive_free_entropy(separable=separable)
+    free_entropy = derive_free_entropy(GENERIC, separable=separable)
     page = Page(EquationPrinter(length, scalar, clusters))
     _replica_chain(page, free_entropy)
     _saddle_point(page, derive_saddle_point(free_entropy))
@@ -181,11 +182,16 @@ def _replica_chain(page: Page, free_entropy: FreeEntropy) -> None:
     def named(step: Step) -> dict[str, Expr]:
         known = [name for name in order if name in step.terms]
         known += [name for name in step.terms if name not in order]
-        return {name: _short(step.terms[name]) for name in known}
+        names = {value: name for name, value in step.names.items()}
+        return {name: _short(step.terms[name].xreplace(names)) for name in known}
 
     for number, step in enumerate(chain, 1):
         page.text(f"Step {number}, {step.name} ({cited(step.equation)}). {step.statement}")
         page.extremum(step.latex, named(step))
+        if step.names:
+            show = page.printer.show
+            called = ", ".join(f"${show(name)} = {show(value)}$" for name, value in step.names.items())
+            page.text(f"with {called}.")
     page.printer = full
     page.heading("Free entropy", "F")
     page.text(f"Step {len(chain) + 1}, {last.name} ({cited(last.equation)}). {last.statement}")

@@ -472,7 +472,10 @@ def test_source_does_not_depend_on_the_hash_seed():
         "from derivations.codegen.local_problem import local_problem_source\n"
         "from derivations.models.attention import AttentionModel\n"
         "model = AttentionModel(3)\n"
-        "print(local_problem_source(model), maps(model.saddle_point, model.free_entropy))\n"
+        "from derivations.replica.chain import derive_free_entropy\n"
+        "from derivations.replica.saddle_point import derive_saddle_point\n"
+        "free_entropy = derive_free_entropy(model)\n"
+        "print(local_problem_source(model), maps(derive_saddle_point(free_entropy), free_entropy))\n"
     )
     sources = {
         subprocess.run(

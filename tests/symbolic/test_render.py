@@ -29,8 +29,9 @@ from derivations.models.scores import RowScore, linear, resolve
 from derivations.printing.document import Document, Formula, Heading
 from derivations.printing.latex import EquationPrinter, expanded, scalarized
 from derivations.printing.page import document, equations_page, latex, markdown
+from derivations.replica.chain import derive_free_entropy
 from derivations.replica.observables import observables
-from derivations.replica.saddle_point import abbreviated, definitions
+from derivations.replica.saddle_point import abbreviated, definitions, derive_saddle_point
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,18 +64,18 @@ def test_every_formula_is_printed(name, concrete):
     scalar = concrete and model.columns == model.teacher_rank == 1
     printer = EquationPrinter(model.length if concrete else None, scalar)
     text = squeezed(page_of(name, concrete).latex())
-    formulas = [e.right_hand_side for e in model.saddle_point]
-    formulas += [term for _, term in model.free_entropy]
-    formulas += [o.expression for o in observables(model.free_entropy)]
+    formulas = [e.right_hand_side for e in derive_saddle_point(derive_free_entropy(model))]
+    formulas += [term for _, term in derive_free_entropy(model)]
+    formulas += [o.expression for o in observables(derive_free_entropy(model))]
     for formula in formulas:
         for _, term in printer.terms(abbreviated(formula)):
             assert squeezed(term) in text
-    for equation in model.saddle_point:
+    for equation in derive_saddle_point(derive_free_entropy(model)):
         assert squeezed(f"{printer.show(equation.unknown)} =") in text
         assert equation.number in text
     for symbol in definitions():
         assert squeezed(f"{printer.show(symbol)} =") in text or f"{symbol.name}^{{-1}}=" in text
-    for step in model.free_entropy.steps:
+    for step in derive_free_entropy(model).steps:
         assert f"{step.name} (paper" in page_of(name, concrete).latex()
         for term in step.terms:
             assert rf"\text{{{term}}}" in text
@@ -350,7 +351,7 @@ def test_scalar_print_equals_the_generated_maps():
     )
 
     namespace: dict = {}
-    exec(state_evolution_source(model.saddle_point, model.free_entropy), namespace)
+    exec(state_evolution_source(derive_saddle_point(derive_free_entropy(model)), derive_free_entropy(model)), namespace)
     mean = lambda values, *token: values.mean(axis=-3)  # noqa: E731
     by_name = {s.name: value for s, value in (matrices | fields).items()}
     prior = [by_name[n] for n in ("q_hat", "V_hat", "m_hat", "theta_hat")]
@@ -367,8 +368,8 @@ def test_scalar_print_equals_the_generated_maps():
     # the equation of V_hat holds theta_hat itself
     by_name["theta_hat"] = expected["theta_hat"]
 
-    for equation in model.saddle_point:
-        conjugate = equation in model.saddle_point.conjugates
+    for equation in derive_saddle_point(derive_free_entropy(model)):
+        conjugate = equation in derive_saddle_point(derive_free_entropy(model)).conjugates
         for token in range(3):
             plain = scalarized(expanded(equation.right_hand_side, 3), LatexPrinter())
             plain = plain.replace(lambda e: isinstance(e, (FieldMean, SpectralMean)), lambda e: e.body)
@@ -427,8 +428,8 @@ def test_derive_returns_the_pages_of_the_problem():
     assert "## This problem" in paper.markdown
     assert r"\section*{This problem}" in paper.latex
     assert paper.python == module_source(AttentionModel())
-    assert [name for name, _ in paper.free_entropy] == list(paper.free_entropy.terms)
-    assert len(list(paper.saddle_point)) == 8
+    assert [name for name, _ in derive_free_entropy(paper)] == list(derive_free_entropy(paper).terms)
+    assert len(list(derive_saddle_point(derive_free_entropy(paper)))) == 8
 
     untied = ap.Problem.paper().with_fields({"student.tied": False})
     model = AttentionModel(student=Student(tied=False))
