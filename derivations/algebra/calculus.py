@@ -24,7 +24,7 @@ from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Matrix
 
 from derivations.algebra.means import FieldMean, LawMean
 from derivations.algebra.minima import FieldHessian, LossSlope, MoreauEnvelope, RowMinimum
-from derivations.algebra.tokens import MatrixEntry, Operator, TokenMatrix, TokenSum, is_matrix, operands
+from derivations.algebra.tokens import MatrixEntry, MatrixSqrt, Operator, TokenMatrix, TokenSum, is_matrix, operands
 
 __all__ = [
     "Variable",
@@ -233,7 +233,7 @@ def jacobian(expression: Any, vector: TokenMatrix) -> Any:
         return ZeroMatrix(expression.shape[0], vector.shape[0])
     expanded = change.expand()
     terms = expanded.args if isinstance(expanded, MatAdd) else (expanded,)
-    return MatAdd(*(_without_last(term, _differential_symbol(vector)) for term in terms)).doit()
+    return MatAdd(*(_without_last(term, differential_symbol(vector)) for term in terms)).doit()
 
 
 def _without_last(term: Any, change: TokenMatrix) -> Any:
@@ -295,6 +295,11 @@ def _(matrix: Inverse) -> Any:
 @transposed.register
 def _(matrix: Transpose) -> Any:
     return matrix.arg
+
+
+@transposed.register
+def _(matrix: MatrixSqrt) -> Any:
+    return matrix
 
 
 @singledispatch

@@ -71,6 +71,7 @@ def document(
         sections.entries(page, model, law)
     sections.local_problem(page, scalar, law)
     page.blocks += sections.derivation(*shape, penalty is not None)
+    sections.message_passing(page, law)
     if text.has_baseline:
         sections.baseline(page, text.sizes, law)
     return Document(f"{text.subject()}: replica-symmetric equations", tuple(page.blocks))

@@ -94,8 +94,10 @@ class Ansatz:
         From the pairs of a replica with itself outwards.
     scalings : tuple of pairs
         Symbols at inverse temperature beta, and what they are in terms of those that stay finite as beta grows.
-    factorised, no_replicas, zero_temperature : str
+    factorised, no_replicas, zero_temperature, ridge : str
         What the steps of the chain say of it, with LaTeX between dollar signs.
+    equations : tuple of str
+        The paper's equations, or nothing, for these steps.
     """
 
     name: str
@@ -105,6 +107,8 @@ class Ansatz:
     factorised: str
     no_replicas: str
     zero_temperature: str
+    ridge: str
+    equations: tuple[str, str, str, str] = ("", "", "", "")
 
     @property
     def sizes(self) -> tuple[Expr, ...]:
@@ -179,6 +183,9 @@ REPLICA_SYMMETRIC = Ansatz(
     r"$\hat\theta \to \beta \hat\theta$ and $\beta \to \infty$. By Laplace's method $-\frac1\beta$ times the logarithm "
     r"of the integral over $\eta$ becomes the Moreau envelope $\mathcal{M}$ of the loss and that of the integral over "
     r"$w$ the minimum of one eigendirection's problem. Divided by $-\beta$, the terms add up to $-\Phi$.",
+    ridge=r"For the ridge the minimum over one row of the weights is a completed square, reached at "
+    r"$w = R (b + S^{1/2} z)$.",
+    equations=("App. B", "App. B", "(100), (104)", "(108)"),
 )
 
 ONE_STEP = Ansatz(
@@ -200,8 +207,9 @@ ONE_STEP = Ansatz(
     r"$\hat Q^{ab} = \hat q_1$ or $\hat q_0$; $m^a = m$, $\theta^a = \theta$ and likewise for the conjugates. Then "
     r"$h^a = \omega_0 + \omega_1 + v^{1/2} \eta^a$ with $\omega_0 \sim \mathcal{N}(m, q_0)$ common to all replicas, "
     r"which has the covariance $\theta$ with $k$, $\omega_1 \sim \mathcal{N}(0, q_1 - q_0)$ common to a group and "
-    r"$\eta^a \sim \mathcal{N}(0, I_r)$ a replica's own; in the same way $z_0$ is common to all replicas of the "
-    r"weights and $z_1$ to a group.",
+    r"$\eta^a \sim \mathcal{N}(0, I_r)$ a replica's own. In the same way a row of the weights sees the source "
+    r"$B = b + S_0^{1/2} z_0 + (S_1 - S_0)^{1/2} z_1$ with $z_0 \sim \mathcal{N}(0, I_r)$ common to all replicas and "
+    r"$z_1 \sim \mathcal{N}(0, I_r)$ to a group.",
     no_replicas=r"The coefficient of $n$ as $n \to 0$: there are $n(x-1)$ ordered pairs in groups and $n(n-x) \to -nx$ "
     r"between them, and $\log \mathbb{E}_0[\mathbb{E}_1[Z^x]^{n/x}] = \frac{n}{x} \mathbb{E}_0 \log \mathbb{E}_1[Z^x] "
     r"+ O(n^2)$.",
@@ -210,4 +218,6 @@ ONE_STEP = Ansatz(
     r"$\beta \to \infty$. By Laplace's method $Z^x$ becomes "
     r"$\exp[-y \min]$, with the Moreau envelope $\mathcal{M}$ of the loss, or one eigendirection's problem, as the "
     r"minimum. Divided by $-\beta$, the terms add up to $F(y)$.",
+    ridge=r"For the ridge the minimum over one row of the weights is $-\frac12 B^\top R B$, and the mean over $z_1$ a "
+    r"Gaussian integral with the precision $A = R^{-1} - y (S_1 - S_0)$. No two of these matrices need commute.",
 )

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from sympy import Add, Expr, Symbol, limit, oo
+from sympy import Add, Expr, Symbol, expand_mul, factor_terms, limit, oo, sift
 from sympy.matrices.expressions import Identity, MatrixExpr, Trace
 
 from derivations.algebra import symbols as sym
@@ -39,6 +39,7 @@ from derivations.replica.ansatz import (
     REPLICA_SYMMETRIC,
     THETA_A,
     THETA_HAT_A,
+    V_HAT_BETA,
     Ansatz,
     ReplicaSum,
 )
@@ -52,7 +53,7 @@ from derivations.replica.moments import (
     SampleLoss,
 )
 from derivations.replica.rewriting import expanded, pulled
-from derivations.replica.tilted import TiltedQuadratic, TiltedRow
+from derivations.replica.tilted import LogDeterminant, TiltedQuadratic, TiltedRow
 
 __all__ = ["FreeEntropy", "Step", "derive_free_entropy"]
 
@@ -188,9 +189,12 @@ def _named(name: str, latex: str, columns: Any = sym.r) -> TokenMatrix:
     return TokenMatrix(name, sym.r, columns, None, latex=latex)
 
 
+_STIFFNESS = {_named("Lambda", r"\Lambda"): weighted(V_HAT_BETA)}
+
+
 def _step_ansatz(previous: Step, ansatz: Ansatz) -> Step:
     terms = {name: ansatz.applied(term) for name, term in previous.terms.items()}
-    return Step(ansatz.name, "App. B", ansatz.factorised, terms, previous.latex)
+    return Step(ansatz.name, ansatz.equations[0], ansatz.factorised, terms, previous.latex, _STIFFNESS)
 
 
 def _linear_in_n(expression: Expr) -> Expr:
@@ -202,7 +206,14 @@ def _linear_in_n(expression: Expr) -> Expr:
 
 def _step_no_replicas(previous: Step, ansatz: Ansatz) -> Step:
     terms = {name: pulled(expanded(_linear_in_n(term))) for name, term in previous.terms.items()}
-    return Step("no replicas", "App. B", ansatz.no_replicas, terms, r"\frac1d \mathbb{E}\left[\log Z\right]")
+    return Step(
+        "no replicas",
+        ansatz.equations[1],
+        ansatz.no_replicas,
+        terms,
+        r"\frac1d \mathbb{E}\left[\log Z\right]",
+        _STIFFNESS,
+    )
 
 
 def _ground_state(expression: Expr, ansatz: Ansatz) -> Expr:
@@ -234,23 +245,24 @@ def _step_zero_temperature(previous: Step, ansatz: Ansatz) -> Step:
         "teacher": terms["teacher"],
         "prior": terms["prior"],
     }
-    return Step("zero temperature", "(100), (104)", ansatz.zero_temperature, ordered, ansatz.latex)
+    return Step("zero temperature", ansatz.equations[2], ansatz.zero_temperature, ordered, ansatz.latex)
 
 
-def _step_ridge(previous: Step) -> Step:
+def _step_ridge(previous: Step, ansatz: Ansatz) -> Step:
     terms = {name: _complete_squares(term) for name, term in previous.terms.items()}
-    return Step(
-        "ridge prior",
-        "(108)",
-        r"For the ridge the minimum over one row of the weights is a completed square, reached at "
-        r"$w = R (b + S^{1/2} z)$.",
-        terms,
-        previous.latex,
-    )
+    return Step("ridge prior", ansatz.equations[3], ansatz.ridge, terms, previous.latex)
 
 
 def _complete_squares(term: Any) -> Expr:
-    return term.xreplace({node: node.doit() for node in term.atoms(QuadraticMinimum, TiltedQuadratic)})
+    done = term.xreplace({node: node.doit() for node in term.atoms(QuadraticMinimum, TiltedQuadratic)})
+    means = {mean: _apart(mean) for mean in done.atoms(SpectralMean) if mean.body.is_Add}
+    return expand_mul(done.xreplace(means), deep=False)
+
+
+def _apart(mean: Any) -> Expr:
+    """A mean over eigendirections as that of logarithms of determinants and that of the rest."""
+    logarithms, rest = sift(mean.body.args, lambda a: a.has(LogDeterminant), binary=True)
+    return pulled(mean.apply(factor_terms(Add(*logarithms)))) + pulled(mean.apply(Add(*rest)))
 
 
 @cache
@@ -274,5 +286,5 @@ def derive_free_entropy(model: Any, ansatz: Ansatz = REPLICA_SYMMETRIC, *, separ
     fourth = _step_zero_temperature(third, ansatz)
     steps = (first, second, third, fourth)
     if not separable:
-        steps = (*steps, _step_ridge(fourth))
+        steps = (*steps, _step_ridge(fourth, ansatz))
     return FreeEntropy(steps[-1].terms, steps, ansatz)

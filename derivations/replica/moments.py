@@ -202,21 +202,23 @@ class RowIntegral(Basic):
         source, penalty, beta = map(printer._print, (source, penalty.xreplace({sym.w: own}), beta))
         n, same, apart = map(printer._print, (n, same, apart))
         first = rf"-{beta} \sum_a {penalty} + \sum_a \left({source}\right)^\top w^a"
-        second = rf"- \tfrac{{1}}{{2}} \sum_a \left(w^a\right)^\top {same} w^a"
-        third = rf"+ \tfrac{{1}}{{2}} \sum_{{a \neq b}} \left(w^a\right)^\top {apart} w^b"
-        exponent = rf"\begin{{aligned}} & {first} \\ & {second} {third} \end{{aligned}}"
+        second = rf"- \tfrac{{1}}{{2}} \sum_a w^{{a\top}} {same} w^a"
+        third = rf"{{}}+ \tfrac{{1}}{{2}} \sum_{{a \neq b}} w^{{a\top}} {apart} w^b"
+        exponent = rf"\begin{{aligned}} & {first} \\ & {second} \\ & {third} \end{{aligned}}"
         return rf"\log \int \prod_{{a=1}}^{{{n}}} \mathrm{{d}}w^a \exp\left[{exponent}\right]"
 
     def latex_partition(self, covariances: Any, individual: Any, printer: Any) -> str:
         """The partition function at given sources."""
         source, penalty, beta = operands(self)
-        names = _level_names("z", len(covariances))
-        noises = zip(_increments(covariances), names, strict=True)
-        field = " + ".join([printer._print(source), *(f"{_root(c, printer)} {z}" for c, z in noises)])
+        # with groups the source is too long for a line: the statement of the step says what B is
+        field = "B"
+        if len(covariances) == 1:
+            field = rf"\left({printer._print(source)} + {_root(covariances[0], printer)} z\right)"
         curvature = printer._print(individual)
-        curvature = rf"\left({curvature}\right)" if "+" in curvature or r"\sum" in curvature else curvature
-        exponent = rf"-{printer._print(beta)} {printer._print(penalty)}"
-        exponent += rf" - \tfrac{{1}}{{2}} w^\top {curvature} w + \left({field}\right)^\top w"
+        curvature = curvature if isinstance(individual, TokenMatrix) else rf"\left({curvature}\right)"
+        exponent = rf"-{printer._print(beta)} {printer._print(penalty)} - \tfrac{{1}}{{2}} w^\top {curvature} w"
+        linear = rf"+ {field}^\top w"
+        exponent = rf"\begin{{aligned}} & {exponent} \\ & {linear} \end{{aligned}}"
         return rf"\int \mathrm{{d}}w \exp\left[{exponent}\right]"
 
     def latex_means(self, levels: int) -> list[str]:
@@ -314,17 +316,15 @@ class _Factorised(Expr):
         return tuple(operands(self)[3])
 
     def _latex_inside(self, printer: Any) -> str:
-        """The powers and means, without the outermost."""
+        """The powers and the means of groups around the partition function."""
         integral, _, individual, _ = operands(self)
         text = integral.latex_partition(self.covariances, individual, printer)
-        levels = integral.latex_means(len(self.covariances))
-        inner = levels[len(levels) - len(self.powers) :] if len(self.powers) < len(levels) else levels[1:]
-        powers = list(self.powers)
-        while powers:
-            power = printer._print(powers.pop())
-            text = rf"\left({text}\right)^{{{power}}}"
-            if inner:
-                text = rf"{inner.pop()}\left[{text}\right]"
+        _, *groups = integral.latex_means(len(self.covariances))
+        outer = [printer._print(power) for power in self.powers]
+        text = rf"\left({text}\right)^{{{outer.pop()}}}" if outer else text
+        for mean in reversed(groups):
+            power = f"^{{{outer.pop()}}}" if outer else ""
+            text = rf"{mean}\left[{text}\right]{power}"
         return text
 
 

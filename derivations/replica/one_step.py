@@ -27,7 +27,7 @@ from derivations.replica.rewriting import difference, multiple
 from derivations.replica.saddle_point import RESOLVENT, SOURCE, Equation, SaddlePoint, definitions
 from derivations.replica.tilted import TiltedHessian, TiltedMean
 
-__all__ = ["derive_one_step_saddle_point", "names"]
+__all__ = ["abbreviated", "derive_one_step_saddle_point", "names"]
 
 NOISE_0 = TokenMatrix("S_0", sym.r, sym.r, None, symmetric=True, latex="S_0")
 NOISE_1 = TokenMatrix("S_1", sym.r, sym.r, None, symmetric=True, latex="S_1")
@@ -111,19 +111,24 @@ def _of_inverses(matrix: Any) -> Any:
 # --- Stein's lemma --------------------------------------------------------------------------------------------------
 
 
-def _conditional_covariance() -> Any:
+def conditional_covariance() -> Any:
     """``rho - theta^T q_0^-1 theta``: covariance of the teacher's field given what all replicas share."""
     return sym.rho - Transpose(sym.theta) * Inverse(sym.q_0) * sym.theta
 
 
-def _deviation() -> Any:
-    """``k - theta^T q_0^-1/2 xi_0``."""
-    return sym.k_field - Transpose(sym.theta) * Inverse(MatrixSqrt(sym.q_0)) * sym.xi_0
+def conditional_mean() -> Any:
+    """``theta^T q_0^-1/2 xi_0``: mean of the teacher's field given what all replicas share."""
+    return Transpose(sym.theta) * Inverse(MatrixSqrt(sym.q_0)) * sym.xi_0
 
 
-def _group_root() -> Any:
-    """``(q_1 - q_0)^1/2``: root of the covariance of what a group shares."""
-    return MatrixSqrt(difference(sym.q_1, sym.q_0))
+def group_covariance() -> Any:
+    """``q_1 - q_0``: covariance of what a group shares."""
+    return difference(sym.q_1, sym.q_0)
+
+
+def _scaled(coefficient: Any, matrix: Any) -> Any:
+    factors = matrix.args if isinstance(matrix, MatMul) else (matrix,)
+    return matrix if coefficient == 1 else MatMul(coefficient, *factors)
 
 
 def _without_derivatives(matrix: Any) -> Any:
@@ -142,14 +147,14 @@ def _stein(term: Any) -> Any:
         tilted, field = operands(body)
         if field != sym.k_field:
             raise TypeError(f"no form without derivatives for that in {field}")
-        deviation = mean.apply(MatMul(tilted, Transpose(_deviation())))
-        return MatMul(coefficient, deviation, Inverse(_conditional_covariance()))
+        deviation = mean.apply(MatMul(tilted, Transpose(sym.k_field - conditional_mean())))
+        return _scaled(coefficient, MatMul(deviation, Inverse(conditional_covariance())))
     if isinstance(body, TiltedMean) and isinstance(body.body, TiltedHessian):
         residual, _ = operands(body.body)
         noise = mean.apply(body.apply(MatMul(residual, Transpose(sym.xi_1))))
-        return MatMul(coefficient, noise, Inverse(_group_root()))
+        return _scaled(coefficient, MatMul(noise, Inverse(MatrixSqrt(group_covariance()))))
     if isinstance(body, TiltedMean) and isinstance(body.body, Transpose):
-        return MatMul(coefficient, Transpose(_stein(mean.apply(transposed(body)))))
+        return _scaled(coefficient, Transpose(_stein(mean.apply(transposed(body)))))
     return term
 
 

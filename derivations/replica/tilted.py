@@ -22,7 +22,7 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Trac
 from derivations.algebra.calculus import change_of, differential, differential_symbol
 from derivations.algebra.means import FieldLaw, FieldMean, Law, LawMean, RowLaw, WeightMean
 from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowPenalty
-from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, is_matrix, operands
+from derivations.algebra.tokens import TokenMatrix, TokenSum, is_matrix, operands
 from derivations.replica.rewriting import difference
 
 __all__ = ["LogDeterminant", "TiltedEnvelope", "TiltedHessian", "TiltedMean", "TiltedQuadratic", "TiltedRow"]
@@ -124,10 +124,10 @@ class TiltedRow(Expr):
 
 
 def _latex_tilted(node: Any, penalty: str, printer: Any) -> str:
-    curvature, source, apart, near, tilt = operands(node)[:5]
-    w, z_0, z_1 = (TokenMatrix(name, *source.shape, None) for name in ("w", "z_0", "z_1"))
-    field = MatAdd(source, MatMul(MatrixSqrt(apart), z_0), MatMul(MatrixSqrt(difference(near, apart)), z_1))
-    objective = MatAdd(MatMul(S.Half, Transpose(w), curvature, w), MatMul(-1, Transpose(field), w))
+    curvature, source, _, _, tilt = operands(node)[:5]
+    # B is what the statements of the chain's steps say
+    w, B = (TokenMatrix(name, *source.shape, None) for name in ("w", "B"))
+    objective = MatAdd(MatMul(S.Half, Transpose(w), curvature, w), MatMul(-1, Transpose(B), w))
     minimum = rf"\min_w \left\{{{penalty}{' + ' if penalty else ''}{printer._print(objective)}\right\}}"
     return rf"\mathbb{{E}}_{{z_0}} \log \mathbb{{E}}_{{z_1}} \exp\left[-{printer._print(tilt)} {minimum}\right]"
 
@@ -177,7 +177,7 @@ class TiltedQuadratic(Expr):
         """The value of the integral."""
         precision, source, apart, _, tilt = operands(self)
         square = Trace(Inverse(self.grouped) * (apart + source * Transpose(source)))
-        return tilt / 2 * square - (LogDeterminant(self.grouped) - LogDeterminant(precision)) / 2
+        return tilt / 2 * square + LogDeterminant(precision) / 2 - LogDeterminant(self.grouped) / 2
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return _latex_tilted(self, "", printer)

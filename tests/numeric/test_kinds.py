@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 import attnphase as ap
 from attnphase.errors import ProblemError
 from attnphase.integration.kinds import RULES
+from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.problem import Integration, Law, Loss, Problem, Regularizer, SpectrumLaw, Student, Tokens
 from attnphase.problem.attention import SHIPPED_SCORES
@@ -140,11 +141,30 @@ class Linear(SpectrumKind):
         return np.full(law.atoms, 1 / law.atoms), np.outer(shape / shape.mean(), np.full(count, law.variance))
 
 
+class Coarse(Refinement):
+    """Tensor rules of order 3, and then of order 5."""
+
+    name = "coarse"
+    has_replicates = False
+    requires: ClassVar = {"student.rank": 1}
+
+    @classmethod
+    def check_nodes(cls, nodes):
+        raise ProblemError("integration.nodes", "integration.nodes does not go with coarse.")
+
+    def first(self):
+        return self.gauss_hermite(3)
+
+    def next(self, rule, error, second_minima):
+        return self.gauss_hermite(5) if rule.order == 3 and error > self.asked.standard_error else None
+
+
 @pytest.fixture
 def added(monkeypatch):
     for kinds, kind in ((REGULARIZERS, Huber()), (LOSSES, Hubers()), (CLUSTER_LAWS, Opposed())):
         monkeypatch.setitem(kinds, kind.name, kind)
     monkeypatch.setitem(SPECTRUM_KINDS, Linear.name, Linear())
+    monkeypatch.setitem(RULES, Coarse.name, Coarse)
 
 
 def test_a_new_regularizer(added):
@@ -184,6 +204,19 @@ def test_a_new_spectrum(added):
     assert_allclose(tokens.spectrum_atoms()[1][:, 0], [0.4, 0.3, 0.2, 0.1])
     changed = Problem(tokens=tokens).with_fields({"tokens.spectrum.kind": "isotropic"})
     assert changed.tokens.spectrum == SpectrumLaw(kind="isotropic")
+
+
+def test_a_new_rule(added):
+    problem = Problem(integration=Integration(rule="coarse"))
+    with pytest.raises(ProblemError, match=r'integration\.rule = "coarse" needs student\.rank = 1'):
+        problem.with_fields({"student.rank": 2})
+    with pytest.raises(ProblemError, match="does not go with coarse"):
+        Integration(rule="coarse", nodes=4)
+    rules = problem.integration.rules((4, 2), False, 2**18)
+    finer = rules.next(rules.single(), 0.1, 0.0)
+    assert finer is not None
+    assert (rules.first().size, finer.size) == (3**4, 5**4)
+    assert rules.next(finer, 0.1, 0.0) is None
 
 
 def test_a_new_score():

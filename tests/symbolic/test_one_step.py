@@ -7,8 +7,10 @@ differentiation produced; the replica matrices, with groups of x replicas, are w
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from derivations.algebra.means import SpectralMean
 from derivations.algebra.tokens import TokenMatrix
 from derivations.models.scalar import ScalarModel
 from derivations.models.symbolic import GENERIC
+from derivations.printing.one_step import one_step_document, one_step_page
 from derivations.replica.ansatz import ONE_STEP, REPLICA_SYMMETRIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.moments import SampleLoss
@@ -27,6 +30,8 @@ from derivations.replica.quadrature import Toy, evaluate
 from derivations.replica.rewriting import difference, pulled, substituted
 from derivations.replica.saddle_point import derive_saddle_point
 from derivations.replica.tilted import LogDeterminant, TiltedQuadratic
+
+ROOT = Path(__file__).parents[2]
 
 LOG_COSH = ScalarModel("log cosh", lambda h, k: log(cosh(1.3 * h[0][0] - 0.8 * k[0][0] + 0.2)))
 TANH_SQUARE = ScalarModel("tanh", lambda h, k: (tanh(0.6 * h[0][0]) - tanh(0.45 * k[0][0] + 0.3)) ** 2 / 2)
@@ -286,6 +291,8 @@ def test_equal_overlaps_give_the_saddle_point_of_replica_symmetry():
     partners = {"q_0": "q", "q_1": "q", "q_hat_0": "q_hat", "q_hat_1": "q_hat"}
     symmetric = {e.unknown.name: e.right_hand_side for e in derive_saddle_point(derive_free_entropy(LOG_COSH))}
     expected = {name: evaluate(value, toy) for name, value in symmetric.items()}
+    # that of V_hat holds theta_hat at the value that its own equation gives it
+    expected["V_hat"] = evaluate(symmetric["V_hat"], toy.given(theta_hat=expected["theta_hat"]))
     for equation in SADDLE_POINT:
         name = equation.unknown.name
         if name == "V_hat":  # a mean over the group's Gaussian divided by its width: a limit
@@ -312,3 +319,28 @@ def test_general_equations_have_no_derivative_of_the_proximal_point(separable):
         kinds = {type(node).__name__ for node in equation.right_hand_side.atoms(TokenMatrix)}
         assert kinds == {"TokenMatrix"}
         assert "Hessian" not in str(equation.right_hand_side)
+
+
+def test_the_page_is_fresh():
+    """``docs/one_step.md`` is what the derivation prints today."""
+    assert (ROOT / "docs" / "one_step.md").read_text(encoding="utf-8") == one_step_page()
+
+
+@pytest.mark.parametrize("separable", [False, True])
+def test_known_formulas_of_the_page(separable):
+    """Section 13 of the theory as it should read, spelt out once."""
+    text = re.sub(r"\\,|\s", "", one_step_document(separable=separable).latex())
+    formulas = [
+        r"-\frac{\alpha}{y}\mathbb{E}_{\omega_0,k}\log\mathbb{E}_{\omega_1}\exp\left[-y\mathcal{M}(\omega_0+\omega_1,k)\right]",
+        r"\hat q_{0, \ell} = \alpha \mathbb{E}\left[\left\langle g_{\ell} \right\rangle"
+        r" \left\langle g_{\ell}^{\top} \right\rangle\right]",
+        r"\operatorname{sym}\left[y \hat q_{1, \ell} - \alpha \mathbb{E}\left[\left\langle g_{\ell}"
+        r" \xi_{1, \ell}^{\top} \right\rangle\right] \left(q_{1, \ell} - q_{0, \ell}\right)^{-1/2}\right]",
+    ]
+    if not separable:
+        formulas += [
+            r"\gamma_{\ell} R \left(S_1 - S_0\right) A^{-1}",
+            r"\gamma_{\ell} A^{-1} \left(b b^{\top} + S_0\right)",
+        ]
+    for formula in formulas:
+        assert re.sub(r"\s", "", formula) in text

@@ -29,11 +29,13 @@ from derivations.models.scores import RowScore, linear, resolve
 from derivations.printing.document import Document, Formula, Heading
 from derivations.printing.latex import EquationPrinter, expanded, scalarized
 from derivations.printing.page import document, equations_page, latex, markdown
+from derivations.replica.amp import derive_iteration
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.observables import observables
 from derivations.replica.saddle_point import abbreviated, definitions, derive_saddle_point
 
 ROOT = Path(__file__).parents[2]
+PLAIN = EquationPrinter()
 
 MODELS = {
     "tied": AttentionModel(),
@@ -73,6 +75,8 @@ def test_every_formula_is_printed(name, concrete):
     for equation in derive_saddle_point(derive_free_entropy(model)):
         assert squeezed(f"{printer.show(equation.unknown)} =") in text
         assert equation.number in text
+    for named in derive_iteration():
+        assert squeezed(f"{PLAIN.show(named.unknown)} = {PLAIN.show(named.value)}") in text
     for symbol in definitions():
         assert squeezed(f"{printer.show(symbol)} =") in text or f"{symbol.name}^{{-1}}=" in text
     for step in derive_free_entropy(model).steps:
@@ -181,6 +185,7 @@ def test_latex_compiles_within_the_margins(name, concrete, tmp_path):
 # what MathJax 3 knows without extensions, of what a page may use
 MATHJAX = {
     "alpha",
+    "bar",
     "begin",
     "beta",
     "Bigl",
@@ -216,6 +221,7 @@ MATHJAX = {
     "nu",
     "omega",
     "operatorname",
+    "partial",
     "Phi",
     "pi",
     "Psi",
