@@ -143,16 +143,14 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
     from attnphase.paper.catalogue import check_results, planned
 
     given = {key: value for key, value in overrides.items() if value is not None}
-    check_results(planned(name, size, seed=seed, overrides=given)[0], output, force)
+    asked = planned(name, size, seed=seed, overrides=given)
+    check_results(asked.experiment, output, force)
     from attnphase.paper.run import run_experiment
 
     with interruption_told(lambda: f"finished runs are kept in {output}; run the same command again to go on"):
         run_experiment(
-            name,
+            asked,
             output,
-            size,
-            seed=seed,
-            overrides=given,
             force=force,
             progress=not quiet,
             say=lambda text: None if quiet else click.echo(text),

@@ -89,8 +89,7 @@ class System:
     def refinement(self, max_nodes: int) -> Refinement:
         """The integration rules of a solve that may use so many nodes."""
         student, teacher = (self.kernels.length * count for count in (self.kernels.columns, self.kernels.teacher_rank))
-        integration = self.problem.integration
-        return integration.form(integration, (student + teacher, student), self.reflects, max_nodes)
+        return self.problem.integration.rules((student + teacher, student), self.reflects, max_nodes)
 
 
 def check_affordable(problem: Problem) -> None:

@@ -214,7 +214,7 @@ def test_files_are_written_though_the_reader_has_left(tmp_path, monkeypatch):
     paper = importlib.import_module("attnphase.paper.catalogue")
     run = importlib.import_module("attnphase.paper.run")
 
-    def experiment(name, folder, size, *, say, **rest):
+    def experiment(asked, folder, *, say, **rest):
         for part in ("first", "second"):
             say(f"{part}\n" * 10_000)
             files.write_file(Path(folder) / f"{part}.txt", part.encode())

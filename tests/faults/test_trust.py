@@ -63,15 +63,6 @@ def planted(tmp_path, monkeypatch):
     sys.modules.pop("planted", None)
 
 
-@pytest.fixture
-def own_scores():
-    """Scores that a test registers are forgotten after it."""
-    before = dict(SCORES)
-    yield
-    SCORES.clear()
-    SCORES.update(before)
-
-
 def a_point(problem, alpha, branch):
     """A point with believable numbers."""
     nothing: Any = None  # datasets do not hold restart information

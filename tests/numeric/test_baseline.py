@@ -23,6 +23,7 @@ from attnphase.state_evolution import baseline
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.system import System
 from derivations.codegen.arrays import state_evolution_source
+from derivations.models.symbolic import GENERIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.saddle_point import derive_saddle_point
 
@@ -49,7 +50,7 @@ MIXTURE = PAIR.with_fields(
 @cache
 def equations() -> SimpleNamespace:
     """The generated module of derived equations."""
-    free_entropy = derive_free_entropy()
+    free_entropy = derive_free_entropy(GENERIC)
     namespace: dict[str, Any] = {}
     exec(state_evolution_source(derive_saddle_point(free_entropy), free_entropy), namespace)
     return SimpleNamespace(**namespace)

@@ -26,8 +26,8 @@ from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 from derivations.codegen.local_problem import local_problem_source
-from derivations.models.attention import ScalarModel, formula_loss
 from derivations.models.bounds import fall_of, singular_point
+from derivations.models.scalar import ScalarModel, formula_loss
 
 # formula of h (and k): a value of h at or near which it is not finite
 SINGULAR = {

@@ -9,9 +9,8 @@ import sys
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
+from command import run
 
-from attnphase.cli.commands import main
 from attnphase.data.files import load_dataset
 from attnphase.data.variables import POINT_VARIABLES
 from attnphase.problem.problem import Problem
@@ -22,14 +21,6 @@ POINTS = importlib.import_module("attnphase.sweeps.points")
 BRANCHES = importlib.import_module("attnphase.fixed_points.branches")
 CRITICAL = importlib.import_module("attnphase.sweeps.critical")
 SWEEP = importlib.import_module("attnphase.sweeps.grid")
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def sentence(*arguments, code=2):

@@ -451,7 +451,7 @@ class SquareLoss:
     name: str = "square loss of one token"
 
     def model(self):
-        from derivations.models.attention import ScalarModel
+        from derivations.models.scalar import ScalarModel
 
         return ScalarModel("square", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2)
 
