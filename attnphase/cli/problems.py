@@ -11,7 +11,8 @@ from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
 from attnphase.data.text import terminal_width
 from attnphase.files.writing import check_output, write_file
-from attnphase.fixed_points.settings import BRANCHES, sample_complexity
+from attnphase.fixed_points.settings import sample_complexity
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["check", "derive", "init"]
 

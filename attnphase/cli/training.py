@@ -23,8 +23,8 @@ from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS
 from attnphase.files.writing import check_data, check_figure, check_output
-from attnphase.fixed_points.settings import BRANCHES
 from attnphase.processes.progress import progress_line
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["compare", "experiment", "simulate"]
 
@@ -143,16 +143,14 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
     from attnphase.paper.catalogue import check_results, planned
 
     given = {key: value for key, value in overrides.items() if value is not None}
-    check_results(planned(name, size, seed=seed, overrides=given)[0], output, force)
+    asked = planned(name, size, seed=seed, overrides=given)
+    check_results(asked.experiment, output, force)
     from attnphase.paper.run import run_experiment
 
     with interruption_told(lambda: f"finished runs are kept in {output}; run the same command again to go on"):
         run_experiment(
-            name,
+            asked,
             output,
-            size,
-            seed=seed,
-            overrides=given,
             force=force,
             progress=not quiet,
             say=lambda text: None if quiet else click.echo(text),

@@ -17,14 +17,28 @@ from torch import Tensor
 
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError
+from attnphase.experiments.settings import DTYPES
 from attnphase.kernels.torch_loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.spectrum.measure import gaussian_gram
 from attnphase.state_evolution.channel import matrix_root
 
-__all__ = ["Geometry", "Instance", "Samples", "Stream", "draw_geometry", "draw_instance", "draw_samples", "generator"]
+__all__ = [
+    "TORCH_DTYPES",
+    "Geometry",
+    "Instance",
+    "Samples",
+    "Stream",
+    "draw_geometry",
+    "draw_instance",
+    "draw_samples",
+    "generator",
+]
 
 _BLOCK = 1 << 22  # numbers drawn at once
+
+TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+"""Of the numbers of an experiment, by name."""
 
 
 class Stream:

@@ -15,7 +15,7 @@ from attnphase.errors import ExperimentError
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS
 from attnphase.problem import Problem
 
-__all__ = ["MemoryNeed", "available_memory", "check_results", "runs_that_fit"]
+__all__ = ["MemoryNeed", "available_memory", "check_fits", "check_results", "runs_that_fit"]
 
 _SHARE = 0.6  # of the free memory that runs may take
 _OVERHEAD = 300 << 20  # blocks of normals, generated code, libraries
@@ -162,12 +162,23 @@ def check_results(problem: Problem, runs: int, records: int, free: int) -> None:
     r, t = problem.columns, problem.teacher_columns
     numbers = 20 + len(problem.sites) * (2 * r * r + r + r * t)  # scalars; q, V, m and theta
     need = runs * (_PER_RUN + _PER_NUMBER * (1 + records) * numbers)
+    each = f" with {records} records of the trajectory each" if records else ""
+    less = "steps or seeds, or raise trajectory" if records else "seeds, or take fewer alphas or dimensions"
+    check_fits(f"the results of {runs} runs{each}", need, free, f": lower {less}")
+
+
+def check_fits(what: str, need: float, free: int, advice: str) -> None:
+    """Refuse what needs more bytes than may be used of those that are free.
+
+    Raises
+    ------
+    ExperimentError
+        The sentence ends in the advice.
+    """
     if need > _SHARE * free:
-        each = f" with {records} records of the trajectory each" if records else ""
-        less = "steps or seeds, or raise trajectory" if records else "seeds, or take fewer alphas or dimensions"
         raise ExperimentError(
-            f"the results of {runs} runs{each} need about {_readable(need)}, but {_readable(free)} are free, of which"
-            f" {_SHARE:.0%} are used: lower {less}."
+            f"{what} need about {_readable(need)}, but {_readable(free)} are free, of which {_SHARE:.0%} are"
+            f" used{advice}."
         )
 
 

@@ -17,7 +17,7 @@ from attnphase.arrays import Array
 from attnphase.data.build import by_cluster, from_runs
 from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus, Variable
 from attnphase.experiments.checkpoint import Checkpoint
-from attnphase.experiments.data import Instance, draw_instance
+from attnphase.experiments.data import TORCH_DTYPES, Instance, draw_instance
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
 from attnphase.experiments.plan import Grid, Plan
@@ -35,7 +35,6 @@ from attnphase.processes.progress import progress_line
 __all__ = ["run_plan"]
 
 _LARGEST_GROUP = 64  # runs that are trained as one tensor program
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
@@ -48,7 +47,7 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     """
     grid, settings = plan.grid, plan.settings
     with progress_line(plan.progress, "generating the local problem"):
-        loss = LocalLoss(problem, True, device_of(plan.device), _DTYPES[plan.dtype])
+        loss = LocalLoss(problem, True, device_of(plan.device), TORCH_DTYPES[plan.dtype])
     task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": plan.dtype}
     task |= {"test_samples": plan.test_samples, "device": loss.device.type}
     kept = Checkpoint(plan.checkpoint, task, plan.checkpoint_interval)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.errors import ProblemError
-from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerKind, is_smooth
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerKind
 
 if TYPE_CHECKING:
     from attnphase.problem import Problem
@@ -107,7 +107,7 @@ class TrainingSettings:
                 f"loss.kind {problem.loss.kind} has a kink, which the experiments' optimisers cannot handle; use"
                 " logistic.",
             )
-        if self.kind.smooth_only and not is_smooth(problem):
+        if self.kind.smooth_only and not problem.regularizer.form.quadratic:
             substitutes = {kind.substitute for kind in OPTIMIZERS.values()}
             able = [name for name, kind in OPTIMIZERS.items() if not kind.smooth_only]
             *first, last = sorted(able, key=lambda name: name not in substitutes)  # those are the first choice

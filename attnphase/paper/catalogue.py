@@ -20,7 +20,7 @@ from attnphase.files.writing import check_folder, check_output
 from attnphase.problem import Problem
 from attnphase.reference import read_reference
 
-__all__ = ["EXPERIMENTS", "PaperExperiment", "Size", "check_results", "planned", "result_files"]
+__all__ = ["EXPERIMENTS", "PaperExperiment", "Planned", "Size", "check_results", "planned", "result_files"]
 
 SIZES = ("quick", "full")
 RUNS_OF_FIG7 = 70  # a point of the published table, about
@@ -100,111 +100,129 @@ _SHARED_CLUSTERS = {
 _LEVELS = [{"weight": 0.25, "variances": [0.6, 0.6]}, {"weight": 0.75, "variances": [0.15, 0.15]}]
 
 
-def _experiments() -> dict[str, PaperExperiment]:
-    fig2_alphas = tuple(sorted({float(row["alpha"]) for row in read_reference("fig2_gradient_descent")}))
-    few, many = Size((1.0, 2.0), (100, 200), 6, {"test_samples": 0}), Size(_grid(0.5, 2.0, 7), (500, 1000), 24)
-    variants = {
-        "correlated": (
-            "Appendix E.3: tokens of two clusters that the sentence's tokens share",
-            _SHARED_CLUSTERS,
-            BOTH,
-        ),
-        "rank2": ("Appendix E.3: a student of rank 2", {"student.rank": 2}, (*BOTH, "mixed")),
-        "untied": ("Appendix E.3: untied weights Q and K", {"student.tied": False}, BOTH),
-        "values": ("Appendix E.3: a trainable value matrix", {"loss.kind": "values", "loss.width": 1}, BOTH),
-    }
-    found = [
-        PaperExperiment(
-            "fig2",
-            "Figure 2: gradient descent from both starts along alpha, at omega = 0.3",
-            {"": _PAPER},
-            BOTH,
-            "gd",
-            quick=Size((1.0, 2.0), (200,), 6, {"steps": 2000, "test_samples": 0}),
-            full=Size(fig2_alphas, (1000,), RUNS_OF_FIG2),
-            published="fig2_gradient_descent",
-        ),
-        PaperExperiment(
-            "fig3",
-            "Figure 3: gradient descent from both starts over alpha and omega",
-            {"": _PAPER},
-            BOTH,
-            "gd",
-            quick=Size(_grid(0.5, 2.0, 4), (100,), 2, {"steps": 1500, "test_samples": 0}, omegas=(0.1, 0.25, 0.4)),
-            full=Size(_grid(0.01, 2.0, 25)[1:], (1000,), 1, {"test_samples": 0}, omegas=_grid(0.02, 0.5, 25)),
-        ),
-        PaperExperiment(
-            "fig7",
-            "Figure 7 and Figure 3, left: gradient descent against the dimension at alpha = 1.5",
-            {"": _PAPER},
-            BOTH,
-            "gd",
-            quick=Size((1.5,), (23, 56, 135), 12, {"test_samples": 0}),
-            full=Size((1.5,), (23, 56, 135, 323), RUNS_OF_FIG7),
-            published="fig7_scaling",
-        ),
-        *(
-            PaperExperiment(name, title, {"": _PAPER.with_fields(fields)}, starts, "lbfgs", few, many)
-            for name, (title, fields, starts) in variants.items()
-        ),
-        PaperExperiment(
-            "adam",
-            "Appendix E.4: Adam from uninformed starts at alpha = 2, d = 100",
-            {"": _PAPER},
-            ("uninformed",),
-            "adam",
-            quick=Size((2.0,), (100,), 16, {"test_samples": 0}),
-            full=Size((2.0,), (100,), 400),
-        ),
-        # with a second column training leaves a semantic or positional solution for the mixed one
-        PaperExperiment(
-            "agreement-rank2",
-            "Theory against L-BFGS for a student of rank 2 at alpha = 2, with the correction in d",
-            {"": _PAPER.with_fields({"student.rank": 2})},
-            ("mixed",),
-            "lbfgs",
-            quick=Size((2.0,), (200, 350, 600), 24, {"test_samples": 0}),
-            full=Size((2.0,), (500, 1000, 2000), 24),
-        ),
-        # without a ridge the positional state has no replica-symmetric fixed point here
-        PaperExperiment(
-            "agreement-lasso",
-            "Theory against proximal gradients for a lasso at alpha = 2, with the correction in d",
-            {"": _PAPER.with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.006})},
-            ("semantic",),
-            "fista",
-            quick=Size((2.0,), (200, 350, 600), 24, {"test_samples": 0}),
-            full=Size((2.0,), (500, 1000, 2000), 24),
-        ),
-        PaperExperiment(
-            "agreement",
-            "Theory against L-BFGS or proximal gradients at alpha = 2, with the correction in d",
-            {
-                "tied": _PAPER,
-                "untied": _PAPER.with_fields({"student.tied": False}),
-                "mixture": _PAPER.with_fields(_SHARED_CLUSTERS),
-                "anisotropic": _PAPER.with_fields({"tokens.sigma": None, "tokens.spectrum": _LEVELS}),
-                "elastic-net": _PAPER.with_fields(
-                    {"regularizer.kind": "elastic-net", "regularizer.strength": 0.002, "regularizer.ridge": 0.01}
-                ),
+_FIG2_ALPHAS = tuple(sorted({float(row["alpha"]) for row in read_reference("fig2_gradient_descent")}))
+_UNTESTED = {"test_samples": 0}
+
+_FIGURES = (
+    PaperExperiment(
+        "fig2",
+        "Figure 2: gradient descent from both starts along alpha, at omega = 0.3",
+        {"": _PAPER},
+        BOTH,
+        "gd",
+        quick=Size((1.0, 2.0), (200,), 6, {"steps": 2000, **_UNTESTED}),
+        full=Size(_FIG2_ALPHAS, (1000,), RUNS_OF_FIG2),
+        published="fig2_gradient_descent",
+    ),
+    PaperExperiment(
+        "fig3",
+        "Figure 3: gradient descent from both starts over alpha and omega",
+        {"": _PAPER},
+        BOTH,
+        "gd",
+        quick=Size(_grid(0.5, 2.0, 4), (100,), 2, {"steps": 1500, **_UNTESTED}, omegas=(0.1, 0.25, 0.4)),
+        full=Size(_grid(0.01, 2.0, 25)[1:], (1000,), 1, _UNTESTED, omegas=_grid(0.02, 0.5, 25)),
+    ),
+    PaperExperiment(
+        "fig7",
+        "Figure 7 and Figure 3, left: gradient descent against the dimension at alpha = 1.5",
+        {"": _PAPER},
+        BOTH,
+        "gd",
+        quick=Size((1.5,), (23, 56, 135), 12, _UNTESTED),
+        full=Size((1.5,), (23, 56, 135, 323), RUNS_OF_FIG7),
+        published="fig7_scaling",
+    ),
+)
+
+
+def _variant(name: str, title: str, fields: dict[str, Any], starts: tuple[str, ...] = BOTH) -> PaperExperiment:
+    """A variant of the paper's problem along alpha."""
+    few, many = Size((1.0, 2.0), (100, 200), 6, _UNTESTED), Size(_grid(0.5, 2.0, 7), (500, 1000), 24)
+    title = f"Appendix E.3: {title}"
+    return PaperExperiment(name, title, {"": _PAPER.with_fields(fields)}, starts, "lbfgs", few, many)
+
+
+_VARIANTS = (
+    _variant("correlated", "tokens of two clusters that the sentence's tokens share", _SHARED_CLUSTERS),
+    _variant("rank2", "a student of rank 2", {"student.rank": 2}, (*BOTH, "mixed")),
+    _variant("untied", "untied weights Q and K", {"student.tied": False}),
+    _variant("values", "a trainable value matrix", {"loss.kind": "values", "loss.width": 1}),
+)
+
+_ADAM = PaperExperiment(
+    "adam",
+    "Appendix E.4: Adam from uninformed starts at alpha = 2, d = 100",
+    {"": _PAPER},
+    ("uninformed",),
+    "adam",
+    quick=Size((2.0,), (100,), 16, _UNTESTED),
+    full=Size((2.0,), (100,), 400),
+)
+
+
+def _agreement(
+    name: str, what: str, problems: dict[str, dict[str, Any]], starts: tuple[str, ...], optimizer: str = "lbfgs"
+) -> PaperExperiment:
+    """Theory against training at alpha = 2, in so many dimensions that the correction can be fitted."""
+    title = f"Theory against {what} at alpha = 2, with the correction in d"
+    changed = {label: _PAPER.with_fields(fields) for label, fields in problems.items()}
+    few, many = Size((2.0,), (200, 350, 600), 24, _UNTESTED), Size((2.0,), (500, 1000, 2000), 24)
+    return PaperExperiment(name, title, changed, starts, optimizer, few, many)
+
+
+_AGREEMENTS = (
+    # with a second column training leaves a semantic or positional solution for the mixed one
+    _agreement("agreement-rank2", "L-BFGS for a student of rank 2", {"": {"student.rank": 2}}, ("mixed",)),
+    # without a ridge the positional state has no replica-symmetric fixed point here
+    _agreement(
+        "agreement-lasso",
+        "proximal gradients for a lasso",
+        {"": {"regularizer.kind": "lasso", "regularizer.strength": 0.006}},
+        ("semantic",),
+        "fista",
+    ),
+    _agreement(
+        "agreement",
+        "L-BFGS or proximal gradients",
+        {
+            "tied": {},
+            "untied": {"student.tied": False},
+            "mixture": _SHARED_CLUSTERS,
+            "anisotropic": {"tokens.sigma": None, "tokens.spectrum": _LEVELS},
+            "elastic-net": {
+                "regularizer.kind": "elastic-net",
+                "regularizer.strength": 0.002,
+                "regularizer.ridge": 0.01,
             },
-            BOTH,
-            "lbfgs",
-            quick=Size((2.0,), (200, 350, 600), 24, {"test_samples": 0}),
-            full=Size((2.0,), (500, 1000, 2000), 24),
-        ),
-    ]
-    return {one.name: one for one in found}
+        },
+        BOTH,
+    ),
+)
 
-
-EXPERIMENTS: dict[str, PaperExperiment] = _experiments()
+EXPERIMENTS: dict[str, PaperExperiment] = {one.name: one for one in (*_FIGURES, *_VARIANTS, _ADAM, *_AGREEMENTS)}
 """The experiments by name."""
 
 
-def planned(
-    name: str, size: str = "quick", *, seed: int = 0, overrides: Mapping[str, Any] | None = None
-) -> tuple[PaperExperiment, Size]:
-    """An experiment with its size, after changes.
+@dataclass(frozen=True)
+class Planned:
+    """An experiment of the paper as it is to be run.
+
+    Attributes
+    ----------
+    experiment : PaperExperiment
+    size : Size
+    seed : int
+        From which all random numbers follow.
+    """
+
+    experiment: PaperExperiment
+    size: Size
+    seed: int
+
+
+def planned(name: str, size: str = "quick", *, seed: int = 0, overrides: Mapping[str, Any] | None = None) -> Planned:
+    """An experiment at a size, after changes.
 
     Parameters
     ----------
@@ -218,7 +236,7 @@ def planned(
 
     Returns
     -------
-    PaperExperiment, Size
+    Planned
 
     Raises
     ------
@@ -244,7 +262,7 @@ def planned(
         seeds=plan.grid.seeds,
         options={key: value for key, value in asked.items() if key not in grid},
     )
-    return experiment, chosen
+    return Planned(experiment, chosen, plan.grid.seed)
 
 
 def result_files(folder: Path, stem: str) -> dict[str, Path]:

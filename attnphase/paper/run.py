@@ -24,13 +24,10 @@ from attnphase.files.writing import write_file
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.paper.catalogue import (
     BOTH,
-    EXPERIMENTS,
     RUNS_OF_FIG2,
     RUNS_OF_FIG7,
-    PaperExperiment,
-    Size,
+    Planned,
     check_results,
-    planned,
     result_files,
 )
 from attnphase.problem import Problem
@@ -38,18 +35,15 @@ from attnphase.processes.progress import progress_line
 from attnphase.reference import read_reference
 from attnphase.sweeps.grid import sweep
 
-__all__ = ["EXPERIMENTS", "PaperExperiment", "Size", "basins", "published_table", "run_experiment"]
+__all__ = ["basins", "published_table", "run_experiment"]
 
 _NEAR = 0.5  # share of the theory's overlap that a run must have to belong to its minimum
 
 
 def run_experiment(
-    name: str,
+    planned: Planned,
     folder: Path,
-    size: str = "quick",
     *,
-    seed: int = 0,
-    overrides: dict[str, Any] | None = None,
     force: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -59,15 +53,11 @@ def run_experiment(
 
     Parameters
     ----------
-    name : str
-        One of `EXPERIMENTS`.
+    planned : Planned
+        By `attnphase.paper.catalogue.planned`.
     folder : Path
         Gets ``NAME-theory.nc``, ``NAME-runs.nc``, ``NAME.png`` and ``NAME.txt``, with the problem's label in between
         where there are several.  Finished runs are kept beside them until they are written.
-    size : {"quick", "full"}
-    seed : int
-    overrides : dict, optional
-        Other dimensions, seeds, optimizer or arguments of `simulate` than the size's.
     force : bool
         Whether files are replaced.
     progress : bool
@@ -83,12 +73,10 @@ def run_experiment(
 
     Raises
     ------
-    ProblemError
-        Unknown name or size, or an override that cannot be used.
     DatasetError
         A file exists and `force` is false, or cannot be written.
     """
-    experiment, plan = planned(name, size, seed=seed, overrides=overrides)
+    experiment = planned.experiment
     folder = check_results(experiment, folder, force)
     folder.mkdir(parents=True, exist_ok=True)
     results: dict[str, Comparison | xr.Dataset] = {}
@@ -96,7 +84,7 @@ def run_experiment(
         stem = experiment.stem(label)
         files = result_files(folder, stem)
         checkpoint = folder / f"{stem}.checkpoint"
-        part = _Part(experiment, plan, problem, seed, checkpoint, progress)
+        part = _Part(planned, problem, checkpoint, progress)
         # runs first: they are what can be refused, and what an interruption keeps
         runs = part.runs()
         theory = part.theory()
@@ -117,67 +105,65 @@ def run_experiment(
 class _Part:
     """One problem of an experiment."""
 
-    experiment: PaperExperiment
-    plan: Size
+    planned: Planned
     problem: Problem
-    seed: int
     checkpoint: Path
     progress: bool
 
     def theory(self) -> xr.Dataset:
         """The branches that belong to the starts, and for uninformed ones both informed branches."""
-        starts = BOTH if self.experiment.starts == ("uninformed",) else self.experiment.starts
-        grid: dict[str, Any] = {"alpha": self.plan.alphas, "branches": starts, "progress": self.progress}
-        if self.plan.omegas:
+        starts = BOTH if self.planned.experiment.starts == ("uninformed",) else self.planned.experiment.starts
+        grid: dict[str, Any] = {"alpha": self.planned.size.alphas, "branches": starts, "progress": self.progress}
+        if self.planned.size.omegas:
             # as the phase diagram: many points, less exact ones
             coarse = self.problem.with_fields({"integration.rule": "sobol", "integration.nodes": 256})
             settings = SolverSettings(tolerance=1e-6, max_maps=100)
-            return sweep(coarse, omega=self.plan.omegas, settings=settings, **grid)
+            return sweep(coarse, omega=self.planned.size.omegas, settings=settings, **grid)
         return sweep(self.problem, **grid)
 
     def checkpoints(self) -> list[Path]:
         """Files that keep finished runs."""
-        if not self.plan.omegas:
+        if not self.planned.size.omegas:
             return [self.checkpoint]
-        return [self.checkpoint.with_suffix(f".{omega:g}.checkpoint") for omega in self.plan.omegas]
+        return [self.checkpoint.with_suffix(f".{omega:g}.checkpoint") for omega in self.planned.size.omegas]
 
     def runs(self) -> xr.Dataset:
         """All runs; along omega where there is a grid of it."""
-        if not self.plan.omegas:
+        omegas = self.planned.size.omegas
+        if not omegas:
             return self._simulate(self.problem, self.checkpoint)
         lines = [
             self._simulate(self.problem.with_fields({"teacher.omega": omega}), path)
-            for omega, path in zip(self.plan.omegas, self.checkpoints(), strict=True)
+            for omega, path in zip(omegas, self.checkpoints(), strict=True)
         ]
         attributes = {"long_name": "weight of the teacher's positional part", "units": "1", "latex": r"\omega"}
-        omega = xr.DataArray(
-            np.array(self.plan.omegas), dims="omega", name="omega", attrs={**attributes, "field": "teacher.omega"}
-        )
-        whole = xr.concat(lines, dim=omega, combine_attrs="override")
+        attributes["field"] = "teacher.omega"
+        along = xr.DataArray(np.array(omegas), dims="omega", name="omega", attrs=attributes)
+        whole = xr.concat(lines, dim=along, combine_attrs="override")
         return whole.transpose("start", "dimension", "omega", "alpha", "seed", ...)
 
     def _simulate(self, problem: Problem, checkpoint: Path) -> xr.Dataset:
         return simulate(
             problem,
-            self.plan.alphas,
-            self.experiment.starts,
-            self.plan.dimensions,
-            self.plan.seeds,
-            self.experiment.optimizer_for(problem),
-            seed=self.seed,
+            self.planned.size.alphas,
+            self.planned.experiment.starts,
+            self.planned.size.dimensions,
+            self.planned.size.seeds,
+            self.planned.experiment.optimizer_for(problem),
+            seed=self.planned.seed,
             checkpoint=checkpoint,
             progress=self.progress,
-            **self.plan.options,
+            **self.planned.size.options,
         )
 
     def conclude(
         self, theory: xr.Dataset, runs: xr.Dataset
     ) -> tuple[Callable[[int | None], str], Any, Comparison | xr.Dataset]:
         """Text for a terminal of some width, figure and result."""
-        head, published = self.experiment.title, self.experiment.published
-        if self.plan.omegas:
+        head, published = self.planned.experiment.title, self.planned.experiment.published
+        if self.planned.size.omegas:
             return _text_of(f"{head}\n\n{_grid_text(theory, runs)}"), grid_figure(theory, runs), runs
-        if self.experiment.starts == ("uninformed",):
+        if self.planned.experiment.starts == ("uninformed",):
             return _text_of(f"{head}\n\n{_basin_text(theory, runs)}"), scatter_figure(theory, runs), runs
         comparison = compare(theory, runs)
 

@@ -14,7 +14,8 @@ import attnphase as ap
 from attnphase.checks.comparison import compare
 from attnphase.errors import ProblemError
 from attnphase.paper import run as paper
-from attnphase.paper.run import EXPERIMENTS, basins, published_table, run_experiment
+from attnphase.paper.catalogue import EXPERIMENTS, planned
+from attnphase.paper.run import basins, published_table, run_experiment
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 
@@ -160,7 +161,7 @@ def test_experiments_of_the_paper_write_theory_runs_figure_and_text(name, tmp_pa
     if name != "adam":
         overrides["alpha"] = (1.5,)
     said: list[str] = []
-    results = run_experiment(name, tmp_path, overrides=overrides, say=said.append)
+    results = run_experiment(planned(name, overrides=overrides), tmp_path, say=said.append)
     assert list(results) == [""]
     runs = ap.load_dataset(tmp_path / f"{name}-runs.nc")
     theory = ap.load_dataset(tmp_path / f"{name}-theory.nc")
@@ -181,7 +182,7 @@ def test_experiments_of_the_paper_write_theory_runs_figure_and_text(name, tmp_pa
 @pytest.mark.usefixtures("coarse_theory")
 def test_the_grid_of_figure_3_has_theory_beside_it(tmp_path):
     overrides = {"alpha": (0.6, 1.8), "dimension": (30,), "seeds": 2, "steps": 60}
-    run_experiment("fig3", tmp_path, overrides=overrides)
+    run_experiment(planned("fig3", overrides=overrides), tmp_path)
     runs, theory = ap.load_dataset(tmp_path / "fig3-runs.nc"), ap.load_dataset(tmp_path / "fig3-theory.nc")
     np.testing.assert_allclose(runs["omega"], theory["omega"])
     assert runs["training_loss"].dims == ("start", "dimension", "omega", "alpha", "seed")
@@ -224,9 +225,9 @@ def test_basins_are_told_apart_by_the_theorys_overlaps():
 
 def test_unknown_experiments_are_refused(tmp_path):
     with pytest.raises(ProblemError, match=r'^experiment must be one of fig2, .*, not "fig9": did you mean "fig7"\?$'):
-        run_experiment("fig9", tmp_path)
+        planned("fig9")
     with pytest.raises(ProblemError, match='size must be one of quick, full, not "huge"'):
-        run_experiment("fig2", tmp_path, "huge")
+        planned("fig2", "huge")
     with pytest.raises(ProblemError, match="steps must be a whole number of at least 1, not 0"):
-        run_experiment("fig7", tmp_path, overrides={"steps": 0})
+        planned("fig7", overrides={"steps": 0})
     assert not list(tmp_path.iterdir())

@@ -153,7 +153,7 @@ def test_refusals_load_nothing_heavy(tmp_path):
 
 
 def test_names_of_methods_are_those_there_are():
-    assert sorted(METHODS) == sorted(importlib.import_module("attnphase.fixed_points.iteration").METHODS)
+    assert sorted(METHODS) == sorted(importlib.import_module("attnphase.fixed_points.solver")._SINGLE)
 
 
 def test_formats_of_figures_are_those_of_matplotlib():
@@ -214,7 +214,7 @@ def test_files_are_written_though_the_reader_has_left(tmp_path, monkeypatch):
     paper = importlib.import_module("attnphase.paper.catalogue")
     run = importlib.import_module("attnphase.paper.run")
 
-    def experiment(name, folder, size, *, say, **rest):
+    def experiment(asked, folder, *, say, **rest):
         for part in ("first", "second"):
             say(f"{part}\n" * 10_000)
             files.write_file(Path(folder) / f"{part}.txt", part.encode())

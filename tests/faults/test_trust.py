@@ -21,7 +21,7 @@ from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES, RunStatus
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.rows.operator import load_prox
@@ -330,7 +330,7 @@ def reached(monkeypatch):
         asked.append(problem)
         raise CompareError("reached")
 
-    monkeypatch.setattr("attnphase.checks.alignment.kernels_for", kernels_for)
+    monkeypatch.setattr("attnphase.state_evolution.system.kernels_for", kernels_for)
     return asked
 
 

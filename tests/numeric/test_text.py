@@ -18,6 +18,7 @@ import attnphase as ap
 from attnphase.checks.comparison import Comparison, Quantity
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.report import Check, Report
+from attnphase.data.absence import absences, absent
 from attnphase.data.text import (
     Table,
     format_value,
@@ -28,7 +29,6 @@ from attnphase.data.text import (
     thresholds_table,
     wrapped,
 )
-from attnphase.fixed_points.branches import absences, absent
 from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]

@@ -138,14 +138,11 @@ class FrozenPlan:
             folder=path,
             mechanisms=mechanisms_of(mechanism),
             runs=arguments.whole("runs", runs, 1, _LARGEST),
-            epochs=arguments.whole("epochs", epochs, 1, _LARGEST),
             seed=arguments.whole("seed", seed, 0, 2**63 - 1),
             sizes=HistogramSizes() if sizes is None else arguments.instance("sizes", sizes, HistogramSizes),
             batch=arguments.whole("batch", batch, 1, _LARGEST),
-            learning_rate=_rate(learning_rate),
-            device=device_name(device),
             dtype=arguments.word("dtype", dtype, DTYPES),
-            progress=arguments.flag("progress", progress),
+            **_of_a_stage(epochs, learning_rate, device, progress),
         )
 
 
@@ -183,15 +180,22 @@ class UnfrozenPlan:
         ExperimentError
             There are no such runs in the folder.
         """
-        settings: dict[str, Any] = {
-            "epochs": arguments.whole("epochs", epochs, 1, _LARGEST),
-            "noise": arguments.number("noise", noise, lambda x: x >= 0, "a finite, not negative number"),
-            "learning_rate": _rate(learning_rate),
-            "device": device_name(device),
-            "force": arguments.flag("force", force),
-            "progress": arguments.flag("progress", progress),
-        }
-        return cls(checkpoints=present_checkpoints(folder, mechanisms_of(mechanism)), **settings)
+        return cls(
+            checkpoints=present_checkpoints(folder, mechanisms_of(mechanism)),
+            noise=arguments.number("noise", noise, lambda x: x >= 0, "a finite, not negative number"),
+            force=arguments.flag("force", force),
+            **_of_a_stage(epochs, learning_rate, device, progress),
+        )
+
+
+def _of_a_stage(epochs: Any, learning_rate: Any, device: Any, progress: Any) -> dict[str, Any]:
+    """The arguments of either stage, checked."""
+    return {
+        "epochs": arguments.whole("epochs", epochs, 1, _LARGEST),
+        "learning_rate": arguments.number("learning_rate", learning_rate, lambda x: x > 0, "a positive number"),
+        "device": device_name(device),
+        "progress": arguments.flag("progress", progress),
+    }
 
 
 def mechanisms_of(mechanism: Any) -> tuple[str, ...]:
@@ -204,10 +208,6 @@ def mechanisms_of(mechanism: Any) -> tuple[str, ...]:
     """
     name = arguments.word("mechanism", mechanism, (*MECHANISMS, "both"))
     return MECHANISMS if name == "both" else (name,)
-
-
-def _rate(value: Any) -> float:
-    return arguments.number("learning_rate", value, lambda x: x > 0, "a positive number")
 
 
 def checkpoint_path(folder: Path, mechanism: str) -> Path:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from attnphase.errors import ExperimentError
 from attnphase.experiments.checkpoint import Checkpoint
+from attnphase.experiments.data import TORCH_DTYPES
 from attnphase.experiments.histogram.settings import (
     MECHANISMS,
     FrozenPlan,
@@ -31,19 +33,17 @@ from attnphase.experiments.histogram.transformer import (
     initial_parameters,
     with_noise,
 )
-from attnphase.experiments.memory import available_memory
+from attnphase.experiments.memory import available_memory, check_fits
 from attnphase.kernels.device import device_of
 from attnphase.processes.interruption import interruptions_deferred
 from attnphase.processes.progress import progress_line
 
 __all__ = ["BETAS", "Trained", "check_same", "load_trained", "train_histogram", "unfreeze_histogram"]
 
-_DTYPES = {"float32": torch.float32, "float64": torch.float64}
 BETAS = (0.9, 0.98)
 """Of Adam."""
 
 _LOOK = 25  # batches between two updates of the progress bar
-_SHARE = 0.6  # of the free memory that runs may take
 
 
 @dataclass(frozen=True)
@@ -129,39 +129,41 @@ def train_histogram(
         device.
     """
     plan = FrozenPlan.of(
-        folder,
-        mechanism,
-        runs,
-        epochs,
-        seed,
-        sizes=sizes,
-        batch=batch,
-        learning_rate=learning_rate,
-        device=device,
-        dtype=dtype,
-        progress=progress,
-    )
+        folder, mechanism, runs, epochs, seed, sizes=sizes, batch=batch, learning_rate=learning_rate, device=device,
+        dtype=dtype, progress=progress,
+    )  # fmt: skip
     place = device_of(plan.device)
     _check_memory(plan.sizes, plan.runs, plan.batch, place)
-    mechanisms, epochs = plan.mechanisms, plan.epochs
     plan.folder.mkdir(parents=True, exist_ok=True)
-    kept: dict[str, Checkpoint] = {}
-    for name in mechanisms:
-        task = {"mechanism": name, "runs": plan.runs, "seed": plan.seed, **asdict(plan.sizes)}
-        task |= {"batch": plan.batch, "learning_rate": plan.learning_rate, "dtype": plan.dtype}
-        kept[name] = Checkpoint(checkpoint_path(plan.folder, name), task)
-        kept[name].load()
-        _check_epochs(kept[name], epochs)
-        for other in set(MECHANISMS) - set(mechanisms):
-            if checkpoint_path(plan.folder, other).exists():
-                check_same(plan.folder, Checkpoint.read(checkpoint_path(plan.folder, other)).task, task)
-    with progress_line(plan.progress, "drawing sequences", epochs * len(mechanisms)) as line:
-        for i, name in enumerate(mechanisms):
-            frozen = kept[name].finished.get("frozen")
-            if frozen is None or frozen["epoch"] < epochs:
-                stage = _Stage("frozen", name, kept[name], {"epochs": epochs}, place)
-                stage.run(lambda done, text, i=i: line.at(i * epochs + done, text))
-            line.at((i + 1) * epochs, f"{name}, frozen: {epochs} epochs are made")
+    kept = {name: _frozen(plan, name) for name in plan.mechanisms}
+    _make_epochs(_Frozen, kept, {"epochs": plan.epochs}, place, plan.progress)
+
+
+def _frozen(plan: FrozenPlan, mechanism: str) -> Checkpoint:
+    """What is there of the runs of a mechanism, if they may be trained as planned."""
+    task = {"mechanism": mechanism, "runs": plan.runs, "seed": plan.seed, **asdict(plan.sizes)}
+    task |= {"batch": plan.batch, "learning_rate": plan.learning_rate, "dtype": plan.dtype}
+    kept = Checkpoint(checkpoint_path(plan.folder, mechanism), task)
+    kept.load()
+    _check_epochs(kept, plan.epochs)
+    for other in set(MECHANISMS) - set(plan.mechanisms):
+        if checkpoint_path(plan.folder, other).exists():
+            check_same(plan.folder, Checkpoint.read(checkpoint_path(plan.folder, other)).task, task)
+    return kept
+
+
+def _make_epochs(
+    stage: type[_Stage], kept: dict[str, Checkpoint], settings: dict[str, Any], device: torch.device, progress: bool
+) -> None:
+    """Make the missing epochs of a stage, one mechanism after the other."""
+    epochs = settings["epochs"]
+    with progress_line(progress, "drawing sequences", epochs * len(kept)) as line:
+        for i, (name, one) in enumerate(kept.items()):
+            made = one.finished.get(stage.name)
+            if made is None or made["epoch"] < epochs:
+                runs = stage(name, one, settings, device)
+                runs.run(lambda done, text, i=i: line.at(i * epochs + done, text))
+            line.at((i + 1) * epochs, f"{name}, {stage.name}: {epochs} epochs are made")
 
 
 def unfreeze_histogram(
@@ -203,46 +205,40 @@ def unfreeze_histogram(
         There is nothing to unfreeze, or training has not ended; a checkpoint is damaged; no such device.
     """
     plan = UnfrozenPlan.of(
-        folder,
-        mechanism,
-        epochs,
-        noise=noise,
-        learning_rate=learning_rate,
-        device=device,
-        force=force,
+        folder, mechanism, epochs, noise=noise, learning_rate=learning_rate, device=device, force=force,
         progress=progress,
-    )
-    place, epochs = device_of(plan.device), plan.epochs
-    settings = {"epochs": epochs, "noise": plan.noise, "learning_rate": plan.learning_rate}
+    )  # fmt: skip
+    place = device_of(plan.device)
+    settings = {"epochs": plan.epochs, "noise": plan.noise, "learning_rate": plan.learning_rate}
     kept = {name: Checkpoint.read(path) for name, path in plan.checkpoints.items()}
     for name, one in kept.items():
         _sizes(one, name)
-        if "frozen" not in one.finished or (one.running and one.running["stage"] == "frozen"):
-            raise ExperimentError(f"{one.path}: training has not ended; run the command that began it once more first.")
-        state = _state(one, "unfrozen")
-        if state is None:
-            continue
-        other = next((key for key in ("noise", "learning_rate") if state["settings"][key] != settings[key]), None)
-        if plan.force and (other or epochs < state["epoch"]):
-            one.running = None
-            one.finished.pop("unfrozen", None)
-        elif other:
-            raise ExperimentError(
-                f"{one.path}: these runs were unfrozen with another value of {other} ({state['settings'][other]}); use"
-                " --force (force=True) to unfreeze them anew."
-            )
-        elif epochs < state["epoch"]:
-            raise ExperimentError(
-                f"{one.path}: {state['epoch']} epochs were made already, more than the {epochs} asked for; use --force"
-                " (force=True) to unfreeze the runs anew."
-            )
-    with progress_line(plan.progress, "drawing sequences", epochs * len(kept)) as line:
-        for i, (name, one) in enumerate(kept.items()):
-            unfrozen = one.finished.get("unfrozen")
-            if unfrozen is None or unfrozen["epoch"] < epochs:
-                stage = _Stage("unfrozen", name, one, settings, place)
-                stage.run(lambda done, text, i=i: line.at(i * epochs + done, text))
-            line.at((i + 1) * epochs, f"{name}, unfrozen: {epochs} epochs are made")
+        _check_unfrozen(one, settings, plan.force)
+    _make_epochs(_Unfrozen, kept, settings, place, plan.progress)
+
+
+def _check_unfrozen(kept: Checkpoint, settings: dict[str, Any], force: bool) -> None:
+    """Refuse runs that cannot be unfrozen with these settings; `force` drops what was unfrozen with others."""
+    if "frozen" not in kept.finished or (kept.running and kept.running["stage"] == "frozen"):
+        raise ExperimentError(f"{kept.path}: training has not ended; run the command that began it once more first.")
+    state = _state(kept, "unfrozen")
+    if state is None:
+        return
+    epochs = settings["epochs"]
+    other = next((key for key in ("noise", "learning_rate") if state["settings"][key] != settings[key]), None)
+    if force and (other or epochs < state["epoch"]):
+        kept.running = None
+        kept.finished.pop("unfrozen", None)
+    elif other:
+        raise ExperimentError(
+            f"{kept.path}: these runs were unfrozen with another value of {other} ({state['settings'][other]}); use"
+            " --force (force=True) to unfreeze them anew."
+        )
+    elif epochs < state["epoch"]:
+        raise ExperimentError(
+            f"{kept.path}: {state['epoch']} epochs were made already, more than the {epochs} asked for; use --force"
+            " (force=True) to unfreeze the runs anew."
+        )
 
 
 def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:
@@ -263,7 +259,7 @@ def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:
             continue
         task = kept.task
         trained.append(
-            Trained(name, task["runs"], task["seed"], sizes, _DTYPES[task["dtype"]], task, _in_full(kept, name))
+            Trained(name, task["runs"], task["seed"], sizes, TORCH_DTYPES[task["dtype"]], task, _in_full(kept, name))
         )
     if not trained:
         raise ExperimentError(
@@ -275,10 +271,22 @@ def load_trained(folder: str | os.PathLike[str]) -> list[Trained]:
 
 
 @dataclass(eq=False)
-class _Stage:
-    """One stage of the runs of one mechanism, from its last finished epoch to its end."""
+class _Stage(ABC):
+    """One stage of the runs of one mechanism, from its last finished epoch to its end.
 
-    name: str
+    Attributes
+    ----------
+    name : str
+    stream : int
+        Of the random numbers that decide in which order the sequences are seen.
+    mechanism : {"positional", "semantic"}
+    kept : Checkpoint
+    settings : dict
+    device : torch.device
+    """
+
+    name: ClassVar[str]
+    stream: ClassVar[int]
     mechanism: str
     kept: Checkpoint
     settings: dict[str, Any]
@@ -298,13 +306,14 @@ class _Stage:
         optimizer = self._optimizer(free.values())
         if state["optimizer"]:
             optimizer.load_state_dict(state["optimizer"])
-        stream = Stream.FROZEN_ORDER if self.name == "frozen" else Stream.UNFROZEN_ORDER
         with interruptions_deferred() as interrupted:
             while state["epoch"] < epochs:
                 begin, epoch = time.monotonic(), state["epoch"]
                 text = self._progress(state)
                 total = torch.zeros(task["runs"], dtype=torch.float64, device=self.device)
-                for i, (symbols, target) in enumerate(batches(training, task["batch"], task["seed"], stream, epoch)):
+                for i, (symbols, target) in enumerate(
+                    batches(training, task["batch"], task["seed"], self.stream, epoch)
+                ):
                     if interrupted():
                         raise KeyboardInterrupt
                     if i % _LOOK == 0:
@@ -336,18 +345,12 @@ class _Stage:
         state = _state(kept, self.name)
         if state is not None:
             return {**state, "settings": self.settings}
-        if self.name == "frozen":
-            sizes = _sizes(kept, self.mechanism)
-            parameters = initial_parameters(sizes, task["seed"], task["runs"], _DTYPES[task["dtype"]])
-        else:
-            full = absorbed(kept.finished["frozen"]["parameters"], self.mechanism)
-            parameters = with_noise(full, self.settings["noise"], task["seed"])
         records = {name: torch.zeros(task["runs"], 0) for name in ("training_loss", "test_loss", "accuracy")}
         return {
             "stage": self.name,
             "settings": self.settings,
             "epoch": 0,
-            "parameters": parameters,
+            "parameters": self._initial(),
             "optimizer": {},
             "diverged": torch.full((task["runs"],), -1),
             "seconds": 0.0,
@@ -361,13 +364,16 @@ class _Stage:
             self.kept.running = state  # a shorter stage that is finished stays until this one is
         self.kept.write()
 
-    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        if self.name == "frozen":
-            return torch.optim.Adam(parameters, lr=self.kept.task["learning_rate"], betas=BETAS, fused=True)
-        return torch.optim.SGD(parameters, lr=self.settings["learning_rate"], fused=True)
+    @abstractmethod
+    def _initial(self) -> Parameters:
+        """What is free, before the first epoch."""
 
+    @abstractmethod
+    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer: ...
+
+    @abstractmethod
     def _full(self, free: Parameters) -> Parameters:
-        return absorbed(free, self.mechanism) if self.name == "frozen" else free
+        """The full form of what is free."""
 
     def _progress(self, state: dict[str, Any]) -> str:
         where = f"{self.mechanism}, {self.name}: epoch {state['epoch']}/{self.settings['epochs']}"
@@ -375,6 +381,38 @@ class _Stage:
             return where
         loss, accuracy = (float(state[name][:, -1].mean()) for name in ("training_loss", "accuracy"))
         return f"{where}, loss {loss:.4f}, accuracy {accuracy:.4f}"
+
+
+class _Frozen(_Stage):
+    """Adam on the frozen form, from random weights."""
+
+    name, stream = "frozen", Stream.FROZEN_ORDER
+
+    def _initial(self) -> Parameters:
+        sizes, task = _sizes(self.kept, self.mechanism), self.kept.task
+        return initial_parameters(sizes, task["seed"], task["runs"], TORCH_DTYPES[task["dtype"]])
+
+    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=self.kept.task["learning_rate"], betas=BETAS, fused=True)
+
+    def _full(self, free: Parameters) -> Parameters:
+        return absorbed(free, self.mechanism)
+
+
+class _Unfrozen(_Stage):
+    """Plain gradient descent on all weights, from those of the frozen form with noise."""
+
+    name, stream = "unfrozen", Stream.UNFROZEN_ORDER
+
+    def _initial(self) -> Parameters:
+        full = absorbed(self.kept.finished["frozen"]["parameters"], self.mechanism)
+        return with_noise(full, self.settings["noise"], self.kept.task["seed"])
+
+    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=self.settings["learning_rate"], fused=True)
+
+    def _full(self, free: Parameters) -> Parameters:
+        return free
 
 
 def _check_epochs(kept: Checkpoint, epochs: int) -> None:
@@ -437,9 +475,5 @@ def _check_memory(sizes: HistogramSizes, runs: int, batch: int, device: torch.de
     per_token = sizes.length + 2 * (sizes.length + sizes.alphabet) + 4 * m + 2 * hidden
     at_once = max(TESTED_AT_ONCE, 3 * min(batch, sizes.training_count))  # a step keeps what its gradient needs
     fields = 8 * at_once * sizes.length * per_token
-    need, free = runs * (symbols + weights + fields), available_memory(device)
-    if need > _SHARE * free:
-        raise ExperimentError(
-            f"{runs} runs of {sizes.sequences} sequences need about {need / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB"
-            f" are free, of which {_SHARE:.0%} are used; lower runs, sequences, batch or the sizes of the model."
-        )
+    need, advice = runs * (symbols + weights + fields), "; lower runs, sequences, batch or the sizes of the model"
+    check_fits(f"{runs} runs of {sizes.sequences} sequences", need, available_memory(device), advice)

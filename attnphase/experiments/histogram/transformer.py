@@ -114,14 +114,10 @@ def attention(full: Parameters, symbols: Tensor) -> Tensor:
 def logits(full: Parameters, symbols: Tensor) -> Tensor:
     """Scores of the counts 0, ..., L at every place.
 
-    Parameters
-    ----------
-    full : dict of str to Tensor
-    symbols : (R, n, L) tensor
-
     Returns
     -------
     (R, n L, L + 1) tensor
+        For weights in the full form and symbols (R, n, L).
     """
     runs = len(symbols)
     pairs = _pairs(full, symbols)

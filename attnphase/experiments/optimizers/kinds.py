@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["OPTIMIZERS", "OptimizerKind", "is_smooth", "suited"]
+__all__ = ["OPTIMIZERS", "OptimizerKind", "suited"]
 
 _TOLERANCE = 1e-8
 
@@ -54,11 +54,8 @@ OPTIMIZERS = {
 """The optimisers of the experiments."""
 
 
-def is_smooth(problem: Problem) -> bool:
-    """Whether the regulariser of a problem has no kinks."""
-    return problem.regularizer.form.quadratic
-
-
 def suited(optimizer: str, problem: Problem) -> str:
     """An optimiser, or the one that takes its place where the regulariser has kinks."""
-    return optimizer if is_smooth(problem) else OPTIMIZERS[optimizer].substitute or optimizer
+    if problem.regularizer.form.quadratic:
+        return optimizer
+    return OPTIMIZERS[optimizer].substitute or optimizer
