@@ -28,7 +28,8 @@ from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.kernels.torch.minimiser import Batch, minimise, node_minimiser
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.system import System
-from attnphase.sweeps.grid import Line, sweep
+from attnphase.sweeps.grid import sweep
+from attnphase.sweeps.line import Line
 from attnphase.sweeps.points import solve
 
 CPU = torch.device("cpu")
