@@ -16,7 +16,7 @@ from attnphase.data.build import from_points
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.kernels.compiler import ModelKey
+from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 
 __all__ = ["Line"]
