@@ -34,8 +34,9 @@ def reductions(case: Case, tell: Tell) -> Iterator[Check]:
     count = spectrum.sites
     facts = Facts(
         length=problem.tokens.length,
-        loss=problem.loss.kind,
-        regularizer=problem.regularizer.kind,
+        squared=problem.loss.form.is_squared,
+        bilinear=problem.loss.form.has_grams,
+        ridge=problem.regularizer.form.quadratic,
         temperature=problem.student.temperature,
         mixture=problem.tokens.has_clusters,
         isotropic=len(weights) == 1 and not spectrum.mean.any() and problem.tokens.spectrum is None,

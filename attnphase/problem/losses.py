@@ -86,6 +86,8 @@ class LossKind(ABC):
         Whether only the sign of the teacher's field enters, so that there are wrong labels to count.
     has_kink : bool
         Whether it is not differentiable somewhere, which optimisers of finite instances and GPUs cannot handle.
+    is_squared : bool
+        Whether it is half the squared difference of two fields, so that the student is ridge regression.
     requires : mapping
         Fields of the problem and the values that it is made for.
     example : mapping
@@ -99,6 +101,7 @@ class LossKind(ABC):
     has_grams: ClassVar[bool] = False
     has_labels: ClassVar[bool] = False
     has_kink: ClassVar[bool] = False
+    is_squared: ClassVar[bool] = False
     requires: ClassVar[Mapping[str, Any]] = {}
     example: ClassVar[Mapping[str, Any]] = {}
 
@@ -149,6 +152,7 @@ class Square(Scalar):
     """``"square"``: half the squared difference of the fields."""
 
     name = "square"
+    is_squared = True
 
 
 class Logistic(Scalar):

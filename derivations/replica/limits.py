@@ -21,8 +21,12 @@ class Facts:
     Attributes
     ----------
     length : int
-    loss, regularizer : str
-        Kinds, as in a problem file.
+    squared : bool
+        The loss is half the squared difference of a field of the student and one of the teacher.
+    bilinear : bool
+        The weights enter the loss through logits only, which are bilinear in them.
+    ridge : bool
+        The regulariser is the ridge and nothing else.
     temperature : float
         The student's.
     mixture : bool
@@ -36,8 +40,9 @@ class Facts:
     """
 
     length: int
-    loss: str
-    regularizer: str
+    squared: bool = False
+    bilinear: bool = False
+    ridge: bool = True
     temperature: float = 1.0
     mixture: bool = False
     isotropic: bool = True
@@ -68,18 +73,12 @@ REDUCTIONS = (
         "ridge regression",
         r"One token, square loss and ridge: $V$ is the positive root of "
         r"$\lambda V^2 + (\lambda + \gamma\alpha - \gamma) V - \gamma = 0$; $\theta$ and $q$ follow in closed form.",
-        lambda f: (
-            f.length == 1
-            and f.loss == "square"
-            and f.regularizer == "ridge"
-            and f.isotropic
-            and not (f.mixture or f.correlated)
-        ),
+        lambda f: f.length == 1 and f.squared and f.ridge and f.isotropic and not (f.mixture or f.correlated),
     ),
     Reduction(
         "ridge as a general regulariser",
         r"The row problem of section (100)-(106) with $r(w) = \frac{\lambda}{2} w^2$ gives the overlaps of (7).",
-        lambda f: f.regularizer == "ridge",
+        lambda f: f.ridge,
     ),
     Reduction(
         "one cluster is a Gaussian",
@@ -95,7 +94,7 @@ REDUCTIONS = (
         "temperature",
         r"Logits are bilinear in the weights: temperature $T$ and ridge $\lambda$ are temperature 1 and ridge "
         r"$\lambda T$ with weights divided by $\sqrt{T}$.",
-        lambda f: f.loss == "attention" and f.regularizer == "ridge" and f.temperature != 1,
+        lambda f: f.bilinear and f.ridge and f.temperature != 1,
     ),
 )
 

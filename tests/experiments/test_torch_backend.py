@@ -25,7 +25,8 @@ from attnphase.kernels.torch_minimiser import minimise, minimise_samples, node_m
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.proximal import Starts
 from attnphase.state_evolution.system import System
-from attnphase.sweeps.grid import Line, sweep
+from attnphase.sweeps.grid import sweep
+from attnphase.sweeps.line import Line
 from attnphase.sweeps.points import solve
 
 CPU = torch.device("cpu")

@@ -25,7 +25,7 @@ from attnphase.fixed_points.point import BranchPoint
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.rows.operator import load_prox
-from attnphase.sweeps.grid import Line
+from attnphase.sweeps.line import Line
 from derivations.models.scores import SCORES
 
 FEW = {"integration.rule": "sobol", "integration.nodes": 64}

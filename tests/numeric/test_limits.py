@@ -12,8 +12,10 @@ from attnphase.checks import limits
 from attnphase.checks.case import Case
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
+from attnphase.rows.kinds import REGULARIZERS
 from derivations.replica.limits import Facts, reductions_of, ridge_regression
 
 ONE_THREAD = SolverSettings(threads=1)
@@ -55,15 +57,21 @@ def test_ridge_regression_is_that_of_random_matrices(alpha, strength, gamma):
         assert number == pytest.approx(expected[name], rel=1e-8), name
 
 
-SQUARE = Facts(length=1, loss="square", regularizer="ridge")
+SQUARE = Facts(length=1, squared=True)
+
+
+def test_kinds_say_which_limits_they_have():
+    assert [name for name, kind in LOSSES.items() if kind.is_squared] == ["square"]
+    assert [name for name, kind in LOSSES.items() if kind.has_grams] == ["attention"]
+    assert [name for name, kind in REGULARIZERS.items() if kind.quadratic] == ["ridge"]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"length": 2},
-        {"loss": "attention"},
-        {"regularizer": "lasso"},
+        {"squared": False},
+        {"ridge": False},
         {"isotropic": False},
         {"mixture": True},
         {"correlated": True},
@@ -78,15 +86,15 @@ def test_ridge_regression_applies_to_its_own_limit_only(changes):
 @pytest.mark.parametrize(
     ("name", "facts", "applies"),
     [
-        ("ridge as a general regulariser", replace(SQUARE, regularizer="elastic-net"), False),
-        ("one cluster is a Gaussian", replace(SQUARE, loss="attention", length=4), True),
+        ("ridge as a general regulariser", replace(SQUARE, ridge=False), False),
+        ("one cluster is a Gaussian", replace(SQUARE, squared=False, bilinear=True, length=4), True),
         ("one cluster is a Gaussian", replace(SQUARE, mixture=True), False),
         ("one cluster is a Gaussian", replace(SQUARE, isotropic=False), False),
         ("equal clusters are a Gaussian", replace(SQUARE, length=2), True),
         ("equal clusters are a Gaussian", replace(SQUARE, length=3), False),
-        ("temperature", replace(SQUARE, loss="attention", length=2, temperature=1.3), True),
-        ("temperature", replace(SQUARE, loss="attention", length=2), False),
-        ("temperature", replace(SQUARE, loss="attention", length=2, temperature=1.3, regularizer="lasso"), False),
+        ("temperature", replace(SQUARE, squared=False, bilinear=True, length=2, temperature=1.3), True),
+        ("temperature", replace(SQUARE, squared=False, bilinear=True, length=2), False),
+        ("temperature", replace(SQUARE, squared=False, bilinear=True, length=2, temperature=1.3, ridge=False), False),
     ],
 )
 def test_where_other_limits_apply(name, facts, applies):

@@ -144,6 +144,15 @@ def test_a_log_gets_plain_lines(monkeypatch):
     assert "\x1b" not in log.getvalue()
 
 
+def test_what_is_counted_is_said_with_its_rate(monkeypatch):
+    """What was there before the line began is counted, but not as if it had been done since."""
+    line = ProgressLine("sweeping", 20, 8, "points")
+    monkeypatch.setattr(module.time, "monotonic", lambda begin=line._begin: begin + 4)
+    line.reach(14)
+    assert line.words == "sweeping: 14/20 points, 1.5 points/s"
+    assert line.plain == "70%, sweeping: 14/20 points, 1.5 points/s, 4 s left (0 s)"
+
+
 def test_a_log_is_not_flooded(monkeypatch):
     log = standard_error(monkeypatch, io.StringIO())
     monkeypatch.setattr(module, "_PLAIN", 60.0)
@@ -286,7 +295,7 @@ def test_a_sweep_compiles_every_model_before_its_workers_start(monkeypatch):
     lines = recorded(monkeypatch, home)
     monkeypatch.setattr(home, "kernels_for", kernels_for)
     monkeypatch.setattr(home, "tell_if_compiling", lambda problem, tell: told.append(tell))
-    monkeypatch.setattr(home, "_run", stop)
+    monkeypatch.setattr(home.Work, "solve", stop)
     fields = {"student.causal": [False, True], "teacher.causal": [False, True]}
     with pytest.raises(KeyboardInterrupt):
         ap.sweep(COARSE, [2.0], [0.2, 0.3], fields=fields, workers=1)
@@ -350,8 +359,8 @@ def test_derive_names_its_steps(monkeypatch):
 class Recorded(ProgressLine):
     """A line that remembers all it was told."""
 
-    def __init__(self, shown, text, total):
-        super().__init__(text, total)
+    def __init__(self, shown, *what):
+        super().__init__(*what)
         self.shown, self.said = shown, []
 
     def tell(self, text):
@@ -362,8 +371,8 @@ def recorded(monkeypatch, home):
     lines = []
 
     @contextmanager
-    def record(shown, text, total=None):
-        lines.append(Recorded(shown, text, total))
+    def record(shown, *what, **more):
+        lines.append(Recorded(shown, *what, *more.values()))
         yield lines[-1]
 
     monkeypatch.setattr(home, "progress_line", record)
@@ -394,7 +403,7 @@ RUNS = ["--dimension", "20", "--seeds", "2"]
     [
         ("sweeps.points", "solve", ["solve", "--alpha", "2"]),
         ("sweeps.critical", "thresholds", ["thresholds", "--omega", "0.3"]),
-        ("checks.report", "check", ["check"]),
+        ("checks.consistency", "check", ["check"]),
         ("pages.page", "derive", ["derive"]),
         ("sweeps.grid", "sweep", ["sweep", "--alpha", "2", "-o", "x.nc"]),
         ("sweeps.grid", "sweep", ["figure", "fig2"]),
