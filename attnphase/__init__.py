@@ -32,14 +32,14 @@ if TYPE_CHECKING:
         SweepError,
     )
     from attnphase.experiments.simulate import simulate
-    from attnphase.fixed_points.branches import thresholds
     from attnphase.fixed_points.settings import SolverSettings
-    from attnphase.fixed_points.solver import solve
     from attnphase.pages.page import derive
     from attnphase.problem import Problem, load_problem
     from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
+    from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.grid import sweep
+    from attnphase.sweeps.points import solve
 
     __version__: str
 
@@ -94,9 +94,9 @@ _HOME = {
     "register_score": "problem.own_functions",
     "save_dataset": "data.files",
     "simulate": "experiments.simulate",
-    "solve": "fixed_points.solver",
+    "solve": "sweeps.points",
     "sweep": "sweeps.grid",
-    "thresholds": "fixed_points.branches",
+    "thresholds": "sweeps.critical",
     "validate_dataset": "data.validate",
 }
 

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
+from attnphase.rows.kinds import REGULARIZERS
 
 __all__ = ["SHAPES", "cluster_laws", "gram_matrices", "mixing_matrices", "problems", "regularizers", "token_laws"]
 
@@ -105,15 +106,27 @@ def _cluster_laws(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
     equal = len(set(counts)) == 1
     kinds = ["independent", "table"] + (["markov", "same"] if equal and len(counts) > 1 and counts[0] > 1 else [])
     kind = draw(st.sampled_from(kinds))
-    if kind == "independent":
-        return {"kind": kind, "weights": [draw(_weights(count)) for count in counts]}
-    if kind == "same":
-        return {"kind": kind, "probability": draw(_numbers(0.05, 0.95)), "weights": draw(_weights(counts[0]))}
-    if kind == "markov":
-        transition = [draw(_weights(counts[0])) for _ in range(counts[0])]
-        return {"kind": kind, "weights": draw(_weights(counts[0])), "transition": transition}
-    table = np.array(draw(_weights(int(np.prod(counts))))).reshape(counts)
-    return {"kind": kind, "table": table.tolist()}
+    return {"kind": kind, **_LAWS[kind](draw, counts)}
+
+
+def _independent(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
+    return {"weights": [draw(_weights(count)) for count in counts]}
+
+
+def _same(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
+    return {"probability": draw(_numbers(0.05, 0.95)), "weights": draw(_weights(counts[0]))}
+
+
+def _markov(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
+    transition = [draw(_weights(counts[0])) for _ in range(counts[0])]
+    return {"weights": draw(_weights(counts[0])), "transition": transition}
+
+
+def _table(draw: Any, counts: Sequence[int]) -> dict[str, Any]:
+    return {"table": np.array(draw(_weights(int(np.prod(counts))))).reshape(counts).tolist()}
+
+
+_LAWS = {"independent": _independent, "table": _table, "markov": _markov, "same": _same}
 
 
 def token_laws(length: int) -> Strategy[dict[str, Any]]:
@@ -129,22 +142,33 @@ def token_laws(length: int) -> Strategy[dict[str, Any]]:
 
 @st.composite
 def _token_laws(draw: Any, length: int) -> dict[str, Any]:
-    kind = draw(st.sampled_from(["sigma", "sigmas", "spectrum", "mixture"]))
-    sigma = _numbers(0.3, 0.9)
-    if kind == "sigma":
-        return {"tokens.sigma": draw(sigma)}
-    if kind == "sigmas":
-        return {"tokens.sigma": draw(st.lists(sigma, min_size=length, max_size=length))}
-    if kind == "spectrum":
-        weights = draw(st.integers(1, 3).flatmap(_weights))
-        variances = st.lists(_numbers(0.05, 0.8), min_size=length, max_size=length)
-        return {"tokens.spectrum": [{"weight": w, "variances": draw(variances)} for w in weights]}
+    return draw(st.sampled_from([_one_sigma, _sigmas, _spectrum, _mixture]))(draw, length)
+
+
+_SIGMA = _numbers(0.3, 0.9)
+
+
+def _one_sigma(draw: Any, length: int) -> dict[str, Any]:
+    return {"tokens.sigma": draw(_SIGMA)}
+
+
+def _sigmas(draw: Any, length: int) -> dict[str, Any]:
+    return {"tokens.sigma": draw(st.lists(_SIGMA, min_size=length, max_size=length))}
+
+
+def _spectrum(draw: Any, length: int) -> dict[str, Any]:
+    weights = draw(st.integers(1, 3).flatmap(_weights))
+    variances = st.lists(_numbers(0.05, 0.8), min_size=length, max_size=length)
+    return {"tokens.spectrum": [{"weight": w, "variances": draw(variances)} for w in weights]}
+
+
+def _mixture(draw: Any, length: int) -> dict[str, Any]:
     # at most six configurations: each costs as much as a problem without clusters
     counts = [draw(st.integers(1, 2)) for _ in range(length)]
     counts[0] = draw(st.integers(1, 3)) if length < 3 else counts[0]
     directions = draw(st.integers(0, 2))
     mean = st.lists(_numbers(-1.5, 1.5), min_size=directions, max_size=directions)
-    clusters = [[{"sigma": draw(sigma), "mean": draw(mean)} for _ in range(count)] for count in counts]
+    clusters = [[{"sigma": draw(_SIGMA), "mean": draw(mean)} for _ in range(count)] for count in counts]
     return {"tokens.kind": "mixture", "tokens.clusters": clusters, "tokens.law": draw(cluster_laws(counts))}
 
 
@@ -166,10 +190,11 @@ def _regularizers(draw: Any, columns: int) -> dict[str, Any]:
     kinds = ["lasso", "elastic-net", "group-lasso", "expression"]
     kind = draw(st.sampled_from(["ridge", "ridge", *kinds] if columns == 1 else ["ridge"] * 60 + kinds[:3]))
     strength = draw(_numbers(0.004, 0.05))
-    if kind == "expression":
-        return {"regularizer.kind": kind, "regularizer.expression": "0.02*sqrt(w**2 + 0.3) + 0.005*w**2"}
+    form = REGULARIZERS[kind]
+    if form.own:
+        return {"regularizer.kind": kind, f"regularizer.{form.own}": "0.02*sqrt(w**2 + 0.3) + 0.005*w**2"}
     fields: dict[str, Any] = {"regularizer.kind": kind, "regularizer.strength": strength}
-    if kind in ("elastic-net", "group-lasso"):
+    if "ridge" in form.keys:
         fields["regularizer.ridge"] = draw(_numbers(0.001, 0.05))
     return fields
 

@@ -10,15 +10,12 @@ from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.fixed_points.solver import check_start
-from attnphase.integration.ladder import Refinement
-from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.proximal import Minima, Starts
 from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
 
 __all__ = ["iterates"]
 
@@ -58,22 +55,19 @@ def iterates(problem: Problem, alpha: float, start: Overlaps, steps: int, *, poi
     points = arguments.whole("points", points, 1, _MOST_POINTS)
     if points & (points - 1):
         raise ProblemError("points", f"points must be a power of two, not {points}.")
-    return _iterates(problem, alpha, start, steps, points)
+    return _iterates(System.of(problem), alpha, start, steps, points)
 
 
-def _iterates(problem: Problem, alpha: float, start: Overlaps, steps: int, points: int) -> Iterator[Overlaps]:
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    rules = Refinement(problem, kernels, spectrum, _MOST_POINTS)
-    channel = Channel(problem, kernels, spectrum, rules.sobol(points))
-    prior = Prior.of(problem, kernels, spectrum)
+def _iterates(system: System, alpha: float, start: Overlaps, steps: int, points: int) -> Iterator[Overlaps]:
+    channel = Channel(system, system.refinement(_MOST_POINTS).sobol(points))
     overlaps, minima = start, None
     yield overlaps
     for _ in range(steps):
         # every iteration searches afresh, as GAMP does; the last minima are further starts
         known = _same_nodes(minima, channel, overlaps)
         passed = channel.evaluate(alpha, overlaps, Starts.COLD if known is None else Starts.REFRESH, known)
-        image = prior.overlaps(passed.conjugates.mean())
-        if image is None or not image.feasible(spectrum.rho):
+        image = system.prior.overlaps(passed.conjugates.mean())
+        if image is None or not image.feasible(system.spectrum.rho):
             return
         overlaps, minima = image, passed.minima
         yield overlaps

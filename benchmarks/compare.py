@@ -15,7 +15,8 @@ import published_recipe
 from rich.console import Console
 from rich.table import Table
 
-from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference

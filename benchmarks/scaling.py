@@ -40,16 +40,15 @@ def loading_time(length: int) -> float:
 def time_per_point(length: int) -> tuple[float, float]:
     """Seconds per node of a warm and of a cold pass on one thread, at overlaps of the semantic start's size."""
     from attnphase.integration.rules import sobol
-    from attnphase.kernels.compiler import kernels_for
     from attnphase.problem.problem import Problem
-    from attnphase.spectrum.measure import Spectrum
     from attnphase.state_evolution.channel import Channel
     from attnphase.state_evolution.proximal import Starts
     from attnphase.state_evolution.starts import initial_overlaps
+    from attnphase.state_evolution.system import System
 
     problem = Problem().with_fields({"tokens.length": length})
     rule = sobol(2 * length, length, False, NODES, 1, 0)
-    channel = Channel(problem, kernels_for(problem), Spectrum.of(problem), rule)
+    channel = Channel(System.of(problem), rule)
     overlaps = initial_overlaps(problem, "semantic")
     minima = channel.evaluate(2.0, overlaps, Starts.COLD).minima
     times = []

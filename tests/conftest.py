@@ -89,3 +89,14 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def own_scores() -> Iterator[None]:
+    """Scores that a test registers are forgotten after it."""
+    from derivations.models.scores import SCORES  # after the environment is set
+
+    before = dict(SCORES)
+    yield
+    SCORES.clear()
+    SCORES.update(before)

@@ -9,12 +9,10 @@ import xarray as xr
 
 from attnphase.arrays import Array
 from attnphase.data.build import by_cluster
-from attnphase.kernels.compiler import kernels_for, tell_if_compiling
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
-from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.symmetries import problem_symmetries
+from attnphase.state_evolution.symmetries import ProblemSymmetry
+from attnphase.state_evolution.system import System
 
 __all__ = ["OVERLAPS", "Frame"]
 
@@ -27,18 +25,15 @@ class Frame:
     """The symmetries of a problem: finitely many, and the rotations of the columns of an attention's weights."""
 
     problem: Problem
-    elements: tuple[tuple[tuple[int, ...], Array, Array], ...]
+    elements: tuple[ProblemSymmetry, ...]
     rotates: bool
 
     @classmethod
     def of(cls, problem: Problem, tell: Tell = silent) -> Frame:
         """The frame of a problem; `tell` is told if its kernels have to be compiled."""
-        tell_if_compiling(problem, tell)
-        kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-        elements = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
         # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
         rotates = problem.tokens.length > 1 and problem.regularizer.form.rotates
-        return cls(problem, elements, rotates and problem.student.rank > 1)
+        return cls(problem, System.of(problem, tell=tell).symmetries, rotates and problem.student.rank > 1)
 
     def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
         """Overlaps of every run, (S, ...) like the dataset's, in the frame that fits the theory's best."""
@@ -53,7 +48,7 @@ class Frame:
         return {name: np.array(rows).reshape(-1, *shapes[name]) for name, rows in found.items()}
 
     def _moved(
-        self, own: dict[str, Array], wanted: dict[str, Array], element: tuple[tuple[int, ...], Array, Array]
+        self, own: dict[str, Array], wanted: dict[str, Array], element: ProblemSymmetry
     ) -> tuple[float, dict[str, Array]]:
         """A run under one symmetry, and how far it is from the theory."""
         order, A, B = element

@@ -6,16 +6,17 @@ import math
 import os
 from dataclasses import dataclass
 
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import BranchPoint, sector_of
-from attnphase.integration.ladder import Refinement
 from attnphase.integration.rules import Rule
-from attnphase.kernels.compiler import Kernels, kernels_for
+from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
 
 __all__ = ["FEW", "Case"]
 
@@ -31,25 +32,36 @@ class Case:
 
     Attributes
     ----------
-    problem : Problem
-    kernels : Kernels
-    spectrum : Spectrum
+    system : System
     point : BranchPoint
         Of this problem, or of one that must have the same.
     settings : SolverSettings
         Under which it was solved.
     """
 
-    problem: Problem
-    kernels: Kernels
-    spectrum: Spectrum
+    system: System
     point: BranchPoint
     settings: SolverSettings
 
     @classmethod
     def of(cls, problem: Problem, point: BranchPoint, settings: SolverSettings) -> Case:
-        """With the kernels and the measure of the problem."""
-        return cls(problem, kernels_for(problem), Spectrum.of(problem), point, settings)
+        """With the system of the problem."""
+        return cls(System.of(problem, threads=settings.threads or os.cpu_count() or 1), point, settings)
+
+    @property
+    def problem(self) -> Problem:
+        """What is checked."""
+        return self.system.problem
+
+    @property
+    def kernels(self) -> Kernels:
+        """Of the problem's model."""
+        return self.system.kernels
+
+    @property
+    def spectrum(self) -> Spectrum:
+        """The problem's measure."""
+        return self.system.spectrum
 
     def turned(self, problem: Problem) -> Case:
         """Another problem at the same point."""
@@ -58,12 +70,9 @@ class Case:
     def map(self, rule: int | Rule = FEW) -> StateEvolution:
         """The map at the point, under a rule or under Sobol points, so many per replicate."""
         if isinstance(rule, int):
-            rule = Refinement(self.problem, self.kernels, self.spectrum, _MOST).sobol(rule)
-        start = initial_overlaps(self.problem, self.point.branch)
-        sector = sector_of(start, self.problem, self.kernels, self.spectrum)
-        threads = self.settings.threads or os.cpu_count() or 1
-        channel = Channel(self.problem, self.kernels, self.spectrum, rule, threads)
-        return StateEvolution(channel, self.point.alpha, sector)
+            rule = self.system.refinement(_MOST).sobol(rule)
+        sector = Sector.of(initial_overlaps(self.problem, self.point.branch), self.system.symmetries)
+        return StateEvolution(Channel(self.system, rule), self.point.alpha, sector)
 
     def channel(self, points: int = FEW) -> Channel:
         """The channel on so many Sobol points per replicate."""

@@ -50,7 +50,7 @@ class _Generic:
         """The furthest of a few points whose conjugates have an image; None if there is none."""
         map_, alpha = case.map(), case.point.alpha
         for size in (1.0, 0.5, 0.25, 0.1, 0.03, 0.01):
-            at = _displaced(case.point.restart.overlaps, map_.channel.spectrum.rho, size)
+            at = _displaced(case.point.restart.overlaps, map_.channel.system.spectrum.rho, size)
             hats = map_.channel.evaluate(alpha, at, Starts.COLD).conjugates.mean()
             image = map_.prior.overlaps(hats)
             if image is not None:
@@ -192,18 +192,18 @@ class _Held:
 
     def carried(self, moved: Overlaps) -> tuple[Array, Array, Array | None]:
         """Centres, teacher's fields with their mean, and the nodes' shares at other overlaps."""
-        means = self.channel.spectrum.teacher_means[self.channel.configurations][:, None, None, None]
+        means = self.channel.system.spectrum.teacher_means[self.channel.configurations][:, None, None, None]
         if self.channel.labelled:  # the labels' probabilities move too
             omega, k, _, _, shares = self.channel.nodes_at(moved)
             return omega, k + means, shares
         sites = self.channel.configurations
         omega, k, _, floored, _ = self.channel.nodes_at(self.at)
         # omega - m is theta rho^-1 k and a rest u that is independent of k, of covariance C
-        back = self.at.theta @ np.linalg.inv(self.channel.spectrum.rho)
+        back = self.at.theta @ np.linalg.inv(self.channel.system.spectrum.rho)
         rest = floored.q - back @ self.at.theta.mT
         dq, dtheta = moved.q - self.at.q, moved.theta - self.at.theta
         on_rest = (dq / 2 - dtheta @ back.mT) @ np.linalg.inv(rest)
-        on_k = dtheta @ np.linalg.inv(self.channel.spectrum.rho) - on_rest @ back
+        on_k = dtheta @ np.linalg.inv(self.channel.system.spectrum.rho) - on_rest @ back
         dm = (moved.m - self.at.m)[sites, :, 0][:, None, None, None]
         centred = omega - self.at.m[sites, :, 0][:, None, None, None]
         change = np.einsum("clij,csnmlj->csnmli", on_rest[sites], centred)
@@ -250,7 +250,7 @@ def _envelopes(case: Case, generic: _Generic) -> Check:
     channel, at = case.channel(), generic.at
     held = _Held.of(channel, case.point.alpha, at)
     worst = np.abs(held.envelope - held.energy(at)).max()
-    x, scales = at.pack(), at.scales(channel.spectrum.rho)
+    x, scales = at.pack(), at.scales(channel.system.spectrum.rho)
     signs = np.random.default_rng(6).choice([-1.0, 1.0], len(x))
     for block in _blocks(at):
         step = np.zeros(len(x))
@@ -294,7 +294,7 @@ def _in_overlaps(case: Case, generic: _Generic) -> Check:
 def _gradients(generic: _Generic, held: _Held) -> Array:
     """Slopes of minus the free entropy in the overlaps, relative to the couplings to the conjugates, (S, P)."""
     at, hats = generic.at, held.conjugates
-    x, scales = at.pack(), at.scales(held.channel.spectrum.rho)
+    x, scales = at.pack(), at.scales(held.channel.system.spectrum.rho)
     of_prior = generic.prior.arguments(generic.conjugates)  # of a term that cancels
     changes, couplings = np.empty((2, len(x), len(held.envelope)))
     for i in range(len(x)):
@@ -347,7 +347,7 @@ def _observables(generic: _Generic, means: Array) -> dict[str, Array]:
 def _test_error(case: Case, generic: _Generic) -> Check:
     """The test error by quadrature against a sample of its own: fields of student and teacher drawn together."""
     channel, at = case.wide_channel(), generic.at
-    spectrum, kernels = channel.spectrum, channel.kernels
+    spectrum, kernels = channel.system.spectrum, channel.system.kernels
     means = np.ones((3, channel.rule.replicates))
     means[2] = channel.loss_at_omega(at)
     values = np.broadcast_to(np.squeeze(_observables(generic, means)["test_error"]), channel.rule.replicates)
@@ -355,7 +355,7 @@ def _test_error(case: Case, generic: _Generic) -> Check:
     joint = np.block([[at.q, at.theta], [at.theta.mT, spectrum.rho]])
     factors = np.linalg.cholesky(joint)
     centres = np.concatenate([at.m[..., 0], spectrum.teacher_means], axis=1)
-    mixing, parameters = channel.proximal.parameters
+    mixing, parameters = channel.system.parameters
     losses = np.empty(_SAMPLES)
     counts = generator.multinomial(_SAMPLES, channel.probabilities)
     edges = np.concatenate([[0], np.cumsum(counts)])

@@ -13,7 +13,8 @@ from attnphase.checks.case import FEW, Case
 from attnphase.checks.report import NOT_REACHED, Check
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint, solve_point
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, within
 from attnphase.state_evolution.overlaps import Overlaps

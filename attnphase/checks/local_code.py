@@ -10,9 +10,7 @@ from attnphase.arrays import Array
 from attnphase.checks.case import Case
 from attnphase.checks.report import Check
 from attnphase.kernels.compiler import reference_backend
-from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import ProximalProblem
-from attnphase.state_evolution.symmetries import loss_symmetries, problem_symmetries
+from attnphase.state_evolution.symmetries import loss_symmetries
 
 __all__ = ["backends", "symmetries"]
 
@@ -21,7 +19,7 @@ _STEP = 1e-6  # of central differences
 
 def _constants(case: Case) -> tuple[Array, Array, Array]:
     """What the loss takes beside the fields: mixing, parameters, and the variances of the first sites."""
-    mixing, parameters = ProximalProblem(case.problem, case.kernels, case.spectrum).parameters
+    mixing, parameters = case.system.parameters
     return mixing, parameters, np.ascontiguousarray(case.spectrum.site_variances[case.problem.cluster_law[0][0]])
 
 
@@ -72,9 +70,7 @@ def backends(case: Case) -> Iterator[Check]:
 
 def symmetries(case: Case) -> Check:
     """The loss's symmetries on fields other than those they were found on."""
-    problem, kernels, spectrum = case.problem, case.kernels, case.spectrum
-    found = loss_symmetries(kernels)
-    whole = problem_symmetries(problem, kernels, spectrum, even=Prior.of(problem, kernels, spectrum).even)
+    found, whole = loss_symmetries(case.kernels), case.system.symmetries
     h, k = _fields(case, 91, 50, (-0.2, 1.1), (0.3, 1.0))
     losses = _compiled(case)
     reference = losses(h, k)

@@ -29,8 +29,8 @@ def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
 
 def solvable(problem: Problem, branches: Sequence[str]) -> Problem:
     """The problem, if it has these branches and its integration is affordable."""
-    from attnphase.integration.ladder import check_affordable
     from attnphase.state_evolution.starts import initial_overlaps
+    from attnphase.state_evolution.system import check_affordable
 
     check_affordable(problem)
     for branch in branches:

@@ -65,8 +65,8 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
 
 def status_counts(ds: xr.Dataset, problem: Problem) -> str:
     """How many points ended how, and where a branch does not exist."""
+    from attnphase.data.absence import absent
     from attnphase.data.variables import STATUS_MEANINGS
-    from attnphase.fixed_points.branches import absent
 
     status = ds["status"].to_numpy().ravel().tolist()
     counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]

@@ -12,7 +12,8 @@ from attnphase.cli.options import force_option, json_option, output_option, prob
 from attnphase.cli.values import Words
 from attnphase.data.text import terminal_width
 from attnphase.files.writing import check_output, write_file
-from attnphase.fixed_points.settings import BRANCHES, sample_complexity
+from attnphase.fixed_points.settings import sample_complexity
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["check", "derive", "init"]
 

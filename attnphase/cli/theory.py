@@ -24,7 +24,8 @@ from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, p
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_table, thresholds_table
 from attnphase.files.writing import check_output
-from attnphase.fixed_points.settings import BRANCHES, omegas, sample_complexities, sample_complexity
+from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["solve", "sweep", "thresholds"]
 
@@ -58,9 +59,9 @@ def solve(
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
+    from attnphase.data.absence import absences
     from attnphase.data.files import save_dataset, to_json
-    from attnphase.fixed_points.branches import absences
-    from attnphase.fixed_points.solver import solve as solve_problem
+    from attnphase.sweeps.points import solve as solve_problem
 
     ds = solve_problem(problem, alpha, branch, **asdict(settings), progress=not quiet)
     if output is not None:
@@ -182,7 +183,7 @@ def thresholds(
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
     from attnphase.data.files import save_dataset, to_json
-    from attnphase.fixed_points.branches import thresholds as find_thresholds
+    from attnphase.sweeps.critical import thresholds as find_thresholds
 
     ds = find_thresholds(problem, wanted, progress=not quiet)
     if output is not None:

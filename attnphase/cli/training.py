@@ -23,8 +23,8 @@ from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS
 from attnphase.files.writing import check_data, check_figure, check_output
-from attnphase.fixed_points.settings import BRANCHES
 from attnphase.processes.progress import progress_line
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["compare", "experiment", "simulate"]
 

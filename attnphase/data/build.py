@@ -31,7 +31,7 @@ from attnphase.errors import DatasetError
 from attnphase.problem.problem import Problem
 
 if TYPE_CHECKING:
-    from attnphase.fixed_points.solver import BranchPoint
+    from attnphase.fixed_points.point import BranchPoint
 
 __all__ = [
     "by_cluster",

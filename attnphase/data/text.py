@@ -256,7 +256,7 @@ def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
         With one branch, or several.
     missing : collection of str
         Branches that do not exist there, which get a mark behind their names; see
-        `attnphase.fixed_points.branches.absences`.
+        `attnphase.data.absence.absences`.
     """
     from attnphase.data.variables import POINT_VARIABLES, STATUS_MEANINGS
 

@@ -22,9 +22,9 @@ from attnphase.data.variables import (
     Variable,
 )
 from attnphase.errors import AttnphaseError, DatasetError
-from attnphase.fixed_points.settings import BRANCHES
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["validate_dataset", "validate_kind"]
 

@@ -17,8 +17,9 @@ from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
 from attnphase.extras import require_torch
-from attnphase.fixed_points.settings import BRANCHES, sample_complexities
+from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem import Problem
+from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["GIVEN", "Grid", "Plan", "given_weights"]

@@ -12,8 +12,8 @@ from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import Geometry, Instance, Stream, generator
 from attnphase.experiments.plan import given_weights
-from attnphase.fixed_points.settings import BRANCHES
 from attnphase.problem import Problem
+from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.starts import initial_overlaps
 
 __all__ = ["UNINFORMED_SCALE", "initial_weights"]
@@ -69,14 +69,15 @@ def _informed(problem: Problem, geometry: Geometry, start: str) -> Array:
     """Columns that a start determines, (d, r); NaN where it does not."""
     rank, d = problem.student.rank, geometry.dimension
     columns = np.full((d, rank), np.nan)
-    semantic = {"semantic": min(rank, problem.teacher.rank), "mixed": 1}.get(start, 0)
+    branch = Branch.named(start)
+    semantic = min(branch.semantic_columns(rank), problem.teacher.rank)
     columns[:, :semantic] = geometry.teacher[:, :semantic]
-    if start in ("positional", "mixed"):
+    if branch.positional:
         axes = _principal_axes(problem, geometry)[:, : rank - semantic]
         columns[:, semantic : semantic + axes.shape[1]] = axes
-    copies = 1 if problem.student.tied else 2
+    copies = (problem.columns - problem.loss.value_columns) // problem.student.rank
     values = np.full((d, problem.loss.value_columns), np.nan)
-    if start != "uninformed":
+    if branch.order_parameters:
         values[:] = geometry.teacher[:, problem.teacher.rank :]
     return np.concatenate([columns] * copies + [values], axis=1)
 

@@ -30,7 +30,7 @@ from attnphase.figures.selection import (
     vary_only,
 )
 from attnphase.figures.style import COLOURS, HATCH, MARKERS, STYLE, draw_contour, draw_map, size_symbol_of, symbol_of
-from attnphase.fixed_points.branches import Threshold, crossing
+from attnphase.fixed_points.crossings import Threshold, crossing
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference

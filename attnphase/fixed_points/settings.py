@@ -1,4 +1,4 @@
-"""How a solve runs, where problems are solved, and the names of what there is to choose from.
+"""How a solve runs, and where problems are solved.
 
 Nothing heavy is imported, so that a wrong setting is refused at once.
 """
@@ -13,7 +13,6 @@ from attnphase.extras import require_cuda, require_torch
 
 __all__ = [
     "BACKENDS",
-    "BRANCHES",
     "LARGEST_ALPHA",
     "METHODS",
     "SolverSettings",
@@ -22,11 +21,8 @@ __all__ = [
     "sample_complexity",
 ]
 
-BRANCHES = ("semantic", "positional", "uninformed", "mixed")
-"""Names of the branches, and of the starts of training."""
-
 METHODS = ("newton", "anderson", "damped")
-"""Names of the fixed-point methods; `attnphase.fixed_points.iteration.METHODS` has them."""
+"""Names of the fixed-point methods."""
 
 BACKENDS = ("numba", "torch", "cuda")
 """What can solve the local problems."""

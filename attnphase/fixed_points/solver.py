@@ -12,194 +12,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
 
 import numpy as np
 
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError, SolverError
-from attnphase.fixed_points.iteration import METHODS, Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
-from attnphase.fixed_points.settings import BRANCHES, SolverSettings, sample_complexity
-from attnphase.integration.ladder import Refinement, check_affordable
-from attnphase.integration.rules import Rule
-from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
+from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Status
+from attnphase.fixed_points.measuring import branch_point, measured_at
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, progress_line, silent, within
+from attnphase.processes.progress import Tell, silent, within
 from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.baseline import linear_test_error
-from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.map import Response, StateEvolution, flatten, response_at, restore, standard_errors
-from attnphase.state_evolution.overlaps import Overlaps, Sector
-from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import Minima
-from attnphase.state_evolution.starts import branches_of, informed_signal, initial_overlaps
-from attnphase.state_evolution.symmetries import is_sign_symmetric, problem_symmetries
+from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.errors import response_at
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import informed_signal, initial_overlaps
+from attnphase.state_evolution.symmetries import is_sign_symmetric
+from attnphase.state_evolution.system import System, check_affordable
 
-if TYPE_CHECKING:
-    import torch
-    import xarray as xr
-
-__all__ = ["BranchPoint", "Restart", "check_start", "probe", "solve", "solve_point"]
+__all__ = ["SMALL_SIGNAL", "check_start", "probe", "solve_point", "without_signal"]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
+# of a solve on one rule, where Newton's method has no coarse solution to start from
+_SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Anderson, "damped": Damped}
 
 
-def _device(backend: str) -> torch.device:
-    """The device of a torch backend; imports torch."""
-    from attnphase.kernels.device import device_of
-
-    return device_of("cpu" if backend == "torch" else backend)
-
-
-@lru_cache(maxsize=32)
-def _torch_kernels(problem: Problem, backend: str, threads: int) -> Kernels:
-    """Kernels whose local problems torch solves; always the same object, by which others are cached."""
-    from attnphase.kernels.torch_minimiser import node_minimiser
-
-    return replace(kernels_for(problem), minimise=node_minimiser(problem, _device(backend), threads))
-
-
-def _kernels(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> Kernels:
-    tell_if_compiling(problem, tell)
-    if settings.backend == "numba":
-        return kernels_for(problem)
-    return _torch_kernels(problem, settings.backend, settings.threads or os.cpu_count() or 1)
-
-
-@dataclass(frozen=True, eq=False)
-class Restart:
-    """What the next point of a line can start from.
-
-    Attributes
-    ----------
-    overlaps : Overlaps
-    response : Response or None
-        Derivatives of the map, for Newton's method and the errors.
-    rule : Rule or None
-        The rule that `minima` belong to.
-    minima : Minima or None
-        Local minima of the rule's nodes; they take memory, so `branches.follow` drops them when it is past a point.
-    """
-
-    overlaps: Overlaps
-    response: Response | None = None
-    rule: Rule | None = None
-    minima: Minima | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class BranchPoint:
-    """A solved point of a branch.
-
-    Attributes
-    ----------
-    problem : Problem
-    alpha : float
-    branch : str
-    values, errors : dict of str to array or float
-        Every variable of the dataset schema and its standard error.
-    status : Status
-    residual : float
-        Undamped and relative.
-    iterations : int
-        Maps, all rules together.
-    rule : str
-    nodes : int
-        Distinct nodes of the last rule.
-    restart : Restart
-    """
-
-    problem: Problem
-    alpha: float
-    branch: str
-    values: dict[str, Any]
-    errors: dict[str, Any]
-    status: Status
-    residual: float
-    iterations: int
-    rule: str
-    nodes: int
-    restart: Restart = field(repr=False)
-
-
-@dataclass
-class _Run:
-    """State of one solve: maps used so far and where it stands."""
-
-    problem: Problem
-    alpha: float
-    settings: SolverSettings
-    kernels: Kernels
-    spectrum: Spectrum
-    sector: Sector
-    tell: Tell = silent
-    maps: int = 0
-
-    @property
-    def threads(self) -> int:
-        """Parts that share the nodes of a pass; torch wants them all and has threads of its own."""
-        return (self.settings.threads or os.cpu_count() or 1) if self.settings.backend == "numba" else 1
-
-    def map(self, rule: Rule) -> StateEvolution:
-        channel = Channel(self.problem, self.kernels, self.spectrum, rule, self.threads)
-        return StateEvolution(channel, self.alpha, self.sector)
-
-    def iterate(self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None) -> FixedPoint:
-        left = max(self.settings.max_maps - self.maps, 1)
-        budget = left if limit is None else min(limit, left)
-        nodes = map_.channel.rule.size
-
-        def report(maps: int, residual: float) -> None:
-            self.tell(f"{self.maps + maps} maps, residual {residual:.0e}, {nodes} nodes")
-
-        tolerance = self.settings.tolerance
-        found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report)
-        self.maps += found.maps
-        return found
-
-    def verified(self, map_: StateEvolution, found: FixedPoint, again: Callable[[Array], FixedPoint]) -> FixedPoint:
-        """Search all local problems afresh, and go on iterating as long as that changes the map."""
-        for _ in range(6):
-            if found.status is not Status.converged or map_.channel.rule.name == "published":
-                break
-            if map_.spot_check(found.point):
-                break
-            self.tell("searching all minima again")
-            image = map_(found.point, refresh=True)
-            self.maps += 1
-            if image is None:
-                return replace(found, status=Status.left_domain)
-            residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
-            if residual <= self.settings.tolerance:
-                return replace(found, image=image, residual=residual)
-            found = again(found.point)
-        return found
-
-    def coarse(self, map_: StateEvolution, x: Array) -> FixedPoint:
-        """Into the basin by damped steps, then Anderson; damped steps again where Anderson fails."""
-        map_.lift = True
-        # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
-        slowdown = max(1.0, self.alpha / 2)
-        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120))
-        map_.lift = False
-        found = self.iterate(map_, first.point, Anderson(), 40)
-        if found.status is Status.converged:
-            return found
-        # near a transition a few nodes decide: no use in converging them on this rule
-        slow = self.iterate(map_, first.point, Damped(0.9), 20)
-        return slow if slow.residual < found.residual else found
-
-    def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
-        """Newton from a good start; Anderson where that fails."""
-        found = self.iterate(map_, x, Newton(jacobian.copy()), 15)
-        if found.status is Status.converged:
-            return found
-        retry = self.iterate(map_, x, Anderson(), 50)
-        return retry if retry.residual < found.residual else found
+def _system(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> System:
+    return System.of(problem, settings.backend, settings.threads or os.cpu_count() or 1, tell)
 
 
 def solve_point(
@@ -248,7 +94,8 @@ def solve_point(
     try:
         # what overflows leaves the domain, which the status says
         with np.errstate(all="ignore"):
-            return _solve_point(problem, alpha, branch, start, settings, informed, tell)
+            system = _system(problem, settings, tell)
+            return _solve_point(system, alpha, branch, start, settings, informed, tell)
     except SolverError:
         raise
     except (ArithmeticError, np.linalg.LinAlgError) as error:
@@ -283,7 +130,7 @@ def check_start(problem: Problem, start: object, like: Overlaps) -> None:
 
 
 def _solve_point(
-    problem: Problem,
+    system: System,
     alpha: float,
     branch: str,
     start: Overlaps | BranchPoint | None,
@@ -291,24 +138,22 @@ def _solve_point(
     informed: Overlaps,
     tell: Tell,
 ) -> BranchPoint:
-    kernels, spectrum = _kernels(problem, settings, tell), Spectrum.of(problem)
     previous = start.restart if isinstance(start, BranchPoint) else None
     beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
-    symmetric_point = beginning if exact else informed
-    sector = sector_of(symmetric_point, problem, kernels, spectrum)
-    run = _Run(problem, alpha, settings, kernels, spectrum, sector, tell)
-    rules = Refinement(problem, kernels, spectrum, settings.max_nodes)
+    sector = Sector.of(beginning if exact else informed, system.symmetries)
+    run = Run(system, alpha, settings, sector, tell)
+    rules = system.refinement(settings.max_nodes)
 
-    refine = settings.method == "newton" and problem.integration.rule != "published"
+    refine = settings.method == "newton" and rules.refines
     # a neighbour's derivatives serve again unless Newton's method has trouble with them
     response = previous.response if previous and refine else None
     if response is not None and len(response.jacobian) != sector.basis.shape[1]:
         response = None
     rule = rules.single() if not refine else rules.first() if response is None else rules.medium()
     jacobian = response.jacobian if response else None
-    method = METHODS["anderson" if settings.method == "newton" else settings.method]
+    method = _SINGLE[settings.method]
     point, second_minima = beginning, 0.0
     while True:
         map_ = run.map(rule)
@@ -328,16 +173,15 @@ def _solve_point(
         map_.at = None if map_.lift else map_.at
         final = not rule.randomised or rule.order >= rules.medium().order  # not just a first look on few nodes
         if final and _decays(map_, found, informed, branch):
-            zeroed = map_.unpack(found.point)
-            zeroed = replace(zeroed, m=0 * zeroed.m, theta=0 * zeroed.theta)
+            zeroed = without_signal(map_.unpack(found.point))
             left = replace(settings, max_maps=max(settings.max_maps - run.maps, 50))
-            end = _solve_point(problem, alpha, branch, zeroed, left, informed, tell)
+            end = _solve_point(system, alpha, branch, zeroed, left, informed, tell)
             return replace(end, iterations=end.iterations + run.maps)
         if response is None or response.order < rules.medium().order:
             tell("derivatives of the map")
             response = response_at(map_, found.point, rules.medium())
         tell(f"measuring on {rule.size} nodes")
-        measured = _measured(run, rules, map_, found, response)
+        measured = measured_at(run, rules, map_, found, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
         finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
@@ -352,14 +196,8 @@ def _solve_point(
 
     checked = run.verified(map_, found, again)
     if checked is not found:
-        found, measured = checked, _measured(run, rules, map_, checked, response)
-    return _branch_point(run, branch, map_, found, measured, response)
-
-
-def sector_of(start: Overlaps, problem: Problem, kernels: Kernels, spectrum: Spectrum) -> Sector:
-    """The sector of a starting point under the problem's symmetries."""
-    even = Prior.of(problem, kernels, spectrum).even
-    return Sector.of(start, problem_symmetries(problem, kernels, spectrum, even=even))
+        found, measured = checked, measured_at(run, rules, map_, checked, response)
+    return branch_point(run, branch, map_, found, measured, response)
 
 
 def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:
@@ -368,7 +206,7 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
     smaller still, the branch has no fixed point of its own here.
     """
-    if found.status is Status.converged or branch == "uninformed" or not is_sign_symmetric(map_.kernels):
+    if found.status is Status.converged or branch == "uninformed" or not is_sign_symmetric(map_.system.kernels):
         return False
     small = informed_signal(map_.unpack(found.point), branch)
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
@@ -376,113 +214,19 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
     return informed_signal(map_.unpack(found.image), branch) < small
 
 
+def without_signal(overlaps: Overlaps) -> Overlaps:
+    """Overlaps with m = theta = 0, exactly those of an uninformed point."""
+    return replace(overlaps, m=0 * overlaps.m, theta=0 * overlaps.theta)
+
+
 def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:
     """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere."""
     informed = initial_overlaps(problem, branch)
-    kernels, spectrum = _kernels(problem, settings), Spectrum.of(problem)
+    system = _system(problem, settings)
     rough = replace(settings, tolerance=1e-3, max_maps=75)
-    run = _Run(problem, alpha, rough, kernels, spectrum, sector_of(informed, problem, kernels, spectrum))
-    map_ = run.map(Refinement(problem, kernels, spectrum, settings.max_nodes).first())
+    run = Run(system, alpha, rough, Sector.of(informed, system.symmetries))
+    map_ = run.map(system.refinement(settings.max_nodes).first())
     found = run.coarse(map_, map_.pack(informed))
     overlaps = map_.unpack(found.point)
     present = informed_signal(overlaps, branch) > SMALL_SIGNAL * informed_signal(informed, branch)
     return overlaps if found.status is Status.converged and present else None
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    """Everything measured at a fixed point under one rule, with its errors."""
-
-    values: dict[str, Any]
-    errors: dict[str, Any]
-    relative_error: float
-
-
-def _measured(run: _Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response) -> _Measured:
-    """Measure at the point found."""
-    measured = map_.measure(found.point)
-    if measured is None and found.status is not Status.converged:
-        # at the edge of the domain a descent that ends elsewhere is enough to leave it
-        map_.lift = True
-        measured = map_.measure(found.point)
-    if measured is None:
-        raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
-    gauge = rules.gauge(map_.channel.rule, float(map_.second_minimum_share(np.inf).mean()))
-    errors = standard_errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
-    overlaps = map_.unpack(found.point)
-    pooled = map_.quantities(found.point, pooled=True)
-    assert pooled is not None
-    values = restore(flatten(pooled)[0], pooled)
-    values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
-    floor = 1e-6 * np.trace(run.spectrum.rho, axis1=-2, axis2=-1).mean()
-    relative = float(np.abs(errors["q"]).max() / max(np.abs(overlaps.q).max(), floor))
-    return _Measured(values, errors, relative)
-
-
-def _branch_point(
-    run: _Run, branch: str, map_: StateEvolution, found: FixedPoint, result: _Measured, response: Response
-) -> BranchPoint:
-    values, errors = dict(result.values), dict(result.errors)
-    direct = values.pop("training_loss_direct")
-    errors.pop("training_loss_direct")
-    values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
-    values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.problem)
-    values["unsolved_nodes"] = map_.unsolved
-    # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
-    status = Status.left_domain if map_.bottomless else found.status
-    rule = map_.channel.rule
-    return BranchPoint(
-        problem=run.problem,
-        alpha=run.alpha,
-        branch=branch,
-        values=values,
-        errors=errors,
-        status=status,
-        residual=found.residual,
-        iterations=run.maps,
-        rule=rule.name,
-        nodes=rule.size,
-        restart=Restart(map_.unpack(found.point), response, rule, map_.minima),
-    )
-
-
-def solve(
-    problem: Problem,
-    alpha: float,
-    branch: str = "semantic",
-    *,
-    start: Overlaps | BranchPoint | None = None,
-    method: str = "newton",
-    tolerance: float = 1e-7,
-    max_maps: int = 400,
-    max_nodes: int = 2**18,
-    threads: int | None = None,
-    backend: str = "numba",
-    progress: bool = False,
-) -> xr.Dataset:
-    """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
-
-    ``branch="all"`` solves every branch the problem has. With ``progress`` a solve that takes longer than a second says
-    on standard error how far it is.
-
-    Returns
-    -------
-    xarray.Dataset
-        As documented in ``docs/schema.md``.
-
-    Raises
-    ------
-    ProblemError
-        An argument is wrong; the message names it.
-    SolverError
-        The numbers are too extreme for double precision.
-    """
-    from attnphase.data.build import from_points
-
-    arguments.instance("problem", problem, Problem)
-    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
-    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend)
-    names = branches_of(problem) if branch == "all" else [branch]
-    with progress_line(progress, "solving") as line:
-        points = [solve_point(problem, alpha, name, start=start, settings=settings, tell=line.tell) for name in names]
-    return from_points(points, {"branch": names} if branch == "all" else {})

@@ -10,7 +10,7 @@ gauged against another rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -43,6 +43,8 @@ class Rule:
         What refines the rule: points per replicate, or nodes per dimension.
     randomised : bool
         Replicates are independent and identically distributed: their scatter gives a standard error.
+    from_zero : bool
+        The local problems are solved from zero alone, whatever other minima they have, as the published curves were.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Rule:
     student_dimensions: int
     order: int
     randomised: bool
+    from_zero: bool = False
 
     @property
     def replicates(self) -> int:
@@ -117,7 +120,8 @@ def published_rule(symmetric: bool = True) -> Rule:
     plane = np.concatenate([axes, inner * corners, outer * corners])
     mass = np.repeat([1 / 36, (5 + 2 * np.sqrt(5)) / 45, (5 - 2 * np.sqrt(5)) / 45], 4)
     nodes = np.concatenate([np.repeat(plane, 12, axis=0), np.tile(plane, (12, 1))], axis=1)
-    return _deterministic("published", nodes, np.outer(mass, mass).ravel(), symmetric, 2, 12)
+    rule = _deterministic("published", nodes, np.outer(mass, mass).ravel(), symmetric, 2, 12)
+    return replace(rule, from_zero=True)
 
 
 def _deterministic(

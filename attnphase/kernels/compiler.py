@@ -565,6 +565,7 @@ def _intact(folder: Path) -> bool:
 def _build(key: Any, folder: Path) -> None:
     from derivations.codegen.arrays import state_evolution_source
     from derivations.codegen.local_problem import kernel_source
+    from derivations.models.symbolic import GENERIC
     from derivations.replica.chain import derive_free_entropy
     from derivations.replica.saddle_point import derive_saddle_point
 
@@ -577,7 +578,7 @@ def _build(key: Any, folder: Path) -> None:
         (aside / "local_problem.py").write_text(local, encoding="utf-8")
         if not finite:
             for name in _MAPS:
-                free_entropy = derive_free_entropy(separable=name == "separable")
+                free_entropy = derive_free_entropy(GENERIC, separable=name == "separable")
                 maps = state_evolution_source(derive_saddle_point(free_entropy), free_entropy)
                 (aside / f"{name}.py").write_text(maps, encoding="utf-8")
         # compiles, which writes the machine code beside the source

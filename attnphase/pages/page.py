@@ -5,7 +5,6 @@ SymPy is imported when equations are made, not with this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -95,13 +94,14 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
 
         line.tell("deriving the saddle-point equations")
         separable = not problem.regularizer.form.quadratic
-        free_entropy = derive_free_entropy(separable=separable)
+        model = ModelKey.of(problem).model()
+        free_entropy = derive_free_entropy(model, separable=separable)
         saddle_point = derive_saddle_point(free_entropy)
         line.tell("printing the equations")
         page = page_of(problem, concrete=concrete)
         latex, markdown = page.latex(), page.markdown()
         line.tell("generating the source")
-        source = module_source(ModelKey.of(problem).model(), separable=separable)
+        source = module_source(model, separable=separable)
     return Derivation(
         problem=problem,
         latex=latex,
@@ -177,8 +177,9 @@ def _setting(problem: Problem) -> Setting:
         teacher_means=_plain(measure.teacher_means),
         configurations=_plain(clusters),
         probabilities=_plain(probabilities),
-        spectrum=_given(spectrum) if isinstance(spectrum, SpectrumLaw) else {},
-        law=_given(law) if law is not None else {},
+        spectrum=spectrum.form.statement(spectrum) if isinstance(spectrum, SpectrumLaw) else None,
+        law=tuple(law.form.statements(law)) if law is not None else (),
+        law_is_listed=law is not None and law.form.is_listed,
     )
 
 
@@ -225,11 +226,6 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
     if form.own:
         texts[r"\rho"] = (form.introduced, getattr(problem.regularizer, form.own))
     return texts
-
-
-def _given(law: Any) -> Mapping[str, Any]:
-    """The keys of a ready-made law that have a value."""
-    return {name: value for name, value in vars(law).items() if value is not None and not name.startswith("_")}
 
 
 def _plain(values: Any) -> Any:

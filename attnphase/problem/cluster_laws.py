@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -19,6 +19,9 @@ __all__ = ["CLUSTER_LAWS", "MAX_CONFIGURATIONS", "ClusterLaw", "GivenLaw"]
 
 MAX_CONFIGURATIONS = 4096
 """Limit of the choices of a cluster for every token that have a probability above 0."""
+
+
+Statement = str | tuple[tuple[str, str], ...]
 
 
 class GivenLaw(Protocol):
@@ -56,12 +59,15 @@ class ClusterLaw(ABC):
         The keys of ``tokens.law`` that go with it, and those of them that have no default.
     differs : bool
         Whether tokens may have weights of their own.
+    is_listed : bool
+        Whether it is given choice by choice.
     """
 
     name: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]
     needs: ClassVar[tuple[str, ...]] = ()
     differs: ClassVar[bool] = False
+    is_listed: ClassVar[bool] = False
 
     @abstractmethod
     def configurations(self, law: GivenLaw, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
@@ -72,6 +78,10 @@ class ClusterLaw(ABC):
         ProblemError
             The law does not fit tokens with so many clusters.
         """
+
+    @abstractmethod
+    def statements(self, law: GivenLaw) -> Iterator[Statement]:
+        """What a page says of the law: sentences, and formulas as lines of a left and a right side."""
 
 
 class Independent(ClusterLaw):
@@ -84,6 +94,14 @@ class Independent(ClusterLaw):
     def configurations(self, law: GivenLaw, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
         """See `ClusterLaw`."""
         return _chain([rows[None, :] for rows in _each_weights(law, counts)])
+
+    def statements(self, law: GivenLaw) -> Iterator[Statement]:
+        """See `ClusterLaw`."""
+        from derivations.printing.setting import vector
+
+        yield f"Every token draws its cluster by itself, {_drawn_by(law.weights)}."
+        if is_nested(law.weights):
+            yield tuple((rf"P_{{{token}}}", f"= {vector(row)}") for token, row in enumerate(law.weights or (), 1))
 
 
 class _OfEqualCounts(ClusterLaw):
@@ -117,6 +135,15 @@ class Markov(_OfEqualCounts):
         rows = [_distribution(f"transition[{c}]", row, count) for c, row in enumerate(law.transition)]
         return _chain([weights[None, :], *[np.array(rows)] * (length - 1)])
 
+    def statements(self, law: GivenLaw) -> Iterator[Statement]:
+        """See `ClusterLaw`."""
+        from derivations.printing.setting import matrix
+
+        drawn = _drawn_by(law.weights)
+        yield f"The clusters are a Markov chain; the first token draws its own {drawn}, the others by the row of"
+        yield ((r"P(c_{\ell + 1} \,|\, c_\ell)", f"= {matrix(law.transition or ())}"),)
+        yield "that belongs to the cluster before."
+
 
 class Same(_OfEqualCounts):
     """``"same"``: all share one cluster with a probability; the rest is spread over the other choices."""
@@ -144,6 +171,16 @@ class Same(_OfEqualCounts):
         )
         return clusters[probabilities > 0], probabilities[probabilities > 0]
 
+    def statements(self, law: GivenLaw) -> Iterator[Statement]:
+        """See `ClusterLaw`."""
+        from derivations.printing.setting import number
+
+        assert law.probability is not None, "checked when the law was made"
+        yield (
+            f"With probability ${number(law.probability)}$ all tokens share one cluster, {_drawn_by(law.weights)}; the"
+            " rest is spread over the other choices in proportion to the product of these probabilities."
+        )
+
 
 class Table(ClusterLaw):
     """``"table"``: the law itself."""
@@ -151,6 +188,7 @@ class Table(ClusterLaw):
     name = "table"
     keys = ("table",)
     needs = ("table",)
+    is_listed = True
 
     def configurations(self, law: GivenLaw, counts: Sequence[int]) -> tuple[NDArray[np.int64], Array]:
         """See `ClusterLaw`."""
@@ -163,6 +201,23 @@ class Table(ClusterLaw):
         clusters = np.argwhere(table > 0)
         _check_configurations(len(clusters))
         return clusters, table[table > 0]
+
+    def statements(self, law: GivenLaw) -> Iterator[Statement]:
+        """See `ClusterLaw`."""
+        yield "The law of the clusters is a table:"
+
+
+def _drawn_by(weights: tuple[Any, ...] | None) -> str:
+    """How a page says with which probabilities clusters are drawn."""
+    from derivations.printing.setting import vector
+
+    if weights is None:
+        return "all clusters being equally likely"
+    return (
+        "with the probabilities in the rows below"
+        if is_nested(weights)
+        else f"with the probabilities ${vector(weights)}$"
+    )
 
 
 def _each_weights(law: GivenLaw, counts: Sequence[int]) -> list[Array]:

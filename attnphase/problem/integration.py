@@ -73,6 +73,10 @@ class Integration:
             self.form.check_nodes(self.nodes)
         return self
 
+    def rules(self, dimensions: tuple[int, int], symmetric: bool, max_nodes: int) -> Refinement:
+        """The sequence of rules of a solve; see `Refinement`."""
+        return self.form(self, dimensions, symmetric, max_nodes)
+
     @property
     def form(self) -> type[Refinement]:
         """What its rule is."""

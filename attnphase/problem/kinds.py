@@ -6,7 +6,7 @@ name.  Nobody else asks for a kind by its name: what is wanted of it is a flag o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pydantic import AfterValidator
@@ -24,12 +24,11 @@ def alternatives(names: Iterable[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-def one_of(names: Iterable[str]) -> AfterValidator:
+def one_of(names: Collection[str]) -> AfterValidator:
     """A validator that refuses other texts than these names."""
-    known = frozenset(names)
 
     def validate(value: str) -> str:
-        if value not in known:
+        if value not in names:
             raise ValueError
         return value
 

@@ -140,7 +140,7 @@ class Scalar(LossKind):
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
-        from derivations.models.attention import SCALAR_LOSSES
+        from derivations.models.scalar import SCALAR_LOSSES
 
         return SCALAR_LOSSES[self.name]
 
@@ -176,7 +176,7 @@ class Formula(LossKind):
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
-        from derivations.models.attention import formula_loss
+        from derivations.models.scalar import formula_loss
 
         columns = of.rank * (1 if of.tied else 2)
         return formula_loss(of.expression, of.length, columns, of.teacher_rank)

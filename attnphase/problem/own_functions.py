@@ -124,9 +124,9 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int)
     """
     from sympy import Symbol
 
-    from derivations.models.attention import formula_loss
     from derivations.models.bounds import fall_of, singular_point
     from derivations.models.formulas import FormulaError
+    from derivations.models.scalar import formula_loss
 
     field = "loss.expression"
     model = formula_loss(expression, length, columns, teacher_columns)

@@ -74,6 +74,10 @@ class SpectrumKind(ABC):
             A list is not one of so many numbers.
         """
 
+    def statement(self, law: GivenSpectrum) -> str:
+        """What a page says of it beside its atoms; nothing where these say it all."""
+        return ""
+
 
 class Isotropic(SpectrumKind):
     """``"isotropic"``: one eigenvalue."""
@@ -103,6 +107,16 @@ class PowerLaw(SpectrumKind):
         assert law.exponent is not None, "checked when the law was made"
         shape = np.asarray(np.arange(1.0, law.atoms + 1) ** -law.exponent, dtype=float)
         return np.full(law.atoms, 1 / law.atoms), (shape / shape.mean())[:, None] * _means(law, count)
+
+    def statement(self, law: GivenSpectrum) -> str:
+        """See `SpectrumKind`."""
+        from derivations.printing.setting import number
+
+        assert law.exponent is not None, "checked when the law was made"
+        return (
+            rf"The eigenvalues are a power law: $\gamma \propto i^{{-{number(law.exponent)}}}$ for "
+            rf"$i = 1, \dots, {law.atoms}$, in equal shares."
+        )
 
 
 class TwoLevel(SpectrumKind):

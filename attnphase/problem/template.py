@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
 from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
@@ -28,7 +29,7 @@ _COLUMN = 24  # where comments begin behind a short value
 _LONGEST = 105  # characters of a value and its comment on one line
 _LARGEST = 4  # tokens for which examples of tables are written out
 _CLUSTERS = [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}]
-_SCORE = 'softmax, linear, relu, sigmoid, softmax1, a formula in z, or "module:function"'
+_SCORE = f'{", ".join(SHIPPED_SCORES)}, a formula in z, or "module:function"'
 
 # {} stands for what the field must be
 _NOTES = {

@@ -10,17 +10,14 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
-from attnphase.kernels.compiler import kernels_for
-from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import matrix_root
-from attnphase.state_evolution.proximal import ProximalProblem
+from attnphase.state_evolution.system import System
 
 __all__ = ["linear_test_error"]
 
 
 @lru_cache(maxsize=64)
-def linear_test_error(problem: Problem) -> tuple[float, float]:
+def linear_test_error(system: System) -> tuple[float, float]:
     """Test error of the linear baseline, and its integration error.
 
     ``W = E[T(h_star)]`` and ``(1/L) {E Tr[T D T^T] - Tr[W D W^T]}``, for infinitely many samples; with mixture tokens
@@ -31,24 +28,25 @@ def linear_test_error(problem: Problem) -> tuple[float, float]:
     value, standard_error : float
         NaN for any other loss.
     """
-    if problem.loss.kind != "attention":
+    problem = system.problem
+    if not problem.loss.form.has_grams:
         return float("nan"), float("nan")
     dimensions = problem.tokens.length * problem.teacher.rank
     if dimensions <= 4:
         order = {1: 64, 2: 48, 3: 24, 4: 14}[dimensions]
-        values = [_error(problem, gauss_hermite(dimensions, 0, False, n)).item() for n in (order, order - 4)]
+        values = [_error(system, gauss_hermite(dimensions, 0, False, n)).item() for n in (order, order - 4)]
         return values[0], abs(values[1] - values[0])
-    replicates = _error(problem, sobol(dimensions, 0, False, 4096, 16, problem.integration.seed))
+    replicates = _error(system, sobol(dimensions, 0, False, 4096, 16, problem.integration.seed))
     return float(replicates.mean()), float(replicates.std(ddof=1) / np.sqrt(len(replicates)))
 
 
-def _error(problem: Problem, rule: Rule) -> Array:
+def _error(system: System, rule: Rule) -> Array:
     """Baseline error per replicate, (S,)."""
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    kernels, spectrum = system.kernels, system.spectrum
     length, rank = kernels.length, kernels.teacher_rank
-    configurations, probabilities = problem.cluster_law
+    configurations, probabilities = system.problem.cluster_law
     root = matrix_root(spectrum.rho)
-    mixing, parameters = ProximalProblem(problem, kernels, spectrum).parameters
+    mixing, parameters = system.parameters
     normal = rule.nodes.reshape(*rule.nodes.shape[:2], length, rank)
 
     def targets_of(sites: NDArray[np.int64]) -> Array:

@@ -14,20 +14,15 @@ from scipy.special import log_ndtr, ndtr
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
-from attnphase.kernels.compiler import Kernels
-from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, ProximalProblem, Starts
+from attnphase.state_evolution.system import System
 
 __all__ = ["Channel", "ChannelPass"]
 
 # Directions of W with no overlap (the trivial point; Q - K of an untied student) have q = 0, where Stein's form of
 # V_hat is 0/0. A variance of this share of rho is added in the channel: V_hat becomes a finite difference of E[g].
 _VARIANCE_FLOOR = 1e-8
-
-LABEL_LOSSES = ("logistic", "hinge")
-"""Losses of one token that depend on the teacher's field through its sign."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,19 +49,16 @@ class ChannelPass:
 class Channel:
     """The channel of a problem under an integration rule."""
 
-    problem: Problem
-    kernels: Kernels
-    spectrum: Spectrum
+    system: System
     rule: Rule
-    threads: int = 1
     proximal: ProximalProblem = field(init=False)
 
     configurations: NDArray[np.int64] = field(init=False)
     probabilities: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "proximal", ProximalProblem(self.problem, self.kernels, self.spectrum, self.threads))
-        configurations, probabilities = self.problem.cluster_law
+        object.__setattr__(self, "proximal", ProximalProblem(self.system))
+        configurations, probabilities = self.system.problem.cluster_law
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
 
@@ -93,7 +85,7 @@ class Channel:
 
     def _by_site(self, fields: Array) -> list[Array]:
         """(C, signs, S, n, L, x) to an array (C_s, signs, S, n, x, 1) per site, as in the generated maps."""
-        tokens = [token for token, _ in self.problem.sites]
+        tokens = [token for token, _ in self.system.problem.sites]
         return [fields[self._holding(s), ..., token, :, None] for s, token in enumerate(tokens)]
 
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
@@ -106,8 +98,8 @@ class Channel:
         overlaps : Overlaps
             With the variance floor.
         """
-        length, columns = self.kernels.length, self.kernels.columns
-        rank, rho = self.kernels.teacher_rank, self.spectrum.rho
+        length, columns = self.system.kernels.length, self.system.kernels.columns
+        rank, rho = self.system.kernels.teacher_rank, self.system.spectrum.rho
         floor = _VARIANCE_FLOOR * np.trace(rho, axis1=-2, axis2=-1).mean() / rank
         q = overlaps.q + floor * np.eye(columns)
         root = matrix_root(q)
@@ -132,7 +124,7 @@ class Channel:
     @property
     def labelled(self) -> bool:
         """Whether the loss knows the teacher's field by its sign only."""
-        return self.problem.loss.kind in LABEL_LOSSES
+        return self.system.problem.loss.form.has_labels
 
     def nodes_at(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps, Array | None]:
         """`fields`, and the share of every node: with labels each node stands for both, integrated over k.
@@ -145,7 +137,7 @@ class Channel:
             return omega, k, xi, floored, None
         root = matrix_root(floored.q)
         correlation = np.linalg.solve(root, overlaps.theta)
-        spread = np.sqrt((self.spectrum.rho - correlation.mT @ correlation)[self.configurations])  # (C, L, 1, 1)
+        spread = np.sqrt((self.system.spectrum.rho - correlation.mT @ correlation)[self.configurations])  # (C, L, 1, 1)
         spread = spread[:, None, None, None, :, 0]
         about = np.einsum("clij,csnmli->csnmlj", correlation[self.configurations], xi)
         total = about + self._teacher_means()
@@ -169,9 +161,9 @@ class Channel:
         omega, k, xi, floored, shares = self.nodes_at(overlaps)
         orbit = self.representatives(overlaps)
         solution, minima = self.proximal.minimise(omega, k + self._teacher_means(), overlaps.V, orbit, starts, previous)
-        q_hat, V_hat, m_hat, theta_hat = self.kernels.ridge.conjugates_from_overlaps(
+        q_hat, V_hat, m_hat, theta_hat = self.system.kernels.ridge.conjugates_from_overlaps(
             alpha=alpha,
-            rho=self.spectrum.rho[:, None],
+            rho=self.system.spectrum.rho[:, None],
             site_mean=lambda values, site: self.site_mean(values, site, shares),
             g=self._by_site(solution.residual),
             xi=self._by_site(xi),
@@ -186,7 +178,7 @@ class Channel:
 
     def _teacher_means(self) -> Array:
         """``m_star`` of every configuration, to be added to the teacher's fields inside the loss."""
-        return self.spectrum.teacher_means[self.configurations][:, None, None, None]
+        return self.system.spectrum.teacher_means[self.configurations][:, None, None, None]
 
     def scalar_mean(self, values: Array, shares: Array | None = None) -> Array:
         """Mean over configurations and nodes of one number a node, (C, signs, S, n) to (S,)."""
@@ -206,7 +198,7 @@ class Channel:
         """
         if self.labelled:
             return ((0, 1), (1, 1))
-        if not self.rule.symmetric or self.spectrum.teacher_means.any():
+        if not self.rule.symmetric or self.system.spectrum.teacher_means.any():
             return tuple((sign, 1) for sign in range(len(self.rule.signs)))
         centred, uncorrelated = not overlaps.m.any(), not overlaps.theta.any()
         if centred and uncorrelated:

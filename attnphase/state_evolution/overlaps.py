@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Conjugates", "Overlaps", "Sector"]
-
-_Element = tuple[list[int], NDArray[Any], NDArray[Any]]
+__all__ = ["Conjugates", "Overlaps"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,104 +122,3 @@ class Conjugates:
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""
         return Conjugates(*(x[:, s : s + 1] for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)))
-
-
-@dataclass(frozen=True, eq=False)
-class Sector:
-    """The linear space of order parameters that share a starting point's exact symmetries.
-
-    The map commutes with the problem's symmetries, so it never leaves this space; working inside it keeps exact zeros
-    exact, averages equivalent entries of a sampled map, and shortens the Jacobian.
-
-    Attributes
-    ----------
-    basis : (P, D) array
-        Orbits of packed entries as columns, with entries -1, 0, 1.
-    group : tuple
-        The symmetries: (order of the sites, (r, r) student matrix, (t, t) teacher matrix).
-    length, columns, teacher_rank : int
-    """
-
-    basis: Array
-    group: tuple[_Element, ...]
-    length: int
-    columns: int
-    teacher_rank: int
-
-    @classmethod
-    def of(cls, start: Overlaps, symmetries: tuple[tuple[tuple[int, ...], Array, Array], ...]) -> Sector:
-        """The sector of a starting point.
-
-        Those of the problem's symmetries that leave the start unchanged define the sector. A semantic start has m = 0
-        this way, a positional one theta = 0, and an uninformed one q proportional to the identity; and no direction is
-        left along which W -> W O could drift.
-
-        Parameters
-        ----------
-        start : Overlaps
-        symmetries : tuple of (order of the sites, (r, r) array, (t, t) array)
-            From `symmetries.problem_symmetries`, the identity among them.
-        """
-        length, columns, teacher_rank = start.theta.shape
-        candidates = (([*order], A, B) for order, A, B in symmetries)
-        group = tuple(element for element in candidates if _unchanged(start, element))
-        size = len(start.pack())
-        basis, covered = [], np.zeros(size, dtype=bool)
-        for i in range(size):
-            if covered[i]:
-                continue
-            unit = Overlaps.unpack(np.eye(size)[i], length, columns, teacher_rank)
-            mean = np.mean([_transformed(unit, element).pack() for element in group], axis=0)
-            orbit = np.sign(np.where(np.abs(mean) > 1e-12, mean, 0.0))
-            covered |= orbit != 0
-            if orbit[i] > 0:
-                basis.append(orbit)
-        return cls(np.stack(basis, axis=1), group, length, columns, teacher_rank)
-
-    def pack(self, overlaps: Overlaps) -> Array:
-        """Coordinates (D,) of the projection on the sector."""
-        return (self.basis.T @ overlaps.pack()) / np.abs(self.basis).sum(axis=0)
-
-    def unpack(self, vector: Array) -> Overlaps:
-        """Overlaps with the given coordinates."""
-        return Overlaps.unpack(self.basis @ vector, self.length, self.columns, self.teacher_rank)
-
-    def symmetrized(self, conjugates: Conjugates) -> Conjugates:
-        """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
-        images = []
-        for order, A, B in self.group:
-            c = Conjugates(
-                *(x[order] for x in (conjugates.q_hat, conjugates.V_hat, conjugates.m_hat, conjugates.theta_hat))
-            )
-            images.append((A @ c.q_hat @ A.T, A @ c.V_hat @ A.T, A @ c.m_hat, A @ c.theta_hat @ B.T))
-        return Conjugates(*(_exact_mean(parts) for parts in zip(*images, strict=True)))
-
-    def scales(self, vector: Array, rho: Array) -> Array:
-        """As `Overlaps.scales`, for the coordinates."""
-        first = np.abs(self.basis).argmax(axis=0)
-        return self.unpack(vector).scales(rho)[first]
-
-    def errors(self, vector: Array) -> Overlaps:
-        """Standard errors of the coordinates as those of the entries."""
-        return Overlaps.unpack(np.abs(self.basis) @ vector, self.length, self.columns, self.teacher_rank)
-
-
-def _exact_mean(values: Sequence[Array]) -> Array:
-    """Mean in which opposite values cancel exactly: the largest is added to the smallest."""
-    ordered = np.sort(np.stack(values), axis=0)
-    return ((ordered + ordered[::-1]) / 2).mean(axis=0)
-
-
-def _transformed(overlaps: Overlaps, element: _Element) -> Overlaps:
-    order, A, B = element
-    return Overlaps(
-        A @ overlaps.q[order] @ A.T, A @ overlaps.V[order] @ A.T, A @ overlaps.m[order], A @ overlaps.theta[order] @ B.T
-    )
-
-
-def _unchanged(overlaps: Overlaps, element: _Element) -> bool:
-    image = _transformed(overlaps, element)
-    return all(
-        np.allclose(getattr(image, name), getattr(overlaps, name), rtol=1e-9, atol=1e-12)
-        for name in ("q", "V", "m", "theta")
-    )

@@ -17,9 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.kernels.compiler import Kernels
-from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.system import System
 
 __all__ = ["RUNAWAY", "Minima", "ProximalPoints", "ProximalProblem", "Starts"]
 
@@ -85,18 +83,7 @@ class ProximalPoints:
 class ProximalProblem:
     """The local problem of one model with its numerical parameters."""
 
-    problem: Problem
-    kernels: Kernels
-    spectrum: Spectrum
-    threads: int = 1
-
-    @property
-    def parameters(self) -> tuple[Array, Array]:
-        """Mixing matrix and the other numbers that the loss depends on."""
-        problem = self.problem
-        mixing = np.ascontiguousarray(problem.mixing_matrix, dtype=float)
-        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
-        return mixing, np.array(numbers, dtype=float)
+    system: System
 
     def minimise(
         self,
@@ -118,7 +105,7 @@ class ProximalProblem:
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
         """
-        configurations, _ = self.problem.cluster_law
+        configurations, _ = self.system.problem.cluster_law
         shape = omega.shape[2:-2]
         chosen = sorted({source for source, _ in orbit})
         count = len(configurations)
@@ -135,18 +122,18 @@ class ProximalProblem:
         losses, residuals = np.empty(total), np.empty((total, *centers.shape[2:]))
         steps = np.empty(total, dtype=np.int64)
         factors = np.linalg.cholesky(variance)
-        mixing, parameters = self.parameters
+        mixing, parameters = self.system.parameters
 
         def run(configuration: int, part: slice) -> None:
             sites = configurations[configuration]
             here = slice(configuration * nodes + part.start, configuration * nodes + part.stop)
-            self.kernels.minimise(
+            self.system.kernels.minimise(
                 centers[configuration, part],
                 teacher[configuration, part],
                 np.ascontiguousarray(factors[sites]),
                 mixing,
                 parameters,
-                np.ascontiguousarray(self.spectrum.site_variances[sites]),
+                np.ascontiguousarray(self.system.spectrum.site_variances[sites]),
                 int(starts),
                 fields[here],
                 energies[here],
@@ -169,16 +156,16 @@ class ProximalProblem:
 
     def losses(self, fields: Array, k: Array) -> Array:
         """Loss at given fields (C, ..., L, r) and teacher fields (C, ..., L, t), without minimisation."""
-        configurations, _ = self.problem.cluster_law
+        configurations, _ = self.system.problem.cluster_law
         count = len(configurations)
         flat = np.ascontiguousarray(fields.reshape(count, -1, *fields.shape[-2:]))
         teacher = np.ascontiguousarray(k.reshape(count, -1, *k.shape[-2:]))
         losses = np.empty(flat.shape[:2])
-        mixing, parameters = self.parameters
+        mixing, parameters = self.system.parameters
 
         def run(configuration: int, part: slice) -> None:
-            variance = np.ascontiguousarray(self.spectrum.site_variances[configurations[configuration]])
-            self.kernels.losses_at(
+            variance = np.ascontiguousarray(self.system.spectrum.site_variances[configurations[configuration]])
+            self.system.kernels.losses_at(
                 flat[configuration, part],
                 teacher[configuration, part],
                 mixing,
@@ -192,14 +179,14 @@ class ProximalProblem:
 
     def _in_parts(self, run: Callable[[int, slice], None], count: int, nodes: int) -> None:
         """The kernel releases the interpreter's lock, so threads share the nodes."""
-        parts = 1 if self.threads <= 1 or count * nodes < 2048 else max(1, 2 * self.threads // count)
+        parts = 1 if self.system.threads <= 1 or count * nodes < 2048 else max(1, 2 * self.system.threads // count)
         edges = np.linspace(0, nodes, parts + 1).astype(int)
         jobs = [(c, slice(a, b)) for c in range(count) for a, b in pairwise(edges.tolist())]
-        if self.threads <= 1 or count * nodes < 2048:
+        if self.system.threads <= 1 or count * nodes < 2048:
             for job in jobs:
                 run(*job)
         else:
-            list(_pool(self.threads).map(run, *zip(*jobs, strict=True)))
+            list(_pool(self.system.threads).map(run, *zip(*jobs, strict=True)))
 
 
 @cache

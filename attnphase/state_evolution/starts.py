@@ -6,22 +6,25 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.settings import BRANCHES
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.overlaps import Overlaps
 
 __all__ = ["branches_of", "informed_signal", "initial_overlaps"]
 
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2  # size of the signal, or of the noise without one
-_NOISE = {"semantic": 0.3, "positional": 0.05}  # variance of the noise beside the signal
+_SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside the signal
 
 
 def branches_of(problem: Problem) -> list[str]:
     """The branches a problem has: no positional one without encodings or cluster means, mixed from rank 2 on."""
     encoded = _directions(problem, Spectrum.of(problem))[0].size > 0
-    known = {"positional": encoded, "mixed": encoded and problem.student.rank > 1}
-    return [branch for branch in BRANCHES if known.get(branch, True)]
+    return [
+        branch.name
+        for branch in map(Branch.named, BRANCHES)
+        if (encoded or not branch.positional) and problem.student.rank >= branch.least_rank
+    ]
 
 
 def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
@@ -39,36 +42,32 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
     ProblemError
         Unknown branch, the positional one of a problem without encodings, or the mixed one of rank 1.
     """
-    if branch not in BRANCHES:
-        raise ProblemError("branch", f'branch must be one of {", ".join(BRANCHES)}, not "{branch}".')
-    spectrum = Spectrum.of(problem)
+    wanted, spectrum = Branch.named(branch), Spectrum.of(problem)
     count, rank, teacher = spectrum.gamma.shape[0], problem.student.rank, problem.teacher.rank
-    width = problem.columns - rank * (1 if problem.student.tied else 2)  # columns of a value matrix
+    width = problem.loss.value_columns
     copies = (problem.columns - width) // rank
     # W = signal (tau, pi) + noise, row by row
     signal = np.zeros((rank, count + problem.teacher_columns))
     noise = np.full(rank, _UNINFORMED)
-    semantic = {"semantic": range(min(rank, teacher)), "mixed": range(1)}.get(branch, ())
-    for column in semantic:
+    first = wanted.semantic_columns(rank)
+    noise[:first] = _SEMANTIC_NOISE
+    for column in range(min(first, teacher)):
         signal[column, count + column] = _SEMANTIC
-    if branch == "semantic":
-        noise[:] = _NOISE["semantic"]
-    elif branch in ("positional", "mixed"):
+    if wanted.positional:
         sizes, directions = _directions(problem, spectrum)
         if len(sizes) == 0:
             raise ProblemError(
                 "positions.kind", f'the {branch} branch needs positional encodings: positions.kind is "none".'
             )
-        if branch == "mixed" and rank < 2:
-            raise ProblemError("student.rank", "the mixed branch needs student.rank of at least 2.")
-        first = 1 if branch == "mixed" else 0
+        if rank < wanted.least_rank:
+            raise ProblemError(
+                "student.rank", f"the {branch} branch needs student.rank of at least {wanted.least_rank}."
+            )
         for column, (size, direction) in enumerate(zip(sizes[: rank - first], directions, strict=False), first):
             signal[column, :count] = _POSITIONAL * direction / np.sqrt(size)
-        noise[:] = _NOISE["positional"]
-        noise[:first] = _NOISE["semantic"]
-    shared = np.zeros((rank, rank))
-    if branch == "uninformed" and copies > 1:
-        shared = 0.1 * np.eye(rank)
+        noise[first:] = _POSITIONAL_NOISE
+    informed = bool(wanted.order_parameters)
+    shared = np.zeros((rank, rank)) if informed or copies == 1 else 0.1 * np.eye(rank)
     whole = np.zeros((problem.columns, count + problem.teacher_columns))
     scatter = np.zeros((problem.columns, problem.columns))
     for copy in range(copies):
@@ -78,8 +77,8 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
         for other in range(copies):
             scatter[rows, other * rank : (other + 1) * rank] += shared
     for column in range(width):
-        whole[copies * rank + column, count + teacher + column] = 0.0 if branch == "uninformed" else _SEMANTIC
-        scatter[copies * rank + column, copies * rank + column] = _NOISE["semantic"]
+        whole[copies * rank + column, count + teacher + column] = _SEMANTIC if informed else 0.0
+        scatter[copies * rank + column, copies * rank + column] = _SEMANTIC_NOISE
     return _overlaps_of(problem, spectrum, whole, scatter)
 
 
@@ -119,7 +118,6 @@ def _directions(problem: Problem, spectrum: Spectrum) -> tuple[Array, list[Array
 
 
 def informed_signal(overlaps: Overlaps, branch: str) -> float:
-    """Size of the order parameter that tells an informed branch from the uninformed one: theta or m."""
-    if branch == "mixed":
-        return float(min(np.abs(overlaps.theta).max(), np.abs(overlaps.m).max()))
-    return float(np.abs({"semantic": overlaps.theta, "positional": overlaps.m}.get(branch, overlaps.q)).max())
+    """Size of the order parameter that tells an informed branch from the uninformed one: theta or m, or the smaller."""
+    names = Branch.named(branch).order_parameters or ("q",)
+    return min(float(np.abs(getattr(overlaps, name)).max()) for name in names)

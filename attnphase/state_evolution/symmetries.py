@@ -13,9 +13,13 @@ from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 
-__all__ = ["is_sign_symmetric", "loss_symmetries", "problem_symmetries", "site_permutations"]
+__all__ = ["ProblemSymmetry", "is_sign_symmetric", "loss_symmetries", "problem_symmetries", "site_permutations"]
 
 Element = tuple[Array, Array]
+"""Signed permutations (A, B) of the student's and the teacher's columns."""
+
+ProblemSymmetry = tuple[tuple[int, ...], Array, Array]
+"""Order of the sites, and (A, B)."""
 
 _SAMPLES = 6  # random fields on which a candidate is tried
 _TOLERANCE = 1e-9
@@ -134,7 +138,7 @@ def _same_law(law: dict[tuple[int, ...], float], tokens: tuple[int, ...], order:
 
 def problem_symmetries(
     problem: Problem, kernels: Kernels, spectrum: Spectrum, *, even: bool = True
-) -> tuple[tuple[tuple[int, ...], Array, Array], ...]:
+) -> tuple[ProblemSymmetry, ...]:
     """Elements (order of the sites, A, B) that leave the whole problem unchanged.
 
     The loss must be unchanged by (A, B), the data's law by the order and by the teacher's B, and the regulariser by A.

@@ -40,14 +40,15 @@ from attnphase.data.reading import spacing
 from attnphase.errors import DatasetError, ProblemError, SolverError, SpectrumError, SweepError
 from attnphase.files.writing import check_output, write_file
 from attnphase.fixed_points.branches import follow
-from attnphase.fixed_points.settings import BRANCHES, SolverSettings, sample_complexities
-from attnphase.fixed_points.solver import BranchPoint
-from attnphase.integration.ladder import check_affordable
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings, sample_complexities
 from attnphase.kernels.compiler import ModelKey, kernels_for, tell_if_compiling
 from attnphase.problem.problem import Problem
 from attnphase.processes.interruption import interruptions_deferred, interruptions_kept_from_children
 from attnphase.processes.progress import progress_line
+from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import check_affordable
 
 if TYPE_CHECKING:
     from ctypes import Array as SharedArray

@@ -23,15 +23,18 @@ from sympy import Add, Dummy, Expr, Mul, S, Symbol, expand_mul
 from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose, ZeroMatrix
 
 from derivations.algebra.means import FieldMean, LawMean
-from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowMinimum
-from derivations.algebra.tokens import MatrixEntry, Operator, TokenMatrix, TokenSum, is_matrix, operands
+from derivations.algebra.minima import FieldHessian, LossSlope, MoreauEnvelope, RowMinimum
+from derivations.algebra.tokens import MatrixEntry, MatrixSqrt, Operator, TokenMatrix, TokenSum, is_matrix, operands
 
 __all__ = [
     "Variable",
+    "change_of",
     "depends_on",
     "derivative",
     "differential",
+    "differential_symbol",
     "gradient",
+    "jacobian",
     "solve_linear",
     "symmetrized",
     "transposed",
@@ -78,7 +81,7 @@ def differential(expression: Any, variable: Variable) -> Any:
     TypeError
         A node has no derivative rule: never a silent zero.
     """
-    return _change(expression, variable) if depends_on(expression, variable) else None
+    return change_of(expression, variable) if depends_on(expression, variable) else None
 
 
 def derivative(expression: Any, parameter: Symbol) -> Any:
@@ -87,39 +90,40 @@ def derivative(expression: Any, parameter: Symbol) -> Any:
     return S.Zero if change is None else change
 
 
-def _differential_symbol(symbol: TokenMatrix) -> TokenMatrix:
+def differential_symbol(symbol: TokenMatrix) -> TokenMatrix:
+    """``dX`` of a matrix ``X``."""
     return TokenMatrix(
         f"d_{symbol.name}", *symbol.shape, symbol.index, symmetric=symbol.symmetric, latex=f"d{symbol.latex_name}"
     )
 
 
 @singledispatch
-def _change(expression: Any, variable: Variable) -> Any:
+def change_of(expression: Any, variable: Variable) -> Any:
     """The differential of an expression that depends on ``variable``, by the rule of its node."""
     raise TypeError(f"no derivative rule for the node {type(expression).__name__}")
 
 
-_change.register(MatrixEntry, _change.dispatch(object))  # it is for reading off, although it is a symbol
+change_of.register(MatrixEntry, change_of.dispatch(object))  # it is for reading off, although it is a symbol
 
 
-@_change.register
+@change_of.register
 def _(symbol: TokenMatrix, variable: Variable) -> Any:
-    return _differential_symbol(symbol)
+    return differential_symbol(symbol)
 
 
-@_change.register
+@change_of.register
 def _(symbol: Symbol, variable: Variable) -> Any:
     return S.One
 
 
-@_change.register(Add)
-@_change.register(MatAdd)
+@change_of.register(Add)
+@change_of.register(MatAdd)
 def _(sum_: Any, variable: Variable) -> Any:
     return _total(d for a in sum_.args if (d := differential(a, variable)) is not None)
 
 
-@_change.register(Mul)
-@_change.register(MatMul)
+@change_of.register(Mul)
+@change_of.register(MatMul)
 def _(product: Any, variable: Variable) -> Any:
     terms = []
     for i, factor in enumerate(product.args):
@@ -129,18 +133,18 @@ def _(product: Any, variable: Variable) -> Any:
     return _total(terms)
 
 
-@_change.register
+@change_of.register
 def _(transpose: Transpose, variable: Variable) -> Any:
     return Transpose(differential(transpose.arg, variable))
 
 
-@_change.register
+@change_of.register
 def _(trace: Trace, variable: Variable) -> Any:
     change = differential(trace.arg, variable)
     return Trace(change) if isinstance(variable, TokenMatrix) else _cyclic(change)
 
 
-@_change.register
+@change_of.register
 def _(inverse: Inverse, variable: Variable) -> Any:
     change = differential(inverse.arg, variable)
     if isinstance(variable, TokenMatrix):
@@ -149,12 +153,12 @@ def _(inverse: Inverse, variable: Variable) -> Any:
     return MatMul(S.NegativeOne, inverse, change, inverse)
 
 
-@_change.register
+@change_of.register
 def _(operator: Operator, variable: Variable) -> Any:
     return _applied(operator, differential(operator.body, variable), variable)
 
 
-@_change.register
+@change_of.register
 def _(mean: LawMean, variable: Variable) -> Any:
     if not depends_on(mean.law, variable):
         return _applied(mean, differential(mean.body, variable), variable)
@@ -165,10 +169,11 @@ def _(mean: LawMean, variable: Variable) -> Any:
     raise TypeError(f"no derivative rule in {variable.name} for the mean of {type(mean.body).__name__} over {over}")
 
 
-@_change.register(MoreauEnvelope)
-@_change.register(RowMinimum)
-def _(minimum: Any, variable: Variable) -> Any:
-    return minimum.change(*(differential(a, variable) for a in operands(minimum)))
+@change_of.register(MoreauEnvelope)
+@change_of.register(LossSlope)
+@change_of.register(RowMinimum)
+def _(node: Any, variable: Variable) -> Any:
+    return node.change(*(differential(a, variable) for a in operands(node)))
 
 
 def _price(mean: Any, family: TokenMatrix) -> Expr:
@@ -183,7 +188,7 @@ def _price(mean: Any, family: TokenMatrix) -> Expr:
     }
     if family.name not in rates:
         raise TypeError(f"the mean over local fields has no derivative rule in {family.name}")
-    change = _differential_symbol(family).xreplace({family.index: omega.index})
+    change = differential_symbol(family).xreplace({family.index: omega.index})
     return TokenSum.of(Trace(Transpose(mean.apply(rates[family.name])) * change), omega.index)
 
 
@@ -219,6 +224,24 @@ def _total(terms: Iterable[Any]) -> Any:
     if not terms:
         return None
     return MatAdd(*terms).doit(deep=False) if is_matrix(terms[0]) else Add(*terms)
+
+
+def jacobian(expression: Any, vector: TokenMatrix) -> Any:
+    """``J`` with ``d expression = J dX`` for a column ``X`` that no token carries."""
+    change = differential(expression, vector)
+    if change is None:
+        return ZeroMatrix(expression.shape[0], vector.shape[0])
+    expanded = change.expand()
+    terms = expanded.args if isinstance(expanded, MatAdd) else (expanded,)
+    return MatAdd(*(_without_last(term, differential_symbol(vector)) for term in terms)).doit()
+
+
+def _without_last(term: Any, change: TokenMatrix) -> Any:
+    """The matrix in front of the differential."""
+    *factors, last = _factors(term)
+    if last != change or any(depends_on(a, change) for a in factors):
+        raise TypeError(f"cannot read a Jacobian off {type(term).__name__}")
+    return MatMul(*factors, Identity(change.shape[0]))
 
 
 # --- from a differential to a gradient ----------------------------------------------------------------------------
@@ -274,6 +297,11 @@ def _(matrix: Transpose) -> Any:
     return matrix.arg
 
 
+@transposed.register
+def _(matrix: MatrixSqrt) -> Any:
+    return matrix
+
+
 @singledispatch
 def _collect(expression: Any, family: TokenMatrix) -> list[Any]:
     """Gradient terms of a scalar that is linear in the differentials of ``family``."""
@@ -287,7 +315,7 @@ def _(sum_: Add, family: TokenMatrix) -> list[Any]:
 
 @_collect.register
 def _(product: Mul, family: TokenMatrix) -> list[Any]:
-    inner = [a for a in product.args if depends_on(a, _differential_symbol(family))]
+    inner = [a for a in product.args if depends_on(a, differential_symbol(family))]
     outer = Mul(*(a for a in product.args if a not in inner))
     if len(inner) != 1:
         raise TypeError("a differential must enter every term exactly once")
@@ -318,7 +346,7 @@ def _opened(total: Any, family: TokenMatrix) -> tuple[Any, Any]:
     A sum over the differential's own index disappears: its index becomes the free one of the gradient. Any other sum
     stays, under a new index, so that it captures nothing it is moved across.
     """
-    if _carries(total.body, _differential_symbol(family), total.index):
+    if _carries(total.body, differential_symbol(family), total.index):
         return _renamed(total.body, total.index, family.index), None
     fresh = Dummy(str(total.index), integer=True)
     return _renamed(total.body, total.index, fresh), fresh
@@ -365,7 +393,7 @@ def _(total: TokenSum, old: Any, new: Any) -> Any:
 
 def _rotate(matrix: Any, family: TokenMatrix) -> list[Any]:
     """``Tr(A dX B) -> (B A)^T`` and ``Tr(A dX^T B) -> B A``, opening sums and operators around ``dX``."""
-    change = _differential_symbol(family)
+    change = differential_symbol(family)
     factors: list[Any] = list(matrix.args) if isinstance(matrix, MatMul) else [matrix]
     positions = [i for i, f in enumerate(factors) if depends_on(f, change)]
     if len(positions) != 1:
@@ -405,7 +433,7 @@ def _(factor: MatMul, before: list[Any], after: list[Any], family: TokenMatrix) 
 
 @_rotate_around.register
 def _(factor: MatAdd, before: list[Any], after: list[Any], family: TokenMatrix) -> list[Any]:
-    inner = [a for a in factor.args if depends_on(a, _differential_symbol(family))]
+    inner = [a for a in factor.args if depends_on(a, differential_symbol(family))]
     return [term for a in inner for term in _rotate(MatMul(*before, a, *after), family)]
 
 

@@ -11,7 +11,7 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import WeightMean
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, operands
 
-__all__ = ["FieldHessian", "FieldLoss", "MoreauEnvelope", "QuadraticMinimum", "RowMinimum", "RowPenalty"]
+__all__ = ["FieldHessian", "FieldLoss", "LossSlope", "MoreauEnvelope", "QuadraticMinimum", "RowMinimum", "RowPenalty"]
 
 
 class MoreauEnvelope(Expr):
@@ -23,22 +23,28 @@ class MoreauEnvelope(Expr):
     """
 
     def __new__(
-        cls, omega: TokenMatrix, k: TokenMatrix, variance: TokenMatrix, residual: TokenMatrix, scale: Any = S.One
+        cls,
+        omega: TokenMatrix,
+        k: TokenMatrix,
+        variance: TokenMatrix,
+        residual: TokenMatrix,
+        scale: Any = S.One,
+        loss: Expr = sym.loss,
     ) -> MoreauEnvelope:
-        """Take the fields, ``V``, the symbol of ``g`` and the scale of the loss."""
-        return Expr.__new__(cls, omega, k, variance, residual, sympify(scale))
+        """Take the fields, ``V``, the symbol of ``g``, the scale of the loss and the loss, by default of no model."""
+        return Expr.__new__(cls, omega, k, variance, residual, sympify(scale), loss)
 
     def scaled(self, scale: Any) -> MoreauEnvelope:
         """The envelope of the loss times ``scale``."""
-        omega, k, variance, residual, factor = operands(self)
-        return MoreauEnvelope(omega, k, variance, residual, factor * scale)
+        omega, k, variance, residual, factor, loss = operands(self)
+        return MoreauEnvelope(omega, k, variance, residual, factor * scale, loss)
 
-    def change(self, omega: Any, k: Any, variance: Any, residual: Any, scale: Any) -> Any:
+    def change(self, omega: Any, k: Any, variance: Any, residual: Any, scale: Any, loss: Any) -> Any:
         """First-order change for given changes of the operands, each None where it vanishes: of the scale alone.
 
         In the fields and in ``V`` only the mean over the fields has a rule, which knows their law.
         """
-        if any(change is not None for change in (omega, k, variance, residual)):
+        if any(change is not None for change in (omega, k, variance, residual, loss)):
             raise TypeError(f"no derivative rule for the node {type(self).__name__} but in the scale of the loss")
         return scale * FieldLoss(sym.prox_field, operands(self)[1])
 
@@ -65,13 +71,38 @@ class FieldLoss(Expr):
         return rf"\ell({field}, {k})"
 
 
+class LossSlope(MatrixExpr):
+    """``d loss/dh``: the gradient of one sample's loss in the fields of all tokens; its own derivative is a symbol."""
+
+    def __new__(cls, field: TokenMatrix, hessian: TokenMatrix) -> LossSlope:
+        """Take the symbols of the fields and of the loss's Hessian."""
+        return super().__new__(cls, field, hessian)
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        """Rows and columns."""
+        return operands(self)[0].shape
+
+    def change(self, field: Any, hessian: Any) -> Any:
+        """First-order change for a given change of the fields."""
+        if hessian is not None:
+            raise TypeError(f"no derivative rule for the node {type(self).__name__} in the loss's Hessian")
+        return operands(self)[1] * field
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        return Symbol(f"slope_{i}", real=True)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\nabla \ell({printer._print(self.args[0])})"
+
+
 class FieldHessian(MatrixExpr):
     """``d residual / d field^T``, the Jacobian of ``g_l`` in a local field of the same token.
 
     Never printed in results: Stein's lemma removes it, see `derivations.replica.saddle_point`.
     """
 
-    def __new__(cls, residual: TokenMatrix, field: TokenMatrix) -> FieldHessian:
+    def __new__(cls, residual: MatrixExpr, field: TokenMatrix) -> FieldHessian:
         """Take the symbols of ``g`` and of the field."""
         return super().__new__(cls, residual, field)
 

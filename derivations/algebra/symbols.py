@@ -34,6 +34,7 @@ tau: Any = IndexedBase("tau", real=True)
 # loss of one sample: fields, parameters, and what is made of them; a is a row of the attention matrix, b a token
 row = Symbol("a", integer=True)
 token = Symbol("b", integer=True)
+other_token = Symbol("b'", integer=True)
 h: Any = IndexedBase("h", real=True)
 k: Any = IndexedBase("k", real=True)
 teacher_field: Any = IndexedBase(r"\tilde k", real=True)  # k and its mean, where clusters give it one
@@ -46,6 +47,9 @@ student_logit: Any = IndexedBase("z", real=True)
 teacher_logit: Any = IndexedBase(r"z^\star", real=True)
 attention: Any = IndexedBase(r"\mathsf{S}", real=True)
 target: Any = IndexedBase(r"\mathsf{T}", real=True)
+teacher_attention: Any = IndexedBase(r"\mathsf{S}^\star", real=True)
+gram: Any = IndexedBase("G", real=True)  # of one sample at finite d, and the products of its tokens with the target
+cross: Any = IndexedBase("C", real=True)
 output: Any = IndexedBase("y", real=True)
 label: Any = IndexedBase(r"y^\star", real=True)
 shared: Any = IndexedBase("c", real=True)  # what the entries of a long row have in common
@@ -109,3 +113,17 @@ chi = TokenMatrix("chi", r, r, None, symmetric=True, latex=LATEX["chi"])
 
 OVERLAPS = (q, V, m, theta)
 CONJUGATES = (q_hat, V_hat, m_hat, theta_hat)
+
+# one step of replica-symmetry breaking: overlaps of replicas in different groups and in one, their conjugates, the
+# noises of the fields that all replicas and those of a group share, the size of a group and its scaled limit
+q_0 = TokenMatrix("q_0", r, r, ell, symmetric=True, latex="q_0")
+q_1 = TokenMatrix("q_1", r, r, ell, symmetric=True, latex="q_1")
+q_hat_0 = TokenMatrix("q_hat_0", r, r, ell, symmetric=True, latex=r"\hat q_0")
+q_hat_1 = TokenMatrix("q_hat_1", r, r, ell, symmetric=True, latex=r"\hat q_1")
+xi_0 = TokenMatrix("xi_0", r, 1, ell, latex=r"\xi_0")
+xi_1 = TokenMatrix("xi_1", r, 1, ell, latex=r"\xi_1")
+x = Symbol("x", positive=True)
+y = Symbol("y", positive=True)
+
+ONE_STEP_OVERLAPS = (q_0, q_1, V, m, theta)
+ONE_STEP_CONJUGATES = (q_hat_0, q_hat_1, V_hat, m_hat, theta_hat)

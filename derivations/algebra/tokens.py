@@ -9,7 +9,19 @@ from sympy import Add, Expr, Integer, S, Symbol, sympify
 from sympy.core.symbol import Str
 from sympy.matrices.expressions import MatAdd, MatrixExpr
 
-__all__ = ["MatrixEntry", "MatrixSqrt", "Operator", "TokenMatrix", "TokenSum", "bracketed", "is_matrix", "operands"]
+__all__ = [
+    "Block",
+    "DirectionSum",
+    "MatrixEntry",
+    "MatrixSqrt",
+    "Operator",
+    "SampleSum",
+    "TokenMatrix",
+    "TokenSum",
+    "bracketed",
+    "is_matrix",
+    "operands",
+]
 
 
 def operands(node: Any) -> tuple[Any, ...]:
@@ -109,8 +121,11 @@ class TokenMatrix(MatrixExpr):
         return operands(self)[5].name
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        index = "" if self.index is None else f"_{{{printer._print(self.index)}}}"
-        return self.latex_name + index
+        if self.index is None:
+            return self.latex_name
+        name, _, subscript = self.latex_name.partition("_")
+        index = printer._print(self.index)
+        return rf"{name}_{{{subscript}, {index}}}" if subscript else rf"{name}_{{{index}}}"
 
 
 class MatrixSqrt(MatrixExpr):
@@ -132,7 +147,9 @@ class MatrixSqrt(MatrixExpr):
         return Symbol(f"sqrt_{self.args[0]}_{i}{j}", real=True)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
-        return rf"{printer._print(self.args[0])}^{{1/2}}"
+        inner = self.args[0]
+        text = printer._print(inner)
+        return rf"{text}^{{1/2}}" if isinstance(inner, TokenMatrix) else rf"\left({text}\right)^{{1/2}}"
 
 
 class Operator:
@@ -181,3 +198,63 @@ class ScalarTokenSum(TokenSum, Expr):
 
 class MatrixTokenSum(TokenSum, MatrixExpr):
     pass
+
+
+class SampleSum(Operator):
+    """Sum over the samples of a data set."""
+
+    @staticmethod
+    def of(body: Any) -> Any:
+        """The sum of a scalar or of a matrix."""
+        return (MatrixSampleSum if is_matrix(body) else ScalarSampleSum)(body)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\sum_{{\mu}} {bracketed(self.body, printer)}"
+
+
+class ScalarSampleSum(SampleSum, Expr):
+    pass
+
+
+class MatrixSampleSum(SampleSum, MatrixExpr):
+    pass
+
+
+class DirectionSum(Operator):
+    """Sum over the d directions of the weights."""
+
+    @staticmethod
+    def of(body: Any) -> Any:
+        """The sum of a scalar or of a matrix."""
+        return (MatrixDirectionSum if is_matrix(body) else ScalarDirectionSum)(body)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        return rf"\sum_{{i}} {bracketed(self.body, printer)}"
+
+
+class ScalarDirectionSum(DirectionSum, Expr):
+    pass
+
+
+class MatrixDirectionSum(DirectionSum, MatrixExpr):
+    pass
+
+
+class Block(MatrixExpr):
+    """The diagonal block of a token in a matrix of the fields of all tokens."""
+
+    def __new__(cls, matrix: MatrixExpr, index: Any, size: Any) -> Block:
+        """Take the matrix, the token's index and the number of its rows."""
+        return super().__new__(cls, matrix, sympify(index), sympify(size))
+
+    @property
+    def shape(self) -> tuple[Any, Any]:
+        """Rows and columns."""
+        return operands(self)[2], operands(self)[2]
+
+    def _entry(self, i: Any, j: Any, **kwargs: Any) -> Expr:
+        return Symbol(f"block_{self.args[1]}_{i}{j}", real=True)
+
+    def _latex(self, printer: Any, **kwargs: Any) -> str:
+        matrix, index = map(printer._print, operands(self)[:2])
+        return rf"\left[{matrix}\right]_{{{index} {index}}}"

@@ -13,14 +13,23 @@ from sympy.matrices.expressions import Identity, Inverse, MatAdd, MatMul, Trace,
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldMean, SpectralMean, TeacherLaw, WeightMean
 from derivations.algebra.minima import FieldLoss, MoreauEnvelope, RowMinimum, RowPenalty
-from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, is_matrix, operands
+from derivations.algebra.tokens import (
+    Block,
+    DirectionSum,
+    MatrixSqrt,
+    SampleSum,
+    TokenMatrix,
+    TokenSum,
+    is_matrix,
+    operands,
+)
 from derivations.codegen.layout import WIDTH, folded
 from derivations.replica.baseline import derive_baseline
 from derivations.replica.chain import FreeEntropy
 from derivations.replica.observables import observables
 from derivations.replica.saddle_point import SaddlePoint, abbreviated, definitions
 
-__all__ = ["ArrayPrinter", "state_evolution_functions", "state_evolution_source"]
+__all__ = ["ArrayPrinter", "assigned", "function", "state_evolution_functions", "state_evolution_source"]
 
 _SEPARABLE_NOTE = """\
 # The atoms are nodes of the effective noise z too: `w` (A, r, 1) holds the minimisers of the
@@ -54,6 +63,9 @@ def trace(matrix):
 """
 
 
+_SIZES = {sym.L: "len(q_hat)", sym.r: "q_hat.shape[-1]", sym.L * sym.r: "H.shape[-1]"}
+
+
 class ArrayPrinter:
     """Matrix expressions to NumPy source; arrays carry batch axes in front of (rows, columns).
 
@@ -63,10 +75,12 @@ class ArrayPrinter:
     ----------
     tokens : mapping
         The name of every token index in the source.
+    sizes : mapping
+        The source of the sizes L and r.
     """
 
-    def __init__(self, tokens: Mapping[Any, str]) -> None:
-        self.tokens = tokens
+    def __init__(self, tokens: Mapping[Any, str], sizes: Mapping[Any, str] = _SIZES) -> None:
+        self.tokens, self.sizes = tokens, sizes
 
     def __call__(self, e: Any) -> str:
         """Source of an expression."""
@@ -87,7 +101,20 @@ class ArrayPrinter:
 
     @_print.register
     def _(self, e: TokenSum) -> str:
-        return f"sum({self(e.body)} for {self.tokens[e.index]} in range(len(q_hat)))"
+        return f"sum({self(e.body)} for {self.tokens[e.index]} in range({self.sizes[sym.L]}))"
+
+    @_print.register
+    def _(self, e: SampleSum) -> str:
+        return f"sample_sum({self(e.body)})"
+
+    @_print.register
+    def _(self, e: DirectionSum) -> str:
+        return f"direction_sum({self(e.body)})"
+
+    @_print.register
+    def _(self, e: Block) -> str:
+        matrix, index, size = operands(e)
+        return f"block({self(matrix)}, {self.tokens[index]}, {self.sizes[size]})"
 
     @_print.register
     def _(self, e: SpectralMean) -> str:
@@ -140,7 +167,7 @@ class ArrayPrinter:
 
     @_print.register
     def _(self, e: Identity) -> str:
-        return "np.eye(q_hat.shape[-1])"
+        return f"np.eye({self.sizes[e.shape[0]]})"
 
     @_print.register(Add)
     @_print.register(MatAdd)
@@ -168,13 +195,17 @@ class ArrayPrinter:
         factors: list[Any] = list(Mul.make_args(rest))
         if number != 1:
             factors.insert(0, number)
-        elif isinstance(factors[0], Pow):  # something must stand above the line
+        elif isinstance(factors[0], Pow) and factors[0].exp == -1:  # something must stand above the line
             factors.append(factors.pop(0))
         text = self._atom(factors[0]) if number >= 0 else self(factors[0])
         for factor in factors[1:]:
             below = isinstance(factor, Pow) and factor.exp == -1
             text += f" / {self._atom(factor.base)}" if below else f" * {self._atom(factor)}"
         return text
+
+    @_print.register
+    def _(self, e: Pow) -> str:
+        return f"{self._atom(e.base)}**{self._atom(e.exp)}"
 
     @_print.register
     def _(self, e: Indexed) -> str:
@@ -193,10 +224,15 @@ class ArrayPrinter:
 def _maps(equations: Sequence[Any], printer: ArrayPrinter) -> str:
     lines = []
     for equation in equations:
-        name = equation.unknown.name
-        body = printer(abbreviated(equation.right_hand_side))
-        lines += folded(f"{name} = np.stack([{body} for l in range(len(q_hat))])", WIDTH)
+        lines += assigned(equation.unknown, abbreviated(equation.right_hand_side), printer)
     return "\n".join(lines)
+
+
+def assigned(unknown: TokenMatrix, value: Any, printer: ArrayPrinter) -> list[str]:
+    """Lines of the statement ``unknown = value``, for all tokens where one carries it."""
+    body = printer(value)
+    stack = f"np.stack([{body} for l in range({printer.sizes[sym.L]})])"
+    return folded(f"{unknown.name} = ({body})" if unknown.index is None else f"{unknown.name} = {stack}", WIDTH)
 
 
 def _entries(values: Mapping[str, str]) -> str:
@@ -206,6 +242,14 @@ def _entries(values: Mapping[str, str]) -> str:
         parts = folded(f'"{name}": {value}', WIDTH - 5)
         lines.append("\n".join(parts) + ",")
     return "\n".join(lines)
+
+
+def function(name: str, arguments: tuple[str, ...], *body: str) -> str:
+    """Source of a function."""
+    head = f"def {name}({', '.join(arguments)}):"
+    if len(head) > WIDTH:
+        head = f"def {name}(\n" + "".join(f"    {a},\n" for a in arguments) + "):"
+    return "\n".join((head, *(indent(part, " " * 4) for part in body if part)))
 
 
 def state_evolution_source(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
@@ -235,7 +279,7 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
         )
     )
     numbers = {e.unknown.name: e.number for e in saddle_point}
-    conjugates = _maps(saddle_point.conjugates, printer).replace("len(q_hat)", "len(q)")
+    conjugates = _maps(saddle_point.conjugates, ArrayPrinter(printer.tokens, _SIZES | {sym.L: "len(q)"}))
     terms = _entries({name: printer(abbreviated(term)) for name, term in free_entropy})
     observed = _entries({o.name: printer(abbreviated(o.expression)) for o in observables(free_entropy)})
     atoms = ("gamma", "tau", "pi", "w", "chi") if separable else ("ridge", "gamma", "tau", "pi")
@@ -245,12 +289,6 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
     overlaps = ("q", "V", "m", "theta")
     fields = ("spectral_mean", "field_mean", "envelope")
     losses = ("loss_at_prox", "loss_at_omega", "length")
-
-    def function(name: str, arguments: tuple[str, ...], *body: str) -> str:
-        head = f"def {name}({', '.join(arguments)}):"
-        if len(head) > WIDTH:
-            head = f"def {name}(\n" + "".join(f"    {a},\n" for a in arguments) + "):"
-        return "\n".join((head, *(indent(part, " " * 4) for part in body if part)))
 
     def table_of(entries: str) -> str:
         return f"return {{\n{indent(entries, ' ' * 4)}\n}}"

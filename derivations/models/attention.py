@@ -1,35 +1,27 @@
-"""A solvable attention model: student, teacher, tokens and regulariser, with concrete or symbolic sizes."""
+"""Teacher and student attention, with concrete sizes; equation (3) is its loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import product
 from typing import Any
 
-from sympy import Add, Expr, Integer, Sum, Symbol, cse, numbered_symbols
+from sympy import Add, Integer, Sum, Symbol, cse, numbered_symbols, sympify
 
 from derivations.algebra import symbols as sym
-from derivations.models.formulas import parse_formula
-from derivations.models.functions import Relu, Sign, Softplus, with_known_functions
+from derivations.models.model import (
+    Attention,
+    Definition,
+    Fields,
+    RowLoss,
+    composed,
+    field_symbols,
+    numbered,
+    teacher_fields,
+)
 from derivations.models.scores import RowScore, row_entries, softmax
-from derivations.replica.chain import FreeEntropy, derive_free_entropy
-from derivations.replica.saddle_point import SaddlePoint, derive_saddle_point
 
-__all__ = [
-    "SCALAR_LOSSES",
-    "AttentionModel",
-    "Definition",
-    "ScalarModel",
-    "Student",
-    "Teacher",
-    "composed",
-    "formula_loss",
-]
-
-Fields = Sequence[Sequence[Any]]
-"""Local fields of one sample, ``h[l][c]``."""
+__all__ = ["AttentionModel", "Student", "Teacher"]
 
 
 @dataclass(frozen=True)
@@ -79,79 +71,31 @@ class Teacher:
 
 
 @dataclass(frozen=True)
-class Definition:
-    """``symbol = value`` for every row a and token b, where these indices are free in it.
+class _Names:
+    """The symbols of an attention matrix."""
 
-    Attributes
-    ----------
-    symbol : Indexed or Symbol
-    value : Expr
-        Of symbols defined before, fields and parameters.
-    """
-
-    symbol: Any
-    value: Any
-
-    def each(self, length: int) -> Iterator[Definition]:
-        """The definition for every row and token, of so many."""
-        indices = [index for index in (sym.row, sym.token) if index in self.symbol.free_symbols]
-        for numbers in product(range(1, length + 1), repeat=len(indices)):
-            place = dict(zip(indices, map(Integer, numbers), strict=True))
-            yield Definition(self.symbol.xreplace(place), self.value.xreplace(place))
+    logit: Any
+    temperature: Symbol
+    entry: Any
+    shared: Any
 
 
-def composed(definitions: Sequence[Definition], length: int, values: dict[Any, Any]) -> Any:
-    """The last definition as one expression: everything before it put in.
-
-    Parameters
-    ----------
-    definitions : sequence of Definition
-    length : int
-        Number L of rows and tokens.
-    values : dict
-        What stands for fields and parameters.
-    """
-    known = dict(values)
-    for definition in definitions:
-        for one in definition.each(length):
-            value = one.value.doit() if one.value.has(Sum) else one.value
-            known[one.symbol] = value.xreplace(known)
-    return known[definitions[-1].symbol]
+_STUDENT = _Names(sym.student_logit, sym.student_temperature, sym.attention, sym.shared)
+_TEACHER = _Names(sym.teacher_logit, sym.teacher_temperature, sym.teacher_attention, sym.teacher_shared)
 
 
-def _numbered(base: Any, row: Any, column: int, columns: int) -> Any:
-    """A field's entry; a single column has no index."""
-    return base[row] if columns == 1 else base[row, column]
+def _placed(symbol: Any, row: Any, token: int) -> Any:
+    return symbol.xreplace({sym.row: sympify(row), sym.token: Integer(token)})
 
 
-def _teacher_fields(rank: int) -> list[Definition]:
-    """The teacher's fields with their means."""
-    bases = (sym.teacher_field, sym.k, sym.teacher_mean)
-    fields = [[_numbered(base, sym.row, s, rank) for base in bases] for s in range(1, rank + 1)]
-    return [Definition(whole, centred + mean) for whole, centred, mean in fields]
-
-
-def _field_symbols(base: Any, fields: Fields) -> dict[Any, Any]:
-    """The entries of an array of fields, by the symbols that definitions have for them."""
-    return {_numbered(base, a, c, len(row)): entry for a, row in enumerate(fields, 1) for c, entry in enumerate(row, 1)}
-
-
-class _Derived:
-    """The equations shared by every model of the theory: they do not depend on the loss."""
-
-    @cached_property
-    def free_entropy(self) -> FreeEntropy:
-        """``-Phi``, derived once."""
-        return derive_free_entropy()
-
-    @cached_property
-    def saddle_point(self) -> SaddlePoint:
-        """The state-evolution equations, derived once."""
-        return derive_saddle_point(self.free_entropy)
+def _summed(row_loss: Any, rows: tuple[Any, int, int]) -> Any:
+    """The sum over rows, a common factor in front."""
+    number, rest = row_loss.primitive()
+    return number * Sum(rest, rows)
 
 
 @dataclass(frozen=True)
-class AttentionModel(_Derived):
+class AttentionModel:
     """Teacher and student attention on L tokens.
 
     The loss is ``1/2 Tr[(S(h) - T(k)) D (S(h) - T(k))^T]``; with a trainable value matrix of ``values`` columns it is
@@ -167,6 +111,7 @@ class AttentionModel(_Derived):
     teacher: Teacher = field(default_factory=Teacher)
     values: int = 0
     finite: bool = False
+    prox = None
 
     @property
     def columns(self) -> int:
@@ -189,63 +134,96 @@ class AttentionModel(_Derived):
         scores = tuple(c % self.student.rank % self.teacher.rank for c in range(self.student.columns))
         return scores + tuple(self.teacher.rank + c for c in range(self.values))
 
+    @property
+    def rows(self) -> RowLoss:
+        """The loss row by row, of which generated code is made."""
+        mixed = (1 - sym.omega) * sym.teacher_attention[sym.row, sym.token] + sym.omega * sym.mixing[sym.row, sym.token]
+        labels = tuple(self._labels(sym.k)) if self.values else ()
+        loss = self.row_loss.xreplace({one.symbol: one.value for one in self._outputs()})
+        return RowLoss(self.student, self.teacher, loss, mixed, labels)
+
+    @property
+    def row_loss(self) -> Any:
+        """The loss of row ``a``, this model's one statement of it; of the student's outputs where there are values."""
+        a, b, other = sym.row, sym.token, sym.other_token
+        S, T = sym.attention, sym.target
+        if self.values:
+            pairs = [[numbered(base, a, c, self.values) for base in (sym.output, sym.label)] for c in self._widths]
+            return Add(*((output - label) ** 2 for output, label in pairs)) / 2
+        if self.finite:
+            square: Any = Sum(
+                Sum(S[a, b] * sym.gram[b, other] * S[a, other], (other, 1, self.length)), self._everywhere
+            )
+            return square / 2 - Sum(S[a, b] * sym.cross[a, b], self._everywhere)
+        distance: Any = Sum(sym.token_variance[b] * (S[a, b] - T[a, b]) ** 2, self._everywhere)
+        return distance / 2
+
+    @property
+    def _everywhere(self) -> tuple[Any, int, int]:
+        """All tokens."""
+        return (sym.token, 1, self.length)
+
+    @property
+    def _widths(self) -> range:
+        """Columns of the value matrices, from 1."""
+        return range(1, self.values + 1)
+
+    def _outputs(self) -> list[Definition]:
+        """The student's attention to its values."""
+        return self._read(sym.output, sym.attention, sym.h, self.student.columns, self.columns)
+
+    def _labels(self, teacher: Any) -> list[Definition]:
+        """The teacher's attention to its values, of its fields with or without their means."""
+        return self._read(sym.label, sym.target, teacher, self.teacher.rank, self.teacher_rank)
+
+    def _read(self, name: Any, attention: Any, fields: Any, offset: int, columns: int) -> list[Definition]:
+        entries = [(c, numbered(fields, sym.token, offset + c, columns)) for c in self._widths]
+        weight = attention[sym.row, sym.token]
+        return [
+            Definition(numbered(name, sym.row, c, self.values), Sum(weight * value, self._everywhere))
+            for c, value in entries
+        ]
+
     def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:
-        """The loss of one sample, step by step, the loss last; in the limit of high dimension.
+        """The loss of one sample, step by step, the loss last.
 
         Logits and scores of the teacher, its target, those of the student, the loss: in the symbols of
         `derivations.algebra.symbols`.  With `shifted` the teacher's field has a mean that ``k`` does not hold.
         """
-        length, columns, rank = self.length, self.columns, self.teacher_rank
         teacher = sym.teacher_field if shifted else sym.k
-        steps = _teacher_fields(rank) if shifted else []
-        steps += self._attention(self.teacher, teacher, rank)
-        steps += self._attention(self.student, sym.h, columns)
-        S, T = sym.attention[sym.row, sym.token], sym.target[sym.row, sym.token]
-        everywhere = (sym.token, 1, length)
-        rows = (sym.row, 1, length)
-        twice: Any
-        if not self.values:
-            twice = Sum(Sum(sym.token_variance[sym.token] * (S - T) ** 2, everywhere), rows)
-            return (*steps, Definition(sym.loss, twice / 2))
-        errors = []
-        for c in range(1, self.values + 1):
-            value = _numbered(sym.h, sym.token, self.student.columns + c, columns)
-            own = _numbered(teacher, sym.token, self.teacher.rank + c, rank)
-            output, label = (_numbered(base, sym.row, c, self.values) for base in (sym.output, sym.label))
-            steps += [Definition(output, Sum(S * value, everywhere)), Definition(label, Sum(T * own, everywhere))]
-            errors.append((output - label) ** 2)
-        twice = Sum(Add(*errors), rows)
-        return (*steps, Definition(sym.loss, twice / 2))
+        steps = teacher_fields(self.teacher_rank) if shifted else []
+        if not self.has_grams:  # else what the teacher says is in the products C
+            target = Definition(sym.target[sym.row, sym.token], self.rows.mixed)
+            steps += self._attention(self.teacher, _TEACHER, (teacher, self.teacher_rank), target)
+        entry = sym.attention[sym.row, sym.token]
+        steps += self._attention(self.student, _STUDENT, (sym.h, self.columns), Definition(entry, entry))
+        for output, label in zip(self._outputs(), self._labels(teacher), strict=True):
+            steps += [output, label]
+        return (*steps, Definition(sym.loss, _summed(self.row_loss, (sym.row, 1, self.length))))
 
-    def _attention(self, part: Student | Teacher, field: Any, columns: int) -> list[Definition]:
-        """Logits and rows of the student's attention, or of the teacher's target."""
-        student = isinstance(part, Student)
-        logit, temperature, names = (
-            (sym.student_logit, sym.student_temperature, sym.shared)
-            if student
-            else (sym.teacher_logit, sym.teacher_temperature, sym.teacher_shared)
-        )
+    def _attention(
+        self, part: Attention, names: _Names, fields: tuple[Any, int], result: Definition
+    ) -> list[Definition]:
+        """Logits, and what is made of the rows' entries: a definition in terms of them."""
+        field, columns = fields
         products = [
-            _numbered(field, sym.row, i + 1, columns) * _numbered(field, sym.token, j + 1, columns)
-            for i, j in part.pairs
+            numbered(field, sym.row, i + 1, columns) * numbered(field, sym.token, j + 1, columns) for i, j in part.pairs
         ]
-        steps = [Definition(logit[sym.row, sym.token], Add(*products) / temperature)]
+        logit = names.logit
+        steps = [Definition(logit[sym.row, sym.token], Add(*products) / names.temperature)]
         rows: list[tuple[Any, int]] = [(row, row) for row in range(1, self.length + 1)]
         for row, visible in rows if part.causal else [(sym.row, self.length)]:
             shared, entries = _row(
-                part.score, [logit[row, b] for b in range(1, visible + 1)], lambda n, row=row: names[row, n]
+                part.score, [logit[row, b] for b in range(1, visible + 1)], lambda n, row=row: names.shared[row, n]
             )
             steps += shared
             for b, entry in enumerate([*entries, *[Integer(0)] * (self.length - visible)], 1):
-                if student:
-                    steps.append(Definition(sym.attention[row, b], entry))
-                else:
-                    mixed = (1 - sym.omega) * entry + sym.omega * sym.mixing[row, b]
-                    steps.append(Definition(sym.target[row, b], mixed))
+                place = {names.entry[sym.row, sym.token]: entry, sym.row: sympify(row), sym.token: Integer(b)}
+                steps.append(Definition(_placed(result.symbol, row, b), result.value.xreplace(place)))
         return steps
 
     def loss(self, h: Fields, k: Fields) -> Any:
-        """The loss of one sample as one expression of its fields, in the limit of high dimension.
+        """The loss of one sample as one expression of its fields.
 
         Parameters
         ----------
@@ -256,9 +234,9 @@ class AttentionModel(_Derived):
         -------
         Expr
             Of the fields and of the parameters in `derivations.algebra.symbols`: ``omega``, ``mixing[a, b]``,
-            ``token_variance[b]`` and the two temperatures.
+            ``token_variance[b]`` and the two temperatures; with Gram matrices of ``gram[b, c]`` and ``cross[a, b]``.
         """
-        values = _field_symbols(sym.h, h) | _field_symbols(sym.k, k)
+        values = field_symbols(sym.h, h) | field_symbols(sym.k, k)
         return composed(self.definitions(), self.length, values)
 
 
@@ -276,85 +254,3 @@ def _row(score: RowScore, logits: Sequence[Any], name: Callable[[int], Any]) -> 
         places |= {symbol: name(n) for n, (symbol, _) in enumerate(shared, 1)}
     steps = [Definition(places[symbol], value.xreplace(places)) for symbol, value in shared]
     return steps, [entry.xreplace(places) for entry in entries]
-
-
-@dataclass(frozen=True)
-class ScalarModel(_Derived):
-    """Any loss given as one expression of the local fields: a small sequence multi-index model.
-
-    Attributes
-    ----------
-    name : str
-    loss : callable
-        ``loss(h, k)`` with nested sequences of symbols, ``h[l][c]`` of shape (L, columns) and ``k[l][c]`` of shape
-        (L, teacher_rank); returns a scalar expression.  Differentiated entry by entry, so meant for small sizes.
-    prox : callable, optional
-        ``prox(omega, k, V)``, the minimiser of the local problem for one token and one column as a list of pairs
-        (value, condition): the first whose condition holds, the last one's being None.  For losses with kinks.
-    """
-
-    name: str
-    loss: Callable[[Sequence[Sequence[Symbol]], Sequence[Sequence[Symbol]]], Any]
-    length: int = 1
-    columns: int = 1
-    teacher_rank: int = 1
-    prox: Callable[[Symbol, Symbol, Symbol], Sequence[tuple[Expr, Expr | None]]] | None = None
-    has_grams = False  # the fields are all it depends on, at every d
-
-    @property
-    def lift(self) -> tuple[int, ...]:
-        """For every student column the teacher's column that a local minimisation may start from."""
-        return tuple(c % self.teacher_rank for c in range(self.columns))
-
-    def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:
-        """The loss of one sample in the symbols of `derivations.algebra.symbols`, as of `AttentionModel`."""
-        teacher = sym.teacher_field if shifted else sym.k
-        length, columns, rank = self.length, self.columns, self.teacher_rank
-        steps = _teacher_fields(rank) if shifted else []
-        h = [[_numbered(sym.h, a, c, columns) for c in range(1, columns + 1)] for a in range(1, length + 1)]
-        k = [[_numbered(teacher, a, c, rank) for c in range(1, rank + 1)] for a in range(1, length + 1)]
-        return (*steps, Definition(sym.loss, with_known_functions(self.loss(h, k))))
-
-
-def _label(k: Any) -> Any:
-    return Sign(k[0][0])
-
-
-def _hinge_prox(omega: Any, k: Any, V: Any) -> list[tuple[Any, Any]]:
-    margin = 1 - Sign(k) * omega
-    return [(omega, margin <= 0), (omega + V * Sign(k), margin >= V), (Sign(k), None)]
-
-
-SCALAR_LOSSES = {
-    "square": ScalarModel("square", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2),
-    "logistic": ScalarModel("logistic", lambda h, k: Softplus(-_label(k) * h[0][0])),
-    "hinge": ScalarModel("hinge", lambda h, k: Relu(1 - _label(k) * h[0][0]), prox=_hinge_prox),
-}
-"""Losses of generalised linear models, L = r = t = 1: regression on k, and classification of its sign."""
-
-
-def formula_loss(text: str, length: int, columns: int, teacher_rank: int) -> ScalarModel:
-    """A loss given as a formula of the fields ``h0_0`` (token 0, column 0), ``k0_0``, ...
-
-    ``h`` and ``k`` stand for the fields where there is only one.
-
-    Raises
-    ------
-    FormulaError
-        The formula cannot be read.
-    """
-
-    def loss(h: Sequence[Sequence[Any]], k: Sequence[Sequence[Any]]) -> Any:
-        names = {
-            f"{letter}{a}_{c}": entry
-            for letter, fields in (("h", h), ("k", k))
-            for a, row in enumerate(fields)
-            for c, entry in enumerate(row)
-        }
-        for letter in ("h", "k"):
-            own = [value for name, value in names.items() if name.startswith(letter)]
-            if len(own) == 1:
-                names[letter] = own[0]
-        return parse_formula(text, names)
-
-    return ScalarModel(text, loss, length, columns, teacher_rank)

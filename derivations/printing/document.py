@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from derivations.models.attention import Definition
+from derivations.models.model import Definition
 from derivations.printing.latex import EquationPrinter
 
 __all__ = ["LINE", "Document", "Formula", "Heading", "Page", "Paragraph", "cited", "filled", "width"]

@@ -37,12 +37,19 @@ from derivations.algebra.calculus import transposed
 from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
 from derivations.algebra.minima import FieldLoss, MoreauEnvelope, QuadraticMinimum, RowMinimum, RowPenalty
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
-from derivations.replica.chain import _ReplicaSum
-from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
+from derivations.replica.ansatz import ReplicaSum
+from derivations.replica.moments import (
+    CommonGaussianMoment,
+    LogPartitionMean,
+    ReplicatedMoment,
+    RidgePenalty,
+    SampleLoss,
+)
+from derivations.replica.tilted import LogDeterminant, TiltedEnvelope, TiltedMean, TiltedQuadratic, TiltedRow
 
 __all__ = ["EquationPrinter", "expanded", "scalarized"]
 
-_OPERATORS = (TokenSum, SpectralMean, FieldMean, WeightMean)
+_OPERATORS = (TokenSum, SpectralMean, FieldMean, WeightMean, TiltedMean)
 
 
 # nodes that print a name of their own, whatever the sizes
@@ -53,8 +60,14 @@ _NAMED = (
     MoreauEnvelope,
     QuadraticMinimum,
     ReplicatedMoment,
+    RidgePenalty,
     RowMinimum,
     RowPenalty,
+    SampleLoss,
+    LogDeterminant,
+    TiltedEnvelope,
+    TiltedQuadratic,
+    TiltedRow,
 )
 
 
@@ -121,7 +134,7 @@ for _kind in (Add, Mul, Pow, Function, Sum, Tuple, MatAdd, MatMul):
     scalarized.register(_kind, _rebuilt)
 
 
-@scalarized.register(_ReplicaSum)
+@scalarized.register(ReplicaSum)
 def _replicas_of_numbers(expression: Any, printer: LatexPrinter) -> Any:
     body, *pairs = expression.args
     return expression.func(scalarized(body, printer), *pairs)
@@ -167,7 +180,7 @@ for _kind in _OPERATORS:
 # missing here, then these
 _FACTORS = ("theta", "m", "g", "xi", "k", "b", "pi", "z", "w")
 _FACTOR_RANK = {sym.LATEX.get(name, name): i for i, name in enumerate(_FACTORS)}
-_CONTROLS = {sym.alpha, sym.beta, sym.ridge, sym.n, sym.L}
+_CONTROLS = {sym.alpha, sym.beta, sym.ridge, sym.n, sym.L, sym.x, sym.y}
 
 
 class EquationPrinter(LatexPrinter):
@@ -274,7 +287,7 @@ class EquationPrinter(LatexPrinter):
             expr = self._scalarized(expr)
         if restricted and _split_number(expr)[0] == 1:
             return rf"\mathbb{{E}}\left[\mathbf{{1}}_{{c_\ell = c}} \, {self._print(expr.body)}\right]"
-        if isinstance(expr, (*_OPERATORS, _ReplicaSum)) and _split_number(expr)[0] != 1:
+        if isinstance(expr, (*_OPERATORS, ReplicaSum)) and _split_number(expr)[0] != 1:
             negative, text = self._signed(expr)
             return f"-{text}" if negative else text
         return super()._print(expr, **kwargs)
@@ -362,7 +375,7 @@ def _plain_number(expression: Any) -> tuple[Any, Any]:
     return expression, S.One
 
 
-@_split_number.register(_ReplicaSum)
+@_split_number.register(ReplicaSum)
 def _split_replica_sum(expression: Any) -> tuple[Any, Any]:
     number, body = _split_number(expression.args[0])
     return number, expression.func(body, expression.args[1])
@@ -383,7 +396,7 @@ def _split_product(expression: Any) -> tuple[Any, Any]:
     number, factors = S.One, []
     for factor in expression.args:
         part, rest = (factor, S.One) if factor.is_Rational else (S.One, factor)
-        if isinstance(rest, (*_OPERATORS, _ReplicaSum, Mul)):
+        if isinstance(rest, (*_OPERATORS, ReplicaSum, Mul)):
             part, rest = _split_number(rest)
         number *= part
         factors += rest.args if isinstance(rest, Mul) else [rest] if rest != 1 else []
@@ -411,7 +424,7 @@ def _is_control(factor: Any) -> bool:
 
 def _is_heavy(factor: Any) -> bool:
     """Means, sums and the like, which stand after plain symbols and never inside a fraction."""
-    kinds = (*_OPERATORS, _ReplicaSum, Sum, Trace, *_NAMED)
+    kinds = (*_OPERATORS, ReplicaSum, Sum, Trace, *_NAMED)
     return not _is_denominator(factor) and any(isinstance(node, kinds) for node in preorder_traversal(factor))
 
 
@@ -422,17 +435,21 @@ def _is_denominator(factor: Any) -> bool:
 def _symmetric_half(expression: MatAdd) -> Any:
     """``X`` if the sum is ``(X + X^T)/2``, else None."""
     pairs: list[Any] = []
+    symmetric: list[Any] = []
     alone: dict[Any, Any] = {}
     for term in expression.args:
         coefficient, matrix = _scalar_and_matrix(term)
         other = transposed(matrix)
+        if other == matrix:  # symmetric by itself
+            symmetric.append(term)
+            continue
         partner = alone.pop((coefficient, other), None)
         if partner is None:
             alone[coefficient, transposed(other)] = matrix
         else:
             shown = partner if isinstance(matrix, Transpose) else matrix
             pairs.append(MatMul(2 * coefficient, shown) if coefficient != S.Half else shown)
-    return None if alone else _total(pairs)
+    return None if alone or not pairs else _total([*symmetric, *pairs])
 
 
 def _scalar_and_matrix(term: Any) -> tuple[Any, Any]:

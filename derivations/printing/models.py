@@ -10,8 +10,10 @@ from sympy import S, Symbol
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.tokens import TokenMatrix
-from derivations.models.attention import AttentionModel, Definition, ScalarModel
+from derivations.models.attention import AttentionModel
 from derivations.models.foreign import contained
+from derivations.models.model import Definition
+from derivations.models.scalar import ScalarModel
 from derivations.models.scores import RowScore
 from derivations.printing.document import Page, cited
 from derivations.printing.latex import EquationPrinter

@@ -13,7 +13,8 @@ is that of one problem: a section has its numbers.
 
 from __future__ import annotations
 
-from derivations.models.attention import AttentionModel, ScalarModel
+from derivations.models.attention import AttentionModel
+from derivations.models.scalar import ScalarModel
 from derivations.printing import sections
 from derivations.printing.document import Document, Page
 from derivations.printing.latex import EquationPrinter
@@ -70,6 +71,7 @@ def document(
         sections.entries(page, model, law)
     sections.local_problem(page, scalar, law)
     page.blocks += sections.derivation(*shape, penalty is not None)
+    sections.message_passing(page, law)
     if text.has_baseline:
         sections.baseline(page, text.sizes, law)
     return Document(f"{text.subject()}: replica-symmetric equations", tuple(page.blocks))

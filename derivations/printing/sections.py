@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from itertools import groupby
 from typing import Any
@@ -13,11 +14,15 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Transpose
 from derivations.algebra import symbols as sym
 from derivations.algebra.minima import MoreauEnvelope, RowMinimum
 from derivations.algebra.tokens import MatrixSqrt, TokenSum
-from derivations.models.attention import AttentionModel, Definition, ScalarModel
+from derivations.models.attention import AttentionModel
+from derivations.models.model import Definition
+from derivations.models.scalar import ScalarModel
+from derivations.models.symbolic import GENERIC
 from derivations.printing.document import LINE, Formula, Heading, Page, Paragraph, cited, filled, width
 from derivations.printing.latex import EquationPrinter
 from derivations.printing.models import Law, Sizes
 from derivations.printing.setting import Setting
+from derivations.replica.amp import derive_iteration, g_before
 from derivations.replica.baseline import PREDICTOR, derive_baseline
 from derivations.replica.chain import FreeEntropy, Step, derive_free_entropy, precision
 from derivations.replica.observables import observables
@@ -31,7 +36,17 @@ from derivations.replica.saddle_point import (
     derive_saddle_point,
 )
 
-__all__ = ["NUMBERS", "baseline", "derivation", "entries", "local_problem", "numbers", "order_parameters"]
+__all__ = [
+    "NUMBERS",
+    "baseline",
+    "derivation",
+    "entries",
+    "local_problem",
+    "message_passing",
+    "numbers",
+    "order_parameters",
+    "replica_chain",
+]
 
 NUMBERS = "This problem"
 
@@ -140,7 +155,7 @@ def local_problem(page: Page, scalar: bool, law: Law) -> None:
     residual = MatMul(Inverse(sym.V), MatAdd(sym.prox_field, MatMul(-1, sym.omega_field)))
     page.equation(show(sym.g_field), residual)
     if law.penalty is not None:
-        (row,) = derive_free_entropy(separable=True).total.atoms(RowMinimum)
+        (row,) = derive_free_entropy(GENERIC, separable=True).total.atoms(RowMinimum)
         page.text(
             rf"The weights of one eigendirection, ${show(sym.w)}(z)$, are the minimiser of its problem at given noise "
             rf"$z \sim \mathcal{{N}}(0, {'1' if scalar else 'I'})$, and ${show(sym.chi)}$ is its derivative in $b$:"
@@ -155,15 +170,16 @@ def derivation(
     length: int | None, scalar: bool, clusters: bool, separable: bool
 ) -> tuple[Heading | Paragraph | Formula, ...]:
     """What is derived, the same for all losses and numbers; takes a printer's arguments and the regulariser's kind."""
-    free_entropy = derive_free_entropy(separable=separable)
+    free_entropy = derive_free_entropy(GENERIC, separable=separable)
     page = Page(EquationPrinter(length, scalar, clusters))
-    _replica_chain(page, free_entropy)
+    replica_chain(page, free_entropy, _short)
     _saddle_point(page, derive_saddle_point(free_entropy))
     _observables(page, free_entropy)
     return tuple(page.blocks)
 
 
-def _replica_chain(page: Page, free_entropy: FreeEntropy) -> None:
+def replica_chain(page: Page, free_entropy: FreeEntropy, shortened: Callable[[Any], Any]) -> None:
+    """The steps of the replica calculation, with names for matrices put in by ``shortened``."""
     *chain, last = free_entropy.steps
     # the argument does not depend on the number of tokens: its sums stay sums
     full, page.printer = page.printer, EquationPrinter(None, page.printer.scalar, page.printer.clusters)
@@ -179,14 +195,23 @@ def _replica_chain(page: Page, free_entropy: FreeEntropy) -> None:
     def named(step: Step) -> dict[str, Expr]:
         known = [name for name in order if name in step.terms]
         known += [name for name in step.terms if name not in order]
-        return {name: _short(step.terms[name]) for name in known}
+        names = {value: name for name, value in step.names.items()}
+        return {name: shortened(step.terms[name].xreplace(names)) for name in known}
+
+    def announced(number: int, step: Step) -> str:
+        source = f" ({cited(step.equation)})" if step.equation else ""
+        return f"Step {number}, {step.name}{source}. {step.statement}"
 
     for number, step in enumerate(chain, 1):
-        page.text(f"Step {number}, {step.name} ({cited(step.equation)}). {step.statement}")
+        page.text(announced(number, step))
         page.extremum(step.latex, named(step))
+        if step.names:
+            show = full.show
+            called = ", ".join(f"${show(name)} = {show(value)}$" for name, value in step.names.items())
+            page.text(f"with {called}.")
     page.printer = full
     page.heading("Free entropy", "F")
-    page.text(f"Step {len(chain) + 1}, {last.name} ({cited(last.equation)}). {last.statement}")
+    page.text(announced(len(chain) + 1, last))
     page.extremum(last.latex, named(last))
 
 
@@ -243,6 +268,35 @@ def _base_and_row(definition: Definition) -> Any:
     """What definitions of one formula have in common."""
     symbol = definition.symbol
     return (symbol.base, symbol.indices[0]) if isinstance(symbol, Indexed) else symbol
+
+
+def message_passing(page: Page, law: Law) -> None:
+    """GAMP: one iteration."""
+    page.heading("Message passing", "G")
+    iteration, show = derive_iteration(), EquationPrinter().show
+    before = show(g_before)
+    page.text(
+        rf"State evolution is that of GAMP (paper, Algorithm 1), for samples with the rows $\bar x_\ell = (x_\ell + "
+        rf"p_\ell)/\sqrt{{d}}$ and the entries $\bar x_{{\ell i}}$. One iteration takes the rows $w_i$ of the weights, "
+        rf"their variances $c_i$ and the residuals ${before}$ of every sample to"
+    )
+    for named in iteration.fields:
+        page.formula((show(named.unknown), f"= {show(named.value)}"))
+    page.text(
+        r"and, with the proximal points at these, to new residuals, and for every direction to a new row. In "
+        r"$\partial g$, differentiated from the stationarity of the proximal problem, $V$ is block diagonal and $H$ "
+        r"the Hessian of $\ell$ at the proximal point, for the fields of all tokens; $\kappa$ runs over the tokens "
+        r"and $\mu$ over the samples. The index $i$ of a direction is left out."
+    )
+    for named in iteration.weights:
+        page.formula((show(named.unknown), f"= {show(named.value)}"))
+    if law.clusters:
+        page.text(r"With clusters, $\gamma_\ell$ and $V_\ell$ are those of the cluster that the token is in.")
+    if law.penalty is not None:
+        page.text(
+            r"The last two are the ridge's; here $w$ minimises $r(w) + \frac12 w^\top A w - B^\top w$, "
+            r"and $c$ is its derivative in $B$."
+        )
 
 
 def baseline(page: Page, sizes: Sizes, law: Law) -> None:

@@ -96,8 +96,12 @@ class Setting:
         ``m_star`` of every site, (P, t).
     configurations, probabilities : nested tuple (C, L) and tuple (C,)
         Joint law of the clusters, from 0.
-    spectrum, law : mapping
-        How the spectrum and the clusters' law were given, if by a ready-made law: its kind and its numbers.
+    spectrum : str or None
+        How the eigenvalues were given, if by a ready-made law; empty where the measure says it all.
+    law : tuple
+        How the clusters' law was given, as `statements` has it; empty without clusters.
+    law_is_listed : bool
+        Whether it was given choice by choice, so that those that are not shown stand in the problem alone.
     """
 
     name: str
@@ -112,8 +116,9 @@ class Setting:
     configurations: tuple[tuple[int, ...], ...]
     probabilities: tuple[float, ...]
     texts: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    spectrum: Mapping[str, Any] = field(default_factory=dict)
-    law: Mapping[str, Any] = field(default_factory=dict)
+    spectrum: str | None = None
+    law: tuple[str | tuple[Row, ...], ...] = ()
+    law_is_listed: bool = False
 
     @property
     def mixture(self) -> bool:
@@ -161,15 +166,15 @@ class Setting:
             yield r"All directions are alike, so that $\int \mathrm{d}\nu$ is a mean over $(\tau, \pi)$ alone, at"
             yield ((r"\gamma", f"= {vector(self.gamma[0])}"),)
             return
-        if self.spectrum.get("kind") == "power-law":
-            law = self.spectrum
-            yield (
-                rf"The eigenvalues are a power law: $\gamma \propto i^{{-{number(law['exponent'])}}}$ for "
-                rf"$i = 1, \dots, {law['atoms']}$, in equal shares."
-            )
+        if self.spectrum:
+            yield self.spectrum
         yield (
             rf"$\gamma$ takes {len(self.weights)} values; each row has the share of the directions, then $\gamma$"
-            + ("; all of them are in the problem's file:" if len(self.weights) > _SHOWN and not self.spectrum else ":")
+            + (
+                "; all of them are in the problem's file:"
+                if len(self.weights) > _SHOWN and self.spectrum is None
+                else ":"
+            )
         )
         rows = [(w, *row) for w, row in zip(self.weights, self.gamma, strict=True)]
         yield ((r"\left(\text{share} \,|\, \gamma\right)", f"= {matrix(rows)}"),)
@@ -205,10 +210,10 @@ class Setting:
             yield ((r"m^\star", f"= {matrix(self.teacher_means)}"),)
         else:
             yield r"The teacher's fields have no means: $m^\star = 0$."
-        yield from _law(self.law)
+        yield from self.law
         listed = list(zip(self.configurations, self.probabilities, strict=True))
         if len(listed) > _CONFIGURATIONS:
-            rest = ", and the others are in the problem's file" if self.law["kind"] == "table" else ""
+            rest = ", and the others are in the problem's file" if self.law_is_listed else ""
             yield f"That makes {len(listed)} choices of clusters; the first ones are below{rest}:"
             listed = listed[:_CONFIGURATIONS]
         entries = [
@@ -236,29 +241,3 @@ def _lines(entries: Sequence[str]) -> list[str]:
             lines[-1] += ","
             lines.append(entry)
     return lines
-
-
-def _law(law: Mapping[str, Any]) -> Iterator[str | tuple[Row, ...]]:
-    """The joint law of the clusters as it was given."""
-    weights = law.get("weights")
-    nested = weights is not None and isinstance(weights[0], Sequence)
-    if weights is None:
-        drawn = "all clusters being equally likely"
-    else:
-        drawn = "with the probabilities in the rows below" if nested else f"with the probabilities ${vector(weights)}$"
-    kind = law["kind"]
-    if kind == "independent":
-        yield f"Every token draws its cluster by itself, {drawn}."
-        if nested:
-            yield tuple((rf"P_{{{token}}}", f"= {vector(row)}") for token, row in enumerate(weights or (), 1))
-    elif kind == "markov":
-        yield f"The clusters are a Markov chain; the first token draws its own {drawn}, the others by the row of"
-        yield ((r"P(c_{\ell + 1} \,|\, c_\ell)", f"= {matrix(law['transition'])}"),)
-        yield "that belongs to the cluster before."
-    elif kind == "same":
-        yield (
-            f"With probability ${number(law['probability'])}$ all tokens share one cluster, {drawn}; the rest is "
-            "spread over the other choices in proportion to the product of these probabilities."
-        )
-    else:
-        yield "The law of the clusters is a table:"

@@ -15,16 +15,18 @@ import torch
 
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import draw_instance
-from attnphase.fixed_points.solver import SolverSettings, solve, solve_point
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.kernels import torch_minimiser as torch_proximal
 from attnphase.kernels.compiler import kernels_for, sample_kernels_for
 from attnphase.kernels.device import device_of
 from attnphase.kernels.torch_loss import LocalLoss
 from attnphase.kernels.torch_minimiser import minimise, minimise_samples, node_minimiser
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.proximal import ProximalProblem, Starts
+from attnphase.state_evolution.proximal import Starts
+from attnphase.state_evolution.system import System
 from attnphase.sweeps.grid import Line, sweep
+from attnphase.sweeps.points import solve
 
 CPU = torch.device("cpu")
 PAPER = Problem.paper(omega=0.3)
@@ -61,7 +63,8 @@ class Nodes:
     """Random nodes of a problem, for either backend."""
 
     def __init__(self, problem, count, seed, spread=1.0, variance=1.0):
-        kernels, spectrum, rng = kernels_for(problem), Spectrum.of(problem), np.random.default_rng(seed)
+        system, rng = System.of(problem), np.random.default_rng(seed)
+        kernels, spectrum = system.kernels, system.spectrum
         length, columns = kernels.length, kernels.columns
         self.problem = problem
         self.centers = spread * rng.normal(size=(count, length, columns))
@@ -70,7 +73,7 @@ class Nodes:
         V = variance * (root @ root.mT / columns + 0.1 * np.eye(columns))
         self.factor = np.linalg.cholesky(V)
         self.variances = np.ascontiguousarray(spectrum.site_variances[:length])
-        self.parameters = ProximalProblem(problem, kernels, spectrum).parameters
+        self.parameters = system.parameters
 
     def solve(self, backend, starts, previous=None):
         """Minima, energies, losses, residuals and flags."""
@@ -352,7 +355,7 @@ def test_devices_by_name(monkeypatch):
 
 def test_torch_is_imported_only_when_asked_for():
     code = (
-        "import sys; from attnphase.fixed_points.solver import SolverSettings; SolverSettings();"
+        "import sys; from attnphase.fixed_points.settings import SolverSettings; SolverSettings();"
         "print('torch' in sys.modules); SolverSettings(backend='torch'); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

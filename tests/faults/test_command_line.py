@@ -153,7 +153,7 @@ def test_refusals_load_nothing_heavy(tmp_path):
 
 
 def test_names_of_methods_are_those_there_are():
-    assert sorted(METHODS) == sorted(importlib.import_module("attnphase.fixed_points.iteration").METHODS)
+    assert sorted(METHODS) == sorted(importlib.import_module("attnphase.fixed_points.solver")._SINGLE)
 
 
 def test_formats_of_figures_are_those_of_matplotlib():

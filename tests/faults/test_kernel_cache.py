@@ -22,7 +22,7 @@ from numba.core import config
 from attnphase.errors import CacheError
 from attnphase.kernels import compiler as compiled
 from attnphase.kernels.compiler import cache_directory, load_kernels
-from derivations.models.attention import ScalarModel
+from derivations.models.scalar import ScalarModel
 
 
 @dataclass(frozen=True)

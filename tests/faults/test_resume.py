@@ -14,7 +14,7 @@ import attnphase as ap
 from attnphase.cli.commands import main
 from attnphase.data.files import load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SolverError, SweepError
-from attnphase.fixed_points.solver import SolverSettings
+from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.grid import parts_folder, sweep
 

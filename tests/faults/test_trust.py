@@ -21,7 +21,7 @@ from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES, RunStatus
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.kernels.compiler import ModelKey, reference_backend
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.rows.operator import load_prox
@@ -61,15 +61,6 @@ def planted(tmp_path, monkeypatch):
     load_prox.cache_clear()  # what was imported for another test
     yield lambda: (tmp_path / "trace").exists() or "planted" in sys.modules
     sys.modules.pop("planted", None)
-
-
-@pytest.fixture
-def own_scores():
-    """Scores that a test registers are forgotten after it."""
-    before = dict(SCORES)
-    yield
-    SCORES.clear()
-    SCORES.update(before)
 
 
 def a_point(problem, alpha, branch):
@@ -339,7 +330,7 @@ def reached(monkeypatch):
         asked.append(problem)
         raise CompareError("reached")
 
-    monkeypatch.setattr("attnphase.checks.alignment.kernels_for", kernels_for)
+    monkeypatch.setattr("attnphase.state_evolution.system.kernels_for", kernels_for)
     return asked
 
 

@@ -6,6 +6,7 @@ With ``T = (1 - omega) k k^T + omega A`` and independent ``k_l ~ N(mu_l, rho_l)`
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,9 @@ from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution import baseline
 from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.system import System
 from derivations.codegen.arrays import state_evolution_source
+from derivations.models.symbolic import GENERIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.saddle_point import derive_saddle_point
 
@@ -47,32 +50,23 @@ MIXTURE = PAIR.with_fields(
 @cache
 def equations() -> SimpleNamespace:
     """The generated module of derived equations."""
-    free_entropy = derive_free_entropy()
+    free_entropy = derive_free_entropy(GENERIC)
     namespace: dict[str, Any] = {}
     exec(state_evolution_source(derive_saddle_point(free_entropy), free_entropy), namespace)
     return SimpleNamespace(**namespace)
 
 
-@pytest.fixture(autouse=True)
-def uncompiled(monkeypatch):
-    """The linear teacher in NumPy, in the place of the compiled kernel."""
+def linear_teacher(k: NDArray[Any], mixing: NDArray[Any], parameters: NDArray[Any], targets: NDArray[Any]) -> None:
+    """In NumPy, in the place of the compiled kernel."""
+    omega = parameters[0]
+    targets[:] = (1 - omega) * k @ k.mT + omega * mixing
 
-    def targets_at(k: NDArray[Any], mixing: NDArray[Any], parameters: NDArray[Any], targets: NDArray[Any]) -> None:
-        omega = parameters[0]
-        targets[:] = (1 - omega) * k @ k.mT + omega * mixing
 
-    def kernels_for(problem: Problem) -> SimpleNamespace:
-        return SimpleNamespace(
-            length=problem.tokens.length,
-            teacher_rank=problem.teacher.rank,
-            targets_at=targets_at,
-            ridge=equations(),
-        )
-
-    monkeypatch.setattr(baseline, "kernels_for", kernels_for)
-    linear_test_error.cache_clear()
-    yield
-    linear_test_error.cache_clear()
+def error_of(problem: Problem, targets_at: Callable[..., None] = linear_teacher) -> tuple[float, float]:
+    """The baseline's error with a teacher that nothing is compiled for."""
+    sizes = {"length": problem.tokens.length, "teacher_rank": problem.teacher.rank}
+    kernels: Any = SimpleNamespace(**sizes, targets_at=targets_at, ridge=equations())
+    return linear_test_error(System(problem, kernels, Spectrum.of(problem)))
 
 
 def exact(problem: Problem) -> float:
@@ -99,18 +93,16 @@ def exact(problem: Problem) -> float:
 @pytest.mark.parametrize("problem", [PAIR, MIXTURE], ids=["unequal variances", "teacher means"])
 def test_quadrature_against_the_closed_form(problem):
     """With clusters ``W = E[T D] E[D]^-1``, and the teacher's fields have a mean of their own in every cluster."""
-    assert linear_test_error(problem)[0] == pytest.approx(exact(problem), rel=1e-12)
+    assert error_of(problem)[0] == pytest.approx(exact(problem), rel=1e-12)
 
 
-def test_error_of_the_quadrature_is_that_of_a_kink(monkeypatch):
+def test_error_of_the_quadrature_is_that_of_a_kink():
     """A target with a kink, ``T_ab = |k_a|``: the rule is wrong by about what it says, and says so."""
 
     def targets_at(k: NDArray[Any], mixing: Any, parameters: Any, targets: NDArray[Any]) -> None:
         targets[:] = np.abs(k)
 
-    kernels = SimpleNamespace(length=2, teacher_rank=1, targets_at=targets_at, ridge=equations())
-    monkeypatch.setattr(baseline, "kernels_for", lambda problem: kernels)
-    value, error = linear_test_error(PAIR)
+    value, error = error_of(PAIR, targets_at)
     rho, D = Spectrum.of(PAIR).rho[:, 0, 0], Spectrum.of(PAIR).site_variances
     true = ((1 - 2 / np.pi) * rho.sum()) * D.sum() / 2
     assert abs(value - true) / 20 < error < 20 * abs(value - true)
@@ -118,12 +110,12 @@ def test_error_of_the_quadrature_is_that_of_a_kink(monkeypatch):
 
 def test_sampled_baseline_and_its_error(monkeypatch):
     """Against the closed form: 64 seeds with few points deviate by as much as they say."""
-    value, error = linear_test_error(TRIPLE)
+    value, error = error_of(TRIPLE)
     true = exact(TRIPLE)
     assert abs(value - true) < 4 * error
     assert error < 2e-3 * true
     monkeypatch.setattr(baseline, "sobol", lambda d, s, symmetric, _, r, seed: sobol(d, s, symmetric, 32, r, seed))
-    results = [linear_test_error(TRIPLE.with_fields({"integration.seed": seed})) for seed in range(64)]
+    results = [error_of(TRIPLE.with_fields({"integration.seed": seed})) for seed in range(64)]
     values, errors = np.array(results).T
     # squares of 64 deviations over the squared errors of 16 replicates each
     ratio = np.mean((values - true) ** 2) / np.mean(errors**2)

@@ -17,18 +17,17 @@ from sympy import Symbol
 import attnphase as ap
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import sector_of
-from attnphase.integration.ladder import Refinement
 from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.proximal import RUNAWAY, Starts
+from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
 from derivations.codegen.local_problem import local_problem_source
-from derivations.models.attention import ScalarModel, formula_loss
 from derivations.models.bounds import fall_of, singular_point
+from derivations.models.scalar import ScalarModel, formula_loss
 
 # formula of h (and k): a value of h at or near which it is not finite
 SINGULAR = {
@@ -342,17 +341,17 @@ def test_an_overflow_on_the_way_down(kind):
 def test_what_a_search_from_all_starts_found_is_not_forgotten():
     """A warm pass, from known minima, need not meet the bottomless nodes; a clean search clears them."""
     problem = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+    system = System.of(problem)
     marked: list[int] = []
 
     def minimise(*arguments: Any) -> None:
-        kernels.minimise(*arguments)
+        system.kernels.minimise(*arguments)
         arguments[-1][marked if arguments[6] != Starts.WARM else []] = RUNAWAY
 
-    rule = Refinement(problem, kernels, spectrum, 2**18).first()
-    channel = Channel(problem, replace(kernels, minimise=minimise), spectrum, rule)
+    rule = system.refinement(2**18).first()
+    channel = Channel(replace(system, kernels=replace(system.kernels, minimise=minimise)), rule)
     start = initial_overlaps(problem, "semantic")
-    map_ = StateEvolution(channel, 2.0, sector_of(start, problem, kernels, spectrum))
+    map_ = StateEvolution(channel, 2.0, Sector.of(start, system.symmetries))
     x = map_.pack(start)
     marked[:] = [1, 4]
     assert map_(x) is not None  # from all starts
@@ -371,7 +370,7 @@ def test_what_a_search_from_all_starts_found_is_not_forgotten():
 
 def test_a_point_with_bottomless_nodes_is_not_converged(monkeypatch):
     """Also where only a search from all starts meets them, and the warm passes after it do not."""
-    module = importlib.import_module("attnphase.fixed_points.solver")
+    module = importlib.import_module("attnphase.state_evolution.system")
     problem = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
     kernels = kernels_for(problem)
 
@@ -381,7 +380,7 @@ def test_a_point_with_bottomless_nodes_is_not_converged(monkeypatch):
             arguments[-1][5:8] = RUNAWAY
 
     sound = ap.solve(problem, alpha=2.0)
-    monkeypatch.setattr(module, "_kernels", lambda *_: replace(kernels, minimise=minimise))
+    monkeypatch.setattr(module, "kernels_for", lambda _: replace(kernels, minimise=minimise))
     found = ap.solve(problem, alpha=2.0)
     assert sound.status == Status.converged
     assert sound.unsolved_nodes == 0

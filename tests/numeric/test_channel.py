@@ -10,16 +10,15 @@ from numba.core import config as numba_config
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from attnphase.integration.ladder import Refinement
 from attnphase.integration.rules import sobol
 from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Minima, Starts
 from attnphase.state_evolution.symmetries import is_sign_symmetric
+from attnphase.state_evolution.system import System
 
 Array = NDArray[np.float64]
 
@@ -45,13 +44,13 @@ LABELS = Problem().with_fields(
 
 
 def channel_of(problem: Problem, points: int) -> Channel:
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    return Channel(problem, kernels, spectrum, Refinement(problem, kernels, spectrum, 2**20).sobol(points))
+    system = System.of(problem)
+    return Channel(system, system.refinement(2**20).sobol(points))
 
 
 def overlaps_for(channel: Channel, V: float) -> Overlaps:
     """Of a different size at every site; theta as large as half of what q allows."""
-    rho = channel.spectrum.rho
+    rho = channel.system.spectrum.rho
     site = np.arange(len(rho), dtype=np.float64)[:, None, None]
     q: Array = 0.12 + 0.03 * site
     m: Array = 0.2 - 0.13 * site
@@ -73,7 +72,7 @@ def softmax_loss(h: Array, k: Array, problem: Problem, variance: Array) -> Array
 def test_test_error_of_tokens_with_a_teacher_mean():
     """Fields of student and teacher drawn with their clusters, in NumPy."""
     channel = channel_of(TEACHER_MEANS, 1024)
-    at, spectrum = overlaps_for(channel, 3.0), channel.spectrum
+    at, spectrum = overlaps_for(channel, 3.0), channel.system.spectrum
     assert spectrum.teacher_means.min() < -0.5
     replicates = channel.loss_at_omega(at)
     generator, count = np.random.default_rng(4), 400_000
@@ -97,8 +96,8 @@ def test_local_problems_of_tokens_with_a_teacher_mean():
     h = passed.minima.fields[:, 0].reshape(omega.shape)[..., 0]
     sites = channel.configurations
     shape = (len(sites), *(1,) * (omega.ndim - 3), 2)
-    k = k[..., 0] + channel.spectrum.teacher_means[sites][..., 0].reshape(shape)
-    variance = channel.spectrum.site_variances[sites].reshape(shape)
+    k = k[..., 0] + channel.system.spectrum.teacher_means[sites][..., 0].reshape(shape)
+    variance = channel.system.spectrum.site_variances[sites].reshape(shape)
     step = 1e-5
     for token in range(2):
         unit = step * np.eye(2)[token]
@@ -114,7 +113,7 @@ def test_labels_of_tokens_with_a_teacher_mean():
     at = Overlaps(at.q, at.V, 0 * at.m, at.theta)
     omega, k, _, _, shares = channel.nodes_at(at)
     assert shares is not None
-    spread, mean = np.sqrt(channel.spectrum.rho.item()), channel.spectrum.teacher_means.item()
+    spread, mean = np.sqrt(channel.system.spectrum.rho.item()), channel.system.spectrum.teacher_means.item()
     assert mean == pytest.approx(0.45)
     weights = shares[0] / shares.shape[1] * channel.rule.weights  # (labels, S, n)
     known = {
@@ -151,18 +150,17 @@ def test_shares_of_second_minima_are_counted_by_their_distance():
 
 def test_fields_are_not_reflected_where_the_teacher_has_a_mean():
     """The loss is even in k, but its law is not."""
-    kernels, spectrum = kernels_for(TEACHER_MEANS), Spectrum.of(TEACHER_MEANS)
-    assert is_sign_symmetric(kernels)
-    assert not Refinement(TEACHER_MEANS, kernels, spectrum, 2**20).symmetric
-    paper = Problem.paper()
-    assert Refinement(paper, kernels, Spectrum.of(paper), 2**20).symmetric
+    system, paper = System.of(TEACHER_MEANS), System.of(Problem.paper())
+    assert is_sign_symmetric(system.kernels)
+    assert system.kernels is paper.kernels
+    assert not system.refinement(2**20).symmetric
+    assert paper.refinement(2**20).symmetric
 
 
 @pytest.mark.parametrize("zero", ["m", "theta", "both", "neither"])
 def test_mirror_images_of_nodes_have_mirrored_minimisers(zero):
     """Sign changes that are not solved anew give what a rule that holds them all as nodes of its own gives."""
     problem = Problem.paper(omega=0.31)
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
     folded = sobol(4, 2, True, 16, 4, 3)
     signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     nodes = np.concatenate([folded.nodes * np.repeat(s, 2) for s in signs], axis=1)
@@ -175,7 +173,7 @@ def test_mirror_images_of_nodes_have_mirrored_minimisers(zero):
         keep[0] * np.array([[[0.21]], [[-0.16]]]),
         keep[1] * np.array([[[0.09]], [[0.12]]]),
     )
-    passes = [Channel(problem, kernels, spectrum, rule).evaluate(1.8, at, Starts.COLD) for rule in (folded, whole)]
+    passes = [Channel(System.of(problem), rule).evaluate(1.8, at, Starts.COLD) for rule in (folded, whole)]
     for name in ("q_hat", "V_hat", "m_hat", "theta_hat"):
         a, b = (getattr(one.conjugates, name) for one in passes)
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
@@ -209,8 +207,7 @@ def test_local_searches_start_where_they_are_said_to(monkeypatch):
 def test_no_search_ends_before_its_own_minimum():
     """A cold pass finds what single descents from its starts find: none is taken to end at another's minimum."""
     problem = Problem.paper(omega=0.31)
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    channel = Channel(problem, kernels, spectrum, sobol(4, 2, False, 256, 4, 3))
+    channel = Channel(System.of(problem), sobol(4, 2, False, 256, 4, 3))
     one = np.ones((2, 1, 1))
     at = Overlaps(0.15 * one, 40.0 * one, 0.1 * one, 0.12 * one)
     omega, k, _, _ = channel.fields(at)
@@ -236,8 +233,7 @@ def test_hinge_points_are_minimisers():
     """In closed form in the kernel: against the energy on a fine grid, and with the residual that belongs to them."""
     fields = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None, "loss.kind": "hinge"}
     problem = Problem().with_fields(fields)
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    channel = Channel(problem, kernels, spectrum, sobol(2, 1, False, 64, 4, 5))
+    channel = Channel(System.of(problem), sobol(2, 1, False, 64, 4, 5))
     for V in (0.3, 1.0, 4.0):
         generator = np.random.default_rng(2)
         omega, k = generator.normal(0.2, 1.5, (2, 1, 1, 4, 64, 1, 1))

@@ -19,8 +19,10 @@ from attnphase.checks.case import Case
 from attnphase.checks.fixed_point import expressions, rate
 from attnphase.checks.report import Check, Report
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
-from attnphase.integration.ladder import Refinement
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.problem.problem import Problem
@@ -67,7 +69,7 @@ def failed(problem: Problem, point: BranchPoint) -> set[str]:
 
 
 def with_kernels(monkeypatch: pytest.MonkeyPatch, kernels: Kernels) -> None:
-    monkeypatch.setattr(cases, "kernels_for", lambda problem: kernels)
+    monkeypatch.setattr("attnphase.state_evolution.system.kernels_for", lambda problem: kernels)
 
 
 def with_factor(problem: Problem, function: str, part: int | str, factor: float) -> Kernels:

@@ -9,26 +9,18 @@ import sys
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
+from command import run
 
-from attnphase.cli.commands import main
 from attnphase.data.files import load_dataset
 from attnphase.data.variables import POINT_VARIABLES
 from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
 # as attributes of the package, solve and sweep are the functions
-SOLVER = importlib.import_module("attnphase.fixed_points.solver")
+POINTS = importlib.import_module("attnphase.sweeps.points")
 BRANCHES = importlib.import_module("attnphase.fixed_points.branches")
+CRITICAL = importlib.import_module("attnphase.sweeps.critical")
 SWEEP = importlib.import_module("attnphase.sweeps.grid")
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def sentence(*arguments, code=2):
@@ -51,13 +43,13 @@ def in_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def unconverged(monkeypatch):
     """A solver that always fails, so that the failure's path stays tested."""
-    solve_point = SOLVER.solve_point
+    solve_point = POINTS.solve_point
 
     def fail(*args, **kwargs):
-        settings = SOLVER.SolverSettings(max_maps=1)
+        settings = POINTS.SolverSettings(max_maps=1)
         return solve_point(*args, **{**kwargs, "settings": settings})
 
-    monkeypatch.setattr(SOLVER, "solve_point", fail)
+    monkeypatch.setattr(POINTS, "solve_point", fail)
     monkeypatch.setattr(BRANCHES, "solve_point", fail)
 
 
@@ -208,7 +200,7 @@ def test_a_cache_of_somebody_else_is_refused(in_folder, monkeypatch):
     def foreign(problem):
         raise compiled.CacheError("kernel cache /x belongs to another user.")
 
-    monkeypatch.setattr(SOLVER, "kernels_for", foreign)
+    monkeypatch.setattr(importlib.import_module("attnphase.state_evolution.system"), "kernels_for", foreign)
     assert "another user" in sentence("solve", "--alpha", 2)
 
 
@@ -256,9 +248,9 @@ def test_thresholds_takes_many_values(in_folder, monkeypatch):
 
     def made_up(problem, *_):
         omega = problem.teacher.omega
-        return BRANCHES.Threshold(1 + omega, 0.01), BRANCHES.Threshold(2 - omega, 0.02)
+        return CRITICAL.Threshold(1 + omega, 0.01), CRITICAL.Threshold(2 - omega, 0.02)
 
-    monkeypatch.setattr(BRANCHES, "_thresholds_of", made_up)
+    monkeypatch.setattr(CRITICAL, "thresholds_of", made_up)
     result = run("thresholds", "--omega", "0.25", "0.3", *COARSE, "-o", "t.nc", "--json")
     data = json.loads(result.stdout)
     assert data["omega"] == [0.25, 0.3]

@@ -19,7 +19,7 @@ from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import NOT_COMPUTED, POINT_VARIABLES, STATUS_MEANINGS
 from attnphase.errors import DatasetError
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -15,9 +15,11 @@ from scipy.optimize import root_scalar
 from scipy.stats import ortho_group
 
 from attnphase.fixed_points.iteration import Damped, Status, iterate
-from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
-from attnphase.kernels.compiler import Kernels, kernels_for, load_kernels
+from attnphase.kernels.compiler import Kernels, load_kernels
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import _VARIANCE_FLOOR, Channel, ChannelPass
@@ -25,6 +27,7 @@ from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.proximal import Starts
 from attnphase.state_evolution.symmetries import is_sign_symmetric
+from attnphase.state_evolution.system import System
 
 TIGHT = SolverSettings(threads=1, tolerance=1e-10)
 
@@ -70,21 +73,31 @@ ROUGH_UNTIED = ROUGH.with_fields({"student.tied": False})
 class Setting:
     """A problem with its kernels and a rule."""
 
-    problem: Problem
-    kernels: Kernels
-    spectrum: Spectrum
+    system: System
     rule: Rule
     alpha: float
 
     @property
+    def problem(self) -> Problem:
+        return self.system.problem
+
+    @property
+    def kernels(self) -> Kernels:
+        return self.system.kernels
+
+    @property
+    def spectrum(self) -> Spectrum:
+        return self.system.spectrum
+
+    @property
     def channel(self) -> Channel:
-        return Channel(self.problem, self.kernels, self.spectrum, self.rule)
+        return Channel(self.system, self.rule)
 
     def evaluate(self, x: Overlaps) -> ChannelPass:
         return self.channel.evaluate(self.alpha, x, Starts.COLD)
 
     def prior(self, conjugates: Conjugates) -> Overlaps:
-        image = Prior.of(self.problem, self.kernels, self.spectrum).overlaps(conjugates)
+        image = self.system.prior.overlaps(conjugates)
         assert image is not None
         return image
 
@@ -130,13 +143,7 @@ def with_replicates(x: Overlaps) -> dict[str, np.ndarray]:
 def setting(problem: Problem, alpha: float, rule: Callable[[int, int], Rule]) -> Setting:
     length = problem.tokens.length
     student = length * problem.columns
-    return Setting(
-        problem,
-        kernels_for(problem),
-        Spectrum.of(problem),
-        rule(student + length * problem.teacher.rank, student),
-        alpha,
-    )
+    return Setting(System.of(problem), rule(student + length * problem.teacher.rank, student), alpha)
 
 
 def smooth(name: str, alpha: float) -> Setting:
@@ -444,7 +451,7 @@ class SquareLoss:
     name: str = "square loss of one token"
 
     def model(self):
-        from derivations.models.attention import ScalarModel
+        from derivations.models.scalar import ScalarModel
 
         return ScalarModel("square", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2)
 
@@ -531,7 +538,7 @@ def solved_ridge(ridge: Ridge, rule: Rule) -> tuple[Setting, Overlaps, dict[str,
     kernels = load_kernels(SquareLoss())
     assert not is_sign_symmetric(kernels)
     problem = ridge_problem(ridge)
-    at = Setting(problem, kernels, Spectrum.of(problem), rule, ridge.alpha)
+    at = Setting(System(problem, kernels, Spectrum.of(problem)), rule, ridge.alpha)
     rho = at.spectrum.rho
 
     def evaluate(vector):

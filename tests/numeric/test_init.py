@@ -7,11 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from command import run
 
 import attnphase as ap
 from attnphase import errors
-from attnphase.cli.commands import main
 from attnphase.problem import Problem
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
@@ -46,14 +45,6 @@ CASES = [
     {"mixture": True, "spectrum": "atoms"},
     {"mixture": True, "spectrum": "two-level", "untied": True},
 ]
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def examples(text):

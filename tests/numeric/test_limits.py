@@ -10,7 +10,8 @@ from scipy import integrate
 
 from attnphase.checks import limits
 from attnphase.checks.case import Case
-from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
 from derivations.replica.limits import Facts, reductions_of, ridge_regression

@@ -13,7 +13,8 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points import branches
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint, Restart, SolverSettings
+from attnphase.fixed_points.point import BranchPoint, Restart
+from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps

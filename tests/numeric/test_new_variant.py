@@ -10,22 +10,12 @@ import pytest
 
 import attnphase as ap
 from attnphase.kernels.compiler import reference_backend
-from derivations.models.scores import SCORES
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-variant.md"
 
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-
-
-@pytest.fixture
-def own_scores():
-    """Scores registered by a test are forgotten after it."""
-    before = dict(SCORES)
-    yield
-    SCORES.clear()
-    SCORES.update(before)
 
 
 @pytest.mark.slow

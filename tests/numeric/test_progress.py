@@ -22,7 +22,9 @@ from attnphase.problem.problem import Problem
 from attnphase.processes import progress as module
 from attnphase.processes.progress import ProgressLine, progress_line, silent, within
 
-SOLVER, BRANCHES = (importlib.import_module(f"attnphase.fixed_points.{name}") for name in ("solver", "branches"))
+SOLVER, CROSSINGS = (importlib.import_module(f"attnphase.fixed_points.{name}") for name in ("solver", "crossings"))
+POINTS, CRITICAL = (importlib.import_module(f"attnphase.sweeps.{name}") for name in ("points", "critical"))
+SYSTEM = importlib.import_module("attnphase.state_evolution.system")
 COARSE = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
 HIDE, SHOW, ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
 ELAPSED = ProgressLine.__dict__["elapsed"]
@@ -234,7 +236,7 @@ def test_a_solve_tells_its_maps_and_residual():
 
 
 def test_solving_all_branches_shows_one_line(monkeypatch):
-    lines = recorded(monkeypatch, SOLVER)
+    lines = recorded(monkeypatch, POINTS)
     ap.solve(COARSE, 1.8, "all", progress=True)
     (line,) = lines
     assert line.shown
@@ -264,9 +266,9 @@ def test_a_solve_tells_that_it_compiles(monkeypatch):
     """Before it asks for the kernels."""
     said = []
     monkeypatch.setattr(
-        SOLVER, "tell_if_compiling", lambda problem, tell: tell(f"compiling at {problem.teacher.omega}")
+        SYSTEM, "tell_if_compiling", lambda problem, tell: tell(f"compiling at {problem.teacher.omega}")
     )
-    monkeypatch.setattr(SOLVER, "kernels_for", lambda problem: said.append("asked") or compiled.kernels_for(problem))
+    monkeypatch.setattr(SYSTEM, "kernels_for", lambda problem: said.append("asked") or compiled.kernels_for(problem))
     SOLVER.solve_point(COARSE, 1.8, "positional", tell=said.append)
     assert said[:2] == ["positional, alpha = 1.8: compiling at 0.3", "asked"]
 
@@ -315,10 +317,10 @@ def test_thresholds_know_how_much_is_done(monkeypatch, expected):
             on_point(points[-1])
         return points
 
-    dones, lines = [], recorded(monkeypatch, BRANCHES)
-    monkeypatch.setattr(BRANCHES, "_REFINED_SOLVES", expected)
-    monkeypatch.setattr(BRANCHES, "solve_point", stub)
-    monkeypatch.setattr(BRANCHES, "follow", follow)
+    dones, lines = [], recorded(monkeypatch, CRITICAL)
+    monkeypatch.setattr(CROSSINGS, "_REFINED_SOLVES", expected)
+    monkeypatch.setattr(CROSSINGS, "solve_point", stub)
+    monkeypatch.setattr(CROSSINGS, "follow", follow)
     found = ap.thresholds(Problem.paper(), [0.2, 0.3], progress=True)
     assert found["alpha_c"].to_numpy() == pytest.approx([1.3, 1.3])
     assert found["alpha_l"].to_numpy() == pytest.approx([1.6, 1.6])
@@ -390,8 +392,8 @@ RUNS = ["--dimension", "20", "--seeds", "2"]
 @pytest.mark.parametrize(
     ("home", "function", "arguments"),
     [
-        ("fixed_points.solver", "solve", ["solve", "--alpha", "2"]),
-        ("fixed_points.branches", "thresholds", ["thresholds", "--omega", "0.3"]),
+        ("sweeps.points", "solve", ["solve", "--alpha", "2"]),
+        ("sweeps.critical", "thresholds", ["thresholds", "--omega", "0.3"]),
         ("checks.report", "check", ["check"]),
         ("pages.page", "derive", ["derive"]),
         ("sweeps.grid", "sweep", ["sweep", "--alpha", "2", "-o", "x.nc"]),

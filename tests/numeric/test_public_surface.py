@@ -222,14 +222,14 @@ def test_wrong_arguments_are_refused_by_name(name, parameter):
 @pytest.fixture
 def found(monkeypatch):
     """Thresholds without the work."""
-    branches = importlib.import_module("attnphase.fixed_points.branches")
+    critical = importlib.import_module("attnphase.sweeps.critical")
     ranges = []
 
-    def at(problem, alphas, *_):
-        ranges.append((problem.teacher.omega, float(alphas[0]), float(alphas[-1])))
-        return branches.Threshold(1.0 + problem.teacher.omega, 0.1), branches.Threshold(2.0, 0.2)
+    def at(problem, between, *_):
+        ranges.append((problem.teacher.omega, *between))
+        return critical.Threshold(1.0 + problem.teacher.omega, 0.1), critical.Threshold(2.0, 0.2)
 
-    monkeypatch.setattr(branches, "_thresholds_of", at)
+    monkeypatch.setattr(critical, "thresholds_of", at)
     return ranges
 
 

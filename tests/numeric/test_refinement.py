@@ -4,38 +4,40 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from attnphase.fixed_points.iteration import FixedPoint, Status
-from attnphase.fixed_points.solver import SolverSettings, _decays, _Run, probe, sector_of, solve_point
-from attnphase.integration.ladder import Refinement
+from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import _decays, probe, solve_point
+from attnphase.integration.kinds import Sobol
+from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
-from attnphase.kernels.compiler import Kernels, kernels_for
+from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
 
-module = import_module("attnphase.fixed_points.solver")
+module = import_module("attnphase.state_evolution.system")
 
 ONE_THREAD = SolverSettings(threads=1)
 PAPER = Problem.paper(omega=0.36)
 FEW = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
 
 
-def run_of(problem: Problem, alpha: float, branch: str = "semantic") -> _Run:
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    sector = sector_of(initial_overlaps(problem, branch), problem, kernels, spectrum)
-    return _Run(problem, alpha, ONE_THREAD, kernels, spectrum, sector)
+def run_of(problem: Problem, alpha: float, branch: str = "semantic") -> Run:
+    system = System.of(problem)
+    return Run(system, alpha, ONE_THREAD, Sector.of(initial_overlaps(problem, branch), system.symmetries))
 
 
 def ladder(problem: Problem, max_nodes: int = 2**18) -> Refinement:
-    return Refinement(problem, cast("Kernels", None), cast("Spectrum", None), max_nodes)
+    return problem.integration.form(problem.integration, (4, 2), True, max_nodes)
 
 
 # --- fresh searches ---------------------------------------------------------------------------------------------------
@@ -84,8 +86,8 @@ def test_a_spot_check_sees_a_slightly_lower_minimum():
     assert not map_.spot_check(x)
 
 
-def ladder_of(run: _Run) -> Refinement:
-    return Refinement(run.problem, run.kernels, run.spectrum, 2**18)
+def ladder_of(run: Run) -> Refinement:
+    return run.system.refinement(2**18)
 
 
 # --- the ladder of rules ----------------------------------------------------------------------------------------------
@@ -101,7 +103,6 @@ def made(monkeypatch):
     """Rules by name and order alone."""
     monkeypatch.setattr(Refinement, "sobol", lambda self, points: rule("sobol", points))
     monkeypatch.setattr(Refinement, "gauss_hermite", lambda self, order: rule("gauss-hermite", order))
-    monkeypatch.setattr(Refinement, "dimensions", (4, 2))
 
 
 def steps(problem: Problem, start: Rule, errors: list[float], minima: float = 0.01) -> list[tuple[str, int] | None]:
@@ -144,7 +145,8 @@ def test_what_a_rule_is_compared_with(made):
     other = rules.gauge(rule("gauss-hermite", 16), 0.0)
     assert other is not None
     assert (other.name, other.order) == ("gauss-hermite", 12)
-    for one in (rules.gauge(rule("gauss-hermite", 16), 1e-6), rules.gauge(rule("published", 12), 0.0)):
+    published = ladder(PAPER.with_fields({"integration.rule": "published"}))
+    for one in (rules.gauge(rule("gauss-hermite", 16), 1e-6), published.gauge(rule("published", 12), 0.0)):
         assert one is not None
         assert one.name == "sobol"
 
@@ -153,13 +155,13 @@ def test_the_worst_entry_of_q_decides(monkeypatch):
     """Tokens of unequal variance: the relative error that refines is the largest error over the largest entry."""
     problem = PAPER.with_fields({"tokens.sigma": [0.75, 0.3], "integration.rule": "sobol"})
     seen: list[float] = []
-    following = Refinement.next
+    following = Sobol.next
 
-    def watched(self: Refinement, at: Rule, error: float, second_minima: float) -> Rule | None:
+    def watched(self: Sobol, at: Rule, error: float, second_minima: float) -> Rule | None:
         seen.append(error)
         return following(self, at, error, second_minima) if at.order < 256 else None
 
-    monkeypatch.setattr(Refinement, "next", watched)
+    monkeypatch.setattr(Sobol, "next", watched)
     point = solve_point(problem, 1.9, settings=ONE_THREAD)
     errors, q = point.errors["q"], point.values["q"]
     assert errors.max() > 1.5 * errors.min()
@@ -205,8 +207,8 @@ def test_the_lift_reaches_the_domain_on_every_atom():
     """Beyond its domain the map shifts V_hat far enough for the atom that the shift moves least."""
     atoms = [{"weight": 0.5, "variances": [0.30, 0.02]}, {"weight": 0.5, "variances": [0.05, 0.90]}]
     problem = PAPER.with_fields({"tokens.sigma": None, "tokens.spectrum": atoms})
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    prior = Prior.of(problem, kernels, spectrum)
+    system = System.of(problem)
+    prior, spectrum = system.prior, system.spectrum
     one = np.ones((2, 1, 1, 1))
     hats = Conjugates(0.3 * one, np.array([-1.0, 0.5])[:, None, None, None], 0 * one, 0.1 * one)
     assert prior.overlaps(hats) is None

@@ -21,21 +21,20 @@ from attnphase.fixed_points.iteration import (
     Method,
     Newton,
     Status,
-    finite_difference_jacobian,
     iterate,
 )
-from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import SIGNS, Rule, gauss_hermite, published_rule, sobol
-from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import NEAR_DEGENERATE
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps, Sector
-from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, ProximalProblem, Starts
+from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
-from attnphase.state_evolution.symmetries import problem_symmetries
+from attnphase.state_evolution.system import System
 
 FEW = settings(deadline=None, max_examples=15)
 ONE_THREAD = SolverSettings(threads=1)
@@ -327,7 +326,7 @@ def test_feasible_overlaps():
 
 def sector_of(problem, branch):
     start = initial_overlaps(problem, branch)
-    return Sector.of(start, problem_symmetries(problem, kernels_for(problem), Spectrum.of(problem))), start
+    return Sector.of(start, System.of(problem).symmetries), start
 
 
 RANK_TWO = Problem.paper(omega=0.34).with_fields({"student.rank": 2, "teacher.rank": 2, **COARSE})
@@ -509,11 +508,11 @@ class Local:
 
     def __init__(self, problem: Problem, x: Overlaps, points: int, seed: int = 1) -> None:
         length, columns, rank = x.theta.shape
-        kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
+        system = System.of(problem)
         rule = sobol(length * (columns + rank), length * columns, False, points, 1, seed)
         self.V, self.points = x.V, points
-        self.omega, self.k, _, _ = Channel(problem, kernels, spectrum, rule).fields(x)
-        self.proximal = ProximalProblem(problem, kernels, spectrum)
+        self.omega, self.k, _, _ = Channel(system, rule).fields(x)
+        self.proximal = ProximalProblem(system)
         self.factor = np.linalg.cholesky(x.V)
 
     def minimise(self, starts: Starts, previous: Minima | None = None):
@@ -651,7 +650,7 @@ def test_proximal_points_of_one_linear_token_in_closed_form(seed, width, omega, 
     )
     rng = np.random.default_rng(seed)
     centers, k = rng.normal(size=(2, 1, 1, 1, 60, 1, 1))
-    local = ProximalProblem(problem, kernels_for(problem), Spectrum.of(problem))
+    local = ProximalProblem(System.of(problem))
     points, _ = local.minimise(centers, k, np.full((1, 1, 1), width), ((0, 1),), Starts.COLD, None)
     variance = 0.8**2
     for w, teacher, envelope, g in zip(
@@ -671,18 +670,19 @@ def test_proximal_points_of_one_linear_token_in_closed_form(seed, width, omega, 
 
 def state_map(problem: Problem, alpha: float, branch: str, points: int = 256):
     """The undamped map of a branch's sector as a function of packed overlaps, put together from its parts."""
-    kernels, spectrum = kernels_for(problem), Spectrum.of(problem)
-    sector = Sector.of(initial_overlaps(problem, branch), problem_symmetries(problem, kernels, spectrum))
+    system = System.of(problem)
+    kernels, spectrum = system.kernels, system.spectrum
+    sector = Sector.of(initial_overlaps(problem, branch), system.symmetries)
     student, rank = kernels.length * kernels.columns, kernels.teacher_rank
     rule = sobol(student + kernels.length * rank, student, True, points, 16, problem.integration.seed)
-    channel = Channel(problem, kernels, spectrum, rule)
+    channel = Channel(system, rule)
 
     def evaluate(x):
         overlaps = sector.unpack(x)
         if not overlaps.feasible(spectrum.rho):
             return None
         conjugates = sector.symmetrized(channel.evaluate(alpha, overlaps, Starts.COLD).conjugates).mean()
-        image = Prior.of(problem, kernels, spectrum).overlaps(conjugates)
+        image = system.prior.overlaps(conjugates)
         return None if image is None else sector.pack(image)
 
     return evaluate, sector, lambda x: sector.scales(x, spectrum.rho)

@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attnphase.checks.deviations import Limit, Measured
-from attnphase.fixed_points.branches import Threshold, _refined, baseline_difference, crossing, loss_difference
+from attnphase.fixed_points.crossings import Threshold, _refined, baseline_difference, crossing, loss_difference
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.map import Response, StateEvolution, standard_errors
+from attnphase.state_evolution.errors import Response, standard_errors
+from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 
 PAPER = Problem.paper(omega=0.33)

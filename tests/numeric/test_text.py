@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
+from command import run
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ import attnphase as ap
 from attnphase.checks.comparison import Comparison, Quantity
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.report import Check, Report
-from attnphase.cli.commands import main
+from attnphase.data.absence import absences, absent
 from attnphase.data.text import (
     Table,
     format_value,
@@ -29,7 +29,6 @@ from attnphase.data.text import (
     thresholds_table,
     wrapped,
 )
-from attnphase.fixed_points.branches import absences, absent
 from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -45,14 +44,6 @@ def no_columns(monkeypatch):
 def points():
     problem = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
     return ap.solve(problem, 1.6, "all")
-
-
-def run(*arguments, code=0):
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="attnphase")
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert result.exit_code == code, result.output
-    return result
 
 
 def columns_of(block):

@@ -17,7 +17,7 @@ from attnphase.errors import DatasetError
 from attnphase.figures import fig3
 from attnphase.figures.theory import _size_error
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
 
 PROBLEM = Problem.paper(omega=0.31)

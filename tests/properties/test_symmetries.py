@@ -13,15 +13,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, ortho_group
 
-from attnphase.fixed_points.solver import BranchPoint, SolverSettings, solve_point
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
-from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel, ChannelPass, matrix_root
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.proximal import ProximalProblem, Starts
+from attnphase.state_evolution.system import System
 
 FEW = settings(deadline=None, max_examples=6)
 SEEDS = st.integers(0, 10**6)
@@ -99,16 +100,22 @@ def random_conjugates(problem: Problem, seed: int) -> Conjugates:
     )
 
 
+def system_of(problem: Problem, spectrum: Spectrum | None = None) -> System:
+    """The system of a problem, perhaps with another measure."""
+    system = System.of(problem)
+    return system if spectrum is None else replace(system, spectrum=spectrum)
+
+
 def evaluated(
     problem: Problem, overlaps: Overlaps, rule: Rule, alpha: float = 1.7, spectrum: Spectrum | None = None
 ) -> tuple[ChannelPass, np.ndarray]:
     """The channel's pass and the test error's loss per replicate."""
-    channel = Channel(problem, kernels_for(problem), spectrum or Spectrum.of(problem), rule)
+    channel = Channel(system_of(problem, spectrum), rule)
     return channel.evaluate(alpha, overlaps, Starts.COLD), channel.loss_at_omega(overlaps)
 
 
 def from_conjugates(problem: Problem, conjugates: Conjugates, spectrum: Spectrum | None = None) -> Overlaps | None:
-    return Prior.of(problem, kernels_for(problem), spectrum).overlaps(conjugates.mean())
+    return system_of(problem, spectrum).prior.overlaps(conjugates.mean())
 
 
 def with_student_normals(rule: Rule, problem: Problem, matrices: np.ndarray) -> Rule:
@@ -355,7 +362,7 @@ def random_fields(problem: Problem, seed: int, samples: int = 40) -> tuple[np.nd
 
 
 def losses(problem: Problem, h: np.ndarray, k: np.ndarray) -> np.ndarray:
-    return ProximalProblem(problem, kernels_for(problem), Spectrum.of(problem)).losses(h, k)
+    return ProximalProblem(System.of(problem)).losses(h, k)
 
 
 # --- multiplying the tokens by a number -------------------------------------------------------------------------------
@@ -505,7 +512,7 @@ def test_untied_local_problem_at_equal_fields_is_the_tied_one(seed, pair):
     both = np.concatenate([omega, omega], axis=-1)
 
     def minimised(problem, centers, V):
-        local = ProximalProblem(problem, kernels_for(problem), Spectrum.of(problem))
+        local = ProximalProblem(System.of(problem))
         return local.minimise(centers, k, V, ((0, 1),), Starts.COLD, None)[0]
 
     reference = minimised(tied, omega, x.V)

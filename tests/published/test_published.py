@@ -11,12 +11,15 @@ import pytest
 
 import attnphase as ap
 from attnphase.data.variables import RunStatus
-from attnphase.fixed_points.branches import follow, thresholds
+from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import SolverSettings, solve_point
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.system import System
+from attnphase.sweeps.critical import thresholds
 
 PAPER = Problem.paper(omega=0.3)
 ORDER_PARAMETER = {"semantic": "theta", "positional": "m"}
@@ -104,14 +107,14 @@ def test_gradient_descent_agrees_with_the_theory(branch, low, high):
 
 @pytest.mark.parametrize("omega", [0.0, 0.3, 0.85])
 def test_linear_baseline(omega):
-    value, error = linear_test_error(Problem.paper(omega=omega))
+    value, error = linear_test_error(System.of(Problem.paper(omega=omega)))
     assert value == pytest.approx((1 - omega) ** 2 * 0.0040232, rel=2e-5)
     assert error < 1e-9
 
 
 def test_linear_baseline_does_not_depend_on_the_mixing_matrix():
     other = Problem.paper(omega=0.3, mixing=((0.3, 0.7), (0.8, 0.2)))
-    assert linear_test_error(other)[0] == pytest.approx(linear_test_error(PAPER)[0], rel=1e-10)
+    assert linear_test_error(System.of(other))[0] == pytest.approx(linear_test_error(System.of(PAPER))[0], rel=1e-10)
 
 
 def converged_crossing():
@@ -126,7 +129,7 @@ def converged_crossing():
     ratio, ratio_error = converged["test_error"] / known, converged["test_error_stderr"] / known
     # logarithms are nearly linear between the points of the curve
     corrected = np.log(published["test_error"]) + np.log(np.interp(alpha, at, ratio))
-    baseline = np.log(linear_test_error(PAPER)[0])
+    baseline = np.log(linear_test_error(System.of(PAPER))[0])
     crossing = np.interp(-baseline, -corrected, alpha)
     slope = np.interp(crossing, alpha, np.gradient(corrected, alpha))
     weight = (crossing - at[0]) / (at[1] - at[0])
@@ -135,7 +138,7 @@ def converged_crossing():
 
 @pytest.mark.slow
 def test_thresholds(monkeypatch):
-    branches = sys.modules["attnphase.fixed_points.branches"]
+    branches = sys.modules["attnphase.fixed_points.crossings"]
     monkeypatch.setattr(branches, "_SCAN_POINTS", 64)
     monkeypatch.setattr(branches, "_SCANNED", 9)
     monkeypatch.setattr(branches, "_REFINED_POINTS", 1024)
@@ -153,7 +156,7 @@ def test_thresholds(monkeypatch):
     other = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 2048, "integration.seed": 9})
     point = solve_point(other, alpha_l, "semantic")
     slope = 1.3e-3  # of the published test error there
-    deviation = point.values["test_error"] - linear_test_error(PAPER)[0]
+    deviation = point.values["test_error"] - linear_test_error(System.of(PAPER))[0]
     assert abs(deviation) < 3 * np.hypot(point.errors["test_error"], slope * error)
 
 

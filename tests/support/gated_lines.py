@@ -16,7 +16,7 @@ from pathlib import Path
 
 import xarray as xr
 
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.sweeps.grid import Line
 
 FOLDER = "GATED_LINES"

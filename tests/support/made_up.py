@@ -14,7 +14,7 @@ import xarray as xr
 from attnphase.data.build import from_points
 from attnphase.data.variables import POINT_VARIABLES
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.solver import BranchPoint
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.grid import Line
 

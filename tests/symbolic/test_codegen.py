@@ -20,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sympy import DiracDelta, Matrix, Rational, Symbol, diag, exp, lambdify, log, sign, simplify, sqrt, tanh
 
-from derivations.codegen.local_problem import BACKENDS, local_problem_source
-from derivations.models.attention import SCALAR_LOSSES, AttentionModel, ScalarModel, Student, Teacher, formula_loss
+from derivations.codegen.backends import BACKENDS
+from derivations.codegen.local_problem import local_problem_source
+from derivations.models.attention import AttentionModel, Student, Teacher
+from derivations.models.scalar import SCALAR_LOSSES, ScalarModel, formula_loss
 from derivations.models.scores import SCORES, linear, resolve, softmax
 
 DIGITS = 50
@@ -470,7 +472,10 @@ def test_source_does_not_depend_on_the_hash_seed():
         "from derivations.codegen.local_problem import local_problem_source\n"
         "from derivations.models.attention import AttentionModel\n"
         "model = AttentionModel(3)\n"
-        "print(local_problem_source(model), maps(model.saddle_point, model.free_entropy))\n"
+        "from derivations.replica.chain import derive_free_entropy\n"
+        "from derivations.replica.saddle_point import derive_saddle_point\n"
+        "free_entropy = derive_free_entropy(model)\n"
+        "print(local_problem_source(model), maps(derive_saddle_point(free_entropy), free_entropy))\n"
     )
     sources = {
         subprocess.run(

@@ -23,8 +23,9 @@ import attnphase as ap
 from attnphase.kernels.compiler import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
-from derivations.codegen.backends import BACKENDS, completed
+from derivations.codegen.backends import BACKENDS
 from derivations.codegen.local_problem import local_problem_source
+from derivations.codegen.modules import completed
 from derivations.models.attention import AttentionModel, Student
 from derivations.models.scores import SCORES, ScoreError, check_row, register_score
 from derivations.models.scores import RowScore as Score
@@ -161,7 +162,7 @@ def test_the_maps_of_a_printed_module_run(name, monkeypatch):
 def test_imports_and_helpers_are_those_that_are_read(backend):
     """A parameter that is named like a constant is no reason to import it."""
     body = "def f(x, pi):\n    return softplus(x) + ratio(1, 3) * e + pi\n"
-    source = completed("A test.", body, backend)
+    source = completed("A test.", body, BACKENDS[backend])
     tree = ast.parse(source)
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     imported = {a.asname or a.name for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names}

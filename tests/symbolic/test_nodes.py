@@ -19,7 +19,14 @@ from derivations.algebra.means import FieldMean, SpectralMean, WeightMean
 from derivations.algebra.minima import FieldLoss, MoreauEnvelope, QuadraticMinimum
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum
 from derivations.codegen.arrays import ArrayPrinter
-from derivations.replica.moments import CommonGaussianMoment, LogPartitionMean, ReplicatedMoment
+from derivations.models.symbolic import GENERIC
+from derivations.replica.moments import (
+    CommonGaussianMoment,
+    LogPartitionMean,
+    ReplicatedMoment,
+    SampleIntegral,
+    SampleLoss,
+)
 
 r, t, ell, kappa = sym.r, sym.t, sym.ell, sym.kappa
 eta = Symbol("eta", integer=True)  # a third token index
@@ -240,6 +247,7 @@ def test_gradient_in_a_symmetric_matrix_is_symmetric(world):
 # --- nodes without a rule ---------------------------------------------------------------------
 
 ENVELOPE = FieldMean.of(MoreauEnvelope(sym.omega_field, sym.k_field, sym.V, sym.g_field))
+SAMPLE = SampleIntegral(sym.m, sym.theta, sym.rho, SampleLoss(GENERIC), sym.beta)
 
 WITHOUT_RULE = {
     "log-determinant": (log(Determinant(X)), X, "for the node log$"),
@@ -250,7 +258,7 @@ WITHOUT_RULE = {
     "function of a trace": (sin(Trace(A * X)), X, "for the node sin$"),
     "entrywise product": (Trace(HadamardProduct(A, X)), X, "for the node HadamardProduct$"),
     "quadratic minimum": (QuadraticMinimum(X, C * pi, A), X, "for the node QuadraticMinimum$"),
-    "replicated moment": (ReplicatedMoment("channel", X, A, 2), X, "for the node ReplicatedMoment$"),
+    "replicated moment": (ReplicatedMoment(SAMPLE, X, A, 2), X, "for the node ReplicatedMoment$"),
     "mean inside a trace": (Trace(SpectralMean.of(gamma[ell] * X) * A), X, "a mean must not stand inside the trace"),
 }
 SILENT_ZERO = {
@@ -270,8 +278,16 @@ SILENT_ZERO = {
         sym.q_hat,
         "rule in q_hat for the mean of MatMul over weights$",
     ),
-    "log-partition mean": (sym.alpha * LogPartitionMean("channel"), sym.q, "for the node LogPartitionMean$"),
-    "common Gaussian moment": (CommonGaussianMoment("channel", 2), sym.q, "for the node CommonGaussianMoment$"),
+    "log-partition mean": (
+        sym.alpha * LogPartitionMean(SAMPLE, [sym.q], sym.V, []),
+        sym.q,
+        "for the node LogPartitionMean$",
+    ),
+    "common Gaussian moment": (
+        CommonGaussianMoment(SAMPLE, [sym.q], sym.V, [2]),
+        sym.q,
+        "for the node CommonGaussianMoment$",
+    ),
     "entry": (X[0, 0], X, "for the node MatrixEntry$"),
 }
 

@@ -24,9 +24,10 @@ from attnphase.pages.page import Derivation, model_equations, page_of
 from attnphase.problem import Integration, Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.algebra import symbols as sym
-from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher
+from derivations.models.attention import AttentionModel, Student, Teacher
 from derivations.models.functions import NUMPY_FUNCTIONS
 from derivations.models.regularizers import ConvexPenalty
+from derivations.models.scalar import ScalarModel
 from derivations.models.scores import SCORES, RowScore
 from derivations.printing.document import Document, Formula
 from derivations.printing.page import document

@@ -23,15 +23,19 @@ from derivations.algebra.means import FieldMean, SpectralMean
 from derivations.algebra.tokens import MatrixSqrt, TokenSum
 from derivations.codegen.arrays import state_evolution_source
 from derivations.codegen.local_problem import module_source
-from derivations.models.attention import AttentionModel, ScalarModel, Student, Teacher
+from derivations.models.attention import AttentionModel, Student, Teacher
+from derivations.models.scalar import ScalarModel
 from derivations.models.scores import RowScore, linear, resolve
 from derivations.printing.document import Document, Formula, Heading
 from derivations.printing.latex import EquationPrinter, expanded, scalarized
 from derivations.printing.page import document, equations_page, latex, markdown
+from derivations.replica.amp import derive_iteration
+from derivations.replica.chain import derive_free_entropy
 from derivations.replica.observables import observables
-from derivations.replica.saddle_point import abbreviated, definitions
+from derivations.replica.saddle_point import abbreviated, definitions, derive_saddle_point
 
 ROOT = Path(__file__).parents[2]
+PLAIN = EquationPrinter()
 
 MODELS = {
     "tied": AttentionModel(),
@@ -62,18 +66,20 @@ def test_every_formula_is_printed(name, concrete):
     scalar = concrete and model.columns == model.teacher_rank == 1
     printer = EquationPrinter(model.length if concrete else None, scalar)
     text = squeezed(page_of(name, concrete).latex())
-    formulas = [e.right_hand_side for e in model.saddle_point]
-    formulas += [term for _, term in model.free_entropy]
-    formulas += [o.expression for o in observables(model.free_entropy)]
+    formulas = [e.right_hand_side for e in derive_saddle_point(derive_free_entropy(model))]
+    formulas += [term for _, term in derive_free_entropy(model)]
+    formulas += [o.expression for o in observables(derive_free_entropy(model))]
     for formula in formulas:
         for _, term in printer.terms(abbreviated(formula)):
             assert squeezed(term) in text
-    for equation in model.saddle_point:
+    for equation in derive_saddle_point(derive_free_entropy(model)):
         assert squeezed(f"{printer.show(equation.unknown)} =") in text
         assert equation.number in text
+    for named in derive_iteration():
+        assert squeezed(f"{PLAIN.show(named.unknown)} = {PLAIN.show(named.value)}") in text
     for symbol in definitions():
         assert squeezed(f"{printer.show(symbol)} =") in text or f"{symbol.name}^{{-1}}=" in text
-    for step in model.free_entropy.steps:
+    for step in derive_free_entropy(model).steps:
         assert f"{step.name} (paper" in page_of(name, concrete).latex()
         for term in step.terms:
             assert rf"\text{{{term}}}" in text
@@ -179,6 +185,7 @@ def test_latex_compiles_within_the_margins(name, concrete, tmp_path):
 # what MathJax 3 knows without extensions, of what a page may use
 MATHJAX = {
     "alpha",
+    "bar",
     "begin",
     "beta",
     "Bigl",
@@ -214,6 +221,7 @@ MATHJAX = {
     "nu",
     "omega",
     "operatorname",
+    "partial",
     "Phi",
     "pi",
     "Psi",
@@ -349,7 +357,7 @@ def test_scalar_print_equals_the_generated_maps():
     )
 
     namespace: dict = {}
-    exec(state_evolution_source(model.saddle_point, model.free_entropy), namespace)
+    exec(state_evolution_source(derive_saddle_point(derive_free_entropy(model)), derive_free_entropy(model)), namespace)
     mean = lambda values, *token: values.mean(axis=-3)  # noqa: E731
     by_name = {s.name: value for s, value in (matrices | fields).items()}
     prior = [by_name[n] for n in ("q_hat", "V_hat", "m_hat", "theta_hat")]
@@ -366,8 +374,8 @@ def test_scalar_print_equals_the_generated_maps():
     # the equation of V_hat holds theta_hat itself
     by_name["theta_hat"] = expected["theta_hat"]
 
-    for equation in model.saddle_point:
-        conjugate = equation in model.saddle_point.conjugates
+    for equation in derive_saddle_point(derive_free_entropy(model)):
+        conjugate = equation in derive_saddle_point(derive_free_entropy(model)).conjugates
         for token in range(3):
             plain = scalarized(expanded(equation.right_hand_side, 3), LatexPrinter())
             plain = plain.replace(lambda e: isinstance(e, (FieldMean, SpectralMean)), lambda e: e.body)
@@ -426,8 +434,8 @@ def test_derive_returns_the_pages_of_the_problem():
     assert "## This problem" in paper.markdown
     assert r"\section*{This problem}" in paper.latex
     assert paper.python == module_source(AttentionModel())
-    assert [name for name, _ in paper.free_entropy] == list(paper.free_entropy.terms)
-    assert len(list(paper.saddle_point)) == 8
+    assert [name for name, _ in derive_free_entropy(paper)] == list(derive_free_entropy(paper).terms)
+    assert len(list(derive_saddle_point(derive_free_entropy(paper)))) == 8
 
     untied = ap.Problem.paper().with_fields({"student.tied": False})
     model = AttentionModel(student=Student(tied=False))

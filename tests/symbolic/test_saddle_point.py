@@ -18,13 +18,15 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean, WeightMean
 from derivations.algebra.minima import FieldHessian, RowPenalty
 from derivations.codegen.arrays import state_evolution_source
-from derivations.models.attention import AttentionModel, ScalarModel, Student
+from derivations.models.attention import AttentionModel, Student
+from derivations.models.scalar import ScalarModel
+from derivations.models.symbolic import GENERIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.observables import mean_envelope, penalty, weight_norm
 from derivations.replica.saddle_point import derive_saddle_point
 
 SIZES = [(length, r, t) for length in (1, 2, 3) for r in (1, 2) for t in (1, 2)]
-FREE_ENTROPY = derive_free_entropy()
+FREE_ENTROPY = derive_free_entropy(GENERIC)
 SADDLE_POINT = derive_saddle_point(FREE_ENTROPY)
 EQUATIONS = {equation.unknown.name: equation for equation in SADDLE_POINT}
 
@@ -217,7 +219,10 @@ def test_equations_do_not_depend_on_the_model(generated):
     source = state_evolution_source(SADDLE_POINT, FREE_ENTROPY)
     scalar = ScalarModel("ridge", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2)
     for model in (AttentionModel(3), AttentionModel(2, Student(rank=2, tied=False)), scalar):
-        assert state_evolution_source(model.saddle_point, model.free_entropy) == source
+        assert (
+            state_evolution_source(derive_saddle_point(derive_free_entropy(model)), derive_free_entropy(model))
+            == source
+        )
 
 
 # --- the same, entry by entry in exact arithmetic ---------------------------------------------
@@ -672,11 +677,11 @@ def test_training_loss_is_the_energy_without_its_couplings(generated, size):
 
 @pytest.mark.parametrize("separable", [False, True])
 def test_mean_envelope_is_the_derivative_in_alpha(separable):
-    free_entropy = derive_free_entropy(separable=separable)
+    free_entropy = derive_free_entropy(GENERIC, separable=separable)
     assert sym.alpha * mean_envelope(free_entropy) == free_entropy.terms["energy"]
 
 
 def test_observables_of_a_general_regulariser_are_means_of_the_row():
-    free_entropy = derive_free_entropy(separable=True)
+    free_entropy = derive_free_entropy(GENERIC, separable=True)
     assert penalty(free_entropy) == SpectralMean.of(WeightMean.of(RowPenalty(sym.w)))
     assert weight_norm(free_entropy) == SpectralMean.of(Trace(WeightMean.of(sym.w * sym.w.T)))

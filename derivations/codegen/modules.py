@@ -1,4 +1,4 @@
-"""What generated code finds around it: the imports and helpers of every back end, taken by the names that it reads."""
+"""Whole modules of generated code: what it finds around it in a language, taken by the names that it reads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from symtable import symtable
 
-__all__ = ["BACKENDS", "completed"]
+__all__ = ["CONSTANTS", "ELEMENTARY", "Backend", "completed", "functions_of"]
+
+ELEMENTARY = ("cos", "cosh", "exp", "log", "sin", "sinh", "sqrt", "tanh")
+CONSTANTS = ("e", "pi")
 
 
 @dataclass(frozen=True)
-class _Backend:
+class Backend:
     """The names that a back end provides.
 
     Attributes
@@ -28,7 +31,7 @@ class _Backend:
     definitions: Mapping[str, str]
 
 
-def _functions(source: str) -> dict[str, str]:
+def functions_of(source: str) -> dict[str, str]:
     """The functions and assignments of a text, by name."""
     tree = ast.parse(source)
     lines = source.splitlines()
@@ -45,142 +48,10 @@ def _functions(source: str) -> dict[str, str]:
     return parts
 
 
-_ELEMENTARY = ("cos", "cosh", "exp", "log", "sin", "sinh", "sqrt", "tanh")
-_CONSTANTS = ("e", "pi")
-
-_NUMBA = _Backend(
-    dict.fromkeys((*_ELEMENTARY, *_CONSTANTS, "log1p"), "math") | {"njit": "numba", "np": "import numpy"},
-    _functions("""
-compiled = njit(cache=True, nogil=True, error_model="numpy", forceinline=True, no_cfunc_wrapper=True)
-
-@compiled
-def largest_of(a, b):
-    return max(a, b)
-
-@compiled
-def ratio(p, q):
-    return p / q
-
-@compiled
-def step(x):
-    return 1.0 if x > 0.0 else 0.0
-
-@compiled
-def sign(x):
-    return 1.0 if x > 0.0 else (-1.0 if x < 0.0 else 0.0)
-
-@compiled
-def modulus(x):
-    return abs(x)
-
-@compiled
-def relu(x):
-    return max(x, 0.0)
-
-@compiled
-def sigmoid(x):
-    small = exp(-abs(x))
-    return 1.0 / (1.0 + small) if x > 0.0 else small / (1.0 + small)
-
-@compiled
-def softplus(x):
-    return relu(x) + log1p(exp(-abs(x)))
-"""),
-)
-
-_NUMPY = _Backend(
-    dict.fromkeys((*_ELEMENTARY, *_CONSTANTS, "logaddexp", "sign"), "numpy")
-    | {"modulus": "numpy.abs", "largest_of": "numpy.maximum"},
-    _functions("""
-def compiled(function):
-    return function
-
-def ratio(p, q):
-    return p / q
-
-def step(x):
-    return (x > 0.0) * 1.0
-
-def relu(x):
-    return largest_of(x, 0.0)
-
-def sigmoid(x):
-    return (1.0 + tanh(x / 2.0)) / 2.0
-
-def softplus(x):
-    return logaddexp(0.0, x)
-"""),
-)
-
-_TORCH = _Backend(
-    dict.fromkeys(_CONSTANTS, "math") | {"math": "import math", "torch": "import torch"},
-    _functions(
-        """
-def of_numbers_too(name):
-    of_tensors, of_numbers = getattr(torch, name), getattr(math, name)
-    return lambda x: of_tensors(x) if isinstance(x, torch.Tensor) else of_numbers(x)
-
-"""
-        + "\n".join(f'{name} = of_numbers_too("{name}")' for name in _ELEMENTARY)
-        + """
-modulus = abs
-largest_of = torch.maximum
-
-def compiled(function):
-    return function
-
-def ratio(p, q):
-    return p / q
-
-def step(x):
-    return (x > 0.0).to(x.dtype)
-
-def sign(x):
-    return torch.sign(x)
-
-def relu(x):
-    return torch.relu(x)
-
-def sigmoid(x):
-    return torch.sigmoid(x)
-
-def softplus(x):
-    return torch.relu(x) + torch.log1p(torch.exp(-abs(x)))
-"""
-    ),
-)
-
-_MPMATH = _Backend(
-    dict.fromkeys((*_ELEMENTARY, *_CONSTANTS, "mpf", "sign"), "mpmath"),
-    _functions("""
-largest_of = max
-modulus = abs
-
-def compiled(function):
-    return function
-
-def ratio(p, q):
-    return mpf(p) / q
-
-def step(x):
-    return mpf(1) if x > 0 else mpf(0)
-
-def relu(x):
-    return largest_of(x, mpf(0))
-
-def sigmoid(x):
-    return 1 / (1 + exp(-x))
-
-def softplus(x):
-    return log(1 + exp(x))
-"""),
-)
-
-BACKENDS: dict[str, _Backend] = {"numba": _NUMBA, "numpy": _NUMPY, "torch": _TORCH, "mpmath": _MPMATH}
 _STANDARD = ("math",)  # modules of Python itself, which stand in front
 
 
-def completed(title: str, body: str, backend: str) -> str:
+def completed(title: str, body: str, backend: Backend) -> str:
     """A module: docstring, the imports and definitions that its functions use, and the functions.
 
     Parameters
@@ -189,17 +60,15 @@ def completed(title: str, body: str, backend: str) -> str:
         The module's docstring.
     body : str
         Source of functions.
-    backend : str
-        One of `BACKENDS`.
+    backend : Backend
     """
-    provided = BACKENDS[backend]
     used, unread = set[str](), [body]
     while unread:
-        names = _names(unread.pop()) & (provided.imports.keys() | provided.definitions.keys()) - used
+        names = _names(unread.pop()) & (backend.imports.keys() | backend.definitions.keys()) - used
         used |= names
-        unread += [provided.definitions[name] for name in names if name in provided.definitions]
-    head = _imports({name: module for name, module in provided.imports.items() if name in used})
-    definitions = [source for name, source in provided.definitions.items() if name in used]
+        unread += [backend.definitions[name] for name in names if name in backend.definitions]
+    head = _imports({name: module for name, module in backend.imports.items() if name in used})
+    definitions = [source for name, source in backend.definitions.items() if name in used]
     parts = [f'"""{title}"""', head]
     for is_function, group in groupby(definitions, _opens_function):
         parts.append(("\n\n\n" if is_function else "\n").join(group))

@@ -1,0 +1,89 @@
+"""What is measured at a fixed point, with its errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.fixed_points.point import BranchPoint, Restart
+from attnphase.fixed_points.run import Run
+from attnphase.integration.refinement import Refinement
+from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.errors import Response, flatten, restore, standard_errors
+from attnphase.state_evolution.map import StateEvolution
+
+__all__ = ["Measured", "branch_point", "measured_at"]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Everything measured at a fixed point under one rule, with its errors.
+
+    Attributes
+    ----------
+    values, errors : dict of str to array or float
+    relative_error : float
+        Of q.
+    """
+
+    values: dict[str, Any]
+    errors: dict[str, Any]
+    relative_error: float
+
+
+def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response) -> Measured:
+    """Measure at the point found.
+
+    Raises
+    ------
+    ArithmeticError
+        The point lies outside the domain of the map, though the iteration converged or the map is lifted.
+    """
+    measured = map_.measure(found.point)
+    if measured is None and found.status is not Status.converged:
+        # at the edge of the domain a descent that ends elsewhere is enough to leave it
+        map_.lift = True
+        measured = map_.measure(found.point)
+    if measured is None:
+        raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
+    gauge = rules.gauge(map_.channel.rule, float(map_.second_minimum_share(np.inf).mean()))
+    errors = standard_errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
+    overlaps = map_.unpack(found.point)
+    pooled = map_.quantities(found.point, pooled=True)
+    assert pooled is not None
+    values = restore(flatten(pooled)[0], pooled)
+    values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
+    floor = 1e-6 * np.trace(run.system.spectrum.rho, axis1=-2, axis2=-1).mean()
+    relative = float(np.abs(errors["q"]).max() / max(np.abs(overlaps.q).max(), floor))
+    return Measured(values, errors, relative)
+
+
+def branch_point(
+    run: Run, branch: str, map_: StateEvolution, found: FixedPoint, result: Measured, response: Response
+) -> BranchPoint:
+    """The point with everything that its dataset holds."""
+    values, errors = dict(result.values), dict(result.errors)
+    direct = values.pop("training_loss_direct")
+    errors.pop("training_loss_direct")
+    values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
+    values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
+    values["unsolved_nodes"] = map_.unsolved
+    # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
+    status = Status.left_domain if map_.bottomless else found.status
+    rule = map_.channel.rule
+    return BranchPoint(
+        problem=run.system.problem,
+        alpha=run.alpha,
+        branch=branch,
+        values=values,
+        errors=errors,
+        status=status,
+        residual=found.residual,
+        iterations=run.maps,
+        rule=rule.name,
+        nodes=rule.size,
+        restart=Restart(map_.unpack(found.point), response, rule, map_.minima),
+    )

@@ -1,0 +1,71 @@
+"""A solved point of a branch, and what the next one can start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from attnphase.fixed_points.iteration import Status
+from attnphase.integration.rules import Rule
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.errors import Response
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.proximal import Minima
+
+__all__ = ["BranchPoint", "Restart"]
+
+
+@dataclass(frozen=True, eq=False)
+class Restart:
+    """What the next point of a line can start from.
+
+    Attributes
+    ----------
+    overlaps : Overlaps
+    response : Response or None
+        Derivatives of the map, for Newton's method and the errors.
+    rule : Rule or None
+        The rule that `minima` belong to.
+    minima : Minima or None
+        Local minima of the rule's nodes; they take memory, so `branches.follow` drops them when it is past a point.
+    """
+
+    overlaps: Overlaps
+    response: Response | None = None
+    rule: Rule | None = None
+    minima: Minima | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BranchPoint:
+    """A solved point of a branch.
+
+    Attributes
+    ----------
+    problem : Problem
+    alpha : float
+    branch : str
+    values, errors : dict of str to array or float
+        Every variable of the dataset schema and its standard error.
+    status : Status
+    residual : float
+        Undamped and relative.
+    iterations : int
+        Maps, all rules together.
+    rule : str
+    nodes : int
+        Distinct nodes of the last rule.
+    restart : Restart
+    """
+
+    problem: Problem
+    alpha: float
+    branch: str
+    values: dict[str, Any]
+    errors: dict[str, Any]
+    status: Status
+    residual: float
+    iterations: int
+    rule: str
+    nodes: int
+    restart: Restart = field(repr=False)

@@ -1,0 +1,102 @@
+"""The stages of one solve: into the basin on few nodes, Newton's method on more, and a second look at all minima."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.integration.rules import Rule
+from attnphase.processes.progress import Tell, silent
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.system import System
+
+__all__ = ["Run"]
+
+
+@dataclass
+class Run:
+    """State of one solve: what is solved, and the maps used so far.
+
+    Attributes
+    ----------
+    system : System
+    alpha : float
+    settings : SolverSettings
+    sector : Sector
+    tell : callable
+        Is told how far the iteration is.
+    maps : int
+        Of all rules together.
+    """
+
+    system: System
+    alpha: float
+    settings: SolverSettings
+    sector: Sector
+    tell: Tell = silent
+    maps: int = 0
+
+    def map(self, rule: Rule) -> StateEvolution:
+        """The map under a rule."""
+        return StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
+
+    def iterate(self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None) -> FixedPoint:
+        """Iterate with what is left of the maps, or no more than `limit` of them."""
+        left = max(self.settings.max_maps - self.maps, 1)
+        budget = left if limit is None else min(limit, left)
+        nodes = map_.channel.rule.size
+
+        def report(maps: int, residual: float) -> None:
+            self.tell(f"{self.maps + maps} maps, residual {residual:.0e}, {nodes} nodes")
+
+        tolerance = self.settings.tolerance
+        found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report)
+        self.maps += found.maps
+        return found
+
+    def verified(self, map_: StateEvolution, found: FixedPoint, again: Callable[[Array], FixedPoint]) -> FixedPoint:
+        """Search all local problems afresh, and go on iterating as long as that changes the map."""
+        for _ in range(6):
+            if found.status is not Status.converged or map_.channel.rule.from_zero:
+                break
+            if map_.spot_check(found.point):
+                break
+            self.tell("searching all minima again")
+            image = map_(found.point, refresh=True)
+            self.maps += 1
+            if image is None:
+                return replace(found, status=Status.left_domain)
+            residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
+            if residual <= self.settings.tolerance:
+                return replace(found, image=image, residual=residual)
+            found = again(found.point)
+        return found
+
+    def coarse(self, map_: StateEvolution, x: Array) -> FixedPoint:
+        """Into the basin by damped steps, then Anderson; damped steps again where Anderson fails."""
+        map_.lift = True
+        # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
+        slowdown = max(1.0, self.alpha / 2)
+        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120))
+        map_.lift = False
+        found = self.iterate(map_, first.point, Anderson(), 40)
+        if found.status is Status.converged:
+            return found
+        # near a transition a few nodes decide: no use in converging them on this rule
+        slow = self.iterate(map_, first.point, Damped(0.9), 20)
+        return slow if slow.residual < found.residual else found
+
+    def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
+        """Newton from a good start; Anderson where that fails."""
+        found = self.iterate(map_, x, Newton(jacobian.copy()), 15)
+        if found.status is Status.converged:
+            return found
+        retry = self.iterate(map_, x, Anderson(), 50)
+        return retry if retry.residual < found.residual else found

@@ -1,0 +1,72 @@
+"""The branches of fixed points, and of the starts of training: their names, and what makes a point one of them.
+
+Nothing heavy is imported, so that a wrong name is refused at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attnphase.errors import ProblemError
+
+__all__ = ["BRANCHES", "Branch"]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What the columns of the student's weights have found.
+
+    Attributes
+    ----------
+    name : str
+    semantic, positional : bool
+        Whether columns lie along the teacher's weights, and along the encodings. Where some do each, the first column
+        is the semantic one.
+    """
+
+    name: str
+    semantic: bool = False
+    positional: bool = False
+
+    @classmethod
+    def named(cls, name: str) -> Branch:
+        """The branch of a name.
+
+        Raises
+        ------
+        ProblemError
+            There is none.
+        """
+        if name not in _BY_NAME:
+            raise ProblemError("branch", f'branch must be one of {", ".join(BRANCHES)}, not "{name}".')
+        return _BY_NAME[name]
+
+    @property
+    def order_parameters(self) -> tuple[str, ...]:
+        """Those that vanish where there is no such branch."""
+        return ("m",) * self.positional + ("theta",) * self.semantic
+
+    @property
+    def least_rank(self) -> int:
+        """Columns that it needs."""
+        return max(len(self.order_parameters), 1)
+
+    def semantic_columns(self, rank: int) -> int:
+        """How many of the first columns are semantic."""
+        if not self.semantic:
+            return 0
+        return 1 if self.positional else rank
+
+
+_BY_NAME = {
+    branch.name: branch
+    for branch in (
+        Branch("semantic", semantic=True),
+        Branch("positional", positional=True),
+        Branch("uninformed"),
+        Branch("mixed", semantic=True, positional=True),
+    )
+}
+
+BRANCHES = tuple(_BY_NAME)
+"""Names of the branches, and of the starts of training."""

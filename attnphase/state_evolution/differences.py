@@ -1,0 +1,51 @@
+"""The Jacobian of a map with a domain, by differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from attnphase.arrays import Array
+
+__all__ = ["Map", "finite_difference_jacobian"]
+
+Map = Callable[[Array], Array | None]
+"""The image of a point, or None if the point or its image lies outside the domain."""
+
+
+def finite_difference_jacobian(evaluate: Map, point: Array, scale: Array, relative_step: float = 1e-2) -> Array:
+    """``dF/dx`` by central differences.
+
+    The step is large because a sampled map jumps: a node that changes its minimum moves F by about 1/N, which a small
+    step would magnify.  Where one side lies outside the domain the step shrinks, then the difference is one-sided.
+
+    Parameters
+    ----------
+    evaluate : callable
+        Any vector-valued function; None outside its domain.
+    point, scale : (P,) arrays
+        Steps are ``relative_step * scale``.
+
+    Raises
+    ------
+    ArithmeticError
+        No step stays inside the domain.
+    """
+    columns = []
+    for i in range(len(point)):
+        unit = np.zeros(len(point))
+        unit[i] = scale[i]
+        for shrink in (1.0, 1e-2, 1e-4):
+            step = relative_step * shrink
+            ends = [(side, evaluate(point + side * step * unit)) for side in (1, -1)]
+            inside = [(side, value) for side, value in ends if value is not None]
+            if len(inside) == 1 and (centre := evaluate(point)) is not None:
+                inside.append((0, centre))
+            if len(inside) == 2:
+                (right, upper), (left, lower) = inside
+                columns.append((upper - lower) / ((right - left) * step * scale[i]))
+                break
+        else:
+            raise ArithmeticError(f"no finite difference of parameter {i} stays inside the domain")
+    return np.stack(columns, axis=1)

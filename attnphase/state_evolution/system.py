@@ -1,0 +1,117 @@
+"""What is derived from a problem: built once, and handed down from the solver to the kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.integration.refinement import Refinement
+from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import Tell, silent
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.symmetries import ProblemSymmetry, is_sign_symmetric, problem_symmetries
+
+__all__ = ["System", "check_affordable"]
+
+
+@dataclass(frozen=True, eq=False)
+class System:
+    """A problem with its kernels and its measure, and what follows from these.
+
+    Attributes
+    ----------
+    problem : Problem
+    kernels : Kernels
+        Of the problem's model; `minimise` is that of the back end.
+    spectrum : Spectrum
+    threads : int
+        Parts that share the nodes of a pass.
+    """
+
+    problem: Problem
+    kernels: Kernels
+    spectrum: Spectrum
+    threads: int = 1
+
+    @classmethod
+    def of(cls, problem: Problem, backend: str = "numba", threads: int = 1, tell: Tell = silent) -> System:
+        """The system of a problem: the same one for the same problem, back end and threads.
+
+        Parameters
+        ----------
+        problem : Problem
+        backend : {"numba", "torch", "cuda"}
+            What solves the local problems.
+        threads : int
+            That it may use.
+        tell : callable, optional
+            Is told if the kernels have to be compiled.
+
+        Raises
+        ------
+        ProblemError
+            A score of the user's own is not known in this process.
+        CacheError
+            The kernel cache cannot be used.
+        """
+        tell_if_compiling(problem, tell)
+        # a score of the user's own may have changed since: then so have the kernels, which are part of the key
+        return _built(problem, kernels_for(problem), backend, threads)
+
+    @cached_property
+    def prior(self) -> Prior:
+        """The rows' problems under the measure."""
+        return Prior.of(self.problem, self.kernels, self.spectrum)
+
+    @cached_property
+    def symmetries(self) -> tuple[ProblemSymmetry, ...]:
+        """What leaves the whole problem unchanged: loss, data and regulariser; the identity is the first."""
+        return problem_symmetries(self.problem, self.kernels, self.spectrum, even=self.prior.even)
+
+    @property
+    def reflects(self) -> bool:
+        """Whether fields may be averaged over the four sign changes of student and teacher."""
+        return is_sign_symmetric(self.kernels) and not self.spectrum.teacher_means.any()
+
+    @cached_property
+    def parameters(self) -> tuple[Array, Array]:
+        """Mixing matrix and the other numbers that the loss depends on, as the kernels take them."""
+        problem = self.problem
+        mixing = np.ascontiguousarray(problem.mixing_matrix, dtype=float)
+        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
+        return mixing, np.array(numbers, dtype=float)
+
+    def refinement(self, max_nodes: int) -> Refinement:
+        """The integration rules of a solve that may use so many nodes."""
+        student, teacher = (self.kernels.length * count for count in (self.kernels.columns, self.kernels.teacher_rank))
+        return self.problem.integration.rules((student + teacher, student), self.reflects, max_nodes)
+
+
+def check_affordable(problem: Problem) -> None:
+    """Refuse an integration rule with too many nodes before anything is compiled for it.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``integration.rule``.
+    """
+    dimensions = problem.tokens.length * (problem.columns + problem.teacher_columns)
+    problem.integration.form.check_affordable(problem.integration, dimensions)
+
+
+@lru_cache(maxsize=32)
+def _built(problem: Problem, kernels: Kernels, backend: str, threads: int) -> System:
+    spectrum = Spectrum.of(problem)
+    if backend == "numba":
+        return System(problem, kernels, spectrum, threads)
+    from attnphase.kernels.device import device_of
+    from attnphase.kernels.torch_minimiser import node_minimiser
+
+    device = device_of("cpu" if backend == "torch" else backend)
+    kernels = replace(kernels, minimise=node_minimiser(problem, device, threads))
+    return System(problem, kernels, spectrum)  # torch wants all nodes of a pass at once, and has threads of its own

@@ -1,0 +1,58 @@
+"""One sample complexity, one branch or all of them, as a dataset."""
+
+from __future__ import annotations
+
+import xarray as xr
+
+from attnphase import arguments
+from attnphase.data.build import from_points
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.fixed_points.solver import solve_point
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import progress_line
+from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.starts import branches_of
+
+__all__ = ["solve"]
+
+
+def solve(
+    problem: Problem,
+    alpha: float,
+    branch: str = "semantic",
+    *,
+    start: Overlaps | BranchPoint | None = None,
+    method: str = "newton",
+    tolerance: float = 1e-7,
+    max_maps: int = 400,
+    max_nodes: int = 2**18,
+    threads: int | None = None,
+    backend: str = "numba",
+    progress: bool = False,
+) -> xr.Dataset:
+    """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
+
+    ``branch="all"`` solves every branch the problem has. With ``progress`` a solve that takes longer than a second says
+    on standard error how far it is.
+
+    Returns
+    -------
+    xarray.Dataset
+        As documented in ``docs/schema.md``.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong; the message names it.
+    SolverError
+        The numbers are too extreme for double precision.
+    """
+    arguments.instance("problem", problem, Problem)
+    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
+    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend)
+    names = branches_of(problem) if branch == "all" else [branch]
+    with progress_line(progress, "solving") as line:
+        points = [solve_point(problem, alpha, name, start=start, settings=settings, tell=line.tell) for name in names]
+    return from_points(points, {"branch": names} if branch == "all" else {})

@@ -1,0 +1,81 @@
+"""Losses without rows: one expression of the fields, differentiated entry by entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from sympy import Symbol
+
+from derivations.algebra import symbols as sym
+from derivations.codegen.ir import Assign, Function, If, Loop, Ordered, Return, Statement, element, name
+from derivations.codegen.lifting import straight_line
+from derivations.models.model import Model, composed, field_symbols
+
+__all__ = ["closed_form", "entry_functions"]
+
+
+def entry_functions(model: Model) -> tuple[Function, ...]:
+    """``teacher_target``, ``loss``, ``loss_gradient`` and ``loss_derivatives`` of a loss without rows."""
+    h, k = (
+        [[name(f"{letter}{a}_{i}") for i in range(columns)] for a in range(model.length)]
+        for letter, columns in (("h", model.columns), ("k", model.teacher_rank))
+    )
+    loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | field_symbols(sym.k, k))
+    flat = [symbol for row in h for symbol in row]
+    places = [(symbol, element("h", a, i)) for a, row in enumerate(h) for i, symbol in enumerate(row)]
+    places += [(symbol, element("target", a, i)) for a, row in enumerate(k) for i, symbol in enumerate(row)]
+    read = [Assign(symbol, place) for symbol, place in places if symbol in loss.free_symbols]
+    size = len(flat)
+    total = {"total": loss}
+    slopes = {f"u{a}": loss.diff(x) for a, x in enumerate(flat)}
+    curvatures = {f"w{a}_{b}": loss.diff(flat[a], flat[b]) for a in range(size) for b in range(a, size)}
+    gradient = [Assign(element("gradient", a // model.columns, a % model.columns), name(f"u{a}")) for a in range(size)]
+    hessian = [
+        Assign(element("hessian", a, b), name(f"w{min(a, b)}_{max(a, b)}")) for a in range(size) for b in range(size)
+    ]
+    end = Return(Ordered("+", (name("total"), 0.0)))
+    fields = ("h", "target", "variance", "parameters")
+    derivatives = total | slopes | curvatures
+    return (
+        _copied_target(model),
+        Function("loss", fields, (*read, *straight_line(total), end)),
+        Function("loss_gradient", (*fields, "gradient"), (*read, *straight_line(total | slopes), *gradient, end)),
+        Function(
+            "loss_derivatives",
+            (*fields, "gradient", "hessian", "contracted"),
+            (*read, *straight_line(derivatives), *gradient, *hessian, end),
+        ),
+    )
+
+
+def _copied_target(model: Model) -> Function:
+    """The teacher's fields themselves."""
+    a, i = (Symbol(letter, integer=True) for letter in "ai")
+    copy = Assign(element("target", a, i), element("k", a, i))
+    body = Loop(a, model.length, (Loop(i, model.teacher_rank, (copy,)),))
+    return Function("teacher_target", ("k", "mixing", "parameters", "target"), (body,))
+
+
+def closed_form(model: Model) -> Function:
+    """The proximal point where a model gives it, instead of a search: false where it gives none."""
+    arguments = ("center", "target", "factor", "h")
+    if model.prox is None:
+        return Function("closed_form", arguments, (Return(False),))
+    center, teacher, variance = map(name, ("center0", "k0", "V"))
+    read = (
+        Assign(center, element("center", 0, 0)),
+        Assign(teacher, element("target", 0, 0)),
+        Assign(variance, element("factor", 0, 0, 0) ** 2),
+    )
+    return Function("closed_form", arguments, (*read, *_pieces(model.prox(center, teacher, variance))))
+
+
+def _pieces(pieces: Any) -> Iterator[Statement]:
+    """The value whose condition is the first that holds."""
+    for value, condition in pieces:
+        body = (Assign(element("h", 0, 0), value), Return(True))
+        if condition is None:
+            yield from body
+        else:
+            yield If(condition, body)

@@ -1,0 +1,330 @@
+"""Losses that are sums over rows of an attention matrix: each row differentiated once, the chain rule around it.
+
+A score is a row function: SymPy differentiates the loss of one row in the row's logits and values once, and the
+bilinear map from fields to logits is chained around it, so that size and cost stay polynomial in the sentence length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sympy import Expr, Indexed, Integer, Symbol
+
+from derivations.algebra import symbols as sym
+from derivations.codegen.ir import Accumulate, Assign, Call, Function, Loop, Ordered, Return, Statement, element, name
+from derivations.codegen.lifting import Lifted, straight_line
+from derivations.models.model import Attention, Model, RowLoss, numbered, written_out
+from derivations.models.scores import RowScore, row_entries
+
+__all__ = ["row_functions"]
+
+_A, _I, _J = (Symbol(letter, integer=True) for letter in "aij")
+_INVERSE_TEMPERATURE, _OMEGA, _TOTAL, _ROW_LOSS = map(name, ("inverse_temperature", "omega", "total", "row_loss"))
+_NULL = name("null")  # the logit that is zero before the largest is subtracted
+
+
+def row_functions(model: Model, rows: RowLoss) -> tuple[Function, ...]:
+    """``teacher_target``, ``loss``, ``loss_gradient`` and ``loss_derivatives`` of a loss with rows."""
+    student = _Student(model, rows)
+    fields = ("h", "target", "variance", "parameters")
+    total = Assign(_TOTAL, 0.0)
+    begun = (_inverse(1), *student.cleared_gradient())
+    return (
+        Function("teacher_target", ("k", "mixing", "parameters", "target"), _target(model, rows)),
+        Function("loss", fields, (_inverse(1), total, *student.each_row(student.loss_row), Return(_TOTAL))),
+        Function(
+            "loss_gradient",
+            (*fields, "gradient"),
+            (*begun, total, *student.each_row(student.gradient_row), Return(_TOTAL)),
+        ),
+        Function(
+            "loss_derivatives",
+            (*fields, "gradient", "hessian", "contracted"),
+            (
+                *begun,
+                *student.cleared_hessian(),
+                total,
+                *student.each_row(student.hessian_row),
+                Return(_TOTAL),
+            ),
+        ),
+    )
+
+
+def _inverse(place: int) -> Assign:
+    return Assign(_INVERSE_TEMPERATURE, Ordered("/", (1.0, element("parameters", place))))
+
+
+def _each_row(length: int, part: Attention, body: Callable[[int], Sequence[Statement]]) -> Iterator[Statement]:
+    """The code of every row: one loop, or under a causal mask row by row, since row ``a`` sees ``a + 1`` tokens."""
+    if not part.causal:
+        yield Loop(_A, length, tuple(body(length)))
+        return
+    for row in range(length):
+        yield Assign(_A, Integer(row))
+        yield from body(row + 1)
+
+
+def _logit_names(visible: int) -> list[Any]:
+    return [name(f"z{b}") for b in range(visible)]
+
+
+def _logits(field: str, part: Attention, visible: int) -> Iterator[Statement]:
+    """Row ``a`` of the logits as scalars ``z0, z1, ...``, shifted by the largest where the score allows it."""
+    names = _logit_names(visible)
+    for b, z in enumerate(names):
+        products = [Ordered("*", (element(field, _A, i), element(field, b, j))) for i, j in part.pairs]
+        yield Assign(z, Ordered("*", (Ordered("+", tuple(products)), _INVERSE_TEMPERATURE)))
+    if part.score.null_logit:
+        yield Assign(_NULL, Ordered("*", (0.0, names[0])))
+        names = [*names, _NULL]
+    if part.score.shift_invariant:
+        largest = name("largest")
+        yield Assign(largest, names[0])
+        yield from (Assign(largest, Call("largest_of", (largest, z))) for z in names[1:])
+        yield from (Assign(z, Ordered("-", (z, largest))) for z in names)
+
+
+def _row_values(score: RowScore, z: Sequence[Any]) -> tuple[Any, ...]:
+    """Entries of a row of the attention matrix, in the symbols of the generated code."""
+    if not score.null_logit:
+        return row_entries(score, z)
+    return tuple(score.row([*z, _NULL]))[: len(z)]
+
+
+# --- the teacher ------------------------------------------------------------------------------------------------------
+
+
+def _target(model: Model, rows: RowLoss) -> tuple[Statement, ...]:
+    """The teacher's target of fields ``k``: ``T``, or the labels that are made of it."""
+    length, teacher = model.length, rows.teacher
+    fields = {
+        numbered(sym.k, b + 1, c + 1, model.teacher_rank): element("k", b, c)
+        for b in range(length)
+        for c in range(model.teacher_rank)
+    }
+
+    def row(visible: int) -> list[Statement]:
+        lifted = Lifted()
+        entries = {
+            f"s{b}": lifted.lift(value) for b, value in enumerate(_row_values(teacher.score, _logit_names(visible)))
+        }
+        body = [*_logits("k", teacher, visible), *straight_line(entries, lifted.definitions.items())]
+        mixed = []
+        for b in range(length):
+            entry = name(f"s{b}") if b < visible else Integer(0)
+            parts = {
+                sym.teacher_attention[sym.row, sym.token]: entry,
+                sym.mixing[sym.row, sym.token]: element("mixing", _A, b),
+                sym.omega: _OMEGA,
+            }
+            mixed.append(rows.mixed.xreplace(parts))
+        if not rows.labels:
+            return body + [Assign(element("target", _A, b), value) for b, value in enumerate(mixed)]
+        names = {sym.target[sym.row, b + 1]: name(f"t{b}") for b in range(length)}
+        body += [Assign(t, value) for t, value in zip(names.values(), mixed, strict=True)]
+        for c, label in enumerate(rows.labels):
+            body.append(Assign(element("target", _A, c), written_out(label.value).xreplace(names | fields)))
+        return body
+
+    return (Assign(_OMEGA, element("parameters", 0)), _inverse(2), *_each_row(length, teacher, row))
+
+
+# --- the student ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Row:
+    """The loss of one row in the names of the generated code.
+
+    Attributes
+    ----------
+    loss : Expr
+    logits : list of Symbol
+        Of the tokens that it sees.
+    values : dict
+        Symbol of every other field that it is differentiated in to its token and column.
+    constants : dict
+        Symbol of what it holds besides to the element of an array.
+    """
+
+    loss: Any
+    logits: list[Any]
+    values: dict[Any, tuple[int, int]]
+    constants: dict[Any, Any]
+
+    @property
+    def variables(self) -> list[Any]:
+        """What the row is differentiated in."""
+        return [*self.logits, *self.values]
+
+    @property
+    def read(self) -> list[Assign]:
+        """The constants and values read from the arrays."""
+        values = {symbol: element("h", *place) for symbol, place in self.values.items()}
+        return [Assign(symbol, place) for symbol, place in (self.constants | values).items()]
+
+
+# what a row is compared with, by the symbols of the models: one of these is the array `target`
+_COMPARED = (sym.target, sym.label, sym.cross)
+
+
+@dataclass(frozen=True)
+class _Student:
+    """The parts of the functions that evaluate and differentiate the loss."""
+
+    model: Model
+    rows: RowLoss
+
+    def row(self, visible: int) -> _Row:
+        """The loss of a row that sees so many tokens."""
+        z = _logit_names(visible)
+        entries = dict(enumerate(_row_values(self.rows.student.score, z)))
+        loss = written_out(self.rows.loss)
+        attention = {
+            atom: entries.get(int(atom.indices[1]) - 1, Integer(0))
+            for atom in loss.atoms(Indexed)
+            if atom.base == sym.attention
+        }
+        left = loss.xreplace({atom: Integer(0) for atom, entry in attention.items() if entry == 0}).atoms(Indexed)
+        constants, values, names = {}, {}, {}
+        for atom in sorted(left - attention.keys(), key=_by_place):
+            # the row of what it is compared with is `a`; the others have tokens and columns
+            place = [int(index) - 1 for index in atom.indices if index != sym.row]
+            if atom.base in _COMPARED:
+                symbol = name(f"target_{place[0] if place else 0}")
+                constants[symbol] = element("target", _A, *(place or [0]))
+            elif atom.base == sym.token_variance:
+                symbol = name(f"variance_{place[0]}")
+                constants[symbol] = element("variance", *place)
+            elif atom.base == sym.gram:
+                place = sorted(place)
+                symbol = name(f"gram_{place[0]}_{place[1]}")
+                constants[symbol] = element("variance", *place)
+            else:
+                symbol = name(f"v{place[0]}_{place[1] - self._offset}")
+                values[symbol] = (place[0], place[1])
+            names[atom] = symbol
+        return _Row(loss.xreplace(attention | names), z, values, constants)
+
+    @property
+    def _offset(self) -> int:
+        """Columns of the fields that make logits."""
+        return 1 + max(max(pair) for pair in self.rows.student.pairs)
+
+    def each_row(self, body: Callable[[int], Sequence[Statement]]) -> Iterator[Statement]:
+        """The code of every row."""
+        return _each_row(self.model.length, self.rows.student, body)
+
+    def cleared_gradient(self) -> Iterator[Statement]:
+        """Zeros, of the samples' number."""
+        zero = Ordered("*", (0.0, element("h", 0, 0)))
+        columns = Loop(_J, self.model.columns, (Assign(element("gradient", _I, _J), zero),))
+        yield Loop(_I, self.model.length, (columns,))
+
+    def cleared_hessian(self) -> Iterator[Statement]:
+        """Zeros, of the samples' number."""
+        zero, size = Ordered("*", (0.0, element("h", 0, 0))), self.model.length * self.model.columns
+        yield Loop(_I, size, (Loop(_J, size, (Assign(element("hessian", _I, _J), zero),)),))
+
+    def loss_row(self, visible: int) -> list[Statement]:
+        """The loss of one row."""
+        row, lifted = self.row(visible), Lifted()
+        outputs = {"row_loss": lifted.lift(row.loss)}
+        return [*self._begun(row), *straight_line(outputs, lifted.definitions.items()), _ADDED]
+
+    def gradient_row(self, visible: int) -> list[Statement]:
+        """The loss of one row and its gradient."""
+        return self._derivatives(self.row(visible), second=False)
+
+    def hessian_row(self, visible: int) -> list[Statement]:
+        """The loss of one row, its gradient and its Hessian."""
+        return self._derivatives(self.row(visible), second=True)
+
+    def _begun(self, row: _Row) -> list[Statement]:
+        return [*_logits("h", self.rows.student, len(row.logits)), *row.read]
+
+    def _derivatives(self, row: _Row, *, second: bool) -> list[Statement]:
+        lifted, variables = Lifted(), row.variables
+        loss = lifted.lift(row.loss)
+        gradient = [lifted.derivative(loss, variable) for variable in variables]
+        outputs: dict[str, Expr] = {"row_loss": loss}
+        outputs |= {f"u{x}": value for x, value in enumerate(gradient)}
+        if second:
+            for x in range(len(variables)):
+                for y in range(x, len(variables)):
+                    outputs[f"w{x}_{y}"] = lifted.derivative(gradient[x], variables[y])
+        return [
+            *self._begun(row),
+            *straight_line(outputs, lifted.definitions.items()),
+            _ADDED,
+            *_tempered(len(row.logits), len(variables), second),
+            *self._chained_gradient(row),
+            *(self._chained_hessian(row) if second else ()),
+        ]
+
+    def _chained_gradient(self, row: _Row) -> Iterator[Statement]:
+        """Gradient in the fields from that in the row's logits and values."""
+        # a logit (a, b) is the sum over pairs (i, j) of h[a, i] h[b, j]; a value is a field itself
+        for b in range(len(row.logits)):
+            u = name(f"u{b}")
+            for i, j in self.rows.student.pairs:
+                yield Accumulate(element("gradient", _A, i), Ordered("*", (u, element("h", b, j))))
+                yield Accumulate(element("gradient", b, j), Ordered("*", (u, element("h", _A, i))))
+        for x, place in enumerate(row.values.values(), len(row.logits)):
+            yield Accumulate(element("gradient", *place), name(f"u{x}"))
+
+    def _chained_hessian(self, row: _Row) -> Iterator[Statement]:
+        """Hessian in the fields from the derivatives in the row's logits and values."""
+        size, pairs = self.model.columns, self.rows.student.pairs
+        for b in range(len(row.logits)):
+            for i, j in pairs:
+                yield Accumulate(element("hessian", _A * size + i, b * size + j), name(f"u{b}"))
+                yield Accumulate(element("hessian", b * size + j, _A * size + i), name(f"u{b}"))
+        # curvature of the row contracted with the Jacobian of its variables: y_x = sum_y w_xy dy / dh, row by row
+        cleared = Assign(element("contracted", _I), Ordered("*", (0.0, name("u0"))))
+        for x in range(len(row.variables)):
+            yield Loop(_I, self.model.length * size, (cleared,))
+            for y in range(len(row.variables)):
+                w = name(f"w{min(x, y)}_{max(x, y)}")
+                for place, slope in self._jacobian(row, y):
+                    yield Accumulate(element("contracted", place), w if slope is None else Ordered("*", (w, slope)))
+            spread = []
+            for place, slope in self._jacobian(row, x):
+                value = element("contracted", _I)
+                product = value if slope is None else Ordered("*", (slope, value))
+                spread.append(Accumulate(element("hessian", place, _I), product))
+            yield Loop(_I, self.model.length * size, tuple(spread))
+
+    def _jacobian(self, row: _Row, variable: int) -> Iterator[tuple[Any, Any]]:
+        """The fields that a variable depends on, by their places, and its slopes in them; None for 1."""
+        size = self.model.columns
+        if variable >= len(row.logits):
+            token, column = list(row.values.values())[variable - len(row.logits)]
+            yield token * size + column, None
+            return
+        for i, j in self.rows.student.pairs:
+            yield _A * size + i, element("h", variable, j)
+            yield variable * size + j, element("h", _A, i)
+
+
+_ADDED = Assign(_TOTAL, Ordered("+", (_TOTAL, _ROW_LOSS)))
+
+
+def _tempered(logits: int, variables: int, second: bool) -> Iterator[Assign]:
+    """Derivatives in the logits carry a factor of the inverse temperature for each."""
+    for x in range(logits):
+        u = name(f"u{x}")
+        yield Assign(u, Ordered("*", (u, _INVERSE_TEMPERATURE)))
+    for x in range(logits if second else 0):
+        for y in range(x, variables):
+            w = name(f"w{x}_{y}")
+            yield Assign(w, Ordered("*", (w, _INVERSE_TEMPERATURE ** (2 if y < logits else 1))))
+
+
+def _by_place(atom: Any) -> tuple[int, list[int]]:
+    """The order in which a row's constants are read: what it is compared with, its weights, its values."""
+    kinds: Mapping[Any, int] = dict.fromkeys(_COMPARED, 0) | {sym.token_variance: 1, sym.gram: 1}
+    return kinds.get(atom.base, 2), [int(index) for index in atom.indices if index != sym.row]

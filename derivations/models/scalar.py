@@ -1,0 +1,123 @@
+"""Losses given as one expression of the local fields: generalised linear models, and formulas of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sympy import Expr, Symbol
+
+from derivations.algebra import symbols as sym
+from derivations.models.formulas import parse_formula
+from derivations.models.functions import KINKED, Relu, Sign, Softplus, with_known_functions
+from derivations.models.model import Definition, numbered, teacher_fields
+
+__all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_loss"]
+
+
+@dataclass(frozen=True)
+class ScalarModel:
+    """Any loss given as one expression of the local fields: a small sequence multi-index model.
+
+    Attributes
+    ----------
+    name : str
+    loss : callable
+        ``loss(h, k)`` with nested sequences of symbols, ``h[l][c]`` of shape (L, columns) and ``k[l][c]`` of shape
+        (L, teacher_rank); returns a scalar expression.  Differentiated entry by entry, so meant for small sizes.
+    prox : callable, optional
+        ``prox(omega, k, V)``, the minimiser of the local problem for one token and one column as a list of pairs
+        (value, condition): the first whose condition holds, the last one's being None.  For losses with kinks.
+    """
+
+    name: str
+    loss: Callable[[Sequence[Sequence[Symbol]], Sequence[Sequence[Symbol]]], Any]
+    length: int = 1
+    columns: int = 1
+    teacher_rank: int = 1
+    prox: Callable[[Symbol, Symbol, Symbol], Sequence[tuple[Expr, Expr | None]]] | None = None
+    has_grams = False  # the fields are all it depends on, at every d
+    rows = None
+
+    @property
+    def lift(self) -> tuple[int, ...]:
+        """For every student column the teacher's column that a local minimisation may start from."""
+        return tuple(c % self.teacher_rank for c in range(self.columns))
+
+    @cached_property
+    def _expression(self) -> tuple[Any, tuple[Any, ...], tuple[Any, ...]]:
+        """The loss in symbols, and the student's and the teacher's fields."""
+        h, k = (
+            [[Symbol(f"{letter}{a}_{c}", real=True) for c in range(columns)] for a in range(self.length)]
+            for letter, columns in (("h", self.columns), ("k", self.teacher_rank))
+        )
+        student, teacher = (tuple(x for row in rows for x in row) for rows in (h, k))
+        return with_known_functions(self.loss(h, k)), student, teacher
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether of the teacher's fields only the signs enter, so that there are wrong labels to count."""
+        loss, _, teacher = self._expression
+        unsigned = loss.xreplace({Sign(k): Symbol(f"sign_{k}") for k in teacher})
+        return unsigned != loss and not unsigned.free_symbols & {*teacher}
+
+    @property
+    def has_kink(self) -> bool:
+        """Whether it is not differentiable in the student's fields everywhere."""
+        loss, student, _ = self._expression
+        return any(node.free_symbols & {*student} for node in loss.atoms(*KINKED))
+
+    def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:
+        """The loss of one sample in the symbols of `derivations.algebra.symbols`, as of `AttentionModel`."""
+        teacher = sym.teacher_field if shifted else sym.k
+        length, columns, rank = self.length, self.columns, self.teacher_rank
+        steps = teacher_fields(rank) if shifted else []
+        h = [[numbered(sym.h, a, c, columns) for c in range(1, columns + 1)] for a in range(1, length + 1)]
+        k = [[numbered(teacher, a, c, rank) for c in range(1, rank + 1)] for a in range(1, length + 1)]
+        return (*steps, Definition(sym.loss, with_known_functions(self.loss(h, k))))
+
+
+def _label(k: Any) -> Any:
+    return Sign(k[0][0])
+
+
+def _hinge_prox(omega: Any, k: Any, V: Any) -> list[tuple[Any, Any]]:
+    margin = 1 - Sign(k) * omega
+    return [(omega, margin <= 0), (omega + V * Sign(k), margin >= V), (Sign(k), None)]
+
+
+SCALAR_LOSSES = {
+    "square": ScalarModel("square", lambda h, k: (h[0][0] - k[0][0]) ** 2 / 2),
+    "logistic": ScalarModel("logistic", lambda h, k: Softplus(-_label(k) * h[0][0])),
+    "hinge": ScalarModel("hinge", lambda h, k: Relu(1 - _label(k) * h[0][0]), prox=_hinge_prox),
+}
+"""Losses of generalised linear models, L = r = t = 1: regression on k, and classification of its sign."""
+
+
+def formula_loss(text: str, length: int, columns: int, teacher_rank: int) -> ScalarModel:
+    """A loss given as a formula of the fields ``h0_0`` (token 0, column 0), ``k0_0``, ...
+
+    ``h`` and ``k`` stand for the fields where there is only one.
+
+    Raises
+    ------
+    FormulaError
+        The formula cannot be read.
+    """
+
+    def loss(h: Sequence[Sequence[Any]], k: Sequence[Sequence[Any]]) -> Any:
+        names = {
+            f"{letter}{a}_{c}": entry
+            for letter, fields in (("h", h), ("k", k))
+            for a, row in enumerate(fields)
+            for c, entry in enumerate(row)
+        }
+        for letter in ("h", "k"):
+            own = [value for name, value in names.items() if name.startswith(letter)]
+            if len(own) == 1:
+                names[letter] = own[0]
+        return parse_formula(text, names)
+
+    return ScalarModel(text, loss, length, columns, teacher_rank)
