@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 from attnphase.errors import ProblemError
 
 __all__ = [
+    "device_name",
     "flag",
     "function",
     "instance",
@@ -270,3 +272,17 @@ def mapping(name: str, value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ProblemError(name, f"{name} must be {what}, not {shown(value)}.")
     return dict(value)
+
+
+def device_name(name: Any) -> str:
+    """The name of a device; whether this machine has it, `attnphase.kernels.torch.device.device_of` says.
+
+    Raises
+    ------
+    ProblemError
+        There is no device of such a name.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
+        given = shown(name)
+        raise ProblemError("device", f'device must be "cpu", "cuda" or one of several as "cuda:0", not {given}.')
+    return name

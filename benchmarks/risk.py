@@ -17,7 +17,7 @@ from torch import Tensor
 from attnphase.experiments.data import Instance, draw_instance
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
 
 _BLOCK = 5

@@ -40,9 +40,9 @@ def loading_time(length: int) -> float:
 def time_per_point(length: int) -> tuple[float, float]:
     """Seconds per node of a warm and of a cold pass on one thread, at overlaps of the semantic start's size."""
     from attnphase.integration.rules import sobol
+    from attnphase.kernels.local.constants import Starts
     from attnphase.problem.problem import Problem
     from attnphase.state_evolution.channel import Channel
-    from attnphase.state_evolution.proximal import Starts
     from attnphase.state_evolution.starts import initial_overlaps
     from attnphase.state_evolution.system import System
 

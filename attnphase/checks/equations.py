@@ -14,11 +14,11 @@ from scipy import stats
 from attnphase.arrays import Array
 from attnphase.checks.case import Case
 from attnphase.checks.report import Check
+from attnphase.kernels.local.constants import Starts
 from attnphase.processes.progress import Tell
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import Starts
 
 __all__ = ["equations"]
 

@@ -7,7 +7,7 @@ import numpy as np
 from attnphase.checks.case import Case
 from attnphase.checks.report import Check
 from attnphase.fixed_points.iteration import Status
-from attnphase.state_evolution.proximal import Starts
+from attnphase.kernels.local.constants import Starts
 
 __all__ = ["convergence", "expressions", "rate"]
 

@@ -15,10 +15,10 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.solver import solve_point
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, within
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.proximal import Starts
 
 __all__ = ["reductions"]
 

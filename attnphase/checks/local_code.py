@@ -9,7 +9,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.checks.case import Case
 from attnphase.checks.report import Check
-from attnphase.kernels.compiler import reference_backend
+from attnphase.kernels.reference import reference_backend
 from attnphase.state_evolution.symmetries import loss_symmetries
 
 __all__ = ["backends", "symmetries"]

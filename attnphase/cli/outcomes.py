@@ -38,7 +38,7 @@ def interruption_told(kept: Callable[[], str]) -> Iterator[None]:
 
 def kept_lines(output: Path | None, how_to_go_on: str) -> str:
     """What is kept of an interrupted sweep."""
-    from attnphase.sweeps.grid import parts_folder
+    from attnphase.sweeps.store import parts_folder
 
     if output is None:
         return f"nothing is kept; {how_to_go_on}"

@@ -9,6 +9,7 @@ import click
 
 from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
+from attnphase.cli.values import Words
 from attnphase.data.text import terminal_width
 from attnphase.files.writing import check_output, write_file
 from attnphase.fixed_points.settings import sample_complexity
@@ -16,20 +17,27 @@ from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["check", "derive", "init"]
 
-_LOSSES = ("attention", "values", "square", "logistic", "hinge", "expression")
-_REGULARIZERS = ("ridge", "lasso", "elastic-net", "group-lasso", "expression")  # a prox is a function of one's own
-_SPECTRA = ("isotropic", "power-law", "two-level", "atoms")
+
+def _offered(what: str) -> Words:
+    """The kinds that the template has an example of."""
+
+    def read() -> tuple[str, ...]:
+        from attnphase.problem.template import OFFERED
+
+        return OFFERED[what]
+
+    return Words(read)
 
 
 @click.command()
 @click.option("--mixture", is_flag=True, help="Tokens in two clusters, which they often share.")
-@click.option("--spectrum", type=click.Choice(_SPECTRA), help="Covariances with more than one eigenvalue.")
+@click.option("--spectrum", type=_offered("spectrum"), help="Covariances with more than one eigenvalue.")
 @click.option("--length", type=int, help="Number of tokens L.")
 @click.option("--rank", type=int, help="Columns r of the student's weights.")
 @click.option("--untied", is_flag=True, help="Weights Q and K of their own.")
-@click.option("--loss", type=click.Choice(_LOSSES), help="Another loss; the last four have one token by default.")
+@click.option("--loss", type=_offered("loss"), help="Another loss; the last four have one token by default.")
 @click.option("--values", "width", type=int, help="Value matrices with so many columns.")
-@click.option("--regularizer", type=click.Choice(_REGULARIZERS), help="Another regulariser.")
+@click.option("--regularizer", type=_offered("regularizer"), help="Another regulariser.")
 @click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of the problem.")
 @output_option(help="File to write; standard output by default.")
 @force_option

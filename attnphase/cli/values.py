@@ -1,13 +1,14 @@
-"""What a user writes for numbers, and for symbols."""
+"""What a user writes for numbers, symbols and words."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
-__all__ = ["NUMBERS", "WHOLE_NUMBERS", "ManyValues", "Symbols"]
+__all__ = ["NUMBERS", "WHOLE_NUMBERS", "ManyValues", "Symbols", "Words"]
 
 
 class _Values(click.ParamType):
@@ -84,6 +85,26 @@ class Symbols(_WholeNumbers):
         if text.isascii() and text.isalpha():
             return tuple(ord(letter) - ord("A") for letter in text.upper())
         return super().read(text, param, ctx)
+
+
+class Words(click.Choice[str]):
+    """One of some words, which are read only when they are needed.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the words.
+    """
+
+    def __init__(self, read: Callable[[], Iterable[str]]) -> None:
+        self._read, self.case_sensitive = read, True
+
+    def __getattr__(self, name: str) -> Any:
+        """The choices, when they are first asked for."""
+        if name != "choices":
+            raise AttributeError(name)
+        self.choices = tuple(self._read())
+        return self.choices
 
 
 class ManyValues(click.Command):

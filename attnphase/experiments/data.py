@@ -18,7 +18,7 @@ from torch import Tensor
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError
 from attnphase.experiments.settings import DTYPES
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.spectrum.measure import gaussian_gram
 from attnphase.state_evolution.channel import matrix_root

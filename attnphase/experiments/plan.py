@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase import arguments
+from attnphase.arguments import device_name
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
-from attnphase.experiments.settings import DTYPES, TrainingSettings, device_name
+from attnphase.experiments.settings import DTYPES, TrainingSettings
 from attnphase.extras import require_torch
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem import Problem

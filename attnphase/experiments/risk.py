@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attnphase.experiments.data import Instance, Samples
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.rows.regularizer import RowRegularizer
 
 __all__ = ["Risk", "fields_of", "pull_back"]

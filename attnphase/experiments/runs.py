@@ -26,8 +26,8 @@ from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import Trained, record_stride, train
 from attnphase.kernels.compiler import sample_kernels_for, tell_if_compiling
-from attnphase.kernels.device import device_of
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch.device import device_of
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.processes.interruption import interruptions_deferred
 from attnphase.processes.progress import progress_line

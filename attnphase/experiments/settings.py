@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +12,10 @@ from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerKind
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["DTYPES", "TrainingSettings", "device_name"]
+__all__ = ["DTYPES", "TrainingSettings"]
 
 DTYPES = ("float64", "float32")
 """Of the numbers of an experiment."""
-
-
-def device_name(name: Any) -> str:
-    """The name of a device; whether this machine has it, `attnphase.kernels.device.device_of` says.
-
-    Raises
-    ------
-    ProblemError
-        There is no device of such a name.
-    """
-    if not isinstance(name, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", name):
-        given = arguments.shown(name)
-        raise ProblemError("device", f'device must be "cpu", "cuda" or one of several as "cuda:0", not {given}.')
-    return name
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.kernels.compiler import ModelKey
+from attnphase.kernels.key import ModelKey
 from attnphase.problem import Problem, SpectrumLaw
 from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.processes.progress import progress_line

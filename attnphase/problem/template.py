@@ -16,7 +16,14 @@ from attnphase.problem.problem import Problem
 from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
 from attnphase.rows.kinds import REGULARIZERS
 
-__all__ = ["changes_for", "template"]
+__all__ = ["OFFERED", "changes_for", "template"]
+
+OFFERED = {
+    "loss": tuple(LOSSES),
+    "regularizer": tuple(name for name, kind in REGULARIZERS.items() if kind.example is not None),
+    "spectrum": (*SPECTRUM_KINDS, "atoms"),
+}
+"""Kinds that `changes_for` has an example of; a proximal operator is a function of the user's own."""
 
 _COLUMN = 24  # where comments begin behind a short value
 _LONGEST = 105  # characters of a value and its comment on one line

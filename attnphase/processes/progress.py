@@ -49,12 +49,19 @@ class ProgressLine:
         What is being done.
     total, done : float
         How much there is to do, and how much of it is done; without a total nobody knows.
+    unit : str
+        Of what is counted one by one, such as "points"; empty where `total` is only a measure.
     """
 
     text: str
     total: float | None = None
     done: float = 0.0
+    unit: str = ""
     _begin: float = field(default_factory=time.monotonic)
+    _first: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._first = self.done
 
     def tell(self, text: str) -> None:
         """Say what is being done."""
@@ -63,6 +70,22 @@ class ProgressLine:
     def at(self, done: float, text: str) -> None:
         """Say how much is done, and what is being done."""
         self.done, self.text = done, text
+
+    def reach(self, done: float) -> None:
+        """Say how much is done."""
+        self.done = done
+
+    @property
+    def rate(self) -> float:
+        """What is done in a second, on average."""
+        return (self.done - self._first) / max(time.monotonic() - self._begin, 1e-9)
+
+    @property
+    def words(self) -> str:
+        """What is being done, and how much of what is counted."""
+        if not self.unit or self.total is None:
+            return self.text
+        return f"{self.text}: {self.done:.0f}/{self.total:.0f} {self.unit}, {self.rate:.1f} {self.unit}/s"
 
     @property
     def elapsed(self) -> str:
@@ -74,11 +97,14 @@ class ProgressLine:
     def plain(self) -> str:
         """All of it in one line."""
         share = f"{self.done / self.total:.0%}, " if self.total else ""
-        return f"{share}{self.text} ({self.elapsed})"
+        left = f", {(self.total - self.done) / self.rate:.0f} s left" if self.unit and self.total and self.rate else ""
+        return f"{share}{self.words}{left} ({self.elapsed})"
 
 
 @contextmanager
-def progress_line(shown: bool, text: str, total: float | None = None) -> Iterator[ProgressLine]:
+def progress_line(
+    shown: bool, text: str, total: float | None = None, done: float = 0.0, unit: str = ""
+) -> Iterator[ProgressLine]:
     """Show what is being done until the block ends, however it ends.
 
     Only one line can be live at a time: within the block its `tell` is handed down, and no second one is begun.
@@ -91,13 +117,17 @@ def progress_line(shown: bool, text: str, total: float | None = None) -> Iterato
         What is being done first.
     total : float, optional
         How much there is to do; then there is a bar with the time left.
+    done : float
+        How much of it is done already.
+    unit : str
+        Of what is counted, if it is; then the line says how many there are and how fast they come.
 
     Raises
     ------
     ProblemError
         `shown` is neither True nor False; the message calls it progress, as the functions that take it do.
     """
-    line = ProgressLine(text, total)
+    line = ProgressLine(text, total, done, unit)
     if not flag("progress", shown) or sys.stderr is None:
         yield line
         return
@@ -146,9 +176,9 @@ def _show_live(line: ProgressLine, over: threading.Event, console: Console) -> N
         columns = (What(), bar, TextColumn("{task.percentage:>3.0f}%"), left)
     # warnings are printed above the line; standard output is not ours
     with Progress(*columns, console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-        task = live.add_task(line.text, total=line.total, elapsed=line.elapsed)
+        task = live.add_task(line.words, total=line.total, completed=int(line.done), elapsed=line.elapsed)
         while True:
-            live.update(task, description=line.text, completed=line.done, elapsed=line.elapsed)
+            live.update(task, description=line.words, completed=line.done, elapsed=line.elapsed)
             live.refresh()
             if over.wait(_REFRESH):
                 return

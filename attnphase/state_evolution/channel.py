@@ -14,8 +14,9 @@ from scipy.special import log_ndtr, ndtr
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
+from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, ProximalProblem, Starts
+from attnphase.state_evolution.proximal import Minima, ProximalProblem
 from attnphase.state_evolution.system import System
 
 __all__ = ["Channel", "ChannelPass"]

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, Starts
+from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Sector
 
 __all__ = ["NEAR_DEGENERATE", "StateEvolution"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
 from itertools import pairwise
 
@@ -17,22 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.kernels.local.constants import RUNAWAY, Starts
+from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.state_evolution.system import System
 
-__all__ = ["RUNAWAY", "Minima", "ProximalPoints", "ProximalProblem", "Starts"]
-
-
-RUNAWAY = -201
-"""Steps of a node at which a descent found no bottom; the number is that of the compiled kernel."""
-
-
-class Starts(IntEnum):
-    """Starting points of the local minimisation; the numbers are those of the compiled kernel."""
-
-    COLD = 0
-    WARM = 1
-    FROM_ZERO = 2
-    REFRESH = 3
+__all__ = ["Minima", "ProximalPoints", "ProximalProblem"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,26 +109,22 @@ class ProximalProblem:
             fields, energies = np.zeros((total, 2, *centers.shape[2:])), np.zeros((total, 2))
         losses, residuals = np.empty(total), np.empty((total, *centers.shape[2:]))
         steps = np.empty(total, dtype=np.int64)
-        factors = np.linalg.cholesky(variance)
+        solution = Solution(fields, energies, losses, residuals, steps)
+        factors: Array = np.linalg.cholesky(variance).astype(float, copy=False)
         mixing, parameters = self.system.parameters
 
         def run(configuration: int, part: slice) -> None:
             sites = configurations[configuration]
             here = slice(configuration * nodes + part.start, configuration * nodes + part.stop)
-            self.system.kernels.minimise(
+            nodes_here = Nodes(
                 centers[configuration, part],
                 teacher[configuration, part],
                 np.ascontiguousarray(factors[sites]),
                 mixing,
                 parameters,
                 np.ascontiguousarray(self.system.spectrum.site_variances[sites]),
-                int(starts),
-                fields[here],
-                energies[here],
-                losses[here],
-                residuals[here],
-                steps[here],
             )
+            self.system.kernels.minimise(nodes_here, starts, solution.part(here))
 
         self._in_parts(run, count, nodes)
 

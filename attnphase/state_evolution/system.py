@@ -10,6 +10,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
+from attnphase.kernels.key import model_numbers
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import Spectrum
@@ -81,10 +82,7 @@ class System:
     @cached_property
     def parameters(self) -> tuple[Array, Array]:
         """Mixing matrix and the other numbers that the loss depends on, as the kernels take them."""
-        problem = self.problem
-        mixing = np.ascontiguousarray(problem.mixing_matrix, dtype=float)
-        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
-        return mixing, np.array(numbers, dtype=float)
+        return np.ascontiguousarray(self.problem.mixing_matrix, dtype=float), model_numbers(self.problem)
 
     def refinement(self, max_nodes: int) -> Refinement:
         """The integration rules of a solve that may use so many nodes."""
@@ -109,8 +107,8 @@ def _built(problem: Problem, kernels: Kernels, backend: str, threads: int) -> Sy
     spectrum = Spectrum.of(problem)
     if backend == "numba":
         return System(problem, kernels, spectrum, threads)
-    from attnphase.kernels.device import device_of
-    from attnphase.kernels.torch_minimiser import node_minimiser
+    from attnphase.kernels.torch.device import device_of
+    from attnphase.kernels.torch.minimiser import node_minimiser
 
     device = device_of("cpu" if backend == "torch" else backend)
     kernels = replace(kernels, minimise=node_minimiser(problem, device, threads))

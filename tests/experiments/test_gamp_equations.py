@@ -15,7 +15,7 @@ import torch
 from attnphase.experiments.data import draw_instance
 from attnphase.experiments.optimizers.gamp import Gamp
 from attnphase.experiments.risk import Risk
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
 from derivations.codegen.iteration import iteration_source
 

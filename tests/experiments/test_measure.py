@@ -34,9 +34,9 @@ from attnphase.experiments.risk import Risk, fields_of
 from attnphase.experiments.runs import _Group
 from attnphase.experiments.starts import UNINFORMED_SCALE, initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, _look, train
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.proximal import Starts
 
 Array = NDArray[Any]
 

@@ -17,7 +17,7 @@ from attnphase.experiments.optimizers.kinds import OPTIMIZERS, suited
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.starts import initial_weights
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 
 PAPER = Problem.paper(omega=0.3)

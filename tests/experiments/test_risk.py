@@ -17,7 +17,7 @@ from attnphase.errors import ExperimentError
 from attnphase.experiments.data import Instance, Stream, draw_geometry, draw_instance, draw_samples
 from attnphase.experiments.measure import exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.risk import Risk
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
 
 PAPER = Problem.paper(omega=0.27)

@@ -15,17 +15,21 @@ import torch
 
 from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.data import draw_instance
+from attnphase.experiments.optimizers.local_minima import minimised_in_torch
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.kernels import torch_minimiser as torch_proximal
 from attnphase.kernels.compiler import kernels_for, sample_kernels_for
-from attnphase.kernels.device import device_of
-from attnphase.kernels.torch_loss import LocalLoss
-from attnphase.kernels.torch_minimiser import minimise, minimise_samples, node_minimiser
+from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Nodes as NodeArrays
+from attnphase.kernels.local.values import SampleNodes, Solution
+from attnphase.kernels.torch import minimiser
+from attnphase.kernels.torch.device import device_of
+from attnphase.kernels.torch.loss import LocalLoss
+from attnphase.kernels.torch.minimiser import Batch, minimise, node_minimiser
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.proximal import Starts
 from attnphase.state_evolution.system import System
-from attnphase.sweeps.grid import Line, sweep
+from attnphase.sweeps.grid import sweep
+from attnphase.sweeps.line import Line
 from attnphase.sweeps.points import solve
 
 CPU = torch.device("cpu")
@@ -71,7 +75,7 @@ class Nodes:
         self.k = rng.normal(size=(count, length, kernels.teacher_rank))
         root = rng.normal(size=(length, columns, columns))
         V = variance * (root @ root.mT / columns + 0.1 * np.eye(columns))
-        self.factor = np.linalg.cholesky(V)
+        self.factor: Any = np.linalg.cholesky(V)
         self.variances = np.ascontiguousarray(spectrum.site_variances[:length])
         self.parameters = system.parameters
 
@@ -87,9 +91,13 @@ class Nodes:
         if previous is not None:
             minima[:], energies[:] = previous[:2]
         losses, residuals, flags = np.empty(shape[0]), np.empty(shape), np.empty(shape[0], dtype=np.int64)
-        numbers = (self.factor, *self.parameters, self.variances, int(starts))
-        functions[backend]()(self.centers, self.k, *numbers, minima, energies, losses, residuals, flags)
-        return minima, energies, losses, residuals, flags
+        solution = Solution(minima, energies, losses, residuals, flags)
+        functions[backend]()(self.arguments, starts, solution)
+        return tuple(solution)
+
+    @property
+    def arguments(self):
+        return NodeArrays(self.centers, self.k, self.factor, *self.parameters, self.variances)
 
 
 def assert_same(found, expected):
@@ -174,10 +182,10 @@ def test_no_minimum_that_a_single_descent_finds_is_missed(name):
 def test_small_blocks_give_what_one_block_gives(monkeypatch):
     nodes = Nodes(CASES["rank 2"], 101, 3, spread=2.0, variance=20.0)
     whole = nodes.solve("torch", Starts.REFRESH, nodes.solve("torch", Starts.FROM_ZERO))
-    monkeypatch.setitem(torch_proximal._LANES, "cpu", 70)
+    monkeypatch.setitem(minimiser._LANES, "cpu", 70)
     sizes = []
-    search = torch_proximal._search
-    monkeypatch.setattr(torch_proximal, "_search", lambda *args: sizes.append(args[2].shape[1]) or search(*args))
+    search = minimiser.search
+    monkeypatch.setattr(minimiser, "search", lambda *args: sizes.append(args[2].shape[1]) or search(*args))
     assert_same(nodes.solve("torch", Starts.REFRESH, nodes.solve("torch", Starts.FROM_ZERO)), whole)
     assert sizes == [70, 31] + [7] * 14 + [3]
 
@@ -190,20 +198,17 @@ def test_a_warm_pass_needs_minima():
     loss, fields = LocalLoss(PAPER, finite=False), torch.zeros(3, 2, 1, dtype=torch.float64)
     factors = torch.ones(1, 2, 1, 1, dtype=torch.float64)
     with pytest.raises(ValueError, match="needs the minima of the last pass"):
-        minimise(loss, fields, fields, loss.targets(fields), torch.ones(2), factors, Starts.WARM)
+        minimise(loss, Batch(fields, fields, loss.targets(fields), torch.ones(2), factors), Starts.WARM)
 
 
 def test_a_pass_leaves_the_number_of_threads_as_it_was(monkeypatch):
     before = torch.get_num_threads()
     nodes = Nodes(PAPER, 10, 0)
     seen = []
-    original = torch_proximal._minimise
-    monkeypatch.setattr(
-        torch_proximal, "_minimise", lambda *args: seen.append(torch.get_num_threads()) or original(*args)
-    )
+    original = minimiser._minimise
+    monkeypatch.setattr(minimiser, "_minimise", lambda *args: seen.append(torch.get_num_threads()) or original(*args))
     outputs = np.zeros((10, 2, 2, 1)), np.zeros((10, 2)), np.zeros(10), np.zeros((10, 2, 1)), np.zeros(10, dtype=int)
-    inputs = nodes.centers, nodes.k, nodes.factor, *nodes.parameters, nodes.variances
-    node_minimiser(PAPER, CPU, before + 1)(*inputs, int(Starts.COLD), *outputs)
+    node_minimiser(PAPER, CPU, before + 1)(nodes.arguments, Starts.COLD, Solution(*outputs))
     assert seen == [before + 1]
     assert torch.get_num_threads() == before
 
@@ -234,23 +239,21 @@ def test_samples_have_the_minima_of_the_compiled_kernel(problem):
     minima, energies = np.zeros((runs, count, 2, length, columns)), np.zeros((runs, count, 2))
     for starts in (Starts.COLD, Starts.REFRESH, Starts.WARM, Starts.FROM_ZERO):
         centers, roots, *previous = (torch.from_numpy(x.copy()) for x in (omega, factors, minima, energies))
-        found = minimise_samples(loss, centers, samples, roots, starts, previous[0], previous[1])
+        found = minimised_in_torch(loss, centers, samples, roots, starts, (previous[0], previous[1]))
         residuals = np.empty_like(omega)
         for s in range(runs):
-            sample_kernels_for(problem).minimise(
+            nodes = SampleNodes(
                 np.ascontiguousarray(omega[s]),
-                *(np.ascontiguousarray(x[s].numpy()) for x in (samples.teacher_fields, samples.targets)),
+                np.ascontiguousarray(samples.teacher_fields[s].numpy()),
+                np.ascontiguousarray(samples.targets[s].numpy()),
                 np.ascontiguousarray(grams[s]),
                 np.ascontiguousarray(samples.sites[s].numpy()),
                 np.ascontiguousarray(factors[s]),
                 numbers,
-                int(starts),
-                minima[s],
-                energies[s],
-                np.empty(count),
-                residuals[s],
-                np.empty(count, dtype=np.int64),
             )
+            flags = np.empty(count, dtype=np.int64)
+            solution = Solution(minima[s], energies[s], np.empty(count), residuals[s], flags)
+            sample_kernels_for(problem).minimise(nodes, starts, solution)
         np.testing.assert_allclose(found[1], energies, rtol=1e-10, atol=1e-10)
         gap = energies[..., 1] - energies[..., 0]
         clear = (gap == 0) | (gap > 1e-6)
@@ -319,7 +322,7 @@ def test_hinge_is_refused():
     point = torch.zeros(1, 1, 1, dtype=torch.float64)
     for attempt in (
         lambda: node_minimiser(HINGE, CPU, 1),
-        lambda: minimise(loss, point, point, point, torch.ones(1), point[..., None] + 1, Starts.COLD),
+        lambda: minimise(loss, Batch(point, point, point, torch.ones(1), point[..., None] + 1), Starts.COLD),
         lambda: solve_point(HINGE, 1.5, settings=SolverSettings(backend="torch")),
     ):
         with pytest.raises(ExperimentError, match=NO_HINGE):

@@ -19,7 +19,7 @@ from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.simulate import simulate
 from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.training import train
-from attnphase.kernels.torch_loss import LocalLoss
+from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.tracking import iterates

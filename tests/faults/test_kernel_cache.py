@@ -20,8 +20,13 @@ import pytest
 from numba.core import config
 
 from attnphase.errors import CacheError
+from attnphase.kernels import cache as cache_module
 from attnphase.kernels import compiler as compiled
-from attnphase.kernels.compiler import cache_directory, load_kernels
+from attnphase.kernels import ownership
+from attnphase.kernels.cache import cache_directory
+from attnphase.kernels.compiler import load_kernels
+from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Nodes, Solution
 from derivations.models.scalar import ScalarModel
 
 
@@ -70,7 +75,7 @@ def builds(monkeypatch):
         folder.mkdir(mode=0o700)
         (folder / "local_problem.py").write_text("built = True")
 
-    monkeypatch.setattr(compiled, "_fingerprint", lambda key: "k0aaa")
+    monkeypatch.setattr(compiled, "fingerprint", lambda key: "k0aaa")
     monkeypatch.setattr(compiled, "_build", build)
     return made
 
@@ -79,20 +84,15 @@ def minimum_of_square(kernels, omega=0.7, k=-0.4, variance=1.9):
     """Proximal point of (h - k)^2/2, which is (omega + V k) / (1 + V)."""
     fields, energies = np.zeros((1, 2, 1, 1)), np.zeros((1, 2))
     losses, residuals, steps = np.zeros(1), np.zeros((1, 1, 1)), np.zeros(1, dtype=np.int64)
-    kernels.minimise(
+    nodes = Nodes(
         np.full((1, 1, 1), omega),
         np.full((1, 1, 1), k),
         np.full((1, 1, 1), np.sqrt(variance)),
         np.zeros((1, 1)),
         np.array([0.3, 1.0, 1.0]),
         np.ones(1),
-        0,
-        fields,
-        energies,
-        losses,
-        residuals,
-        steps,
     )
+    kernels.minimise(nodes, Starts.COLD, Solution(fields, energies, losses, residuals, steps))
     assert fields[0, 0, 0, 0] == pytest.approx((omega + variance * k) / (1 + variance), abs=1e-12)
 
 
@@ -120,8 +120,8 @@ def test_a_damaged_kernel_is_built_again(cache, built, monkeypatch, damage):
         (folder / "evil.py").write_text("raise SystemExit(3)")
     monkeypatch.setattr(compiled, "_build", lambda key, place: shutil.copytree(built, place))
     minimum_of_square(load_kernels(SquareKey()))
-    assert compiled._checksums(folder) == compiled._checksums(built)
-    assert compiled._intact(folder)
+    assert cache_module._checksums(folder) == cache_module._checksums(built)
+    assert cache_module._intact(folder)
 
 
 def test_an_intact_kernel_is_not_built_again(cache, built, monkeypatch):
@@ -276,8 +276,8 @@ def test_the_machines_root_is_trusted_where_it_shows_as_nobody(cache, tmp_path, 
     refusal()
     (tmp_path / "uid_map").write_text("      1000       1000          1\n")  # a container with one user
     (tmp_path / "overflowuid").write_text(f"{ANOTHER}\n")
-    monkeypatch.setattr(compiled, "_UID_MAP", tmp_path / "uid_map")
-    monkeypatch.setattr(compiled, "_OVERFLOW", tmp_path / "overflowuid")
+    monkeypatch.setattr(ownership, "_UID_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr(ownership, "_OVERFLOW", tmp_path / "overflowuid")
     cache_directory()
     (tmp_path / "uid_map").write_text("         0       1000          1\n")
     refusal()
@@ -288,7 +288,7 @@ def test_an_entry_that_somebody_else_could_have_written_is_built_again(cache, bu
     """With a manifest that fits: what is checked is who wrote it."""
     folder = fake_entry("k0aaa")
     source, code = folder / "local_problem.py", folder / "__pycache__" / "code.nbc"
-    assert compiled._intact(folder)
+    assert cache_module._intact(folder)
     if planted == "link":
         folder.rename(folder.with_name("elsewhere"))
         folder.symlink_to("elsewhere")
@@ -297,7 +297,7 @@ def test_an_entry_that_somebody_else_could_have_written_is_built_again(cache, bu
         path.chmod(path.stat().st_mode | stat.S_IWGRP)
     else:
         give_away({"folder": folder, "source": source, "machine code": code}[planted])
-    assert not compiled._intact(folder)
+    assert not cache_module._intact(folder)
     with compiled._built(SquareKey()) as folder:
         assert (folder / "local_problem.py").read_text() == "built = True"
     assert builds == [folder]
@@ -310,7 +310,7 @@ def fake_entry(name):
     (folder / "__pycache__").mkdir(parents=True)
     (folder / "local_problem.py").write_text("built = False")
     (folder / "__pycache__" / "code.nbc").write_bytes(b"machine code")
-    (folder / "manifest.json").write_text(json.dumps(compiled._checksums(folder)))
+    (folder / "manifest.json").write_text(json.dumps(cache_module._checksums(folder)))
     for path in (folder, *folder.rglob("*")):
         path.chmod(path.stat().st_mode & ~0o022)
     return folder
@@ -355,7 +355,7 @@ def build_in_process(barrier):
         shutil.copytree(fake_entry("k0bbb"), folder)
         alone.rmdir()
 
-    compiled._fingerprint = lambda key: "k0aaa"
+    compiled.fingerprint = lambda key: "k0aaa"
     compiled._build = build
     barrier.wait(120)
     with compiled._built(SquareKey()) as folder:
@@ -387,7 +387,7 @@ def test_every_level_of_optimisation_has_an_entry_of_its_own(monkeypatch):
     names = set()
     for level in range(3):
         monkeypatch.setattr(sys, "flags", SimpleNamespace(optimize=level))
-        names.add(compiled._fingerprint(SquareKey()))
+        names.add(cache_module.fingerprint(SquareKey()))
     assert len(names) == 3
 
 

@@ -16,7 +16,9 @@ from attnphase.data.files import load_dataset, save_dataset
 from attnphase.errors import DatasetError, ProblemError, SolverError, SweepError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
-from attnphase.sweeps.grid import parts_folder, sweep
+from attnphase.sweeps import line as lines_module
+from attnphase.sweeps.grid import sweep
+from attnphase.sweeps.store import parts_folder
 
 PROBLEM = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
 ALPHAS = [1.1, 1.3]
@@ -124,7 +126,7 @@ def test_another_version_is_refused_and_its_lines_stay(unfinished, solver, monke
     if what == "attnphase":
         monkeypatch.setattr("attnphase.__version__", "9.8.7", raising=False)
     else:
-        monkeypatch.setattr(SWEEP, "_source_hash", lambda: 64 * "f")
+        monkeypatch.setattr(lines_module, "_source_hash", lambda: 64 * "f")
     before = parts(unfinished)
     with pytest.raises(DatasetError, match=rf"{what} was \S+ and is (9\.8\.7|f{{16}}) now"):
         run(unfinished, resume=True)
@@ -424,7 +426,7 @@ def test_a_line_depends_on_every_source_file(monkeypatch, changed):
     assert path.is_file()
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda self: read(self) + (b"#" if self.resolve() == path else b""))
-    monkeypatch.setattr(SWEEP, "_source_hash", SWEEP._source_hash.__wrapped__)
+    monkeypatch.setattr(lines_module, "_source_hash", lines_module._source_hash.__wrapped__)
     assert key() != before
 
 
@@ -435,7 +437,7 @@ def test_a_line_depends_on_the_source_of_a_function_of_the_users_own(tmp_path, m
     own = PROBLEM.with_fields({"regularizer.kind": "prox", "regularizer.prox": "own_prox:prox"})
     before = key(own)
     (tmp_path / "own_prox.py").write_text(source.replace("0.01", "0.02"))
-    SWEEP._module_hash.cache_clear()
+    lines_module._module_hash.cache_clear()
     assert key(own) != before
 
 

@@ -18,7 +18,9 @@ from attnphase.cli.commands import main
 from attnphase.data.files import load_dataset
 from attnphase.errors import DatasetError, ProblemError, SweepError
 from attnphase.problem.problem import Problem
-from attnphase.sweeps.grid import parts_folder, sweep
+from attnphase.processes.progress import ProgressLine
+from attnphase.sweeps.grid import sweep
+from attnphase.sweeps.store import Store, parts_folder
 
 sweep_module = sys.modules["attnphase.sweeps.grid"]  # as an attribute of the package, sweep is the function
 COARSE = {"integration.rule": "sobol", "integration.nodes": 16}
@@ -177,7 +179,7 @@ def test_ctrl_c_in_python_is_passed_on(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_module._Report, "set", interrupt)
+        patch.setattr(ProgressLine, "reach", interrupt)
         with pytest.raises(KeyboardInterrupt):
             sweep(PROBLEM, ALPHAS, OMEGAS, workers=2, output=tmp_path / "out.nc")
     assert multiprocessing.active_children() == []
@@ -191,7 +193,7 @@ def test_ctrl_c_in_python_is_passed_on(tmp_path):
 def crashed(undisturbed, lines, tmp_path_factory):
     """The folder of an output whose sweep stopped after two of six lines, as if by a crash."""
     output = tmp_path_factory.mktemp("crashed") / "out.nc"
-    save = sweep_module._Store.save
+    save = Store.save
 
     def save_two(self, line, ds):
         save(self, line, ds)
@@ -199,7 +201,7 @@ def crashed(undisturbed, lines, tmp_path_factory):
             raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sweep_module._Store, "save", save_two)
+        patch.setattr(Store, "save", save_two)
         patch.setattr(sweep_module.Line, "solve", lambda self, *_: lines[self.key])
         with pytest.raises(KeyboardInterrupt):
             sweep(PROBLEM, ALPHAS, OMEGAS, workers=1, output=output)
@@ -316,7 +318,7 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     script.write_text(
         "import sys, attnphase as ap\n"
         f"problem, sweep = ap.Problem().with_fields({COARSE!r}), ap.sweep\n"
-        "sys.modules['attnphase.sweeps.grid']._RETRIES = 0\n"
+        "sys.modules['attnphase.sweeps.pool']._RETRIES = 0\n"
         "sweep(problem, [2.0], branches=['semantic', 'positional'], workers=2)\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)

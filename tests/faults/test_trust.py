@@ -22,10 +22,11 @@ from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES, RunS
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
-from attnphase.kernels.compiler import ModelKey, reference_backend
+from attnphase.kernels.key import ModelKey
+from attnphase.kernels.reference import reference_backend
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.rows.operator import load_prox
-from attnphase.sweeps.grid import Line
+from attnphase.sweeps.line import Line
 from derivations.models.scores import SCORES
 
 FEW = {"integration.rule": "sobol", "integration.nodes": 64}

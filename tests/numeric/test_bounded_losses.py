@@ -18,10 +18,12 @@ import attnphase as ap
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
 from attnphase.kernels.compiler import kernels_for
+from attnphase.kernels.local.constants import RUNAWAY, Starts
+from attnphase.kernels.local.values import Nodes, Solution
+from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.proximal import RUNAWAY, Starts
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
@@ -200,7 +202,6 @@ def nodes(V: float) -> dict[str, Any]:
         "mixing": np.ones((1, 1)),
         "parameters": np.array([0.3, 1.0, 1.0]),
         "variance": np.array([0.25]),
-        "mode": int(Starts.COLD),
         "minima": np.zeros((3, 2, 1, 2)),
         "energies": np.zeros((3, 2)),
         "losses": np.zeros(3),
@@ -209,28 +210,33 @@ def nodes(V: float) -> dict[str, Any]:
     }
 
 
-def in_python(model: ScalarModel) -> dict[str, Any]:
-    """The functions of a model's kernel, without compilation."""
-    folder = Path(str(ap.__file__)).parent / "kernels"
-    source = "\n".join(
-        [local_problem_source(model, "numba")]
-        + [(folder / name).read_text(encoding="utf-8") for name in ("newton.py", "newton_nodes.py")]
+def handed(given: dict[str, Any]) -> tuple[Nodes, Starts, Solution]:
+    """The same as a minimiser takes them, from all starts."""
+    return (
+        Nodes(*(given[name] for name in Nodes._fields)),
+        Starts.COLD,
+        Solution(*(given[name] for name in Solution._fields)),
     )
-    namespace: dict[str, Any] = {}
+
+
+def in_python(model: ScalarModel, folder: Path) -> dict[str, ModuleType]:
+    """The modules of a model's kernel, without compilation."""
+    folder.mkdir()
+    write_package(folder, {"local_problem": local_problem_source(model, "numba")})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(numba_config, "DISABLE_JIT", True)
-        exec(compile(source, "<kernel>", "exec"), namespace)
-    return namespace
+        return import_package(folder, "in_python", ("local_problem", "nodes"))
 
 
 @pytest.fixture(scope="module")
-def kernels():
+def kernels(tmp_path_factory):
     """Minimisers of the valley: the kernel's and torch's."""
-    found = {"kernel": in_python(formula_loss(VALLEY, 1, 2, 1))["minimise"]}
+    folder = tmp_path_factory.mktemp("valley") / "kernel"
+    found: dict[str, Any] = {"kernel": in_python(formula_loss(VALLEY, 1, 2, 1), folder)["nodes"].minimise}
     if importlib.util.find_spec("torch") is not None:
         import torch
 
-        from attnphase.kernels.torch_minimiser import node_minimiser
+        from attnphase.kernels.torch.minimiser import node_minimiser
 
         found["torch"] = node_minimiser(Problem().with_fields(FIELDS), torch.device("cpu"), 1)
     return found
@@ -249,7 +255,7 @@ def test_a_descent_without_a_bottom_is_counted(kernels, kind):
     if kind not in kernels:
         pytest.skip("PyTorch is not installed")
     given = nodes(1.3 * LARGEST)
-    kernels[kind](*given.values())
+    kernels[kind](*handed(given))
     assert (given["flags"] == RUNAWAY).all()
     for center, k, energy, loss, residual, minima in zip(
         given["centers"],
@@ -270,7 +276,7 @@ def test_below_the_limit_the_minimum_is_found(kernels, kind):
         pytest.skip("PyTorch is not installed")
     V = 0.7 * LARGEST
     given = nodes(V)
-    kernels[kind](*given.values())
+    kernels[kind](*handed(given))
     assert (given["flags"] >= 0).all()
     across = np.array([-SLOPE, 1.0])
     hessian = 2 * WALL * np.outer(across, across) - 2 * DROP * np.diag([1.0, 0.0])
@@ -287,7 +293,7 @@ def test_the_probe_misses_the_valley():
 def test_an_overflowing_start_spoils_nothing():
     """A start at which the loss is not a number is skipped; the others find the minimum."""
     torch = pytest.importorskip("torch")
-    from attnphase.kernels.torch_minimiser import node_minimiser
+    from attnphase.kernels.torch.minimiser import node_minimiser
 
     text = "(h - 0.3)**2 + exp(h)/(1 + exp(h))"  # infinity over infinity beyond h = 710
     problem = Problem().with_fields({"tokens.length": 1, "loss.kind": "expression", "loss.expression": text + " + 0*k"})
@@ -298,7 +304,7 @@ def test_an_overflowing_start_spoils_nothing():
         "energies": np.zeros((2, 2)),
     }
     given |= {"losses": np.zeros(2), "residuals": np.zeros((2, 1, 1)), "flags": np.zeros(2, dtype=np.int64)}
-    node_minimiser(problem, torch.device("cpu"), 1)(*given.values())
+    node_minimiser(problem, torch.device("cpu"), 1)(*handed(given))
     assert (given["flags"] >= 0).all()
     for center, minima in zip(given["centers"].ravel(), given["minima"][:, 0, 0, 0], strict=True):
         grid = np.linspace(-3, 3, 600001)
@@ -307,7 +313,7 @@ def test_an_overflowing_start_spoils_nothing():
 
 
 @pytest.mark.parametrize("kind", ["numba", "torch"])
-def test_an_overflow_on_the_way_down(kind):
+def test_an_overflow_on_the_way_down(kind, tmp_path):
     """``-exp(h)`` reaches minus infinity in a few steps; in the kernel as plain Python, with an exp that overflows."""
     given = nodes(2.0) | {"centers": np.array([[[0.4]]]), "teacher_fields": np.array([[[0.7]]])}
     given |= {
@@ -319,20 +325,21 @@ def test_an_overflow_on_the_way_down(kind):
     model = formula_loss("-exp(h) + 0*k", 1, 1, 1)
     if kind == "torch":
         torch = pytest.importorskip("torch")
-        from attnphase.kernels import torch_minimiser as proximal
+        from attnphase.kernels.torch import minimiser as proximal
 
         module = ModuleType("printed")
         exec(local_problem_source(model, "torch"), module.__dict__)
         parameters, centers, k_, factor = (
             torch.tensor(given[name]) for name in ("parameters", "centers", "teacher_fields", "factor")
         )
-        found = proximal._minimise(module, parameters, centers, k_, k_, torch.ones(1), factor[None], Starts.COLD, None)
+        batch = proximal.Batch(centers, k_, k_, torch.ones(1), factor[None])
+        found = proximal._minimise(module, parameters, batch, Starts.COLD, None)
         given |= {name: getattr(found, name).numpy() for name in ("energies", "losses", "residuals", "flags")}
     else:
-        namespace = in_python(model)
-        namespace["exp"] = lambda x: float(np.exp(x))
+        modules = in_python(model, tmp_path / "kernel")
+        vars(modules["local_problem"])["exp"] = lambda x: float(np.exp(x))
         with np.errstate(over="ignore", invalid="ignore"):
-            namespace["minimise"](*given.values())
+            modules["nodes"].minimise(*handed(given))
     assert given["flags"][0] == RUNAWAY
     np.testing.assert_allclose([*given["energies"][0], given["losses"][0]], -np.exp(0.4), rtol=1e-14)
     np.testing.assert_allclose(given["residuals"], np.exp(0.4), rtol=1e-14)
@@ -344,9 +351,9 @@ def test_what_a_search_from_all_starts_found_is_not_forgotten():
     system = System.of(problem)
     marked: list[int] = []
 
-    def minimise(*arguments: Any) -> None:
-        system.kernels.minimise(*arguments)
-        arguments[-1][marked if arguments[6] != Starts.WARM else []] = RUNAWAY
+    def minimise(nodes: Nodes, starts: Starts, solution: Solution) -> None:
+        system.kernels.minimise(nodes, starts, solution)
+        solution.flags[marked if starts != Starts.WARM else []] = RUNAWAY
 
     rule = system.refinement(2**18).first()
     channel = Channel(replace(system, kernels=replace(system.kernels, minimise=minimise)), rule)
@@ -374,10 +381,10 @@ def test_a_point_with_bottomless_nodes_is_not_converged(monkeypatch):
     problem = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
     kernels = kernels_for(problem)
 
-    def minimise(*arguments: Any) -> None:
-        kernels.minimise(*arguments)
-        if arguments[6] != Starts.WARM:
-            arguments[-1][5:8] = RUNAWAY
+    def minimise(nodes: Nodes, starts: Starts, solution: Solution) -> None:
+        kernels.minimise(nodes, starts, solution)
+        if starts != Starts.WARM:
+            solution.flags[5:8] = RUNAWAY
 
     sound = ap.solve(problem, alpha=2.0)
     monkeypatch.setattr(module, "kernels_for", lambda _: replace(kernels, minimise=minimise))

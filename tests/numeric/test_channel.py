@@ -12,11 +12,12 @@ from scipy.stats import norm
 
 from attnphase.integration.rules import sobol
 from attnphase.kernels.compiler import kernels_for
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.proximal import Minima, Starts
+from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
 

@@ -177,11 +177,9 @@ def test_a_wrong_local_minimiser_is_seen(monkeypatch, wrong):
     """Its energy, its residual g, or a place that is not the minimum."""
     point, kernels = solved(PAPER), kernels_for(PAPER)
 
-    def minimise(centers, k, factor, mixing, parameters, variance, mode, minima, energies, losses, residuals, flags):
-        kernels.minimise(
-            centers, k, factor, mixing, parameters, variance, mode, minima, energies, losses, residuals, flags
-        )
-        {"energies": energies, "residuals": residuals, "fields": minima}[wrong][:] *= 1.001
+    def minimise(nodes, starts, solution):
+        kernels.minimise(nodes, starts, solution)
+        {"energies": solution.energies, "residuals": solution.residuals, "fields": solution.minima}[wrong][:] *= 1.001
 
     with_kernels(monkeypatch, replace(kernels, minimise=minimise))
     assert failed(PAPER, point) & {"mean envelope", "gradient of the free entropy, overlaps"}

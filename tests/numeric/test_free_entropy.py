@@ -20,12 +20,12 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
 from attnphase.kernels.compiler import Kernels, load_kernels
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import _VARIANCE_FLOOR, Channel, ChannelPass
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
-from attnphase.state_evolution.proximal import Starts
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
 

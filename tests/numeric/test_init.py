@@ -11,7 +11,6 @@ from command import run
 
 import attnphase as ap
 from attnphase import errors
-from attnphase.cli import problems
 from attnphase.problem import Problem
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
@@ -136,9 +135,17 @@ def test_every_example_can_be_taken(asked):
 
 
 def test_the_command_offers_all_kinds():
-    assert set(problems._LOSSES) == set(LOSSES)
-    assert set(problems._REGULARIZERS) == {name for name, kind in REGULARIZERS.items() if kind.example is not None}
-    assert set(problems._SPECTRA) == {*SPECTRUM_KINDS, "atoms"}
+    """In the order of `--help`; any of them can be asked for, and nothing else."""
+    help_text = " ".join(run("init", "--help").output.split())
+    for option, names in (
+        ("loss", list(LOSSES)),
+        ("regularizer", [name for name, kind in REGULARIZERS.items() if kind.example is not None]),
+        ("spectrum", [*SPECTRUM_KINDS, "atoms"]),
+    ):
+        assert f"--{option} [{'|'.join(names)}]" in help_text
+        assert all("kind" in run("init", f"--{option}", name).output for name in names)
+        refused = run("init", f"--{option}", "nonesuch", code=2).output
+        assert refused.startswith(f"attnphase: error: Invalid value for '--{option}': 'nonesuch' is not one of")
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

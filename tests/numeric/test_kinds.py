@@ -13,7 +13,8 @@ import attnphase as ap
 from attnphase.errors import ProblemError
 from attnphase.integration.kinds import RULES
 from attnphase.integration.refinement import Refinement
-from attnphase.kernels.compiler import ModelKey, reference_backend
+from attnphase.kernels.key import ModelKey
+from attnphase.kernels.reference import reference_backend
 from attnphase.problem import Integration, Law, Loss, Problem, Regularizer, SpectrumLaw, Student, Tokens
 from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.problem.cluster_laws import CLUSTER_LAWS, ClusterLaw

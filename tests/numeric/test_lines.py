@@ -15,15 +15,16 @@ from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.settings import SolverSettings
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.proximal import Starts
 from attnphase.state_evolution.starts import branches_of, initial_overlaps
-from attnphase.sweeps.grid import Line, sweep
+from attnphase.sweeps.grid import sweep
+from attnphase.sweeps.line import Line
 from attnphase.tracking import iterates
 
-module = import_module("attnphase.sweeps.grid")
+module = import_module("attnphase.sweeps.line")
 
 PAPER = Problem.paper(omega=0.28)
 LINE = Line(PAPER, "semantic", (0.7, 1.3), SolverSettings(), "semantic")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import attnphase as ap
-from attnphase.kernels.compiler import reference_backend
+from attnphase.kernels.reference import reference_backend
 
 PAGE = Path(__file__).parents[2] / "docs" / "new-variant.md"
 

@@ -17,7 +17,9 @@ import attnphase as ap
 from attnphase.cli.commands import main
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.iteration import Status
+from attnphase.kernels import cache
 from attnphase.kernels import compiler as compiled
+from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes import progress as module
 from attnphase.processes.progress import ProgressLine, progress_line, silent, within
@@ -144,6 +146,15 @@ def test_a_log_gets_plain_lines(monkeypatch):
     assert "\x1b" not in log.getvalue()
 
 
+def test_what_is_counted_is_said_with_its_rate(monkeypatch):
+    """What was there before the line began is counted, but not as if it had been done since."""
+    line = ProgressLine("sweeping", 20, 8, "points")
+    monkeypatch.setattr(module.time, "monotonic", lambda begin=line._begin: begin + 4)
+    line.reach(14)
+    assert line.words == "sweeping: 14/20 points, 1.5 points/s"
+    assert line.plain == "70%, sweeping: 14/20 points, 1.5 points/s, 4 s left (0 s)"
+
+
 def test_a_log_is_not_flooded(monkeypatch):
     log = standard_error(monkeypatch, io.StringIO())
     monkeypatch.setattr(module, "_PLAIN", 60.0)
@@ -252,9 +263,9 @@ def test_compiling_is_told_where_nothing_is_in_the_cache(tmp_path, monkeypatch, 
     monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path))
     compiled.tell_if_compiling(COARSE, said.append, finite=finite)
     assert said == ["compiling the kernels of this model, once"]
-    keys = {finite: compiled.ModelKey.of(COARSE, finite=finite) for finite in (False, True)}
+    keys = {finite: ModelKey.of(COARSE, finite=finite) for finite in (False, True)}
     for is_finite in (not finite, finite):
-        folder = compiled.cache_directory() / compiled._fingerprint(keys[is_finite])
+        folder = cache.cache_directory() / cache.fingerprint(keys[is_finite])
         folder.mkdir()
         (folder / "manifest.json").touch()
         compiled.tell_if_compiling(COARSE, said.append, finite=finite)
@@ -286,7 +297,7 @@ def test_a_sweep_compiles_every_model_before_its_workers_start(monkeypatch):
     lines = recorded(monkeypatch, home)
     monkeypatch.setattr(home, "kernels_for", kernels_for)
     monkeypatch.setattr(home, "tell_if_compiling", lambda problem, tell: told.append(tell))
-    monkeypatch.setattr(home, "_run", stop)
+    monkeypatch.setattr(home.Work, "solve", stop)
     fields = {"student.causal": [False, True], "teacher.causal": [False, True]}
     with pytest.raises(KeyboardInterrupt):
         ap.sweep(COARSE, [2.0], [0.2, 0.3], fields=fields, workers=1)
@@ -350,8 +361,8 @@ def test_derive_names_its_steps(monkeypatch):
 class Recorded(ProgressLine):
     """A line that remembers all it was told."""
 
-    def __init__(self, shown, text, total):
-        super().__init__(text, total)
+    def __init__(self, shown, *what):
+        super().__init__(*what)
         self.shown, self.said = shown, []
 
     def tell(self, text):
@@ -362,8 +373,8 @@ def recorded(monkeypatch, home):
     lines = []
 
     @contextmanager
-    def record(shown, text, total=None):
-        lines.append(Recorded(shown, text, total))
+    def record(shown, *what, **more):
+        lines.append(Recorded(shown, *what, *more.values()))
         yield lines[-1]
 
     monkeypatch.setattr(home, "progress_line", record)
@@ -394,7 +405,7 @@ RUNS = ["--dimension", "20", "--seeds", "2"]
     [
         ("sweeps.points", "solve", ["solve", "--alpha", "2"]),
         ("sweeps.critical", "thresholds", ["thresholds", "--omega", "0.3"]),
-        ("checks.report", "check", ["check"]),
+        ("checks.consistency", "check", ["check"]),
         ("pages.page", "derive", ["derive"]),
         ("sweeps.grid", "sweep", ["sweep", "--alpha", "2", "-o", "x.nc"]),
         ("sweeps.grid", "sweep", ["figure", "fig2"]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +16,8 @@ from attnphase.integration.kinds import Sobol
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import kernels_for
+from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima
@@ -186,10 +187,10 @@ def test_unsolved_nodes_are_counted(monkeypatch):
     """A kernel that gives up on three nodes of every pass."""
     kernels = kernels_for(FEW)
 
-    def minimise(*arguments: Any) -> None:
-        kernels.minimise(*arguments)
-        arguments[-1][[3, 17, 200]] *= -1  # steps, negative where the gradient did not reach its tolerance
-        arguments[-1][[3, 17, 200]] -= 1
+    def minimise(nodes: Nodes, starts: Starts, solution: Solution) -> None:
+        kernels.minimise(nodes, starts, solution)
+        solution.flags[[3, 17, 200]] *= -1  # steps, negative where the gradient did not reach its tolerance
+        solution.flags[[3, 17, 200]] -= 1
 
     monkeypatch.setattr(module, "kernels_for", lambda problem: replace(kernels, minimise=minimise))
     point = solve_point(FEW, 1.6, settings=ONE_THREAD)

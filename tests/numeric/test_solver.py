@@ -26,12 +26,13 @@ from attnphase.fixed_points.iteration import (
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import SIGNS, Rule, gauss_hermite, published_rule, sobol
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import NEAR_DEGENERATE
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, ProximalProblem, Starts
+from attnphase.state_evolution.proximal import Minima, ProximalProblem
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System

@@ -17,11 +17,12 @@ from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel, ChannelPass, matrix_root
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import ProximalProblem, Starts
+from attnphase.state_evolution.proximal import ProximalProblem
 from attnphase.state_evolution.system import System
 
 FEW = settings(deadline=None, max_examples=6)

@@ -6,6 +6,7 @@ environment.  As a program: ``python -m gated_lines sweep --alpha 2 ...``, which
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ from pathlib import Path
 import xarray as xr
 
 from attnphase.fixed_points.point import BranchPoint
-from attnphase.sweeps.grid import Line
+from attnphase.sweeps.line import Line
 
 FOLDER = "GATED_LINES"
 FIRST = "semantic, teacher.omega = 0.1"
@@ -49,6 +50,6 @@ if __name__ == "__main__":
 
     from attnphase.cli.commands import main
 
-    sys.modules["attnphase.sweeps.grid"].Line = gated_lines.GatedLine  # type: ignore[attr-defined]
+    importlib.import_module("attnphase.sweeps.grid").Line = gated_lines.GatedLine  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main(sys.argv[1:])

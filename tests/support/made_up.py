@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +16,9 @@ from attnphase.data.variables import POINT_VARIABLES
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
-from attnphase.sweeps.grid import Line
+from attnphase.sweeps.line import Line
 
-SWEEP = sys.modules["attnphase.sweeps.grid"]  # as an attribute of the package, sweep is the function
+SWEEP = importlib.import_module("attnphase.sweeps.grid")
 _OWN = ("residual", "iterations", "nodes", "status")
 
 

@@ -9,12 +9,13 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import gradient, jacobian, solve_linear
 from derivations.algebra.minima import FieldHessian, LossSlope
 from derivations.algebra.tokens import SampleSum, TokenMatrix
+from derivations.models.symbolic import GENERIC
 from derivations.replica import amp
 from derivations.replica.amp import concentrated, derive_iteration, overlaps, response
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.saddle_point import derive_saddle_point
 
-FREE_ENTROPY = derive_free_entropy()
+FREE_ENTROPY = derive_free_entropy(GENERIC)
 SADDLE_POINT = derive_saddle_point(FREE_ENTROPY)
 ITERATION = {named.unknown.name: named.value for named in derive_iteration()}
 SIZES = [(1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 2, 2)]

@@ -20,7 +20,7 @@ from numba.core import config as numba_config
 from sympy import EulerGamma, Function, Piecewise, erf, pi
 
 import attnphase as ap
-from attnphase.kernels.compiler import ModelKey
+from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.codegen.backends import BACKENDS

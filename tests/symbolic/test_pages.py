@@ -19,7 +19,8 @@ import pytest
 from sympy import Symbol, lambdify
 
 import attnphase as ap
-from attnphase.kernels.compiler import ModelKey, reference_backend
+from attnphase.kernels.key import ModelKey
+from attnphase.kernels.reference import reference_backend
 from attnphase.pages.page import Derivation, model_equations, page_of
 from attnphase.problem import Integration, Problem
 from attnphase.spectrum.measure import Spectrum

@@ -24,7 +24,7 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean
 from derivations.algebra.minima import QuadraticMinimum
 from derivations.algebra.tokens import TokenMatrix
-from derivations.models.attention import ScalarModel
+from derivations.models.scalar import ScalarModel
 from derivations.models.symbolic import GENERIC
 from derivations.replica.ansatz import ReplicaSum
 from derivations.replica.chain import derive_free_entropy, noise, precision, source

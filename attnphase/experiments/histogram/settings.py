@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from attnphase import arguments
+from attnphase.arguments import device_name
 from attnphase.errors import ExperimentError, ProblemError
-from attnphase.experiments.settings import DTYPES, device_name
+from attnphase.experiments.settings import DTYPES
 
 __all__ = [
     "MECHANISMS",

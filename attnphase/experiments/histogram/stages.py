@@ -34,7 +34,7 @@ from attnphase.experiments.histogram.transformer import (
     with_noise,
 )
 from attnphase.experiments.memory import available_memory, check_fits
-from attnphase.kernels.device import device_of
+from attnphase.kernels.torch.device import device_of
 from attnphase.processes.interruption import interruptions_deferred
 from attnphase.processes.progress import progress_line
 

@@ -15,11 +15,10 @@ from torch import Tensor
 from attnphase.arrays import Array
 from attnphase.experiments.data import Instance
 from attnphase.experiments.optimizers.interface import Optimizer, Progress
+from attnphase.experiments.optimizers.local_minima import minimised_compiled, minimised_in_torch
 from attnphase.experiments.risk import Risk, fields_of, pull_back
 from attnphase.experiments.settings import TrainingSettings
-from attnphase.kernels.compiler import sample_kernels_for
-from attnphase.kernels.torch_minimiser import minimise_samples
-from attnphase.state_evolution.proximal import Starts
+from attnphase.kernels.local.constants import Starts
 
 __all__ = ["Gamp"]
 
@@ -116,38 +115,12 @@ class Gamp(Optimizer):
 
     def _minimise(self, omega: Tensor, V: Tensor, starts: Starts) -> Tensor:
         """Residuals ``g = V^-1 (prox - omega)`` of all samples, (S, n, L, r)."""
-        samples = self.risk.samples
+        minimised = minimised_compiled if omega.device.type == "cpu" else minimised_in_torch
+        previous = self._minima, self._energies
         factors = torch.linalg.cholesky(V)
-        if omega.device.type != "cpu":
-            found = minimise_samples(self.risk.loss, omega, samples, factors, starts, self._minima, self._energies)
-            self._minima, self._energies, residual = found
-            return residual
-        return self._minimise_compiled(omega, factors, starts)
-
-    def _minimise_compiled(self, omega: Tensor, factors: Tensor, starts: Starts) -> Tensor:
-        kernels, samples, problem = sample_kernels_for(self.instance.problem), self.risk.samples, self.instance.problem
-        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
-        residual = torch.empty(omega.shape, dtype=torch.float64)
-        losses, flags = np.empty(samples.count), np.empty(samples.count, dtype=np.int64)
-        minima, energies = self._minima.double().numpy(), self._energies.double().numpy()
-        for s in range(len(omega)):
-            kernels.minimise(
-                _array(omega[s]),
-                _array(samples.teacher_fields[s]),
-                _array(samples.targets[s]),
-                _grams(samples.grams[s], samples.count, self._length),
-                np.ascontiguousarray(samples.sites[s].numpy()),
-                _array(factors[s]),
-                np.array(numbers, dtype=float),
-                int(starts),
-                minima[s],
-                energies[s],
-                losses,
-                residual[s].numpy(),
-                flags,
-            )
-        self._minima, self._energies = (torch.as_tensor(x, dtype=omega.dtype) for x in (minima, energies))
-        return residual.to(omega.dtype)
+        found = minimised(self.risk.loss, omega, self.risk.samples, factors, starts, previous)
+        self._minima, self._energies, residual = found
+        return residual
 
     def _response(self, prox: Tensor, V: Tensor) -> Tensor:
         """``dg / domega = -H (I + V H)^-1`` of every sample, (S, n, L r, L r)."""
@@ -228,15 +201,6 @@ class Gamp(Optimizer):
         """Go on from a state."""
         self.weights, self._c, self._residual = state["weights"], state["c"], state["residual"]
         self._minima, self._energies, self._steps = state["minima"], state["energies"], state["steps"]
-
-
-def _array(tensor: Tensor) -> Array:
-    return np.ascontiguousarray(tensor.double().numpy())
-
-
-def _grams(grams: Tensor, count: int, length: int) -> Array:
-    """Gram matrices for the compiled kernel; losses that use none get rows that they ignore."""
-    return _array(grams) if len(grams) else np.ones((count, length, length))
 
 
 def _lifted(curvature: Tensor, ridge: float) -> Tensor:

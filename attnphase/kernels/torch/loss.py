@@ -8,7 +8,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from attnphase.kernels.compiler import torch_module
+from attnphase.kernels.key import model_numbers
+from attnphase.kernels.reference import torch_module
 from attnphase.problem.problem import Problem
 
 __all__ = ["LocalLoss"]
@@ -39,10 +40,9 @@ class LocalLoss:
 
     def __post_init__(self) -> None:
         problem = self.problem
-        numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
         options = {"device": self.device, "dtype": self.dtype}
         object.__setattr__(self, "module", torch_module(problem, finite=self.finite))
-        object.__setattr__(self, "parameters", torch.tensor(numbers, **options))
+        object.__setattr__(self, "parameters", torch.tensor(model_numbers(problem), **options))
         object.__setattr__(self, "mixing", torch.tensor(problem.mixing_matrix, **options))
 
     @property

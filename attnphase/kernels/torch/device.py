@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from attnphase.arguments import device_name
 from attnphase.errors import ExperimentError
-from attnphase.experiments.settings import device_name
 from attnphase.extras import require_cuda
 
 __all__ = ["device_of"]

@@ -1,0 +1,71 @@
+"""What a kernel depends on, and the numbers of a problem that it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.problem.losses import LOSSES
+from attnphase.problem.own_functions import printed_scores
+from attnphase.problem.problem import Problem
+
+__all__ = ["ModelKey", "model_numbers"]
+
+
+@dataclass(frozen=True)
+class ModelKey:
+    """What a kernel depends on: sizes, scores, masks, tying and the loss, and no numerical parameter of the problem."""
+
+    length: int
+    rank: int
+    tied: bool
+    student_score: str
+    student_causal: bool
+    teacher_score: str
+    teacher_causal: bool
+    teacher_rank: int
+    loss: str = "attention"
+    values: int = 0
+    expression: str = ""
+    functions: str = ""  # what a user's own row functions return, so that a changed one is compiled anew
+    finite: bool = False
+
+    @classmethod
+    def of(cls, problem: Problem, *, finite: bool = False) -> ModelKey:
+        """The key of a problem's model, in the limit of high dimension or of samples at finite d.
+
+        Raises
+        ------
+        ProblemError
+            A score of the user's own is not known in this process, or has changed for the worse; or the problem came
+            with data and names a function of a module.
+        """
+        problem.require_functions()
+        student, teacher = problem.student, problem.teacher
+        return cls(
+            problem.tokens.length,
+            student.rank,
+            student.tied,
+            student.score,
+            student.causal,
+            teacher.score,
+            teacher.causal,
+            teacher.rank,
+            problem.loss.kind,
+            problem.loss.value_columns,
+            problem.loss.expression or "",
+            printed_scores(problem),
+            finite,
+        )
+
+    def model(self) -> Any:
+        """The symbolic model (imports SymPy)."""
+        return LOSSES[self.loss].model(self)
+
+
+def model_numbers(problem: Problem) -> Array:
+    """What generated code takes as ``parameters``: omega and the temperatures of student and teacher."""
+    return np.array([problem.teacher.omega, problem.student.temperature, problem.teacher.temperature], dtype=float)

@@ -1,0 +1,77 @@
+"""Numbers of Newton's method and of its starting points, for the compiled minimiser and for the one in torch alike."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = [
+    "CAPTURED",
+    "CONVEX",
+    "DECREASE",
+    "DISTINCT",
+    "EASED",
+    "FAR",
+    "FIRST_SHIFT",
+    "GRADIENT_TOLERANCE",
+    "MAX_NEWTON",
+    "MAX_TRIES",
+    "NO_SHIFT",
+    "PIVOT",
+    "ROUNDING",
+    "RUNAWAY",
+    "STEEPER",
+    "Starts",
+]
+
+MAX_NEWTON = 200
+MAX_TRIES = 60
+"""Of a step with growing damping."""
+
+GRADIENT_TOLERANCE = 1e-11
+"""On the norm of the gradient in u, relative to the root of ``1 + |u|^2``."""
+
+PIVOT = 1e-12
+"""A matrix whose pivots are not above it counts as not positive definite."""
+
+DECREASE = 1e-4
+"""Share of the decrease by the slope that a step must bring."""
+
+ROUNDING = 4e-16
+"""Of the energy, relative to its size: rounding decides below."""
+
+FIRST_SHIFT, NO_SHIFT = 0.1, 0.05
+"""Smallest damping, and the one below which an accepted step drops it."""
+
+CONVEX, STEEPER, EASED = 2.0, 4.0, 0.25
+"""Factors of the damping: where the matrix is not positive definite, a step is refused, a step is accepted."""
+
+DISTINCT = 1e-5
+"""Two minima are one if no coordinate differs by more, relative to 1 + |u|."""
+
+CAPTURED = 1e-2
+"""A descent this close to a known minimum is taken to end there; torch knows none while all are under way."""
+
+FAR = 1e30
+"""Growth of |u|^2, or of the energy's size on its way down, by which a descent counts as run away."""
+
+RUNAWAY = -MAX_NEWTON - 1
+"""Steps of a node at which a descent found no bottom."""
+
+
+class Starts(IntEnum):
+    """Starting points of the local minimisation.
+
+    WARM: the two lowest minima of the previous pass.  FROM_ZERO: zero alone, as in the published recipe.  COLD: omega,
+    the teacher's field lifted to the student's columns with both signs, zero, the reflected omega, and omega with one
+    token reflected.  REFRESH: both, so that a pass can only find lower minima.
+    """
+
+    COLD = 0
+    WARM = 1
+    FROM_ZERO = 2
+    REFRESH = 3
+
+    def number(self, length: int) -> int:
+        """How many points these are for so many tokens."""
+        known, cold = 2, 5 + length
+        return {Starts.COLD: cold, Starts.WARM: known, Starts.FROM_ZERO: 1, Starts.REFRESH: known + cold}[self]

@@ -1,0 +1,102 @@
+"""One damped Newton descent to a minimum of one sample's local problem.
+
+With ``V_l = C_l C_l^T`` and ``h_l = omega_l + C_l u_l`` the energy is ``Psi(u) = |u|^2/2 + loss(omega + C u)``: well
+scaled for every V, also where V vanishes or is large.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.kernels.local.values import Energy, Workspace
+
+from .compiled import compiled
+from .constants import (
+    CAPTURED,
+    CONVEX,
+    DECREASE,
+    EASED,
+    FAR,
+    FIRST_SHIFT,
+    GRADIENT_TOLERANCE,
+    MAX_NEWTON,
+    MAX_TRIES,
+    NO_SHIFT,
+    ROUNDING,
+    RUNAWAY,
+    STEEPER,
+)
+from .linear_algebra import SIZE, factorise, place, scale_derivatives, solve_factorised, squared_norm
+from .local_problem import loss_derivatives
+
+__all__ = ["descend"]
+
+
+@compiled
+def near(u: Array, minimum: Array) -> bool:
+    """Whether ``u`` is within CAPTURED of a minimum in every coordinate."""
+    apart = False
+    for i in range(SIZE):
+        apart = apart or abs(u[i] - minimum[i]) > CAPTURED * (1.0 + abs(minimum[i]))
+    return not apart
+
+
+@compiled
+def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[float, float, int]:
+    """Damped Newton descent from ``work.u``, which is overwritten.
+
+    Returns energy, loss and the number of steps, negative if the gradient did not reach its tolerance.  A descent that
+    comes close to one of the ``known`` (0, 1 or 2) minima ``best`` and ``other`` stops with infinite energy, and so do
+    one that begins where the energy is not finite and one that finds no bottom, the last with RUNAWAY steps.
+    """
+    target, variance, factor, parameters = terms
+    u, h, gradient, hessian, contracted, slope, curvature, lower, trial, best, other = work
+    shift = 0.0
+    place(u, center, factor, h)
+    value = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
+    norm_u = squared_norm(u)
+    energy = 0.5 * norm_u + value
+    if not abs(energy) < np.inf:
+        return np.inf, value, -1
+    far, deep = FAR * (1.0 + norm_u), -FAR * (1.0 + abs(energy))
+    for iteration in range(MAX_NEWTON):
+        scale_derivatives(u, factor, gradient, hessian, slope, curvature)
+        if squared_norm(slope) <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * (1.0 + norm_u):
+            return energy, value, iteration
+        accepted = False
+        norm_trial, value_trial, energy_trial = norm_u, value, energy
+        for _ in range(MAX_TRIES):
+            if not factorise(curvature, shift, lower):
+                shift = max(CONVEX * shift, FIRST_SHIFT)
+                continue
+            solve_factorised(lower, slope, trial)  # the step
+            decrease = 0.0
+            for i in range(SIZE):
+                decrease += slope[i] * trial[i]
+                trial[i] = u[i] - trial[i]
+            norm_trial = squared_norm(trial)
+            place(trial, center, factor, h)
+            # slope and curvature keep the accepted point's derivatives, so these can be the trial's already
+            value_trial = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
+            energy_trial = 0.5 * norm_trial + value_trial
+            # rounding decides below 1e-14 of the energy: accept, the gradient is the stopping rule
+            if energy_trial <= energy - DECREASE * decrease + ROUNDING * (1.0 + abs(energy)):
+                accepted = True
+                break
+            shift = max(STEEPER * shift, FIRST_SHIFT)
+        if not accepted:
+            place(u, center, factor, h)
+            value = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
+            return energy, value, -iteration - 1
+        for i in range(SIZE):
+            u[i] = trial[i]
+        norm_u, value, energy = norm_trial, value_trial, energy_trial
+        if not (norm_u < far and energy > deep):
+            return np.inf, value, RUNAWAY
+        if (known > 0 and near(u, best)) or (known > 1 and near(u, other)):
+            return np.inf, value, iteration
+        shift = 0.0 if shift < NO_SHIFT else EASED * shift
+    if not factorise(curvature, 0.0, lower):
+        return np.inf, value, RUNAWAY  # still on its way down where the energy is not convex
+    return energy, value, -MAX_NEWTON

@@ -1,0 +1,24 @@
+"""Numba's types of the arguments that come from Python; all arrays are contiguous."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import float64, int64, types
+
+from attnphase.kernels.local.values import Nodes, SampleNodes, Solution
+
+__all__ = ["INTEGER", "NODES", "SAMPLE_NODES", "SOLUTION", "array"]
+
+
+def array(dimensions: int, entries: Any = float64) -> Any:
+    """The type of an array of so many dimensions."""
+    return types.Array(entries, dimensions, "C")
+
+
+INTEGER = int64
+NODES = types.NamedTuple((array(3), array(3), array(3), array(2), array(1), array(1)), Nodes)
+SAMPLE_NODES = types.NamedTuple(
+    (array(3), array(3), array(3), array(3), array(2, int64), array(3), array(1)), SampleNodes
+)
+SOLUTION = types.NamedTuple((array(4), array(2), array(1), array(3), array(1, int64)), Solution)

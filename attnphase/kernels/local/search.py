@@ -1,0 +1,184 @@
+"""Global minimiser of one sample's local problem: descents from all starts, of whose ends the two lowest are kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.kernels.local.values import Energy, Found, Workspace
+
+from .compiled import compiled
+from .constants import DISTINCT, RUNAWAY, Starts
+from .descent import descend
+from .linear_algebra import SIZE, copy, place, to_scaled
+from .local_problem import COLUMNS, LENGTH, LIFT, TEACHER_RANK, closed_form, loss, loss_derivatives
+
+__all__ = ["empty_target", "search", "workspace"]
+
+
+@compiled
+def workspace() -> Workspace:
+    """Arrays for the descents of any number of samples, one after another."""
+    return Workspace(
+        np.empty(SIZE),
+        np.empty((LENGTH, COLUMNS)),
+        np.empty((LENGTH, COLUMNS)),
+        np.empty((SIZE, SIZE)),
+        np.empty(SIZE),
+        np.empty(SIZE),
+        np.empty((SIZE, SIZE)),
+        np.empty((SIZE, SIZE)),
+        np.empty(SIZE),
+        np.empty(SIZE),
+        np.empty(SIZE),
+    )
+
+
+@compiled
+def empty_target() -> Array:
+    """Room for what the teacher makes of its fields."""
+    return np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))
+
+
+@compiled
+def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, start: Array) -> bool:
+    """Field of the s-th start of `Starts`; False when there are no more.  ``minima`` are those of the previous pass."""
+    if starts == Starts.FROM_ZERO:
+        start[:] = 0.0
+        return s == 0
+    if starts in (Starts.WARM, Starts.REFRESH):
+        if s < 2:
+            copy(minima[s], start)
+            return True
+        if starts == Starts.WARM:
+            return False
+        s -= 2
+    if s >= 5 + LENGTH:
+        return False
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            lifted = k[a, LIFT[i]]
+            if s == 0:
+                start[a, i] = center[a, i]
+            elif s == 1:
+                start[a, i] = lifted
+            elif s == 2:
+                start[a, i] = -lifted
+            elif s == 3:
+                start[a, i] = 0.0
+            elif s == 4:
+                start[a, i] = -center[a, i]
+            else:
+                start[a, i] = -center[a, i] if a == s - 5 else center[a, i]
+    return True
+
+
+@compiled
+def distance(u: Array, minimum: Array) -> float:
+    """Largest difference of a coordinate, relative to 1 + |u|."""
+    gap = 0.0
+    for i in range(SIZE):
+        gap = max(gap, abs(u[i] - minimum[i]) / (1.0 + abs(minimum[i])))
+    return gap
+
+
+@compiled
+def fill_in(center: Array, terms: Energy, found: Found, work: Workspace) -> float:
+    """Minimum of a problem whose proximal point, in ``work.h``, the model gives; returns the loss."""
+    h, u, factor, residual = work.h, work.u, terms.factor, found.residual
+    value = loss(h, terms.target, terms.variance, terms.parameters)
+    to_scaled(h, center, factor, u)
+    energy = value
+    for i in range(SIZE):
+        energy += 0.5 * u[i] * u[i]
+    copy(h, found.minima[0])
+    copy(h, found.minima[1])
+    found.energies[:] = energy
+    residual[0, 0] = u[0] / factor[0, 0, 0]
+    return value
+
+
+@compiled
+def keep_lowest(found: Found, work: Workspace) -> None:
+    """The end of the last descent is the lowest minimum, and the one that was lowest the second lowest."""
+    u, best, other, gradient, residual = work.u, work.best, work.other, work.gradient, found.residual
+    for i in range(SIZE):
+        other[i] = best[i]
+        best[i] = u[i]
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            residual[a, i] = -gradient[a, i]
+
+
+@compiled
+def fall_back(center: Array, terms: Energy, found: Found, work: Workspace) -> float:
+    """Take the centre where no descent found a bottom; returns the loss there, or zero where it is not finite."""
+    best, gradient, residual = work.best, work.gradient, found.residual
+    for i in range(SIZE):
+        best[i] = 0.0
+    value = loss_derivatives(
+        center,
+        terms.target,
+        terms.variance,
+        terms.parameters,
+        gradient,
+        work.hessian,
+        work.contracted,
+    )
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            residual[a, i] = -gradient[a, i] if abs(gradient[a, i]) < np.inf else 0.0
+    return value if abs(value) < np.inf else 0.0
+
+
+@compiled
+def search(center: Array, k: Array, terms: Energy, starts: int, found: Found, work: Workspace) -> tuple[float, int]:
+    """Lowest and second-lowest minimum of one sample's local terms.
+
+    Fills all of ``found``, in which a warm pass begins.  Returns the loss at the lowest minimum and the number of
+    Newton steps to it, negative where the gradient did not reach its tolerance.  Where a descent found no bottom, the
+    number is RUNAWAY, and the rest belongs to the lowest local minimum or else to the centre.
+    """
+    if closed_form(center, terms.target, terms.factor, work.h):
+        return fill_in(center, terms, found, work), 0
+    best_energy = np.inf
+    other_energy = np.inf
+    best_loss = 0.0
+    best_flag = 0
+    bottomless = False
+    s = 0
+    while start_field(s, center, k, found.minima, starts, work.h):
+        if s == 1 and starts in (Starts.WARM, Starts.REFRESH) and found.energies[0] == found.energies[1]:
+            s += 1
+            continue
+        s += 1
+        to_scaled(work.h, center, terms.factor, work.u)
+        known = 0 if best_energy == np.inf else (1 if other_energy == np.inf else 2)
+        energy, value, flag = descend(center, terms, work, known)
+        if energy == np.inf:
+            bottomless = bottomless or flag == RUNAWAY
+            continue
+        gap = distance(work.u, work.best) if known > 0 else 0.0
+        if known == 0 or (energy < best_energy and gap > DISTINCT):
+            keep_lowest(found, work)
+            other_energy = best_energy
+            best_energy = energy
+            best_loss = value
+            best_flag = flag
+        elif gap > DISTINCT and energy < other_energy:
+            for i in range(SIZE):
+                work.other[i] = work.u[i]
+            other_energy = energy
+    if best_energy == np.inf:
+        bottomless = True
+        best_loss = fall_back(center, terms, found, work)
+        best_energy = best_loss
+    if other_energy == np.inf:
+        other_energy = best_energy
+        for i in range(SIZE):
+            work.other[i] = work.best[i]
+    place(work.best, center, terms.factor, found.minima[0])
+    place(work.other, center, terms.factor, found.minima[1])
+    found.energies[0] = best_energy
+    found.energies[1] = other_energy
+    return best_loss, RUNAWAY if bottomless else best_flag

@@ -1,0 +1,139 @@
+"""What goes into the minimiser and what comes out: named tuples of arrays, which Numba compiles.
+
+The one module of this package that is not copied for a model: to Numba the tuples of a copy would be others than those
+of the callers, so all copies import these.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+
+__all__ = ["Energy", "Found", "Nodes", "SampleNodes", "Solution", "Workspace"]
+
+
+class Nodes(NamedTuple):
+    """Local problems of the theory, which share the diagonal of D.
+
+    Attributes
+    ----------
+    centers : (N, L, r) array
+        ``omega`` of every node.
+    teacher_fields : (N, L, t) array
+    factor : (L, r, r) array
+        Lower Cholesky factor of V.
+    mixing, parameters, variance : (L, L), (3,) and (L,) arrays
+        Parameters of the loss: the matrix A; omega and the temperatures of student and teacher; the diagonal of D.
+    """
+
+    centers: Array
+    teacher_fields: Array
+    factor: Array
+    mixing: Array
+    parameters: Array
+    variance: Array
+
+
+class SampleNodes(NamedTuple):
+    """Local problems of samples at finite d, with their own targets and Gram matrices.
+
+    Attributes
+    ----------
+    centers : (N, L, r) array
+        ``omega`` of every sample.
+    teacher_fields : (N, L, t) array
+    targets : (N, L, x) array
+        The matrix C, or what the loss takes as its target.
+    grams : (N, L, L) array
+        Gram matrices, where the loss uses them.
+    sites : (N, L) array of int
+        Of every token.
+    factors : (P, r, r) array
+        Lower Cholesky factors of V of every site.
+    parameters : (3,) array
+    """
+
+    centers: Array
+    teacher_fields: Array
+    targets: Array
+    grams: Array
+    sites: NDArray[np.int64]
+    factors: Array
+    parameters: Array
+
+
+class Solution(NamedTuple):
+    """Minima of N local problems, which are written into these arrays.
+
+    Attributes
+    ----------
+    minima : (N, 2, L, r) array, in and out
+        Lowest and second lowest; those of the last pass are what a warm one starts from.
+    energies : (N, 2) array, in and out
+        Their values of ``Psi``; both the same if only one minimum was found.
+    losses : (N,) array, out
+        Loss at the lowest minimum.
+    residuals : (N, L, r) array, out
+        ``g = V^-1 (prox - omega)``, computed as minus the gradient of the loss, which needs no division.
+    flags : (N,) array of int, out
+        Newton steps, negative where the gradient did not reach its tolerance, RUNAWAY where a descent found no bottom.
+    """
+
+    minima: Array
+    energies: Array
+    losses: Array
+    residuals: Array
+    flags: NDArray[np.int64]
+
+    def part(self, nodes: slice) -> Solution:
+        """The same arrays for some of the nodes."""
+        minima, energies, losses, residuals, flags = self
+        return Solution(minima[nodes], energies[nodes], losses[nodes], residuals[nodes], flags[nodes])
+
+
+class Energy(NamedTuple):
+    """What the energy ``Psi`` of a sample depends on, its centre aside.
+
+    Attributes
+    ----------
+    target : (L, x) array
+        What the teacher makes of its fields.
+    variance : (L,) or (L, L) array
+        The diagonal of D, or the Gram matrix.
+    factor : (L, r, r) array
+        Lower Cholesky factor C of V.
+    parameters : (3,) array
+    """
+
+    target: Array
+    variance: Array
+    factor: Array
+    parameters: Array
+
+
+class Found(NamedTuple):
+    """Where the minima of one sample are written: ``minima`` (2, L, r), ``energies`` (2,) and ``residual`` (L, r)."""
+
+    minima: Array
+    energies: Array
+    residual: Array
+
+
+class Workspace(NamedTuple):
+    """Arrays that one descent after another writes into; see `descent` and `search` for what they hold."""
+
+    u: Array
+    h: Array
+    gradient: Array
+    hessian: Array
+    contracted: Array
+    slope: Array
+    curvature: Array
+    lower: Array
+    trial: Array
+    best: Array
+    other: Array

@@ -1,0 +1,73 @@
+"""A model's copy of the minimiser: written with its generated modules, and imported under a stable name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["import_package", "write_package"]
+
+_LOCAL = Path(__file__).with_name("local")
+
+
+def write_package(folder: Path, generated: Mapping[str, str]) -> None:
+    """Copy the minimiser into a folder, with sources of the model's own in place of, or beside, its modules."""
+    copied = (path for path in _LOCAL.glob("*.py") if path.name != "values.py")  # which is the callers' own
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in copied}
+    for name, source in (sources | dict(generated)).items():
+        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+
+
+def import_package(folder: Path, kernel: str, modules: Sequence[str]) -> dict[str, ModuleType]:
+    """Import modules of a kernel's package; machine code that is not there yet is compiled and kept beside them.
+
+    Parameters
+    ----------
+    folder : Path
+    kernel : str
+        Of which the package gets its name.  Numba's machine code holds that name, so it must not depend on the folder
+        that the kernel is built in.
+    modules : sequence of str
+
+    Returns
+    -------
+    dict
+        The modules by name.
+    """
+    package = f"attnphase_generated_{kernel}"
+    for known in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
+        del sys.modules[known]  # from a folder that has been moved or built again
+    specification = importlib.util.spec_from_file_location(
+        package, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[package] = module
+    importlib.invalidate_caches()
+    with _nothing_elsewhere():
+        specification.loader.exec_module(module)
+        return {name: importlib.import_module(f"{package}.{name}") for name in modules}
+
+
+@contextmanager
+def _nothing_elsewhere() -> Iterator[None]:
+    """No bytecode, which would not be in the manifest, and machine code beside its source alone.
+
+    Wherever ``NUMBA_CACHE_DIR`` is, nobody looks at who may write there.
+    """
+    from numba.core import config
+
+    written, elsewhere = sys.dont_write_bytecode, getattr(config, "CACHE_DIR", "")
+    sys.dont_write_bytecode = True
+    setattr(config, "CACHE_DIR", "")  # noqa: B010, Numba makes its settings as it is imported
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = written
+        setattr(config, "CACHE_DIR", elsewhere)  # noqa: B010

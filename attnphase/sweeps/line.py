@@ -1,0 +1,86 @@
+"""The task of a sweep: one problem, one branch, all sample complexities."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import xarray as xr
+
+from attnphase.data.build import from_points
+from attnphase.fixed_points.branches import follow
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.kernels.compiler import ModelKey
+from attnphase.problem.problem import Problem
+
+__all__ = ["Line"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One problem, one branch, all sample complexities.
+
+    Attributes
+    ----------
+    problem : Problem
+    branch : str
+    alphas : tuple of float
+    settings : SolverSettings
+    label : str
+        For people: the branch and the swept fields.
+    """
+
+    problem: Problem
+    branch: str
+    alphas: tuple[float, ...]
+    settings: SolverSettings
+    label: str
+
+    @cached_property
+    def key(self) -> str:
+        """Hash of all that decides about the line's numbers, this program's source and the user's own included."""
+        settings = replace(self.settings, threads=None)
+        parts = [self.problem.to_toml(), self.branch, repr(self.alphas), repr(settings), _source_hash(), self.functions]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+    @property
+    def source(self) -> str:
+        """Hash of this program's source."""
+        return _source_hash()
+
+    @cached_property
+    def functions(self) -> str:
+        """What the functions are that the problem has by name only; empty if there is none."""
+        prox = self.problem.regularizer.prox
+        return ModelKey.of(self.problem).functions + ("" if prox is None else _module_hash(prox.partition(":")[0]))
+
+    def solve(self, on_point: Callable[[BranchPoint], None] | None = None) -> xr.Dataset:
+        """The line's dataset over alpha."""
+        points = follow(self.problem, self.alphas, self.branch, settings=self.settings, on_point=on_point)
+        return from_points(points, {"alpha": self.alphas}, problem=self.problem, title=f"Branch line: {self.label}")
+
+
+@lru_cache
+def _source_hash() -> str:
+    """Of both packages' modules, wherever they lie: lines of another version are not taken up."""
+    digest = hashlib.sha256()
+    for package in ("attnphase", "derivations"):
+        specification = importlib.util.find_spec(package)
+        assert specification is not None
+        assert specification.origin is not None
+        for source in sorted(Path(specification.origin).parent.rglob("*.py")):
+            digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+@lru_cache
+def _module_hash(name: str) -> str:
+    """Of the source of a module of the user's own, which making the problem has imported."""
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

@@ -1,0 +1,220 @@
+"""Finished lines beside the output, kept until the whole result holds them or the user discards them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+import xarray as xr
+
+from attnphase.data.files import load_dataset, save_dataset
+from attnphase.errors import DatasetError
+from attnphase.files.writing import write_file
+from attnphase.sweeps.description import Description, listed
+from attnphase.sweeps.line import Line
+
+__all__ = ["Store", "finished_result", "open_store", "parts_folder"]
+
+
+def parts_folder(output: str | os.PathLike[str]) -> Path:
+    """Where the finished lines of an unfinished sweep lie."""
+    path = Path(output)
+    return path.with_name(f"{path.name}.parts")
+
+
+def finished_result(path: Path, description: Description) -> xr.Dataset:
+    """The result of a sweep that is taken up although it is done.
+
+    Raises
+    ------
+    DatasetError
+        The file holds something else.
+    """
+    try:
+        ds = load_dataset(path)
+    except DatasetError as error:
+        raise DatasetError(f"{error} Use --force (force=True) to replace it, or choose another name.") from None
+    if ds.attrs.get("sweep_hash") != description.hash:
+        before = Description.parse(ds.attrs.get("sweep"))
+        differences = description.differences(before) if before is not None else []
+        what = f"another sweep: {listed(differences)}" if differences else "something else than a finished sweep"
+        raise DatasetError(
+            f"{path}: the file exists and holds {what}; use --force (force=True) to replace it, or choose another name."
+        )
+    print(f"attnphase: {path} holds this sweep already; nothing is computed.", file=sys.stderr)
+    return ds
+
+
+@dataclass(frozen=True)
+class Store:
+    """Finished lines on disk, one netCDF file each, and descriptions of their sweeps; without a folder, nowhere."""
+
+    folder: Path | None
+
+    def _files(self, *patterns: str) -> list[Path]:
+        return (
+            [] if self.folder is None else [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
+        )
+
+    @property
+    def lines(self) -> list[Path]:
+        """Files of the finished lines, of whatever sweep."""
+        return self._files("line-*.nc")
+
+    def _path(self, line: Line) -> Path:
+        assert self.folder is not None
+        return self.folder / f"line-{line.key}.nc"
+
+    def load(self, lines: Sequence[Line]) -> dict[int, xr.Dataset]:
+        """The finished ones by number; one that is damaged is to be computed again, and a warning says so."""
+        there = {path.name for path in self.lines}
+        finished = {}
+        for i, line in enumerate(lines):
+            if not there or self._path(line).name not in there:
+                continue
+            try:
+                finished[i] = _checked(load_dataset(self._path(line)), line)
+            except DatasetError as error:
+                print(f"attnphase: warning: a finished line is computed again: {error}", file=sys.stderr)
+        return finished
+
+    def save(self, line: Line, ds: xr.Dataset) -> None:
+        """Write a finished line."""
+        if self.folder is not None:
+            save_dataset(ds, _no_link(self._path(line)), force=True)
+
+    def kept(self, for_good: bool = False) -> str:
+        """The end of an error message: what became of the finished lines, and what to do.
+
+        Parameters
+        ----------
+        for_good : bool
+            Whether the same command would fail again.
+        """
+        if self.folder is None or (for_good and not self.lines):
+            return ""
+        if not self.lines:
+            return "; no line is finished: run again, with --resume or without"
+        what = "run again with --resume (resume=True)"
+        if for_good:
+            what = 'leave out what fails, and take them up with --resume-fitting (resume="fitting")'
+        return f"; finished lines are kept in {self.folder}: {what}"
+
+    def clear(self, lines: Iterable[Line], description: Description) -> None:
+        """Remove the finished lines that the whole result holds, and say how many others there are."""
+        if self.folder is None:
+            return
+        for line in lines:
+            self._path(line).unlink(missing_ok=True)
+        self._remove(description.name)
+        others = len(self.lines)
+        if others:
+            which = "line that is no part of this sweep stays" if others == 1 else "lines that are no part of it stay"
+            print(f"attnphase: {others} finished {which} in {self.folder}.", file=sys.stderr)
+
+    def discard(self) -> None:
+        """Remove all finished lines, and say so."""
+        count = len(self.lines)
+        self._remove("line-*.nc", "sweep-*.json")
+        which = f"{count} finished {'line is' if count == 1 else 'lines are'} discarded"
+        print(f"attnphase: warning: {which} from {self.folder}.", file=sys.stderr)
+
+    def claim(self, description: Description, lines: Sequence[Line], fitting: bool) -> None:
+        """Note what this sweep is, unless the finished lines belong to others.
+
+        Raises
+        ------
+        DatasetError
+            They do, and `fitting` is false.
+        """
+        assert self.folder is not None
+        own = self.folder / description.name
+        if Description.read(own) is not None:
+            return
+        if self.lines and not fitting:
+            known = [found for path in self._files("sweep-*.json") if (found := Description.read(path)) is not None]
+            nearest = min((description.differences(other) for other in known), key=len, default=None)
+            if nearest != []:
+                raise DatasetError(self._refusal(nearest, lines))
+        write_file(_no_link(own), description.text.encode())
+
+    def _refusal(self, differences: Sequence[str] | None, lines: Sequence[Line]) -> str:
+        names = {path.name for path in self.lines}
+        fitting = sum(self._path(line).name in names for line in lines)
+        what = f"{self.folder}: the finished lines there do not say which sweep they belong to"
+        if differences is not None:
+            what = f"{self.folder}: the finished lines there belong to another sweep: {listed(differences)}"
+        fit = f"the {fitting} of {len(names)} that {'fits' if fitting == 1 else 'fit'}"
+        return (
+            f'{what}. Use --resume-fitting (resume="fitting") to take up {fit} and leave the others,'
+            " --force (force=True) without --resume to discard them, or another output."
+        )
+
+    def tidy(self) -> None:
+        """Remove what belongs to no finished line, after killed processes too."""
+        self._remove(".line-*.part", ".sweep-*.part")
+        if not self.lines:
+            self._remove("sweep-*.json")
+
+    def _remove(self, *patterns: str) -> None:
+        for path in self._files(*patterns):
+            path.unlink(missing_ok=True)
+
+
+def _no_link(path: Path) -> Path:
+    """A file that nobody but a sweep names: a link of this name is not the user's, and is not written through."""
+    if path.is_symlink():
+        path.unlink()
+    return path
+
+
+def _checked(ds: xr.Dataset, line: Line) -> xr.Dataset:
+    """The dataset of a finished line, if it is the one that its file's name promises."""
+    there = [ds.attrs.get("problem"), *(ds[name].to_numpy().tolist() for name in ("branch", "alpha") if name in ds)]
+    if there != [line.problem.to_toml(), line.branch, [*line.alphas]]:
+        raise DatasetError(f"the file of the line {line.label} holds another one.")
+    return ds
+
+
+@contextmanager
+def open_store(
+    output: Path, description: Description, lines: Sequence[Line], resume: bool | str, force: bool
+) -> Iterator[Store]:
+    """The folder of finished lines, for this process alone; removed if it is empty in the end."""
+    folder = parts_folder(output)
+    store = Store(folder)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise DatasetError(f"{folder}: the folder cannot be created: {error.strerror or error}.") from None
+    lock = filelock.FileLock(folder / "lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise DatasetError(f"{output}: another sweep writes to this file; wait for it, or choose another.") from None
+    try:
+        if store.lines and not resume:
+            if not force:
+                raise DatasetError(
+                    f"{folder}: finished lines of an interrupted sweep are there;"
+                    " use --resume (resume=True) to take them up, or --force (force=True) to discard them."
+                )
+            store.discard()
+        store.claim(description, lines, resume == "fitting")
+        yield store
+    finally:
+        store.tidy()
+        empty = folder.is_dir() and all(path.name == "lock" for path in folder.iterdir())
+        if empty and os.name == "posix":  # while it is held: who waits for it would have a lock that nobody sees
+            (folder / "lock").unlink(missing_ok=True)
+        lock.release()
+        if empty:
+            with suppress(OSError):  # another sweep has begun here
+                if os.name != "posix":
+                    (folder / "lock").unlink(missing_ok=True)
+                folder.rmdir()
