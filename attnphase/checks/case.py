@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
-from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.sector import Sector
@@ -52,16 +50,6 @@ class Case:
     def problem(self) -> Problem:
         """What is checked."""
         return self.system.problem
-
-    @property
-    def kernels(self) -> Kernels:
-        """Of the problem's model."""
-        return self.system.kernels
-
-    @property
-    def spectrum(self) -> Spectrum:
-        """The problem's measure."""
-        return self.system.spectrum
 
     def turned(self, problem: Problem) -> Case:
         """Another problem at the same point."""

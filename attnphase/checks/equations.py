@@ -213,7 +213,7 @@ class _Held:
 
 def _law(case: Case, generic: _Generic) -> Check:
     """Moments of all nodes' fields against the order parameters: means, q, theta and, but for labels, rho."""
-    channel, at, rho = case.wide_channel(), generic.at, case.spectrum.rho
+    channel, at, rho = case.wide_channel(), generic.at, case.system.spectrum.rho
     omega, k, _, _, shares = channel.nodes_at(at)
     sites, columns, rank = channel.configurations, at.q.shape[-1], rho.shape[-1]
     fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], k], axis=-1)

@@ -29,7 +29,7 @@ def reductions(case: Case, tell: Tell) -> Iterator[Check]:
     """A problem against those that it is equal to in a limit, or against closed forms."""
     from derivations.replica.limits import Facts, reductions_of
 
-    problem, spectrum = case.problem, case.spectrum
+    problem, spectrum = case.problem, case.system.spectrum
     weights, _ = problem.spectrum_atoms()
     count = spectrum.sites
     facts = Facts(
@@ -74,7 +74,7 @@ def _general_route(case: Case, _: Tell) -> Check:
     name = "reduction: ridge as a general regulariser"
     if closed is None or general is None:
         return Check.left_out(name, "no image on the checking nodes")
-    scale = closed.scales(case.spectrum.rho)
+    scale = closed.scales(case.system.spectrum.rho)
     worst = float(np.max(np.abs(closed.pack() - general.pack()) / scale))
     return Check.below(name, worst, limit, f"overlaps of one map, relative; {problem.columns} columns")
 
@@ -97,7 +97,7 @@ def _same_map(name: str, changes: dict[str, Any], detail: str) -> Reduction:
         if ours is None or theirs is None:
             return Check.left_out(name, "no image on the checking nodes")
         expected = _repeated(ours[0], clusters)
-        moved = np.abs(expected.pack() - theirs[0].pack()) / expected.scales(other.spectrum.rho)
+        moved = np.abs(expected.pack() - theirs[0].pack()) / expected.scales(other.system.spectrum.rho)
         losses = np.abs(ours[1] - theirs[1]) / np.maximum(np.abs(ours[1]), 1e-12)
         return Check.below(name, float(max(moved.max(), losses.max())), 1e-9, detail)
 

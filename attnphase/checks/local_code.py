@@ -20,15 +20,16 @@ _STEP = 1e-6  # of central differences
 def _constants(case: Case) -> tuple[Array, Array, Array]:
     """What the loss takes beside the fields: mixing, parameters, and the variances of the first sites."""
     mixing, parameters = case.system.parameters
-    return mixing, parameters, np.ascontiguousarray(case.spectrum.site_variances[case.problem.cluster_law[0][0]])
+    return mixing, parameters, np.ascontiguousarray(case.system.spectrum.site_variances[case.problem.cluster_law[0][0]])
 
 
 def _fields(case: Case, seed: int, count: int, *laws: tuple[float, float]) -> list[Array]:
     """Fields of the student and of the teacher, of given means and standard deviations."""
     generator = np.random.default_rng(seed)
-    widths = (case.kernels.columns, case.kernels.teacher_rank)
+    widths = (case.system.kernels.columns, case.system.kernels.teacher_rank)
     return [
-        generator.normal(*law, (count, case.kernels.length, width)) for law, width in zip(laws, widths, strict=True)
+        generator.normal(*law, (count, case.system.kernels.length, width))
+        for law, width in zip(laws, widths, strict=True)
     ]
 
 
@@ -38,7 +39,7 @@ def _compiled(case: Case) -> Callable[[Array, Array], Array]:
 
     def losses(h: Array, k: Array) -> Array:
         values = np.empty(len(h))
-        case.kernels.losses_at(np.ascontiguousarray(h), np.ascontiguousarray(k), *constants, values)
+        case.system.kernels.losses_at(np.ascontiguousarray(h), np.ascontiguousarray(k), *constants, values)
         return values
 
     return losses
@@ -70,7 +71,7 @@ def backends(case: Case) -> Iterator[Check]:
 
 def symmetries(case: Case) -> Check:
     """The loss's symmetries on fields other than those they were found on."""
-    found, whole = loss_symmetries(case.kernels), case.system.symmetries
+    found, whole = loss_symmetries(case.system.kernels), case.system.symmetries
     h, k = _fields(case, 91, 50, (-0.2, 1.1), (0.3, 1.0))
     losses = _compiled(case)
     reference = losses(h, k)
