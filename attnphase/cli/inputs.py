@@ -11,7 +11,7 @@ import click
 
 from attnphase.cli.values import NUMBERS
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.settings import SolverSettings, check_affordable
 
 if TYPE_CHECKING:
     from attnphase.problem import Problem
@@ -30,7 +30,6 @@ def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
 def solvable(problem: Problem, branches: Sequence[str]) -> Problem:
     """The problem, if it has these branches and its integration is affordable."""
     from attnphase.state_evolution.starts import initial_overlaps
-    from attnphase.state_evolution.system import check_affordable
 
     check_affordable(problem)
     for branch in branches:

@@ -6,16 +6,20 @@ Nothing heavy is imported, so that a wrong setting is refused at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.extras import require_cuda, require_torch
+
+if TYPE_CHECKING:
+    from attnphase.problem.problem import Problem
 
 __all__ = [
     "BACKENDS",
     "LARGEST_ALPHA",
     "METHODS",
     "SolverSettings",
+    "check_affordable",
     "omegas",
     "sample_complexities",
     "sample_complexity",
@@ -118,3 +122,15 @@ class SolverSettings:
             object.__setattr__(self, name, value)
         if self.backend != "numba":
             (require_cuda if self.backend == "cuda" else require_torch)()
+
+
+def check_affordable(problem: Problem) -> None:
+    """Refuse an integration rule with too many nodes before anything is compiled for it.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``integration.rule``.
+    """
+    dimensions = problem.tokens.length * (problem.columns + problem.teacher_columns)
+    problem.integration.form.check_affordable(problem.integration, dimensions)

@@ -23,7 +23,7 @@ from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Metho
 from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
-from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
 from attnphase.spectrum.measure import Spectrum
@@ -34,7 +34,7 @@ from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import informed_signal, initial_overlaps
 from attnphase.state_evolution.symmetries import is_sign_symmetric
-from attnphase.state_evolution.system import System, check_affordable
+from attnphase.state_evolution.system import System
 
 __all__ = ["SMALL_SIGNAL", "check_start", "probe", "solve_point", "without_signal"]
 

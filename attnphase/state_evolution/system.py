@@ -17,7 +17,7 @@ from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.symmetries import ProblemSymmetry, is_sign_symmetric, problem_symmetries
 
-__all__ = ["System", "check_affordable"]
+__all__ = ["System"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,18 +88,6 @@ class System:
         """The integration rules of a solve that may use so many nodes."""
         student, teacher = (self.kernels.length * count for count in (self.kernels.columns, self.kernels.teacher_rank))
         return self.problem.integration.rules((student + teacher, student), self.reflects, max_nodes)
-
-
-def check_affordable(problem: Problem) -> None:
-    """Refuse an integration rule with too many nodes before anything is compiled for it.
-
-    Raises
-    ------
-    ProblemError
-        Naming ``integration.rule``.
-    """
-    dimensions = problem.tokens.length * (problem.columns + problem.teacher_columns)
-    problem.integration.form.check_affordable(problem.integration, dimensions)
 
 
 @lru_cache(maxsize=32)

@@ -28,14 +28,13 @@ from attnphase.data.build import from_lines
 from attnphase.data.files import save_dataset
 from attnphase.errors import ProblemError, SweepError
 from attnphase.files.writing import check_output
-from attnphase.fixed_points.settings import SolverSettings, sample_complexities
+from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
 from attnphase.kernels.compiler import kernels_for, tell_if_compiling
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.starts import initial_overlaps
-from attnphase.state_evolution.system import check_affordable
 from attnphase.sweeps.description import Description
 from attnphase.sweeps.line import Line
 from attnphase.sweeps.pool import GUARD, Work

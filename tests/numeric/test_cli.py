@@ -13,6 +13,7 @@ from command import run
 
 from attnphase.data.files import load_dataset
 from attnphase.data.variables import POINT_VARIABLES
+from attnphase.errors import CacheError
 from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -195,10 +196,8 @@ def test_a_truncated_file_is_refused(in_folder):
 
 
 def test_a_cache_of_somebody_else_is_refused(in_folder, monkeypatch):
-    compiled = importlib.import_module("attnphase.kernels.compiler")
-
     def foreign(problem):
-        raise compiled.CacheError("kernel cache /x belongs to another user.")
+        raise CacheError("kernel cache /x belongs to another user.")
 
     monkeypatch.setattr(importlib.import_module("attnphase.state_evolution.system"), "kernels_for", foreign)
     assert "another user" in sentence("solve", "--alpha", 2)

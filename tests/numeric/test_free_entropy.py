@@ -331,7 +331,7 @@ def checked(point: BranchPoint) -> BranchPoint:
 def reached(point: BranchPoint, name: str) -> tuple[Setting, Overlaps, Conjugates]:
     """The setting of a solved point, its overlaps and the conjugates there."""
     at = smooth(name, point.alpha)
-    at = replace(at, problem=point.problem)
+    at = replace(at, system=replace(at.system, problem=point.problem))
     x = point.restart.overlaps
     return at, x, symmetrised(at.evaluate(x).conjugates)
 

@@ -220,6 +220,7 @@ def test_a_new_rule(added):
     assert rules.next(finer, 0.1, 0.0) is None
 
 
+@pytest.mark.usefixtures("own_scores")
 def test_a_new_score():
     """A row function of one's own, registered or in a file, is a score: nothing else has to know it."""
     ap.register_score("halved_of_the_kinds_test", lambda logits: [z / 2 for z in logits])

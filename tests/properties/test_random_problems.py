@@ -22,8 +22,10 @@ from attnphase.testing import SHAPES, problems
 # few nodes: the question is whether the numbers agree, not how good they are; with fewer most maps are staircases
 NODES = 16
 QUICK = SolverSettings(tolerance=1e-6, max_maps=100, threads=1)
-# lowest share of draws that must converge: four of five do, of students whose score has a kink a third
+# lowest share of draws that must converge: four of five do, of students whose score has a kink from a third to a half
 FLOOR, FLOOR_WITH_KINKS = 0.5, 0.2
+# what is drawn depends on the modules that other tests have imported: so many that a share is not missed by chance
+FEW, FEW_WITH_KINKS = 3, 20
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 KINKS = [i for i, shape in enumerate(SHAPES) if shape.get("student.score") == "relu"]
 NUMBERS = pytest.mark.parametrize("shape", range(len(SHAPES)), ids=lambda i: ", ".join(map(str, SHAPES[i].values())))
@@ -32,7 +34,7 @@ NUMBERS = pytest.mark.parametrize("shape", range(len(SHAPES)), ids=lambda i: ", 
 @pytest.mark.slow
 @NUMBERS
 def test_random_problems_are_solved_consistently_or_flagged(shape):
-    assert_most_are_solved(shape, 8 if shape in KINKS else 3)
+    assert_most_are_solved(shape, FEW_WITH_KINKS if shape in KINKS else FEW)
 
 
 @pytest.mark.slow

@@ -181,12 +181,12 @@ class UnfrozenPlan:
         ExperimentError
             There are no such runs in the folder.
         """
-        return cls(
-            checkpoints=present_checkpoints(folder, mechanisms_of(mechanism)),
-            noise=arguments.number("noise", noise, lambda x: x >= 0, "a finite, not negative number"),
-            force=arguments.flag("force", force),
+        settings: dict[str, Any] = {
+            "noise": arguments.number("noise", noise, lambda x: x >= 0, "a finite, not negative number"),
+            "force": arguments.flag("force", force),
             **_of_a_stage(epochs, learning_rate, device, progress),
-        )
+        }
+        return cls(checkpoints=present_checkpoints(folder, mechanisms_of(mechanism)), **settings)
 
 
 def _of_a_stage(epochs: Any, learning_rate: Any, device: Any, progress: Any) -> dict[str, Any]:
