@@ -6,8 +6,6 @@ The names below are loaded when they are first used, so that importing the packa
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 
 from attnphase import display
 
@@ -73,6 +71,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "__version__": "version",
     "AttnphaseError": "errors",
     "CacheError": "errors",
     "CompareError": "errors",
@@ -101,28 +100,10 @@ _HOME = {
 }
 
 
-class _Package(ModuleType):
-    """A package whose functions are not hidden by the modules of the same name.
-
-    Python binds a submodule on its package when it is imported; ``solve``, ``sweep`` and ``derive`` would then be the
-    modules, depending on what was imported before.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
-
-
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value = _version()
-    elif name in _HOME:
-        value = getattr(importlib.import_module(f"attnphase.{_HOME[name]}"), name)
-    else:
+    if name not in _HOME:
         raise AttributeError(f"module 'attnphase' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"attnphase.{_HOME[name]}"), name)
     globals()[name] = value
     return value
 
@@ -132,12 +113,3 @@ display.show_by(lambda: importlib.import_module("attnphase.pages.page").model_eq
 
 def __dir__() -> list[str]:
     return __all__
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("attnphase")
-    except PackageNotFoundError:  # run from a source tree that is not installed
-        return "0+unknown"

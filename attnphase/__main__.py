@@ -223,7 +223,7 @@ def _kept(error: BaseException) -> str | None:
     import tempfile
     import traceback
 
-    from attnphase import __version__
+    from attnphase.version import __version__
 
     report = "".join(traceback.format_exception(error))
     head = f"attnphase {__version__}, Python {platform.python_version()}, {platform.platform()}"

@@ -59,7 +59,7 @@ def _show_warning(message: Warning | str, *_: Any) -> None:
 
 def _show_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value:
-        from attnphase import __version__
+        from attnphase.version import __version__
 
         click.echo(f"attnphase {__version__}")
         ctx.exit()

@@ -35,7 +35,7 @@ class Description:
     @classmethod
     def of(cls, problem: Problem, swept: Mapping[str, list[Any]], lines: Sequence[Line]) -> Self:
         """The description of a sweep whose lines are made."""
-        from attnphase import __version__
+        from attnphase.version import __version__
 
         settings = {name: value for name, value in asdict(lines[0].settings).items() if name != "threads"}
         program = {"attnphase": __version__, "source code": lines[0].source[:16]}
