@@ -29,6 +29,7 @@ from attnphase.data.variables import (
 )
 from attnphase.errors import DatasetError
 from attnphase.problem.problem import Problem
+from attnphase.version import __version__
 
 if TYPE_CHECKING:
     from attnphase.fixed_points.point import BranchPoint
@@ -367,11 +368,11 @@ def _global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str,
         "schema": kind,
         "seed": seed,
         "rule": rule,
-        "attnphase_version": _own_version(),
+        "attnphase_version": __version__,
         **{f"{name}_version": version(name) for name in ("numpy", "scipy", "numba")},
         "python_version": platform.python_version(),
         "created": created,
-        "history": f"{created}: attnphase {_own_version()}: {title}",
+        "history": f"{created}: attnphase {__version__}: {title}",
     }
 
 
@@ -381,9 +382,3 @@ def _coordinate(name: str, field: str = "") -> dict[str, str]:
     if "." in field:
         attributes["field"] = field
     return attributes
-
-
-def _own_version() -> str:
-    import attnphase
-
-    return attnphase.__version__

@@ -193,7 +193,7 @@ def test_what_does_not_go_together_is_refused(arguments, named):
 
 
 def test_the_package_shows_its_public_names_only():
-    importlib.import_module("attnphase.checks.consistency")  # however much of the package is imported, the name is the function
+    importlib.import_module("attnphase.checks.consistency")  # the name stays the function
     assert sorted(dir(ap)) == sorted(ap.__all__)
     assert set(errors.__all__) < set(ap.__all__)
     assert "SolverSettings" in ap.__all__
