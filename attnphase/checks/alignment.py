@@ -9,6 +9,7 @@ import xarray as xr
 
 from attnphase.arrays import Array
 from attnphase.data.build import by_cluster
+from attnphase.problem.attention import matrices_of_weights
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.symmetries import ProblemSymmetry
@@ -67,7 +68,7 @@ class Frame:
 
     def _rotation(self, own: dict[str, Array], wanted: dict[str, Array], order: list[int], A: Array, B: Array) -> Array:
         """The rotation of the attention's columns behind A that fits best, by Procrustes."""
-        rank, copies = self.problem.student.rank, 1 if self.problem.student.tied else 2
+        rank, copies = self.problem.student.rank, matrices_of_weights(self.problem.student.tied)
         fields = np.concatenate([own["m"][order][:, None] @ A.T, (A @ own["theta"][order] @ B.T).mT], axis=1)
         target = np.concatenate([wanted["m"][:, None], wanted["theta"].mT], axis=1)
         product = np.zeros((rank, rank))

@@ -34,6 +34,7 @@ from attnphase.fixed_points.crossings import Threshold, crossing
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
+from attnphase.state_evolution.branches import Branch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -316,7 +317,7 @@ def _fig2_legend(theory: xr.Dataset, experiments: bool, baseline: bool) -> list[
         colour = COLOURS[branch]
         line, band = Line2D([], [], color=colour, lw=1.3), Patch(facecolor=colour, alpha=0.3, lw=0)
         handles.append(((band, line), rf"{branch}, theory ($\pm$ s.e.)"))
-        if experiments and branch != "uninformed":
+        if experiments and Branch.named(branch).is_informed:
             label = rf"{branch}, gradient descent ($d=1000$, $\pm$ s.d.)"
             handles.append((Line2D([], [], color=colour, ls="", marker=MARKERS[branch], ms=4), label))
     if baseline:

@@ -14,6 +14,7 @@ from attnphase.fixed_points.solver import probe, solve_point, without_signal
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import informed_signal, initial_overlaps
 
@@ -56,7 +57,7 @@ def follow(
     previous: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
         start: BranchPoint | Overlaps | None = None
-        if previous is not None and branch != "uninformed" and _lost(previous):
+        if previous is not None and Branch.named(branch).is_informed and _lost(previous):
             # the branch ended above this alpha; it may exist again below
             start = probe(problem, alphas[index], branch, settings) or _uninformed(previous)
         elif previous is not None:

@@ -27,7 +27,7 @@ from attnphase.fixed_points.settings import SolverSettings, check_affordable, sa
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
 from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.errors import response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -206,7 +206,9 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
     smaller still, the branch has no fixed point of its own here.
     """
-    if found.status is Status.converged or branch == "uninformed" or not is_sign_symmetric(map_.system.kernels):
+    if found.status is Status.converged or not Branch.named(branch).is_informed:
+        return False
+    if not is_sign_symmetric(map_.system.kernels):
         return False
     small = informed_signal(map_.unpack(found.point), branch)
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):

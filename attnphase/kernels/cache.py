@@ -90,7 +90,8 @@ def _sources() -> Iterator[tuple[str, Path]]:
     for root in (derivations, kernels / "local"):
         for path in sorted(root.rglob("*.py")):
             yield f"{root.name}/{path.relative_to(root).as_posix()}", path
-    for path in (kernels / "compiler.py", kernels / "package.py", kernels.with_name("problem") / "losses.py"):
+    problem = kernels.with_name("problem")
+    for path in (kernels / "compiler.py", kernels / "package.py", problem / "losses.py", problem / "attention.py"):
         yield path.name, path
 
 

@@ -21,13 +21,18 @@ from attnphase.problem.values import (
     lists,
 )
 
-__all__ = ["PAPER_MIXING", "SHIPPED_SCORES", "Student", "Teacher"]
+__all__ = ["PAPER_MIXING", "SHIPPED_SCORES", "Student", "Teacher", "matrices_of_weights"]
 
 PAPER_MIXING = ((0.6, 0.4), (0.4, 0.6))
 """Positional part A of the paper's teacher, equation (16)."""
 
 SHIPPED_SCORES = ("softmax", "linear", "relu", "sigmoid", "softmax1")
 """Scores whose names need no further check."""
+
+
+def matrices_of_weights(tied: bool) -> int:
+    """How many matrices the logits are made of: Q alone, or Q and K."""
+    return 1 if tied else 2
 
 
 @toml_table("teacher", quiet=("temperature", "causal"))

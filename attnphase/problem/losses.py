@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
+from attnphase.problem.attention import matrices_of_weights
+
 __all__ = ["LOSSES", "Architecture", "LossKind"]
 
 
@@ -182,7 +184,7 @@ class Formula(LossKind):
         """See `LossKind`."""
         from derivations.models.scalar import formula_loss
 
-        columns = of.rank * (1 if of.tied else 2)
+        columns = of.rank * matrices_of_weights(of.tied)
         return formula_loss(of.expression, of.length, columns, of.teacher_rank)
 
 

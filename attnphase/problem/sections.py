@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from attnphase.arrays import Array
-from attnphase.problem.attention import Student, Teacher
+from attnphase.problem.attention import Student, Teacher, matrices_of_weights
 from attnphase.problem.integration import Integration
 from attnphase.problem.loss import Loss
 from attnphase.problem.positions import Positions
@@ -45,7 +45,7 @@ class Sections:
     @property
     def columns(self) -> int:
         """Number of columns of the student's weights: r if tied, 2r for (Q|K), plus the value matrix's."""
-        return self.student.rank * (1 if self.student.tied else 2) + self.loss.value_columns
+        return self.student.rank * matrices_of_weights(self.student.tied) + self.loss.value_columns
 
     @property
     def teacher_columns(self) -> int:

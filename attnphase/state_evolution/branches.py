@@ -47,6 +47,11 @@ class Branch:
         return ("m",) * self.positional + ("theta",) * self.semantic
 
     @property
+    def is_informed(self) -> bool:
+        """Whether it has an order parameter, so that it may end somewhere."""
+        return self.semantic or self.positional
+
+    @property
     def least_rank(self) -> int:
         """Columns that it needs."""
         return max(len(self.order_parameters), 1)

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_name("mutations.toml")
 SOURCES = ("attnphase", "derivations", "tests", "data", "docs", "benchmarks")
 FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "constraints.txt")
-COMPILED = ("derivations/", "attnphase/kernels/", "attnphase/problem/losses.py")
+COMPILED = ("derivations/", "attnphase/kernels/", "attnphase/problem/losses.py", "attnphase/problem/attention.py")
 """What kernels depend on: a change here compiles its own, into a cache of its own."""
 
 NAMED_LIMIT, WHOLE_LIMIT = 900, 7200  # seconds
