@@ -124,7 +124,7 @@ def test_long_lists_are_told_apart_by_the_first_value_that_differs(solver, outpu
 @pytest.mark.parametrize("what", ["source code", "attnphase"])
 def test_another_version_is_refused_and_its_lines_stay(unfinished, solver, monkeypatch, what):
     if what == "attnphase":
-        monkeypatch.setattr("attnphase.__version__", "9.8.7", raising=False)
+        monkeypatch.setattr("attnphase.version.__version__", "9.8.7")
     else:
         monkeypatch.setattr(lines_module, "_source_hash", lambda: 64 * "f")
     before = parts(unfinished)
