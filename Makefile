@@ -29,7 +29,7 @@ test: $(STAMP) ## run the whole test suite, slow tests included
 test-long: $(STAMP) ## run the tests that take an hour: many random problems, others every time
 	$(BIN)/python -m pytest -n 2 --max-worker-restart=0 -m long --hypothesis-profile=long
 
-mutations: $(STAMP) ## see whether the tests notice small wrong changes, in about an hour
+mutations: $(STAMP) ## see whether the tests notice small wrong changes, in about ten minutes
 	$(BIN)/python tests/mutations/run.py --jobs 2
 
 lint: $(STAMP) ## check lint, format and types
