@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,16 +12,16 @@ import click
 __all__ = ["NUMBERS", "WHOLE_NUMBERS", "ManyValues", "Symbols", "Words"]
 
 
-class _Values(click.ParamType):
+class _Values(click.ParamType, ABC):
     """Several values in one word."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         """Return the values; a default may have been read already."""
         return value if isinstance(value, tuple) else self.read(value, param, ctx)
 
+    @abstractmethod
     def read(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         """Return the values of a text, or refuse it."""
-        raise NotImplementedError
 
 
 class _Numbers(_Values):

@@ -89,19 +89,20 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
     arguments.flag("concrete", concrete)
     with progress_line(progress, "loading SymPy") as line:
         from derivations.codegen.local_problem import module_source
+        from derivations.models.symbolic import GENERIC
         from derivations.replica.chain import derive_free_entropy
         from derivations.replica.saddle_point import derive_saddle_point
 
         line.tell("deriving the saddle-point equations")
         separable = not problem.regularizer.form.quadratic
-        model = ModelKey.of(problem).model()
-        free_entropy = derive_free_entropy(model, separable=separable)
+        # the equations hold for any loss; without a user's functions in it, what is returned can be pickled
+        free_entropy = derive_free_entropy(GENERIC, separable=separable)
         saddle_point = derive_saddle_point(free_entropy)
         line.tell("printing the equations")
         page = page_of(problem, concrete=concrete)
         latex, markdown = page.latex(), page.markdown()
         line.tell("generating the source")
-        source = module_source(model, separable=separable)
+        source = module_source(ModelKey.of(problem).model(), separable=separable)
     return Derivation(
         problem=problem,
         latex=latex,

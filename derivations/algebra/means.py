@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from sympy import Basic, Expr
-from sympy.matrices.expressions import MatrixExpr
+from sympy import Basic
 
 from derivations.algebra import symbols as sym
-from derivations.algebra.tokens import Operator, TokenMatrix, bracketed, is_matrix, operands
+from derivations.algebra.tokens import Operator, TokenMatrix, bracketed, operands
 
 __all__ = [
     "FIELDS",
@@ -60,21 +59,8 @@ ROW = RowLaw(*sym.CONJUGATES)
 class SpectralMean(Operator):
     """Mean over the spectral measure ``nu(gamma, tau, pi)`` of equation (5)."""
 
-    @staticmethod
-    def of(body: Any) -> Any:
-        """The mean of a scalar or of a matrix."""
-        return (MatrixSpectralMean if is_matrix(body) else ScalarSpectralMean)(body)
-
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\int\!\mathrm{{d}}\nu\, {bracketed(self.body, printer)}"
-
-
-class ScalarSpectralMean(SpectralMean, Expr):
-    pass
-
-
-class MatrixSpectralMean(SpectralMean, MatrixExpr):
-    pass
 
 
 class LawMean(Operator):
@@ -94,38 +80,16 @@ class FieldMean(LawMean):
     with respect to a covariance block, the mean of the Hessian block (half of it for a diagonal block).
     """
 
-    @staticmethod
-    def of(body: Any, law: FieldLaw | TeacherLaw = FIELDS) -> Any:
-        """The mean of a scalar or of a matrix."""
-        return (MatrixFieldMean if is_matrix(body) else ScalarFieldMean)(body, law)
+    usual = (FIELDS,)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\mathbb{{E}}\left[{printer._print(self.body)}\right]"
 
 
-class ScalarFieldMean(FieldMean, Expr):
-    pass
-
-
-class MatrixFieldMean(FieldMean, MatrixExpr):
-    pass
-
-
 class WeightMean(LawMean):
     """Mean over the effective noise ``z`` of one eigendirection, of functions of its row of weights ``w``."""
 
-    @staticmethod
-    def of(body: Any, law: RowLaw = ROW) -> Any:
-        """The mean of a scalar or of a matrix."""
-        return (MatrixWeightMean if is_matrix(body) else ScalarWeightMean)(body, law)
+    usual = (ROW,)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\mathbb{{E}}_z\left[{printer._print(self.body)}\right]"
-
-
-class ScalarWeightMean(WeightMean, Expr):
-    pass
-
-
-class MatrixWeightMean(WeightMean, MatrixExpr):
-    pass

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 from sympy import Add, Expr, Integer, S, Symbol, sympify
 from sympy.core.symbol import Str
@@ -153,9 +153,30 @@ class MatrixSqrt(MatrixExpr):
 
 
 class Operator:
-    """A linear operation on an expression: a sum over tokens or a mean.  Subclasses print it."""
+    """A linear operation on an expression: a sum over tokens or a mean.  Subclasses print it.
 
-    of: Callable[..., Any]
+    SymPy knows scalars and matrices by their classes: every operation has one of each, made with it and named after it.
+    """
+
+    kinds: ClassVar[tuple[type, type]]
+    usual: ClassVar[tuple[Any, ...]] = ()  # what an operation takes besides the body, where it is not said
+
+    def __init_subclass__(cls) -> None:
+        """Make the scalar and the matrix kind of an operation, where SymPy and pickle look for them."""
+        super().__init_subclass__()
+        if issubclass(cls, Expr):
+            return
+        home = sys.modules[cls.__module__]
+        made = []
+        for name, base in ((f"Scalar{cls.__name__}", Expr), (f"Matrix{cls.__name__}", MatrixExpr)):
+            made.append(type(name, (cls, base), {"__module__": cls.__module__, "__doc__": cls.__doc__}))
+            setattr(home, name, made[-1])
+        cls.kinds = made[0], made[1]
+
+    @classmethod
+    def of(cls, body: Any, *rest: Any) -> Any:
+        """The operation on a scalar or on a matrix; ``rest`` is what else it takes."""
+        return cls.kinds[is_matrix(body)](body, *(rest or cls.usual))
 
     @property
     def body(self) -> Any:
@@ -176,12 +197,7 @@ class Operator:
 
 
 class TokenSum(Operator):
-    """Sum over the tokens; ``TokenSum.of(body, index)`` gives the scalar or the matrix kind."""
-
-    @staticmethod
-    def of(body: Any, index: Any) -> Any:
-        """The sum of a scalar or of a matrix over ``index``."""
-        return (MatrixTokenSum if is_matrix(body) else ScalarTokenSum)(body, index)
+    """Sum over the tokens: ``TokenSum.of(body, index)``."""
 
     @property
     def index(self) -> Any:
@@ -192,52 +208,18 @@ class TokenSum(Operator):
         return rf"\sum_{{{printer._print(self.index)}}} {bracketed(self.body, printer)}"
 
 
-class ScalarTokenSum(TokenSum, Expr):
-    pass
-
-
-class MatrixTokenSum(TokenSum, MatrixExpr):
-    pass
-
-
 class SampleSum(Operator):
     """Sum over the samples of a data set."""
-
-    @staticmethod
-    def of(body: Any) -> Any:
-        """The sum of a scalar or of a matrix."""
-        return (MatrixSampleSum if is_matrix(body) else ScalarSampleSum)(body)
 
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\sum_{{\mu}} {bracketed(self.body, printer)}"
 
 
-class ScalarSampleSum(SampleSum, Expr):
-    pass
-
-
-class MatrixSampleSum(SampleSum, MatrixExpr):
-    pass
-
-
 class DirectionSum(Operator):
     """Sum over the d directions of the weights."""
 
-    @staticmethod
-    def of(body: Any) -> Any:
-        """The sum of a scalar or of a matrix."""
-        return (MatrixDirectionSum if is_matrix(body) else ScalarDirectionSum)(body)
-
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\sum_{{i}} {bracketed(self.body, printer)}"
-
-
-class ScalarDirectionSum(DirectionSum, Expr):
-    pass
-
-
-class MatrixDirectionSum(DirectionSum, MatrixExpr):
-    pass
 
 
 class Block(MatrixExpr):

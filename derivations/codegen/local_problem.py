@@ -20,6 +20,7 @@ from derivations.codegen.modules import completed
 from derivations.codegen.rows import row_functions
 from derivations.codegen.writer import written
 from derivations.models.model import Model
+from derivations.models.symbolic import GENERIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.saddle_point import derive_saddle_point
 
@@ -82,7 +83,7 @@ def module_source(model: Model, *, separable: bool = False) -> str:
 
     The functions are those of `local_problem_source` and `state_evolution_source`.
     """
-    free_entropy = derive_free_entropy(model, separable=separable)
+    free_entropy = derive_free_entropy(GENERIC, separable=separable)
     maps = state_evolution_functions(derive_saddle_point(free_entropy), free_entropy)
     title = (
         "Local problem and state evolution. Generated from the derived equations.\n\n"

@@ -67,6 +67,9 @@ class SampleLoss(AtomicExpr):
         """Whose loss it is."""
         return self._model
 
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return (self._model,)
+
     def _hashable_content(self) -> tuple[Any, ...]:
         return (self._model,)
 

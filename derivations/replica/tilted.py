@@ -20,9 +20,9 @@ from sympy import Add, Expr, S
 from sympy.matrices.expressions import Inverse, MatAdd, MatMul, MatrixExpr, Trace, Transpose
 
 from derivations.algebra.calculus import change_of, differential, differential_symbol
-from derivations.algebra.means import FieldLaw, FieldMean, Law, LawMean, RowLaw, WeightMean
+from derivations.algebra.means import FieldLaw, FieldMean, LawMean, RowLaw, WeightMean
 from derivations.algebra.minima import FieldHessian, MoreauEnvelope, RowPenalty
-from derivations.algebra.tokens import TokenMatrix, TokenSum, is_matrix, operands
+from derivations.algebra.tokens import TokenMatrix, TokenSum, operands
 from derivations.replica.rewriting import difference
 
 __all__ = ["LogDeterminant", "TiltedEnvelope", "TiltedHessian", "TiltedMean", "TiltedQuadratic", "TiltedRow"]
@@ -31,21 +31,8 @@ __all__ = ["LogDeterminant", "TiltedEnvelope", "TiltedHessian", "TiltedMean", "T
 class TiltedMean(LawMean):
     """``<f>``: mean over what a group of replicas shares, weighted by ``exp(-y minimum)``, at given common fields."""
 
-    @staticmethod
-    def of(body: Any, law: Law) -> Any:
-        """The mean of a scalar or of a matrix."""
-        return (MatrixTiltedMean if is_matrix(body) else ScalarTiltedMean)(body, law)
-
     def _latex(self, printer: Any, **kwargs: Any) -> str:
         return rf"\left\langle {printer._print(self.body)} \right\rangle"
-
-
-class ScalarTiltedMean(TiltedMean, Expr):
-    pass
-
-
-class MatrixTiltedMean(TiltedMean, MatrixExpr):
-    pass
 
 
 class TiltedHessian(FieldHessian):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import re
 import shutil
 import subprocess
@@ -444,6 +445,24 @@ def test_derive_returns_the_pages_of_the_problem():
     page = ap.derive(untied, concrete=True).latex
     assert all(part in page for part in latex(model, concrete=True).split("\n\n"))
     assert "COLUMNS = 2" in ap.derive(untied).python
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tokens.length": 1, "loss.kind": "logistic"},
+        {"tokens.length": 1, "loss.kind": "expression", "loss.expression": "sqrt(1 + (h - k)**2)"},
+        {"student.score": "z / (1 + z**2)", "regularizer.kind": "lasso"},
+    ],
+    ids=str,
+)
+def test_a_derivation_can_be_pickled(fields):
+    """Also where the problem has functions that cannot."""
+    made = ap.derive(ap.Problem().with_fields(fields))
+    copied = pickle.loads(pickle.dumps(made))
+    assert copied.free_entropy.total == made.free_entropy.total
+    assert list(copied.saddle_point) == list(made.saddle_point)
+    assert copied.latex == made.latex
 
 
 def test_importing_derive_leaves_sympy_alone():
