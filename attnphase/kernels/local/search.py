@@ -15,6 +15,8 @@ from .local_problem import COLUMNS, LENGTH, LIFT, TEACHER_RANK, closed_form, los
 
 __all__ = ["empty_target", "search", "workspace"]
 
+MOST_STARTS = Starts.REFRESH.number(LENGTH)
+
 
 @compiled
 def workspace() -> Workspace:
@@ -99,18 +101,6 @@ def fill_in(center: Array, terms: Energy, found: Found, work: Workspace) -> floa
 
 
 @compiled
-def keep_lowest(found: Found, work: Workspace) -> None:
-    """The end of the last descent is the lowest minimum, and the one that was lowest the second lowest."""
-    u, best, other, gradient, residual = work.u, work.best, work.other, work.gradient, found.residual
-    for i in range(SIZE):
-        other[i] = best[i]
-        best[i] = u[i]
-    for a in range(LENGTH):
-        for i in range(COLUMNS):
-            residual[a, i] = -gradient[a, i]
-
-
-@compiled
 def fall_back(center: Array, terms: Energy, found: Found, work: Workspace) -> float:
     """Take the centre where no descent found a bottom; returns the loss there, or zero where it is not finite."""
     best, gradient, residual = work.best, work.gradient, found.residual
@@ -146,12 +136,11 @@ def search(center: Array, k: Array, terms: Energy, starts: int, found: Found, wo
     best_loss = 0.0
     best_flag = 0
     bottomless = False
-    s = 0
-    while start_field(s, center, k, found.minima, starts, work.h):
+    for s in range(MOST_STARTS):
+        if not start_field(s, center, k, found.minima, starts, work.h):
+            break
         if s == 1 and starts in (Starts.WARM, Starts.REFRESH) and found.energies[0] == found.energies[1]:
-            s += 1
             continue
-        s += 1
         to_scaled(work.h, center, terms.factor, work.u)
         known = 0 if best_energy == np.inf else (1 if other_energy == np.inf else 2)
         energy, value, flag = descend(center, terms, work, known)
@@ -160,7 +149,11 @@ def search(center: Array, k: Array, terms: Energy, starts: int, found: Found, wo
             continue
         gap = distance(work.u, work.best) if known > 0 else 0.0
         if known == 0 or (energy < best_energy and gap > DISTINCT):
-            keep_lowest(found, work)
+            for i in range(SIZE):
+                work.other[i], work.best[i] = work.best[i], work.u[i]
+            for a in range(LENGTH):
+                for i in range(COLUMNS):
+                    found.residual[a, i] = -work.gradient[a, i]
             other_energy = best_energy
             best_energy = energy
             best_loss = value
