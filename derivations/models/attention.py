@@ -159,6 +159,11 @@ class AttentionModel:
         return distance / 2
 
     @property
+    def sample_loss(self) -> Definition:
+        """The sum of the rows' losses, also where ``length`` is a symbol."""
+        return Definition(sym.loss, _summed(self.row_loss, (sym.row, 1, self.length)))
+
+    @property
     def _everywhere(self) -> tuple[Any, int, int]:
         """All tokens."""
         return (sym.token, 1, self.length)
@@ -199,7 +204,7 @@ class AttentionModel:
         steps += self._attention(self.student, _STUDENT, (sym.h, self.columns), Definition(entry, entry))
         for output, label in zip(self._outputs(), self._labels(teacher), strict=True):
             steps += [output, label]
-        return (*steps, Definition(sym.loss, _summed(self.row_loss, (sym.row, 1, self.length))))
+        return (*steps, self.sample_loss)
 
     def _attention(
         self, part: Attention, names: _Names, fields: tuple[Any, int], result: Definition

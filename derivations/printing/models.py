@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from sympy import S, Symbol
 
@@ -252,20 +252,14 @@ class _AttentionText:
                 "read through a value matrix, the last columns of the weights: fields "
                 r"$h = (h_Q | h_V)$ and $k = (k_Q | k_V)$, where $h_Q$ stands for all that makes the logits."
             )
-            page.formula(
-                (
-                    r"\ell(h, k)",
-                    r"= \tfrac{1}{2} \left\lVert \mathsf{S}(h_Q) h_V - \mathsf{T}(k_Q) k_V \right\rVert_F^2",
-                )
-            )
-            return
-        page.formula(
-            (
-                r"\ell(h, k)",
-                r"= \tfrac{1}{2} \operatorname{Tr}\left[\left(\mathsf{S}(h) - \mathsf{T}(k)\right) D "
-                r"\left(\mathsf{S}(h) - \mathsf{T}(k)\right)^\top\right]",
-            )
-        )
+            page.formula(("y", r"= \mathsf{S}(h_Q) \, h_V"))
+            page.formula((r"y^\star", r"= \mathsf{T}(k_Q) \, k_V"))
+        page.formula((r"\ell(h, k)", f"= {EquationPrinter().show(self._sized.sample_loss.value)}"))
+
+    @property
+    def _sized(self) -> AttentionModel:
+        """The model with its number of tokens as the page prints it."""
+        return self.model if self.concrete else replace(self.model, length=cast(int, Symbol(self.sizes.length)))
 
 
 def score_names(model: AttentionModel) -> tuple[str, str]:
