@@ -9,13 +9,12 @@ import numpy as np
 from attnphase import arguments
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import sample_complexity
-from attnphase.fixed_points.solver import check_start
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Minima
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.starts import check_start, initial_overlaps
 from attnphase.state_evolution.system import System
 
 __all__ = ["iterates"]

@@ -26,17 +26,16 @@ from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
-from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.errors import response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.starts import informed_signal, initial_overlaps
+from attnphase.state_evolution.starts import check_start, informed_signal, initial_overlaps
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
 
-__all__ = ["SMALL_SIGNAL", "check_start", "probe", "solve_point", "without_signal"]
+__all__ = ["SMALL_SIGNAL", "probe", "solve_point", "without_signal"]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
@@ -87,9 +86,10 @@ def solve_point(
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
-    informed = initial_overlaps(problem, branch)
-    check_start(problem, start, informed)
     check_affordable(problem)
+    informed = initial_overlaps(problem, branch)
+    if start is not None:
+        check_start(problem, _overlaps_of(start), informed)
     tell = within(f"{branch}, alpha = {alpha:g}", tell)
     try:
         # what overflows leaves the domain, which the status says
@@ -105,28 +105,12 @@ def solve_point(
         ) from error
 
 
-def check_start(problem: Problem, start: object, like: Overlaps) -> None:
-    """Refuse a starting point that is none, or not one of this problem; `like` has the shapes.
-
-    Raises
-    ------
-    ProblemError
-        Naming ``start``.
-    """
-    if start is None:
-        return
-    if not isinstance(start, (Overlaps, BranchPoint)):
-        raise ProblemError("start", f"start must be Overlaps or a BranchPoint, not {arguments.shown(start)}.")
-    overlaps = start.restart.overlaps if isinstance(start, BranchPoint) else start
-    for name in ("q", "V", "m", "theta"):
-        shape, needed = np.shape(getattr(overlaps, name)), getattr(like, name).shape
-        if shape != needed:
-            raise ProblemError("start", f"start.{name} has shape {shape}, but this problem needs {needed}.")
-    if not overlaps.feasible(Spectrum.of(problem).rho):
-        raise ProblemError(
-            "start",
-            "start needs a positive definite V and a positive semidefinite joint covariance (q, theta; theta^T, rho).",
-        )
+def _overlaps_of(start: object) -> Overlaps:
+    if isinstance(start, BranchPoint):
+        return start.restart.overlaps
+    if isinstance(start, Overlaps):
+        return start
+    raise ProblemError("start", f"start must be Overlaps or a BranchPoint, not {arguments.shown(start)}.")
 
 
 def _solve_point(

@@ -11,7 +11,7 @@ from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.overlaps import Overlaps
 
-__all__ = ["branches_of", "informed_signal", "initial_overlaps"]
+__all__ = ["branches_of", "check_start", "informed_signal", "initial_overlaps"]
 
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2  # size of the signal, or of the noise without one
 _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside the signal
@@ -121,3 +121,22 @@ def informed_signal(overlaps: Overlaps, branch: str) -> float:
     """Size of the order parameter that tells an informed branch from the uninformed one: theta or m, or the smaller."""
     names = Branch.named(branch).order_parameters or ("q",)
     return min(float(np.abs(getattr(overlaps, name)).max()) for name in names)
+
+
+def check_start(problem: Problem, overlaps: Overlaps, like: Overlaps) -> None:
+    """Refuse a starting point that is not one of this problem; `like` has the shapes.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``start``.
+    """
+    for name in ("q", "V", "m", "theta"):
+        shape, needed = np.shape(getattr(overlaps, name)), getattr(like, name).shape
+        if shape != needed:
+            raise ProblemError("start", f"start.{name} has shape {shape}, but this problem needs {needed}.")
+    if not overlaps.feasible(Spectrum.of(problem).rho):
+        raise ProblemError(
+            "start",
+            "start needs a positive definite V and a positive semidefinite joint covariance (q, theta; theta^T, rho).",
+        )
