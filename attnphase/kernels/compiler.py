@@ -40,6 +40,9 @@ __all__ = [
 ]
 
 _MAPS = ("ridge", "separable")
+# Fields of a sample up to which its nodes are done side by side: that code grows with their third power, and so does
+# the time to compile it.
+_SIDE_BY_SIDE = 4
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Kernels:
     minimise : callable
         Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
     losses_at, targets_at : callable
-        Losses at given fields and the teacher's targets, as `attnphase.kernels.local.nodes` has them.
+        Losses at given fields and the teacher's targets, as `attnphase.kernels.local.evaluation` has them.
     ridge, separable : Maps
         The derived equations for a ridge, and for any regulariser of the rows.
     folder : Path
@@ -155,15 +158,16 @@ def load_kernels(key: Any) -> Kernels:
         The cache folder is not the user's own.
     """
     with _built(key) as folder:
-        modules = import_package(folder, folder.name, ("local_problem", "nodes", *_MAPS))
-    local, nodes = modules["local_problem"], modules["nodes"]
+        nodes = _nodes_of(folder)
+        modules = import_package(folder, folder.name, ("local_problem", nodes, "evaluation", *_MAPS))
+    local, evaluation = modules["local_problem"], modules["evaluation"]
     return Kernels(
         length=local.LENGTH,
         columns=local.COLUMNS,
         teacher_rank=local.TEACHER_RANK,
-        minimise=_minimiser(nodes.minimise),
-        losses_at=nodes.losses_at,
-        targets_at=nodes.targets_at,
+        minimise=_minimiser(modules[nodes].minimise),
+        losses_at=evaluation.losses_at,
+        targets_at=evaluation.targets_at,
         ridge=_maps_of(modules["ridge"]),
         separable=_maps_of(modules["separable"]),
         folder=folder,
@@ -210,12 +214,20 @@ def _built(key: Any) -> AbstractContextManager[Path]:
 
 def _build(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
-    from derivations.codegen.local_problem import kernel_source
+    from derivations.codegen.local_problem import kernel_source, lanes_source
 
-    finite = getattr(key, "finite", False)
+    finite, model = getattr(key, "finite", False), key.model()
+    sources = {"local_problem": kernel_source(model)} | ({} if finite else _map_sources())
+    if not finite and model.prox is None and model.length * model.columns <= _SIDE_BY_SIDE:
+        sources["lanes"] = lanes_source(model)
     with filled_aside(folder) as aside:
-        write_package(aside, {"local_problem": kernel_source(key.model())} | ({} if finite else _map_sources()))
-        import_package(aside, folder.name, ("samples" if finite else "nodes",))
+        write_package(aside, sources)
+        import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "evaluation"))
+
+
+def _nodes_of(folder: Path) -> str:
+    """The way into a kernel: nodes side by side where the model has lanes for them, or one after another."""
+    return "blocks" if (folder / "lanes.py").exists() else "nodes"
 
 
 def _map_sources() -> dict[str, str]:

@@ -17,7 +17,8 @@ _LOCAL = Path(__file__).with_name("local")
 
 def write_package(folder: Path, generated: Mapping[str, str]) -> None:
     """Copy the minimiser into a folder, with sources of the model's own in place of, or beside, its modules."""
-    copied = (path for path in _LOCAL.glob("*.py") if path.name != "values.py")  # which is the callers' own
+    # the values are the callers' own, and lanes are there for the models that have them
+    copied = (path for path in _LOCAL.glob("*.py") if path.name not in ("values.py", "lanes.py"))
     sources = {path.stem: path.read_text(encoding="utf-8") for path in copied}
     for name, source in (sources | dict(generated)).items():
         (folder / f"{name}.py").write_text(source, encoding="utf-8")

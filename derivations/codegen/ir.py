@@ -23,6 +23,7 @@ __all__ = [
     "Ordered",
     "Place",
     "Return",
+    "Select",
     "Statement",
     "Value",
     "element",
@@ -37,7 +38,7 @@ Place: TypeAlias = Expr
 class Ordered:
     """Values joined by an operation, from left to right."""
 
-    operation: Literal["+", "-", "*", "/"]
+    operation: Literal["+", "-", "*", "/", "<", "<=", ">", "&", "|"]
     values: tuple[Value, ...]
 
 
@@ -49,7 +50,16 @@ class Call:
     arguments: tuple[Value, ...]
 
 
-Value: TypeAlias = Expr | Ordered | Call | float | bool
+@dataclass(frozen=True)
+class Select:
+    """One of two values; both may be computed."""
+
+    condition: Value
+    yes: Value
+    no: Value
+
+
+Value: TypeAlias = Expr | Ordered | Call | Select | float | bool
 """What is computed."""
 
 

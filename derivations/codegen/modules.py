@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from symtable import symtable
 
+from derivations.codegen.layout import WIDTH
+
 __all__ = ["CONSTANTS", "ELEMENTARY", "Backend", "completed", "functions_of"]
 
 ELEMENTARY = ("cos", "cosh", "exp", "log", "sin", "sinh", "sqrt", "tanh")
@@ -22,7 +24,7 @@ class Backend:
     ----------
     imports : mapping
         Name to the module it is imported from: ``"math"``, ``"numpy.maximum"`` for another name there, or ``"import
-        numpy"`` for the module itself.
+        numpy"`` for the module itself, ``".constants"`` for a module beside it.
     definitions : mapping
         Name to source; they may use each other.  In the order in which they are written.
     """
@@ -107,8 +109,8 @@ def _imports(names: Mapping[str, str]) -> str:
         if module.startswith("import "):
             root = module.removeprefix("import ")
             whole.append((root, module if name == root else f"{module} as {name}"))
-        elif "." in module:
-            root, _, original = module.partition(".")
+        elif (root := module.rpartition(".")[0]).strip("."):
+            original = module.rpartition(".")[2]
             single.setdefault(root, []).append(f"{original} as {name}")
         else:
             single.setdefault(module, []).append(name)
@@ -117,7 +119,16 @@ def _imports(names: Mapping[str, str]) -> str:
         renamed = [entry for entry in entries if " as " in entry]
         plain = sorted(set(entries).difference(renamed))
         lines = [*renamed, *([", ".join(plain)] if plain else [])]
-        statements += [(root, f"from {root} import {line}") for line in sorted(lines)]
+        statements += [(root, _from(root, line)) for line in sorted(lines)]
     standard = [text for root, text in statements if root in _STANDARD]
-    others = [text for root, text in statements if root not in _STANDARD]
-    return "\n\n".join("\n".join(part) for part in (standard, others) if part)
+    near = [text for root, text in statements if root.startswith(".")]
+    others = [text for root, text in statements if root not in _STANDARD and not root.startswith(".")]
+    return "\n\n".join("\n".join(part) for part in (standard, others, near) if part)
+
+
+def _from(root: str, names: str) -> str:
+    """An import statement, on several lines where it is long."""
+    line = f"from {root} import {names}"
+    if len(line) <= WIDTH:
+        return line
+    return "\n".join([f"from {root} import (", *(f"    {name}," for name in names.split(", ")), ")"])

@@ -12,7 +12,19 @@ from typing import Any
 from sympy import Add, Basic, Mul
 from sympy.printing.pycode import PythonCodePrinter
 
-from derivations.codegen.ir import Accumulate, Assign, Call, Function, If, Loop, Module, Ordered, Return, Statement
+from derivations.codegen.ir import (
+    Accumulate,
+    Assign,
+    Call,
+    Function,
+    If,
+    Loop,
+    Module,
+    Ordered,
+    Return,
+    Select,
+    Statement,
+)
 from derivations.codegen.layout import WIDTH, folded
 
 __all__ = ["written"]
@@ -80,6 +92,9 @@ def _return(statement: Return) -> str:
     return f"return {_value(statement.value)}"
 
 
+_COMPARISONS = ("<", "<=", ">")
+
+
 @singledispatch
 def _value(value: Any) -> str:
     raise TypeError(f"no text for the value {type(value).__name__}")
@@ -102,6 +117,12 @@ def _call(value: Call) -> str:
 
 
 @_value.register
+def _select(value: Select) -> str:
+    yes = f"({_value(value.yes)})" if isinstance(value.yes, Select) else _value(value.yes)
+    return f"{yes} if {_value(value.condition)} else {_value(value.no)}"
+
+
+@_value.register
 def _ordered(value: Ordered) -> str:
     first, *others = value.values
     terms = [_operand(first, value.operation, first=True), *(_operand(v, value.operation) for v in others)]
@@ -113,7 +134,11 @@ def _operand(value: Any, operation: str, *, first: bool = False) -> str:
     text = _value(value)
     product = isinstance(value, Mul) or (isinstance(value, Ordered) and value.operation in "*/")
     total = isinstance(value, Add) or (isinstance(value, Ordered) and value.operation in "+-")
-    loose = (total and (operation in "*/" or not first)) or (product and operation in "*/" and not first)
+    compared = isinstance(value, Ordered) and value.operation in _COMPARISONS
+    loose = (total and (operation in "*/" or (operation in "+-" and not first))) or (
+        product and operation in "*/" and not first
+    )
+    loose = loose or (compared and operation in "&|") or isinstance(value, Select)
     return f"({text})" if loose else text
 
 

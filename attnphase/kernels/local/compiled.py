@@ -7,18 +7,38 @@ from typing import Any, TypeVar, cast
 
 from numba import njit, void
 
-__all__ = ["compiled", "entry"]
+__all__ = ["allocating", "compiled", "entry", "in_lanes", "side_by_side"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_INNER: Any = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+# of what makes no arrays, Numba need not count who holds those it is handed: that would take most of its time
+_HANDED: Any = {"_nrt": False, **_INNER}
+# sums in any order and products with reciprocals, as code for many lanes needs them; infinities keep their meaning, and
+# so does what is not a number
+_LOOSE = {"reassoc", "contract", "arcp", "nsz", "afn"}
 
 
 def compiled(function: _Function) -> _Function:
-    """Compile a function into those that call it; called from Python, the compiled one ends the process."""
-    return cast(_Function, njit(nogil=True, error_model="numpy", **_INNER)(function))
+    """Compile a function that makes no arrays into those that call it; called from Python, it ends the process."""
+    return cast(_Function, njit(forceinline=True, **_HANDED)(function))
+
+
+def allocating(function: _Function) -> _Function:
+    """Compile a function that makes arrays into those that call it."""
+    return cast(_Function, njit(forceinline=True, **_INNER)(function))
 
 
 def entry(*arguments: Any) -> Callable[[_Function], _Function]:
     """Compile a function of arguments of these types where it is defined, and keep the machine code on the disk."""
     decorator: Any = njit(void(*arguments), cache=True, nogil=True, error_model="numpy")
     return decorator
+
+
+def side_by_side(function: _Function) -> _Function:
+    """Compile a loop over lanes, which are done at once where that can be: rounding may differ from one by one."""
+    return cast(_Function, njit(fastmath=_LOOSE, **_HANDED)(function))
+
+
+def in_lanes(function: _Function) -> _Function:
+    """Compile a function into the loops over lanes that call it."""
+    return cast(_Function, njit(forceinline=True, fastmath=_LOOSE, **_HANDED)(function))

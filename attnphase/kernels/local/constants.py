@@ -6,20 +6,27 @@ from enum import IntEnum
 
 __all__ = [
     "CAPTURED",
+    "CONVERGED",
     "CONVEX",
     "DECREASE",
     "DISTINCT",
     "EASED",
+    "ENDLESS",
     "FAR",
+    "FINITE",
     "FIRST_SHIFT",
+    "FLED",
+    "GOES_ON",
     "GRADIENT_TOLERANCE",
     "MAX_NEWTON",
     "MAX_TRIES",
+    "MERGED",
     "NO_SHIFT",
     "PIVOT",
     "ROUNDING",
     "RUNAWAY",
     "STEEPER",
+    "STUCK",
     "Starts",
 ]
 
@@ -56,6 +63,13 @@ FAR = 1e30
 
 RUNAWAY = -MAX_NEWTON - 1
 """Steps of a node at which a descent found no bottom."""
+
+
+GOES_ON, CONVERGED, MERGED, FLED, STUCK, ENDLESS = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0
+"""What has become of a descent: nothing yet, a minimum, a known one, no bottom, no step that helps, too many steps."""
+
+FINITE = 1.7976931348623157e308
+"""No energy is larger."""
 
 
 class Starts(IntEnum):

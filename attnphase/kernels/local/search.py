@@ -7,18 +7,18 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.kernels.local.values import Energy, Found, Workspace
 
-from .compiled import compiled
+from .compiled import allocating, compiled
 from .constants import DISTINCT, RUNAWAY, Starts
 from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, LENGTH, LIFT, TEACHER_RANK, closed_form, loss, loss_derivatives
 
-__all__ = ["empty_target", "search", "workspace"]
+__all__ = ["MOST_STARTS", "cold_start", "empty_target", "search", "workspace"]
 
 MOST_STARTS = Starts.REFRESH.number(LENGTH)
 
 
-@compiled
+@allocating
 def workspace() -> Workspace:
     """Arrays for the descents of any number of samples, one after another."""
     return Workspace(
@@ -36,10 +36,22 @@ def workspace() -> Workspace:
     )
 
 
-@compiled
+@allocating
 def empty_target() -> Array:
     """Room for what the teacher makes of its fields."""
     return np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))
+
+
+@compiled
+def cold_start(s: int, token: int, center: float, lifted: float) -> float:
+    """An entry of the s-th start of a cold search; ``lifted`` is the teacher's field in the student's column."""
+    if s == 1:
+        return lifted
+    if s == 2:
+        return -lifted
+    if s == 3:
+        return 0.0
+    return -center if s == 4 or token == s - 5 else center
 
 
 @compiled
@@ -59,19 +71,7 @@ def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, sta
         return False
     for a in range(LENGTH):
         for i in range(COLUMNS):
-            lifted = k[a, LIFT[i]]
-            if s == 0:
-                start[a, i] = center[a, i]
-            elif s == 1:
-                start[a, i] = lifted
-            elif s == 2:
-                start[a, i] = -lifted
-            elif s == 3:
-                start[a, i] = 0.0
-            elif s == 4:
-                start[a, i] = -center[a, i]
-            else:
-                start[a, i] = -center[a, i] if a == s - 5 else center[a, i]
+            start[a, i] = cold_start(s, a, center[a, i], k[a, LIFT[i]])
     return True
 
 

@@ -1,0 +1,275 @@
+"""Way in for the theory where a model is small: nodes side by side, one in each lane of a block.
+
+What `search` does with a node happens here in its lane: descents from all starts one after another, of whose ends the
+two lowest are kept.  A block goes on until its last descent has ended; a lane that is done takes the next node.
+
+Everything about a lane is in the rows of one array, the first of which `lanes.newton_trial` works on: views of many
+arrays, and tuples of them, would be counted in and out at every event.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.kernels.local.values import Nodes, Solution
+
+from .compiled import compiled, entry
+from .constants import (
+    CONVERGED,
+    DISTINCT,
+    ENDLESS,
+    FAR,
+    FLED,
+    GOES_ON,
+    MAX_NEWTON,
+    MERGED,
+    PIVOT,
+    RUNAWAY,
+    STUCK,
+    Starts,
+)
+from .lanes import (
+    BEST,
+    CENTER,
+    CURVATURE,
+    DEEPEST,
+    ENERGY,
+    EVENT,
+    GRADIENT,
+    LANES,
+    LOSS,
+    OTHER,
+    POINT,
+    ROWS,
+    SHIFT,
+    SLOPE,
+    STEPS,
+    TARGET,
+    TARGETS,
+    TRIES,
+    WIDEST,
+    newton_trial,
+    teacher_targets,
+)
+from .layouts import INTEGER, NODES, SOLUTION
+from .linear_algebra import SIZE
+from .local_problem import COLUMNS, LENGTH, LIFT, TEACHER_RANK
+from .search import MOST_STARTS, cold_start
+
+__all__ = ["minimise"]
+
+# rows behind those of the step: which node a lane has, its next start, and what is known of it
+NODE, NEXT, LOWEST, SECOND, KEPT_LOSS, KEPT_STEPS, BOTTOMLESS = (row * LANES for row in range(ROWS, ROWS + 7))
+RESIDUAL = (ROWS + 7) * LANES
+ALL_ROWS = ROWS + 7 + SIZE
+
+NOBODY = -1.0  # in a lane without a node
+AT_CENTER = MOST_STARTS + 1.0  # the start that stands in where all others fail
+
+
+@compiled
+def prepare(teacher_fields: Array, first: int, k: Array) -> None:
+    """Teacher's fields of the next nodes, as many as there are lanes, row by row."""
+    for n in range(min(LANES, teacher_fields.shape[0] - first)):
+        for a in range(LENGTH):
+            for c in range(TEACHER_RANK):
+                k[n + (a * TEACHER_RANK + c) * LANES] = teacher_fields[first + n, a, c]
+
+
+@compiled
+def load(centers: Array, node: int, lane: int, targets: Array, state: Array) -> None:
+    """Put a node into a lane; none of its minima is known."""
+    state[NODE + lane] = node
+    state[NEXT + lane] = 0.0
+    state[LOWEST + lane] = np.inf
+    state[SECOND + lane] = np.inf
+    state[BOTTOMLESS + lane] = 0.0
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            state[lane + (CENTER + a * COLUMNS + i) * LANES] = centers[node, a, i]
+    for i in range(SIZE):
+        state[lane + (BEST + i) * LANES] = np.nan
+        state[lane + (OTHER + i) * LANES] = np.nan
+    for i in range(TARGETS):
+        state[lane + (TARGET + i) * LANES] = targets[node % LANES + i * LANES]
+
+
+@compiled
+def begin(lane: int, state: Array) -> None:
+    """Let a lane's next trial be its point, with which a descent begins."""
+    norm, row = 0.0, 0
+    for i in range(SIZE):
+        norm += state[lane + (POINT + i) * LANES] ** 2
+        state[lane + (SLOPE + i) * LANES] = 0.0
+        for j in range(i + 1):
+            state[lane + (CURVATURE + row) * LANES] = 1.0 if i == j else 0.0
+            row += 1
+    state[lane + ENERGY * LANES] = np.inf
+    state[lane + SHIFT * LANES] = 0.0
+    state[lane + STEPS * LANES] = -1.0
+    state[lane + TRIES * LANES] = 0.0
+    state[lane + WIDEST * LANES] = FAR * (1.0 + norm)
+    state[lane + DEEPEST * LANES] = -np.inf
+
+
+@compiled
+def next_start(lane: int, starts: int, k: Array, factor: Array, minima: Array, energies: Array, state: Array) -> bool:
+    """Put the node's next start into its lane; False if there is none."""
+    node, s = int(state[NODE + lane]), int(state[NEXT + lane])
+    known = 2 if starts in (Starts.WARM, Starts.REFRESH) else 0
+    if s == 1 and known == 2 and energies[node, 0] == energies[node, 1]:
+        s += 1
+    if s >= known and (starts == Starts.WARM or s >= known + (1 if starts == Starts.FROM_ZERO else 5 + LENGTH)):
+        return False
+    state[NEXT + lane] = s + 1
+    for a in range(LENGTH):
+        for i in range(COLUMNS):  # C u = start - center
+            center = state[lane + (CENTER + a * COLUMNS + i) * LANES]
+            if s < known:
+                total = minima[node, s, a, i] - center
+            elif starts == Starts.FROM_ZERO:
+                total = -center
+            else:
+                total = cold_start(s - known, a, center, k[node, a, LIFT[i]]) - center
+            for j in range(i):
+                total -= factor[a, i, j] * state[lane + (POINT + a * COLUMNS + j) * LANES]
+            state[lane + (POINT + a * COLUMNS + i) * LANES] = total / factor[a, i, i]
+    begin(lane, state)
+    return True
+
+
+@compiled
+def distance(lane: int, state: Array) -> float:
+    """Largest difference of a coordinate from the lowest minimum, relative to 1 + |u|."""
+    gap = 0.0
+    for i in range(SIZE):
+        kept = state[lane + (BEST + i) * LANES]
+        gap = max(gap, abs(state[lane + (POINT + i) * LANES] - kept) / (1.0 + abs(kept)))
+    return gap
+
+
+@compiled
+def is_convex(lane: int, lower: Array, state: Array) -> bool:
+    """Whether the energy is convex where a lane's descent ended; ``lower`` is scratch."""
+    row = 0
+    for i in range(SIZE):
+        for j in range(i + 1):
+            total = state[lane + (CURVATURE + row) * LANES]
+            for c in range(j):
+                total -= lower[i, c] * lower[j, c]
+            if i == j and not total > PIVOT:
+                return False
+            lower[i, j] = np.sqrt(total) if i == j else total / lower[j, j]
+            row += 1
+    return True
+
+
+@compiled
+def settle(lane: int, lower: Array, state: Array) -> None:
+    """Keep the end of a lane's descent if it is one of the two lowest minima."""
+    event, steps = state[lane + EVENT * LANES], state[lane + STEPS * LANES]
+    if event == FLED or (event == ENDLESS and not is_convex(lane, lower, state)):
+        state[BOTTOMLESS + lane] = 1.0
+        return
+    if event == MERGED or steps < 0.0:
+        return
+    energy, lowest = state[lane + ENERGY * LANES], state[LOWEST + lane]
+    if lowest < np.inf and not distance(lane, state) > DISTINCT:
+        return
+    if energy < lowest:
+        state[SECOND + lane] = lowest
+        state[LOWEST + lane] = energy
+        state[KEPT_LOSS + lane] = state[lane + LOSS * LANES]
+        state[KEPT_STEPS + lane] = steps if event == CONVERGED else (-steps - 1.0 if event == STUCK else -MAX_NEWTON)
+        for i in range(SIZE):
+            state[lane + (OTHER + i) * LANES] = state[lane + (BEST + i) * LANES]
+            state[lane + (BEST + i) * LANES] = state[lane + (POINT + i) * LANES]
+            state[lane + RESIDUAL + i * LANES] = -state[lane + (GRADIENT + i) * LANES]
+    elif energy < state[SECOND + lane]:
+        state[SECOND + lane] = energy
+        for i in range(SIZE):
+            state[lane + (OTHER + i) * LANES] = state[lane + (POINT + i) * LANES]
+
+
+@compiled
+def go_to_center(lane: int, state: Array) -> None:
+    """Let a lane's next trial be the centre."""
+    state[NEXT + lane] = AT_CENTER
+    for i in range(SIZE):
+        state[lane + (POINT + i) * LANES] = 0.0
+    begin(lane, state)
+
+
+@compiled
+def fall_back(lane: int, state: Array) -> None:
+    """Take the centre, where the lane's last trial was: no descent found a bottom.  Zero where it is not finite."""
+    finite = state[lane + STEPS * LANES] >= 0.0
+    state[BOTTOMLESS + lane] = 1.0
+    state[KEPT_LOSS + lane] = state[lane + LOSS * LANES] if finite else 0.0
+    state[LOWEST + lane] = state[KEPT_LOSS + lane]
+    for i in range(SIZE):
+        gradient = state[lane + (GRADIENT + i) * LANES]
+        state[lane + RESIDUAL + i * LANES] = -gradient if finite and abs(gradient) < np.inf else 0.0
+        state[lane + (BEST + i) * LANES] = 0.0
+
+
+@compiled
+def write(lane: int, factor: Array, minima: Array, energies: Array, residuals: Array, state: Array) -> int:
+    """Write the minima that were found for a lane's node; returns the node."""
+    node = int(state[NODE + lane])
+    single = state[SECOND + lane] == np.inf
+    energies[node, 0] = state[LOWEST + lane]
+    energies[node, 1] = state[LOWEST + lane] if single else state[SECOND + lane]
+    for minimum in range(2):
+        row = BEST if minimum == 0 or single else OTHER
+        for a in range(LENGTH):
+            for i in range(COLUMNS):
+                total = state[lane + (CENTER + a * COLUMNS + i) * LANES]
+                for j in range(i + 1):
+                    total += factor[a, i, j] * state[lane + (row + a * COLUMNS + j) * LANES]
+                minima[node, minimum, a, i] = total
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            residuals[node, a, i] = state[lane + RESIDUAL + (a * COLUMNS + i) * LANES]
+    return node
+
+
+@entry(NODES, INTEGER, SOLUTION)
+def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
+    """Lowest and second-lowest minimum of the local problem of every node, from `Starts`."""
+    centers, teacher_fields, factor, mixing, parameters, variance = nodes
+    minima, energies, losses, residuals, flags = solution
+    state, lower = np.zeros(ALL_ROWS * LANES), np.empty((SIZE, SIZE))
+    k, targets = np.zeros(LENGTH * TEACHER_RANK * LANES), np.zeros(TARGETS * LANES)
+    state[NODE : NODE + LANES] = NOBODY
+    taken, busy, count = 0, 0, centers.shape[0]
+    while taken < count or busy > 0:
+        for lane in range(LANES):
+            last = state[NEXT + lane] == AT_CENTER
+            if state[NODE + lane] != NOBODY:
+                if last:
+                    fall_back(lane, state)
+                elif state[lane + EVENT * LANES] == GOES_ON:
+                    continue
+                else:
+                    settle(lane, lower, state)
+                    if next_start(lane, starts, teacher_fields, factor, minima, energies, state):
+                        continue
+                    if state[LOWEST + lane] == np.inf:
+                        go_to_center(lane, state)
+                        continue
+                node = write(lane, factor, minima, energies, residuals, state)
+                losses[node] = state[KEPT_LOSS + lane]
+                flags[node] = RUNAWAY if state[BOTTOMLESS + lane] > 0.0 else int(state[KEPT_STEPS + lane])
+                state[NODE + lane] = NOBODY
+                busy -= 1
+            if taken < count:
+                if taken % LANES == 0:
+                    prepare(teacher_fields, taken, k)
+                    teacher_targets(k, mixing, parameters, targets)
+                load(centers, taken, lane, targets, state)
+                next_start(lane, starts, teacher_fields, factor, minima, energies, state)
+                taken += 1
+                busy += 1
+        newton_trial(state, factor, variance, parameters)

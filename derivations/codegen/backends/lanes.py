@@ -1,0 +1,109 @@
+"""Numba for many samples at once: no call that a processor cannot make for all its lanes.
+
+The exponential and the logarithm are polynomials in what the exponent leaves over, so that the compiler does them in
+parallel; what has no such form here (a sine) is called sample by sample.
+"""
+
+from __future__ import annotations
+
+from derivations.codegen.modules import CONSTANTS, Backend, functions_of
+
+__all__ = ["LANES"]
+
+# the minimiser's constants, which lie beside the generated module
+_RULES = (
+    ("PIVOT", "DECREASE", "ROUNDING", "FINITE", "FAR", "CAPTURED", "GRADIENT_TOLERANCE", "MAX_NEWTON", "MAX_TRIES")
+    + ("FIRST_SHIFT", "NO_SHIFT", "CONVEX", "STEEPER", "EASED")
+    + ("GOES_ON", "CONVERGED", "MERGED", "FLED", "STUCK", "ENDLESS")
+)
+
+_FUNCTIONS = """
+@inlined
+def exp(x):
+    x = min(max(x, -700.0), 700.0)
+    n = floor(x * 1.4426950408889634 + 0.5)
+    r = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10
+    p = 1.0
+    for i in range(12, 0, -1):
+        p = p * r * (1.0 / i) + 1.0
+    return p * np.int64((np.int64(n) + np.int64(1023)) << np.int64(52)).view(np.float64)
+
+@inlined
+def log(x):
+    bits = np.float64(x).view(np.int64)
+    n = (bits >> np.int64(52)) - np.int64(1023)
+    m = np.int64((bits & np.int64(0xFFFFFFFFFFFFF)) | np.int64(0x3FF0000000000000)).view(np.float64)
+    large = m > 1.4142135623730951
+    m = 0.5 * m if large else m
+    n = n + 1 if large else n
+    s = (m - 1.0) / (m + 1.0)
+    square = s * s
+    p = 0.0
+    for i in range(21, 0, -2):
+        p = p * square + 1.0 / i
+    value = n * 0.6931471805599453 + 2.0 * s * p
+    return value if x > 0.0 else (-np.inf if x == 0.0 else np.nan)
+
+@inlined
+def log1p(x):
+    u = 1.0 + x
+    return log(u) + (x - (u - 1.0)) / u
+
+@inlined
+def tanh(x):
+    small = exp(-2.0 * abs(x))
+    size = (1.0 - small) / (1.0 + small)
+    return size if x > 0.0 else -size
+
+@inlined
+def cosh(x):
+    large = exp(abs(x))
+    return 0.5 * (large + 1.0 / large)
+
+@inlined
+def sinh(x):
+    large = exp(abs(x))
+    size = 0.5 * (large - 1.0 / large)
+    return size if x > 0.0 else -size
+
+@inlined
+def largest_of(a, b):
+    return max(a, b)
+
+@inlined
+def ratio(p, q):
+    return p / q
+
+@inlined
+def step(x):
+    return 1.0 if x > 0.0 else 0.0
+
+@inlined
+def sign(x):
+    return 1.0 if x > 0.0 else (-1.0 if x < 0.0 else 0.0)
+
+@inlined
+def modulus(x):
+    return abs(x)
+
+@inlined
+def relu(x):
+    return max(x, 0.0)
+
+@inlined
+def sigmoid(x):
+    small = exp(-abs(x))
+    size = 1.0 / (1.0 + small)
+    return size if x > 0.0 else small * size
+
+@inlined
+def softplus(x):
+    return relu(x) + log1p(exp(-abs(x)))
+"""
+
+LANES = Backend(
+    dict.fromkeys(("cos", "sin", "sqrt", "floor", *CONSTANTS), "math")
+    | dict.fromkeys(_RULES, ".constants")
+    | {"compiled": ".compiled.side_by_side", "inlined": ".compiled.in_lanes", "np": "import numpy"},
+    functions_of(_FUNCTIONS),
+)
