@@ -21,10 +21,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from attnphase.arrays import Array
 from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder, is_kept
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import Nodes, SampleNodes, Solution
+from attnphase.kernels.local.values import Draws, FieldLaw, Nodes, SampleNodes, Solution
 from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
@@ -53,6 +54,8 @@ class Maps:
     ----------
     overlaps_from_conjugates, conjugates_from_overlaps : callable
         The two halves of the state-evolution map, equations (7) and (8).
+    conjugates_from_moments : callable
+        The second half from the fields' moments.
     free_entropy_terms, observables : callable
         Dicts of named terms of ``-Phi`` and of observables.
     linear_test_error : callable
@@ -61,6 +64,7 @@ class Maps:
 
     overlaps_from_conjugates: Callable[..., Any]
     conjugates_from_overlaps: Callable[..., Any]
+    conjugates_from_moments: Callable[..., Any]
     free_entropy_terms: Callable[..., Any]
     observables: Callable[..., Any]
     linear_test_error: Callable[..., Any]
@@ -76,6 +80,8 @@ class Kernels:
         L, r, t.
     minimise : callable
         Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
+    fields_at, moments_of : callable
+        Fields before the search and moments after it, as `attnphase.kernels.local.means` has them.
     losses_at, targets_at : callable
         Losses at given fields and the teacher's targets, as `attnphase.kernels.local.evaluation` has them.
     ridge, separable : Maps
@@ -88,6 +94,8 @@ class Kernels:
     columns: int
     teacher_rank: int
     minimise: Callable[[Nodes, Starts, Solution], None]
+    fields_at: Callable[[Draws, FieldLaw, Array, Array], None]
+    moments_of: Callable[..., None]
     losses_at: Callable[..., None]
     targets_at: Callable[..., None]
     ridge: Maps
@@ -159,13 +167,15 @@ def load_kernels(key: Any) -> Kernels:
     """
     with _built(key) as folder:
         nodes = _nodes_of(folder)
-        modules = import_package(folder, folder.name, ("local_problem", nodes, "evaluation", *_MAPS))
-    local, evaluation = modules["local_problem"], modules["evaluation"]
+        modules = import_package(folder, folder.name, ("local_problem", nodes, "means", "evaluation", *_MAPS))
+    local, means, evaluation = modules["local_problem"], modules["means"], modules["evaluation"]
     return Kernels(
         length=local.LENGTH,
         columns=local.COLUMNS,
         teacher_rank=local.TEACHER_RANK,
         minimise=_minimiser(modules[nodes].minimise),
+        fields_at=means.fields_at,
+        moments_of=means.moments_of,
         losses_at=evaluation.losses_at,
         targets_at=evaluation.targets_at,
         ridge=_maps_of(modules["ridge"]),
@@ -201,6 +211,7 @@ def _maps_of(module: Any) -> Maps:
     return Maps(
         overlaps_from_conjugates=module.overlaps_from_conjugates,
         conjugates_from_overlaps=module.conjugates_from_overlaps,
+        conjugates_from_moments=module.conjugates_from_moments,
         free_entropy_terms=module.free_entropy_terms,
         observables=module.observables,
         linear_test_error=module.linear_test_error,
@@ -222,7 +233,7 @@ def _build(key: Any, folder: Path) -> None:
         sources["lanes"] = lanes_source(model)
     with filled_aside(folder) as aside:
         write_package(aside, sources)
-        import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "evaluation"))
+        import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "means", "evaluation"))
 
 
 def _nodes_of(folder: Path) -> str:

@@ -15,8 +15,9 @@ from scipy.special import log_ndtr, ndtr
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Draws, FieldLaw, Solution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, ProximalProblem
+from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, for_all
 from attnphase.state_evolution.system import System
 
 __all__ = ["Channel", "ChannelPass"]
@@ -63,31 +64,40 @@ class Channel:
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
 
-    def field_mean(self, values: Array, shares: Array | None = None) -> Array:
-        """Mean over the nodes: (..., signs, S, n, rows, columns) to (..., S, rows, columns).
+    def site_mean(self, moments: Array, site: int) -> Array:
+        """Mean over the signs and the configurations that hold a site, (C, signs, S, L, ...) to (S, ...).
 
-        Each sign is averaged by itself and the signs are added last, largest with smallest, so that opposite values
-        cancel exactly. `shares`, (..., signs, S, n), multiplies every node's weight.
+        The signs are added largest with smallest, so that opposite values cancel exactly.
         """
-        if shares is not None:
-            values = values * shares[..., None, None]
-        means = np.sort(np.einsum("n,...snij->...sij", self.rule.weights, values), axis=-4)
-        return ((means + np.flip(means, axis=-4)) / 2).mean(axis=-4)
-
-    def site_mean(self, values: Array, site: int, shares: Array | None = None) -> Array:
-        """Mean over the nodes and over the configurations that hold a site, (C_s, signs, S, n, rows, columns)."""
+        token, _ = self.system.problem.sites[site]
         held = self._holding(site)
-        means = self.field_mean(values, None if shares is None else shares[held])
-        return np.tensordot(self.probabilities[held], means, axes=1)
+        ordered = np.sort(moments[held, ..., token, :, :], axis=1)
+        return np.tensordot(self.probabilities[held], ((ordered + np.flip(ordered, axis=1)) / 2).mean(axis=1), axes=1)
 
     def _holding(self, site: int) -> NDArray[np.bool_]:
         """Which configurations hold a site."""
         return (self.configurations == site).any(axis=1)
 
-    def _by_site(self, fields: Array) -> list[Array]:
-        """(C, signs, S, n, L, x) to an array (C_s, signs, S, n, x, 1) per site, as in the generated maps."""
-        tokens = [token for token, _ in self.system.problem.sites]
-        return [fields[self._holding(s), ..., token, :, None] for s, token in enumerate(tokens)]
+    def law(self, overlaps: Overlaps) -> FieldLaw:
+        """How every site's fields are made of normals, with the variance floor; the means are its overlaps' m."""
+        rho = self.system.spectrum.rho
+        floored = self.floored(overlaps)
+        root = matrix_root(floored.q)
+        correlation = np.linalg.solve(root, overlaps.theta)  # q^-1/2 theta
+        remainder = matrix_root(rho - correlation.mT @ correlation)
+        return FieldLaw(root, correlation, remainder, np.ascontiguousarray(overlaps.m[..., 0]))
+
+    def floored(self, overlaps: Overlaps) -> Overlaps:
+        """The overlaps with the variance floor, which the law of the fields has."""
+        rho, (columns, rank) = self.system.spectrum.rho, overlaps.theta.shape[-2:]
+        floor = _VARIANCE_FLOOR * np.trace(rho, axis1=-2, axis2=-1).mean() / rank
+        return Overlaps(overlaps.q + floor * np.eye(columns), overlaps.V, overlaps.m, overlaps.theta)
+
+    def draws(self, sign: int, part: slice = slice(None)) -> Draws:
+        """Nodes of the rule under a sign change, replicate after replicate."""
+        nodes = self.rule.nodes
+        signs = np.array(self.rule.signs[0 if self.labelled else sign], dtype=float)
+        return Draws(nodes.reshape(-1, nodes.shape[-1])[part], signs, self.rule.weights, part.start or 0)
 
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
         """Local fields of all nodes.
@@ -99,28 +109,15 @@ class Channel:
         overlaps : Overlaps
             With the variance floor.
         """
-        length, columns = self.system.kernels.length, self.system.kernels.columns
-        rank, rho = self.system.kernels.teacher_rank, self.system.spectrum.rho
-        floor = _VARIANCE_FLOOR * np.trace(rho, axis1=-2, axis2=-1).mean() / rank
-        q = overlaps.q + floor * np.eye(columns)
-        root = matrix_root(q)
-        correlation = np.linalg.solve(root, overlaps.theta)  # q^-1/2 theta
-        remainder = matrix_root(rho - correlation.mT @ correlation)
-        nodes = self.rule.nodes
-        normal_xi = nodes[..., : length * columns].reshape(*nodes.shape[:2], length, columns)
-        normal_zeta = nodes[..., length * columns :].reshape(*nodes.shape[:2], length, rank)
-        signs = np.array(self.rule.signs, dtype=float)
-        sign_xi, sign_zeta = signs[:, 0, None, None, None, None], signs[:, 1, None, None, None, None]
-        omega, k = [], []
-        for sites in self.configurations:
-            mean = overlaps.m[sites, :, 0]
-            omega.append(sign_xi * np.einsum("lij,snlj->snli", root[sites], normal_xi) + mean)
-            from_student = np.einsum("lij,snli->snlj", correlation[sites], normal_xi)
-            from_noise = np.einsum("lij,snlj->snli", remainder[sites], normal_zeta)
-            k.append(sign_xi * from_student + sign_zeta * from_noise)
-        omega, k = np.stack(omega), np.stack(k)
-        xi = np.broadcast_to(sign_xi * normal_xi, omega.shape)
-        return omega, k, xi, Overlaps(q, overlaps.V, overlaps.m, overlaps.theta)
+        kernels, law = self.system.kernels, self.law(overlaps)
+        shape = (len(self.configurations), len(self.rule.signs), *self.rule.nodes.shape[:2], kernels.length)
+        omega, k = np.empty((*shape, kernels.columns)), np.empty((*shape, kernels.teacher_rank))
+        for c, s in np.ndindex(shape[:2]):
+            places = (array[c, s].reshape(-1, *array.shape[-2:]) for array in (omega, k))
+            kernels.fields_at(self.draws(s), FieldLaw(*(part[self.configurations[c]] for part in law)), *places)
+        normals = self.rule.nodes[..., : kernels.length * kernels.columns].reshape(*shape[2:], kernels.columns)
+        signs = np.array(self.rule.signs, dtype=float)[:, 0, None, None, None, None]
+        return omega, k, np.broadcast_to(signs * normals, omega.shape), self.floored(overlaps)
 
     @property
     def labelled(self) -> bool:
@@ -128,26 +125,41 @@ class Channel:
         return self.system.problem.loss.form.has_labels
 
     def nodes_at(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps, Array | None]:
-        """`fields`, and the share of every node: with labels each node stands for both, integrated over k.
-
-        A node's label jumps as theta moves, and so would every sampled mean. Given omega, the label's probability and
-        the mean of k under it are known instead, and both are smooth.
-        """
+        """`fields`, and the share of every node: with labels each node stands for both, integrated over k."""
         omega, k, xi, floored = self.fields(overlaps)
         if not self.labelled:
             return omega, k, xi, floored, None
-        root = matrix_root(floored.q)
-        correlation = np.linalg.solve(root, overlaps.theta)
-        spread = np.sqrt((self.system.spectrum.rho - correlation.mT @ correlation)[self.configurations])  # (C, L, 1, 1)
-        spread = spread[:, None, None, None, :, 0]
-        about = np.einsum("clij,csnmli->csnmlj", correlation[self.configurations], xi)
-        total = about + self._teacher_means()
-        labels = np.array([1.0, -1.0])[None, :, None, None, None, None]
-        omega, xi, about, z = (np.repeat(x, 2, axis=1) for x in (omega, xi, about, total / spread))
-        probability = ndtr(labels * z)
+        law = self.law(overlaps)
+        shares = np.empty((*k.shape[:1], 2, *k.shape[2:-2]))
+        omega, xi, k = (np.repeat(x, 2, axis=1) for x in (omega, xi, k))
+        for c, label in np.ndindex(shares.shape[:2]):
+            part = Part(c, label, slice(0, self.rule.size))
+            _, of_nodes, share = self.nodes_of(law, part)
+            k[c, label], shares[c, label] = of_nodes.reshape(k.shape[2:]), share.reshape(shares.shape[2:])
+        return omega, k, xi, floored, shares
+
+    def nodes_of(self, law: FieldLaw, part: Part) -> tuple[Array, Array, Array]:
+        """Centres, teacher's fields about their mean and shares of some nodes; no shares where all are one.
+
+        With labels every node stands for both, integrated over k. A node's label jumps as theta moves, and so would
+        every sampled mean. Given omega, the label's probability and the mean of k under it are known instead, and both
+        are smooth.
+        """
+        sites, count = self.configurations[part.configuration], part.nodes.stop - part.nodes.start
+        here = FieldLaw(*(np.ascontiguousarray(values[sites]) for values in law))
+        omega = np.empty((count, len(sites), self.system.kernels.columns))
+        k = np.empty((count, len(sites), self.system.kernels.teacher_rank))
+        spread = here.remainders[:, 0, 0]
+        if self.labelled:
+            here = here._replace(remainders=0 * here.remainders)
+        self.system.kernels.fields_at(self.draws(part.variant, part.nodes), here, omega, k)
+        if not self.labelled:
+            return omega, k, np.empty(0)
+        label = (1.0, -1.0)[part.variant]
+        z = label * (k + self.system.spectrum.teacher_means[sites])[..., 0] / spread
         # mean of k about its own mean under the label, phi(z)/Phi(s z), safely in the tails
-        hazard = np.exp(-(z**2) / 2 - log_ndtr(labels * z)) / np.sqrt(2 * np.pi)
-        return omega, about + labels * spread * hazard, xi, floored, 2 * probability[..., 0, 0]
+        hazard = np.exp(-(z**2) / 2 - log_ndtr(z)) / np.sqrt(2 * np.pi)
+        return omega, k + (label * spread * hazard)[..., None], 2 * ndtr(z)[:, 0]
 
     def evaluate(self, alpha: float, overlaps: Overlaps, starts: Starts, previous: Minima | None = None) -> ChannelPass:
         """Equation (8) at given overlaps.
@@ -159,27 +171,76 @@ class Channel:
         starts : Starts
             Starting points of the local minimisation; WARM needs `previous`.
         """
-        omega, k, xi, floored, shares = self.nodes_at(overlaps)
         orbit = self.representatives(overlaps)
-        solution, minima = self.proximal.minimise(omega, k + self._teacher_means(), overlaps.V, orbit, starts, previous)
-        q_hat, V_hat, m_hat, theta_hat = self.system.kernels.ridge.conjugates_from_overlaps(
+        chosen = sorted({source for source, _ in orbit})
+        moments, energies, minima = self._integrated(overlaps, chosen, starts, previous)
+        index = [chosen.index(source) for source, _ in orbit]
+        moments = moments[:, index] * self._parities(orbit)
+        columns, floored = self.system.kernels.columns, self.floored(overlaps)
+        means = np.stack([self.site_mean(moments, site) for site in range(len(self.system.problem.sites))])
+        g, g_g, g_xi, g_k = np.split(means, [1, 1 + columns, 1 + 2 * columns], axis=-1)
+        hats = self.system.kernels.ridge.conjugates_from_moments(
             alpha=alpha,
             rho=self.system.spectrum.rho[:, None],
-            site_mean=lambda values, site: self.site_mean(values, site, shares),
-            g=self._by_site(solution.residual),
-            xi=self._by_site(xi),
-            k=self._by_site(k),
+            g=g,
+            g_g=g_g,
+            g_xi=g_xi,
+            g_k=g_k,
             q=floored.q[:, None],
             V=floored.V[:, None],
             m=floored.m[:, None],
             theta=floored.theta[:, None],
         )
-        envelope, loss = (self.scalar_mean(x, shares) for x in (solution.envelope, solution.loss))
-        return ChannelPass(Conjugates(q_hat, V_hat, m_hat, theta_hat), envelope, loss, minima)
+        envelope, loss = np.moveaxis(self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1), -1, 0)
+        return ChannelPass(Conjugates(*hats), envelope, loss, minima)
 
-    def _teacher_means(self) -> Array:
-        """``m_star`` of every configuration, to be added to the teacher's fields inside the loss."""
-        return self.system.spectrum.teacher_means[self.configurations][:, None, None, None]
+    def _integrated(
+        self, overlaps: Overlaps, chosen: list[int], starts: Starts, previous: Minima | None
+    ) -> tuple[Array, Array, Minima]:
+        """Moments (C, chosen signs, S, L, r, 1 + 2 r + t) and energies (C, chosen signs, S, 2), and the minima."""
+        kernels, law = self.system.kernels, self.law(overlaps)
+        parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
+        minima = self.proximal.begun(starts, previous, len(self.configurations) * len(chosen) * self.rule.size)
+        factors = np.linalg.cholesky(overlaps.V)
+        shape = (len(self.configurations), len(chosen), self.rule.replicates)
+        width = 1 + 2 * kernels.columns + kernels.teacher_rank
+
+        def pass_over(part: Part) -> tuple[Array, Array]:
+            omega, k, shares = self.nodes_of(law, part)
+            block = part.configuration * len(chosen) + chosen.index(part.variant)
+            start = block * self.rule.size + part.nodes.start
+            here = slice(start, start + len(omega))
+            losses, residuals = np.empty(len(omega)), np.empty_like(omega)
+            solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
+            means = self.system.spectrum.teacher_means[self.configurations[part.configuration]]
+            shifted = k + means if means.any() else k
+            self.proximal.search(part.configuration, omega, shifted, factors, starts, solution)
+            sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
+            energies = np.zeros((self.rule.replicates, 2))
+            kernels.moments_of(self.draws(part.variant, part.nodes), k, shares, solution, sums, energies)
+            return sums, energies
+
+        moments = np.zeros((*shape, kernels.length, kernels.columns, width))
+        energies = np.zeros((*shape, 2))
+        # in the order of the parts, whichever ends first
+        for part, found in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
+            place = part.configuration, chosen.index(part.variant)
+            moments[place] += found[0]
+            energies[place] += found[1]
+        return moments, energies, minima
+
+    def _parities(self, orbit: tuple[tuple[int, int], ...]) -> Array:
+        """By what the moments of a sign change differ from those of the one they are taken from, (signs, ..., columns).
+
+        A copy has the residual times its factor, and its own xi and k, of which the one whose sign changes is turned.
+        """
+        columns, rank = self.system.kernels.columns, self.system.kernels.teacher_rank
+        signs = np.ones((len(orbit), 2)) if self.labelled else np.array(self.rule.signs, dtype=float)
+        rows = []
+        for (source, factor), sign in zip(orbit, signs, strict=True):
+            xi, zeta = factor * sign * signs[source]
+            rows.append([factor] + [1.0] * columns + [xi] * columns + [zeta] * rank)
+        return np.array(rows, dtype=float)[:, None, None, None, :]
 
     def scalar_mean(self, values: Array, shares: Array | None = None) -> Array:
         """Mean over configurations and nodes of one number a node, (C, signs, S, n) to (S,)."""
@@ -188,8 +249,22 @@ class Channel:
 
     def loss_at_omega(self, overlaps: Overlaps) -> Array:
         """``E[loss(omega, k)]`` per replicate: half of L times the test error."""
-        omega, k, _, _, shares = self.nodes_at(overlaps)
-        return self.scalar_mean(self.proximal.losses(omega, k + self._teacher_means()), shares)
+        law, variants = self.law(overlaps), range(2 if self.labelled else len(self.rule.signs))
+        count, (replicates, points) = len(self.configurations), self.rule.nodes.shape[:2]
+
+        def pass_over(part: Part) -> Array:
+            omega, k, shares = self.nodes_of(law, part)
+            means = self.system.spectrum.teacher_means[self.configurations[part.configuration]]
+            losses = self.proximal.losses_of(part.configuration, omega, k + means if means.any() else k)
+            place = np.arange(part.nodes.start, part.nodes.stop)
+            weights = self.rule.weights[place % points] * (shares if len(shares) else 1.0)
+            return np.bincount(place // points, weights * losses, replicates).astype(float)
+
+        parts = self.proximal.parts(count, variants, self.rule.size)
+        means = np.zeros((count, len(variants), replicates))
+        for part, found in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
+            means[part.configuration, part.variant] += found
+        return self.probabilities @ means.mean(axis=1)
 
     def representatives(self, overlaps: Overlaps) -> tuple[tuple[int, int], ...]:
         """For every sign change, the sign change it takes its minimiser from and the sign that it then carries.

@@ -6,11 +6,12 @@ its two lowest minima: a warm pass descends from both, a cold pass from all star
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from attnphase.kernels.local.constants import RUNAWAY, Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.state_evolution.system import System
 
-__all__ = ["Minima", "ProximalPoints", "ProximalProblem"]
+__all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "for_all"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,11 +68,71 @@ class ProximalPoints:
     loss: Array
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some of the nodes of a configuration of clusters, under one of its variants: a sign change or a label."""
+
+    configuration: int
+    variant: int
+    nodes: slice
+
+
 @dataclass(frozen=True, eq=False)
 class ProximalProblem:
     """The local problem of one model with its numerical parameters."""
 
     system: System
+
+    def begun(self, starts: Starts, previous: Minima | None, count: int) -> Minima:
+        """Where a pass writes its minima; a warm one begins in those of the pass before."""
+        steps = np.empty(count, dtype=np.int64)
+        if starts not in (Starts.WARM, Starts.REFRESH):
+            length, columns = self.system.kernels.length, self.system.kernels.columns
+            return Minima(np.zeros((count, 2, length, columns)), np.zeros((count, 2)), steps)
+        if previous is None or len(previous.energies) != count:
+            raise ValueError("a warm pass needs the minima of a pass over the same nodes")
+        return Minima(previous.fields.copy(), previous.energies.copy(), steps)
+
+    def parts(self, configurations: int, variants: Sequence[int], nodes: int) -> list[Part]:
+        """What one thread does after another: some of the nodes of a configuration, under a sign change or a label."""
+        blocks, threads = configurations * len(variants), self.system.threads
+        wanted = -(-2 * threads // blocks) if threads > 1 and blocks * nodes >= 2048 else 1
+        count = max(wanted, -(-nodes // self.system.at_once))
+        edges = np.linspace(0, nodes, count + 1).astype(int).tolist()
+        pieces = [slice(a, b) for a, b in pairwise(edges)]
+        return [Part(c, v, piece) for c in range(configurations) for v in variants for piece in pieces]
+
+    def search(
+        self, configuration: int, omega: Array, k: Array, factors: Array, starts: Starts, solution: Solution
+    ) -> None:
+        """Minima of nodes of one configuration, from what ``solution`` holds if the starts are known minima.
+
+        Parameters
+        ----------
+        omega, k : (N, L, r) and (N, L, t) arrays
+            Centres and the teacher's fields.
+        factors : (P, r, r) array
+            Lower Cholesky factors of V of every site.
+        """
+        mixing, parameters = self.system.parameters
+        sites = self._sites(configuration)
+        factor = np.ascontiguousarray(factors[sites], dtype=float)
+        nodes = Nodes(omega, k, factor, mixing, parameters, self._variance(configuration))
+        self.system.kernels.minimise(nodes, starts, solution)
+
+    def losses_of(self, configuration: int, fields: Array, k: Array) -> Array:
+        """Loss of nodes of one configuration at given fields (N, L, r) and teacher fields (N, L, t)."""
+        losses = np.empty(len(fields))
+        mixing, parameters = self.system.parameters
+        self.system.kernels.losses_at(fields, k, mixing, parameters, self._variance(configuration), losses)
+        return losses
+
+    def _sites(self, configuration: int) -> NDArray[np.int64]:
+        return self.system.problem.cluster_law[0][configuration]
+
+    def _variance(self, configuration: int) -> Array:
+        """The diagonal of D."""
+        return np.ascontiguousarray(self.system.spectrum.site_variances[self._sites(configuration)])
 
     def minimise(
         self,
@@ -82,7 +143,7 @@ class ProximalProblem:
         starts: Starts,
         previous: Minima | None,
     ) -> tuple[ProximalPoints, Minima]:
-        """Minimise at all nodes that are not mirror images of another.
+        """Minimise at any nodes that are not mirror images of another.
 
         Parameters
         ----------
@@ -93,84 +154,55 @@ class ProximalProblem:
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
         """
-        configurations, _ = self.system.problem.cluster_law
-        shape = omega.shape[2:-2]
+        shape, count = omega.shape[2:-2], len(omega)
         chosen = sorted({source for source, _ in orbit})
-        count = len(configurations)
         centers = np.ascontiguousarray(omega[:, chosen].reshape(count, -1, *omega.shape[-2:]))
         teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
-        nodes = centers.shape[1]
-        total = count * nodes
-        if starts in (Starts.WARM, Starts.REFRESH):
-            if previous is None or len(previous.energies) != total:
-                raise ValueError("a warm pass needs the minima of a pass over the same nodes")
-            fields, energies = previous.fields.copy(), previous.energies.copy()
-        else:
-            fields, energies = np.zeros((total, 2, *centers.shape[2:])), np.zeros((total, 2))
-        losses, residuals = np.empty(total), np.empty((total, *centers.shape[2:]))
-        steps = np.empty(total, dtype=np.int64)
-        solution = Solution(fields, energies, losses, residuals, steps)
-        factors: Array = np.linalg.cholesky(variance).astype(float, copy=False)
-        mixing, parameters = self.system.parameters
+        nodes, factors = centers.shape[1], np.linalg.cholesky(variance)
+        minima = self.begun(starts, previous, count * nodes)
+        losses, residuals = np.empty(count * nodes), np.empty((count * nodes, *centers.shape[2:]))
 
-        def run(configuration: int, part: slice) -> None:
-            sites = configurations[configuration]
-            here = slice(configuration * nodes + part.start, configuration * nodes + part.stop)
-            nodes_here = Nodes(
-                centers[configuration, part],
-                teacher[configuration, part],
-                np.ascontiguousarray(factors[sites]),
-                mixing,
-                parameters,
-                np.ascontiguousarray(self.system.spectrum.site_variances[sites]),
-            )
-            self.system.kernels.minimise(nodes_here, starts, solution.part(here))
+        def run(part: Part) -> None:
+            place = slice(part.configuration * nodes + part.nodes.start, part.configuration * nodes + part.nodes.stop)
+            solution = Solution(minima.fields, minima.energies, losses, residuals, minima.steps).part(place)
+            here = part.configuration, part.nodes
+            self.search(part.configuration, centers[here], teacher[here], factors, starts, solution)
 
-        self._in_parts(run, count, nodes)
+        for_all(self.parts(count, [0], nodes), run, self.system.threads)
 
         def spread(values: Array) -> Array:
             return values.reshape(count, len(chosen), *shape, *values.shape[1:])
 
         index = [chosen.index(source) for source, _ in orbit]
-        factors_of = np.array([factor for _, factor in orbit], dtype=float)[:, None, None, None, None]
+        turned = np.array([factor for _, factor in orbit], dtype=float)[:, None, None, None, None]
         points = ProximalPoints(
-            factors_of * spread(residuals)[:, index], spread(energies[:, 0])[:, index], spread(losses)[:, index]
+            turned * spread(residuals)[:, index], spread(minima.energies[:, 0])[:, index], spread(losses)[:, index]
         )
-        return points, Minima(fields, energies, steps)
+        return points, minima
 
     def losses(self, fields: Array, k: Array) -> Array:
         """Loss at given fields (C, ..., L, r) and teacher fields (C, ..., L, t), without minimisation."""
-        configurations, _ = self.system.problem.cluster_law
-        count = len(configurations)
+        count = len(fields)
         flat = np.ascontiguousarray(fields.reshape(count, -1, *fields.shape[-2:]))
         teacher = np.ascontiguousarray(k.reshape(count, -1, *k.shape[-2:]))
         losses = np.empty(flat.shape[:2])
-        mixing, parameters = self.system.parameters
 
-        def run(configuration: int, part: slice) -> None:
-            variance = np.ascontiguousarray(self.system.spectrum.site_variances[configurations[configuration]])
-            self.system.kernels.losses_at(
-                flat[configuration, part],
-                teacher[configuration, part],
-                mixing,
-                parameters,
-                variance,
-                losses[configuration, part],
-            )
+        def run(part: Part) -> None:
+            here = part.configuration, part.nodes
+            losses[here] = self.losses_of(part.configuration, flat[here], teacher[here])
 
-        self._in_parts(run, count, flat.shape[1])
+        for_all(self.parts(count, [0], flat.shape[1]), run, self.system.threads)
         return losses.reshape(fields.shape[:-2])
 
-    def _in_parts(self, run: Callable[[int, slice], None], count: int, nodes: int) -> None:
-        """The kernel releases the interpreter's lock, so threads share the nodes."""
-        parts = 1 if self.system.threads <= 1 or count * nodes < 2048 else max(1, 2 * self.system.threads // count)
-        edges = np.linspace(0, nodes, parts + 1).astype(int)
-        jobs = [(c, slice(a, b)) for c in range(count) for a, b in pairwise(edges.tolist())]
-        if self.system.threads <= 1 or count * nodes < 2048:
-            for job in jobs:
-                run(*job)
-        else:
-            list(_pool(self.system.threads).map(run, *zip(*jobs, strict=True)))
+
+_Result = TypeVar("_Result")
+
+
+def for_all(parts: Sequence[Part], run: Callable[[Part], _Result], threads: int) -> list[_Result]:
+    """What ``run`` gives for every part; the compiled code releases the interpreter's lock, so threads share them."""
+    if threads <= 1 or len(parts) == 1:
+        return [run(part) for part in parts]
+    return list(_pool(threads).map(run, parts))
 
 
 @cache

@@ -32,12 +32,15 @@ class System:
     spectrum : Spectrum
     threads : int
         Parts that share the nodes of a pass.
+    at_once : int
+        Nodes of a part at the most: what is computed of them lies in fast memory.
     """
 
     problem: Problem
     kernels: Kernels
     spectrum: Spectrum
     threads: int = 1
+    at_once: int = 8192
 
     @classmethod
     def of(cls, problem: Problem, backend: str = "numba", threads: int = 1, tell: Tell = silent) -> System:
@@ -100,4 +103,6 @@ def _built(problem: Problem, kernels: Kernels, backend: str, threads: int) -> Sy
 
     device = device_of("cpu" if backend == "torch" else backend)
     kernels = replace(kernels, minimise=node_minimiser(problem, device, threads))
-    return System(problem, kernels, spectrum)  # torch wants all nodes of a pass at once, and has threads of its own
+    return System(
+        problem, kernels, spectrum, at_once=2**40
+    )  # torch wants all nodes of a pass at once, and has threads of its own

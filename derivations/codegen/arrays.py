@@ -24,6 +24,7 @@ from derivations.algebra.tokens import (
     operands,
 )
 from derivations.codegen.layout import WIDTH, folded
+from derivations.codegen.moments import in_moments, moment_name
 from derivations.replica.baseline import derive_baseline
 from derivations.replica.chain import FreeEntropy
 from derivations.replica.observables import observables
@@ -221,10 +222,19 @@ class ArrayPrinter:
         return {"L": "length", "lambda": "ridge"}.get(e.name, e.name)
 
 
+class MomentPrinter(ArrayPrinter):
+    """NumPy source in which a mean over the fields is an array of its own: ``g``, ``g_g``, ``g_xi`` and ``g_k``."""
+
+    def __call__(self, e: Any) -> str:
+        """Source of an expression."""
+        return f"{moment_name(e)}[{self.tokens[sym.ell]}]" if isinstance(e, FieldMean) else super().__call__(e)
+
+
 def _maps(equations: Sequence[Any], printer: ArrayPrinter) -> str:
     lines = []
     for equation in equations:
-        lines += assigned(equation.unknown, abbreviated(equation.right_hand_side), printer)
+        value = abbreviated(equation.right_hand_side)
+        lines += assigned(equation.unknown, in_moments(value) if isinstance(printer, MomentPrinter) else value, printer)
     return "\n".join(lines)
 
 
@@ -255,8 +265,8 @@ def function(name: str, arguments: tuple[str, ...], *body: str) -> str:
 def state_evolution_source(saddle_point: SaddlePoint, free_entropy: FreeEntropy) -> str:
     """Source of a NumPy module with the derived equations as functions.
 
-    ``overlaps_from_conjugates`` (7), ``conjugates_from_overlaps`` (8), ``free_entropy_terms`` (104), (108),
-    ``linear_test_error`` (20) and ``observables``.
+    ``overlaps_from_conjugates`` (7), ``conjugates_from_overlaps`` and ``conjugates_from_moments`` (8),
+    ``free_entropy_terms`` (104), (108), ``linear_test_error`` (20) and ``observables``.
     """
     return "\n\n".join(
         (
@@ -279,7 +289,10 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
         )
     )
     numbers = {e.unknown.name: e.number for e in saddle_point}
-    conjugates = _maps(saddle_point.conjugates, ArrayPrinter(printer.tokens, _SIZES | {sym.L: "len(q)"}))
+    conjugates, from_moments = (
+        _maps(saddle_point.conjugates, kind(printer.tokens, _SIZES | {sym.L: "len(q)"}))
+        for kind in (ArrayPrinter, MomentPrinter)
+    )
     terms = _entries({name: printer(abbreviated(term)) for name, term in free_entropy})
     observed = _entries({o.name: printer(abbreviated(o.expression)) for o in observables(free_entropy)})
     atoms = ("gamma", "tau", "pi", "w", "chi") if separable else ("ridge", "gamma", "tau", "pi")
@@ -307,6 +320,13 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
             ("alpha", "rho", "site_mean", "g", "xi", "k", *overlaps),
             f"# equation {numbers['q_hat']}",
             conjugates,
+            "return q_hat, V_hat, m_hat, theta_hat",
+        ),
+        function(
+            "conjugates_from_moments",
+            ("alpha", "rho", "g", "g_g", "g_xi", "g_k", *overlaps),
+            f"# equation {numbers['q_hat']}, by the means of g, g g^T, g xi^T and g k^T",
+            from_moments,
             "return q_hat, V_hat, m_hat, theta_hat",
         ),
         function(

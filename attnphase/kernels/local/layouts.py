@@ -6,9 +6,9 @@ from typing import Any
 
 from numba import float64, int64, types
 
-from attnphase.kernels.local.values import Nodes, SampleNodes, Solution
+from attnphase.kernels.local.values import Draws, FieldLaw, Nodes, SampleNodes, Solution
 
-__all__ = ["INTEGER", "NODES", "SAMPLE_NODES", "SOLUTION", "array"]
+__all__ = ["DRAWS", "FIELD_LAW", "INTEGER", "NODES", "SAMPLE_NODES", "SOLUTION", "array"]
 
 
 def array(dimensions: int, entries: Any = float64) -> Any:
@@ -22,3 +22,5 @@ SAMPLE_NODES = types.NamedTuple(
     (array(3), array(3), array(3), array(3), array(2, int64), array(3), array(1)), SampleNodes
 )
 SOLUTION = types.NamedTuple((array(4), array(2), array(1), array(3), array(1, int64)), Solution)
+DRAWS = types.NamedTuple((array(2), array(1), array(1), INTEGER), Draws)
+FIELD_LAW = types.NamedTuple((array(3), array(3), array(3), array(2)), FieldLaw)

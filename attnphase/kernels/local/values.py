@@ -13,7 +13,45 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Energy", "Found", "Nodes", "SampleNodes", "Solution", "Workspace"]
+__all__ = ["Draws", "Energy", "FieldLaw", "Found", "Nodes", "SampleNodes", "Solution", "Workspace"]
+
+
+class Draws(NamedTuple):
+    """Some of the nodes of a rule, under one sign change.
+
+    Attributes
+    ----------
+    normals : (N, L (r + t)) array
+        The student's, then the teacher's, token by token.
+    signs : (2,) array
+        Of the student's and the teacher's.
+    weights : (n,) array
+        Of the points of every replicate.
+    first : int
+        Place of the first node among those of all replicates.
+    """
+
+    normals: Array
+    signs: Array
+    weights: Array
+    first: int
+
+
+class FieldLaw(NamedTuple):
+    """How the local fields of one sample's tokens are made of normals ``(xi, zeta)``.
+
+    Attributes
+    ----------
+    roots, correlations, remainders : (L, r, r), (L, r, t) and (L, t, t) arrays
+        ``omega = m + root xi`` and ``k = correlation^T xi + remainder zeta``.
+    means : (L, r) array
+        Of ``omega``.
+    """
+
+    roots: Array
+    correlations: Array
+    remainders: Array
+    means: Array
 
 
 class Nodes(NamedTuple):

@@ -12,9 +12,26 @@ __all__ = ["LANES"]
 
 # the minimiser's constants, which lie beside the generated module
 _RULES = (
-    ("PIVOT", "DECREASE", "ROUNDING", "FINITE", "FAR", "CAPTURED", "GRADIENT_TOLERANCE", "MAX_NEWTON", "MAX_TRIES")
-    + ("FIRST_SHIFT", "NO_SHIFT", "CONVEX", "STEEPER", "EASED")
-    + ("GOES_ON", "CONVERGED", "MERGED", "FLED", "STUCK", "ENDLESS")
+    "PIVOT",
+    "DECREASE",
+    "ROUNDING",
+    "FINITE",
+    "FAR",
+    "CAPTURED",
+    "GRADIENT_TOLERANCE",
+    "MAX_NEWTON",
+    "MAX_TRIES",
+    "FIRST_SHIFT",
+    "NO_SHIFT",
+    "CONVEX",
+    "STEEPER",
+    "EASED",
+    "GOES_ON",
+    "CONVERGED",
+    "MERGED",
+    "FLED",
+    "STUCK",
+    "ENDLESS",
 )
 
 _FUNCTIONS = """

@@ -1,0 +1,63 @@
+"""Ways in for the theory around the search: fields of nodes before it, and moments of what it found after it."""
+
+from __future__ import annotations
+
+from attnphase.arrays import Array
+from attnphase.kernels.local.values import Draws, FieldLaw, Solution
+
+from .compiled import entry
+from .layouts import DRAWS, FIELD_LAW, SOLUTION, array
+from .local_problem import COLUMNS, LENGTH, TEACHER_RANK
+
+__all__ = ["fields_at", "moments_of"]
+
+STUDENT = LENGTH * COLUMNS
+
+
+@entry(DRAWS, FIELD_LAW, array(3), array(3))
+def fields_at(draws: Draws, law: FieldLaw, centers: Array, teacher_fields: Array) -> None:
+    """``omega`` (N, L, r), and the teacher's fields (N, L, t) about their mean, from normals (N, L (r + t))."""
+    normals, signs, _, _ = draws
+    roots, correlations, remainders, means = law
+    for n in range(normals.shape[0]):
+        for a in range(LENGTH):
+            for i in range(COLUMNS):
+                total = 0.0
+                for j in range(COLUMNS):
+                    total += roots[a, i, j] * normals[n, a * COLUMNS + j]
+                centers[n, a, i] = means[a, i] + signs[0] * total
+            for i in range(TEACHER_RANK):
+                shared, own = 0.0, 0.0
+                for j in range(COLUMNS):
+                    shared += correlations[a, j, i] * normals[n, a * COLUMNS + j]
+                for j in range(TEACHER_RANK):
+                    own += remainders[a, i, j] * normals[n, STUDENT + a * TEACHER_RANK + j]
+                teacher_fields[n, a, i] = signs[0] * shared + signs[1] * own
+
+
+@entry(DRAWS, array(3), array(1), SOLUTION, array(4), array(2))
+def moments_of(
+    draws: Draws, teacher_fields: Array, shares: Array, found: Solution, moments: Array, energies: Array
+) -> None:
+    """Add the weighted moments of every replicate's nodes.
+
+    ``moments`` (S, L, r, 1 + 2 r + t) are those of ``g`` with 1, ``g``, ``xi`` and ``k``; ``energies`` (S, 2) the
+    envelope and the loss.  Where there are ``shares`` (N,), they multiply the weights.
+    """
+    normals, signs, weights, first = draws
+    points = weights.shape[0]
+    for n in range(normals.shape[0]):
+        replicate, point = divmod(first + n, points)
+        weight = weights[point] * (shares[n] if shares.shape[0] > 0 else 1.0)
+        energies[replicate, 0] += weight * found.energies[n, 0]
+        energies[replicate, 1] += weight * found.losses[n]
+        for a in range(LENGTH):
+            for i in range(COLUMNS):
+                weighted = weight * found.residuals[n, a, i]
+                moments[replicate, a, i, 0] += weighted
+                for j in range(COLUMNS):
+                    moments[replicate, a, i, 1 + j] += weighted * found.residuals[n, a, j]
+                    xi = signs[0] * normals[n, a * COLUMNS + j]
+                    moments[replicate, a, i, 1 + COLUMNS + j] += weighted * xi
+                for j in range(TEACHER_RANK):
+                    moments[replicate, a, i, 1 + 2 * COLUMNS + j] += weighted * teacher_fields[n, a, j]
