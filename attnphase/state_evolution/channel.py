@@ -72,7 +72,8 @@ class Channel:
         token, _ = self.system.problem.sites[site]
         held = self._holding(site)
         ordered = np.sort(moments[held, ..., token, :, :], axis=1)
-        return np.tensordot(self.probabilities[held], ((ordered + np.flip(ordered, axis=1)) / 2).mean(axis=1), axes=1)
+        means = ((ordered + np.flip(ordered, axis=1)) / 2).mean(axis=1)
+        return np.einsum("c,c...->...", self.probabilities[held], means)
 
     def _holding(self, site: int) -> NDArray[np.bool_]:
         """Which configurations hold a site."""
@@ -83,7 +84,7 @@ class Channel:
         rho = self.system.spectrum.rho
         floored = self.floored(overlaps)
         root = matrix_root(floored.q)
-        correlation = np.linalg.solve(root, overlaps.theta)  # q^-1/2 theta
+        correlation: Array = np.linalg.solve(root, overlaps.theta).astype(float, copy=False)  # q^-1/2 theta
         remainder = matrix_root(rho - correlation.mT @ correlation)
         return FieldLaw(root, correlation, remainder, np.ascontiguousarray(overlaps.m[..., 0]))
 
@@ -201,7 +202,7 @@ class Channel:
         kernels, law = self.system.kernels, self.law(overlaps)
         parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
         minima = self.proximal.begun(starts, previous, len(self.configurations) * len(chosen) * self.rule.size)
-        factors = np.linalg.cholesky(overlaps.V)
+        factors: Array = np.linalg.cholesky(overlaps.V).astype(float, copy=False)
         shape = (len(self.configurations), len(chosen), self.rule.replicates)
         width = 1 + 2 * kernels.columns + kernels.teacher_rank
 
@@ -258,7 +259,8 @@ class Channel:
             losses = self.proximal.losses_of(part.configuration, omega, k + means if means.any() else k)
             place = np.arange(part.nodes.start, part.nodes.stop)
             weights = self.rule.weights[place % points] * (shares if len(shares) else 1.0)
-            return np.bincount(place // points, weights * losses, replicates).astype(float)
+            sums: Array = np.bincount(place // points, weights * losses, replicates).astype(float)
+            return sums
 
         parts = self.proximal.parts(count, variants, self.rule.size)
         means = np.zeros((count, len(variants), replicates))

@@ -158,7 +158,8 @@ class ProximalProblem:
         chosen = sorted({source for source, _ in orbit})
         centers = np.ascontiguousarray(omega[:, chosen].reshape(count, -1, *omega.shape[-2:]))
         teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
-        nodes, factors = centers.shape[1], np.linalg.cholesky(variance)
+        nodes = centers.shape[1]
+        factors: Array = np.linalg.cholesky(variance).astype(float, copy=False)
         minima = self.begun(starts, previous, count * nodes)
         losses, residuals = np.empty(count * nodes), np.empty((count * nodes, *centers.shape[2:]))
 
