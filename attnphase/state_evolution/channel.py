@@ -98,7 +98,8 @@ class Channel:
         """Nodes of the rule under a sign change, replicate after replicate."""
         nodes = self.rule.nodes
         signs = np.array(self.rule.signs[0 if self.labelled else sign], dtype=float)
-        return Draws(nodes.reshape(-1, nodes.shape[-1])[part], signs, self.rule.weights, part.start or 0)
+        normals = np.ascontiguousarray(nodes.reshape(-1, nodes.shape[-1])[part])
+        return Draws(normals, signs, self.rule.weights, part.start or 0)
 
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
         """Local fields of all nodes.

@@ -154,7 +154,7 @@ class ProximalProblem:
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
         """
-        shape, count = omega.shape[2:-2], len(omega)
+        shape, count = omega.shape[2:-2], len(self.system.problem.cluster_law[0])
         chosen = sorted({source for source, _ in orbit})
         centers = np.ascontiguousarray(omega[:, chosen].reshape(count, -1, *omega.shape[-2:]))
         teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
@@ -183,7 +183,7 @@ class ProximalProblem:
 
     def losses(self, fields: Array, k: Array) -> Array:
         """Loss at given fields (C, ..., L, r) and teacher fields (C, ..., L, t), without minimisation."""
-        count = len(fields)
+        count = len(self.system.problem.cluster_law[0])
         flat = np.ascontiguousarray(fields.reshape(count, -1, *fields.shape[-2:]))
         teacher = np.ascontiguousarray(k.reshape(count, -1, *k.shape[-2:]))
         losses = np.empty(flat.shape[:2])

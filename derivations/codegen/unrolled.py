@@ -61,7 +61,7 @@ class _Unrolling:
 
     @do.register
     def _assign(self, statement: Assign) -> None:
-        if isinstance(statement.place, Symbol) and isinstance(statement.value, Integer):
+        if isinstance(statement.place, Symbol) and statement.place.is_integer:
             self.indices[statement.place] = statement.value  # the row under a causal mask
             return
         place, value = self.value(statement.place), self.value(statement.value)

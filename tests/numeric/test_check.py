@@ -76,7 +76,7 @@ def with_factor(problem: Problem, function: str, part: int | str, factor: float)
     """Kernels in which one of the results of a derived function is multiplied."""
     kernels = kernels_for(problem)
     # the conjugates' equations do not depend on the regulariser and are always taken from the ridge's
-    general = problem.regularizer.kind != "ridge" and function != "conjugates_from_overlaps"
+    general = problem.regularizer.kind != "ridge" and function != "conjugates_from_moments"
     maps = kernels.separable if general else kernels.ridge
     right = getattr(maps, function)
 
@@ -131,7 +131,7 @@ CASES = [
 def test_one_per_cent_in_an_equation_is_seen(monkeypatch, problem, side, part):
     """Also where the order parameter vanishes at the fixed point, as m does on the semantic branch."""
     point = solved(problem)
-    function = {"overlaps": "overlaps_from_conjugates", "conjugates": "conjugates_from_overlaps"}[side]
+    function = {"overlaps": "overlaps_from_conjugates", "conjugates": "conjugates_from_moments"}[side]
     with_kernels(monkeypatch, with_factor(problem, function, part, 1.01))
     case = case_of(problem, point)
     generic = equations._Generic.near(case)

@@ -184,7 +184,7 @@ def test_the_gap_is_that_of_an_unfinished_iteration():
 
 
 def test_unsolved_nodes_are_counted(monkeypatch):
-    """A kernel that gives up on three nodes of every pass."""
+    """A kernel that gives up on three nodes of each of the two sign changes that are searched."""
     kernels = kernels_for(FEW)
 
     def minimise(nodes: Nodes, starts: Starts, solution: Solution) -> None:
@@ -194,7 +194,7 @@ def test_unsolved_nodes_are_counted(monkeypatch):
 
     monkeypatch.setattr(module, "kernels_for", lambda problem: replace(kernels, minimise=minimise))
     point = solve_point(FEW, 1.6, settings=ONE_THREAD)
-    assert point.values["unsolved_nodes"] == 3
+    assert point.values["unsolved_nodes"] == 6
 
 
 def test_a_start_that_no_fields_can_have_is_refused():

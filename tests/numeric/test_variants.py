@@ -362,10 +362,10 @@ def test_report_notices_broken_equations(monkeypatch, broken):
     if broken == "conjugates":
 
         def wrong_conjugates(**arguments):
-            q_hat, V_hat, m_hat, theta_hat = maps.conjugates_from_overlaps(**arguments)
+            q_hat, V_hat, m_hat, theta_hat = maps.conjugates_from_moments(**arguments)
             return q_hat, V_hat, m_hat, 1.1 * theta_hat
 
-        changed = replace(kernels, ridge=replace(maps, conjugates_from_overlaps=wrong_conjugates))
+        changed = replace(kernels, ridge=replace(maps, conjugates_from_moments=wrong_conjugates))
     elif broken == "free entropy":
 
         def wrong_terms(**arguments):
