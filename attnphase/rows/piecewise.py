@@ -120,7 +120,7 @@ def _truncated(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
 def _lines(regularizer: RowRegularizer, mean: Array, root: Array, curvature: Array) -> tuple[Array, Array, Array]:
     """Parallel lines of sources in the plane, none of which runs along a side of a polygon."""
     inverse = np.linalg.inv(root)
-    # sides lie along the axes and the curvature's columns: in the middle of the widest gap none is nearer than 22.5 degrees
+    # sides lie along the axes and the curvature's columns; amid the widest gap they are 22.5 degrees away or more
     sides = inverse @ np.concatenate([np.broadcast_to(np.eye(2), curvature.shape), curvature], axis=2)
     angles = np.sort(np.arctan2(sides[:, 1], sides[:, 0]) % np.pi, axis=1)
     gaps = np.diff(angles, axis=1, append=angles[:, :1] + np.pi)

@@ -82,7 +82,7 @@ def test_points_have_the_moments_of_rows_that_are_drawn(columns):
         expected: list[Any] = [0.0, 0.0, 0.0]
         for atom, weight in enumerate(spectrum.weights):
             gamma = spectrum.gamma[:, atom]
-            noise, curvature, slope = (np.tensordot(gamma, x[:, s], 1) for x in (q_hat, V_hat, theta_hat))
+            noise, curvature, slope = (np.einsum("l,lij->ij", gamma, x[:, s]) for x in (q_hat, V_hat, theta_hat))
             tau_pi = draws.multivariate_normal(spectrum.mean[atom], spectrum.covariance[atom], count)
             b = tau_pi @ np.hstack([m_hat[0, s], m_hat[1, s], slope]).T
             drawn = rows.minimise(curvature, b + draws.multivariate_normal(np.zeros(columns), noise, count))
