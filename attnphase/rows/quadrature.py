@@ -9,11 +9,44 @@ import numpy as np
 from scipy.stats import norm, qmc
 
 from attnphase.arrays import Array
+from attnphase.rows.moments import RowMoments
 from attnphase.rows.regularizer import RowRegularizer
 
-__all__ = ["gaussian_nodes"]
+__all__ = ["REACH", "gaussian_nodes", "panels", "quadrature_moments"]
 
-_REACH = 8.5  # standard deviations that one-dimensional rules cover
+REACH = 8.5  # standard deviations that one-dimensional rules cover
+_ROWS = 32  # of one column that are integrated together: what they need stays in the processor's cache
+
+
+def quadrature_moments(regularizer: RowRegularizer, mean: Array, root: Array, curvature: Array) -> RowMoments:
+    """The moments of any regulariser, by `gaussian_nodes`.
+
+    Parameters
+    ----------
+    regularizer : RowRegularizer
+    mean : (N, r) array
+        Of the sources.
+    root : (N, r, r) array
+        The symmetric root of their covariance.
+    curvature : (N, r, r) array
+        Lambda, without the regulariser's quadratic part.
+    """
+    together = _ROWS if mean.shape[1] == 1 else 1
+    some = (slice(first, first + together) for first in range(0, len(mean), together))
+    return RowMoments.of_parts(_moments_of_nodes(regularizer, mean[rows], root[rows], curvature[rows]) for rows in some)
+
+
+def _moments_of_nodes(regularizer: RowRegularizer, mean: Array, root: Array, curvature: Array) -> RowMoments:
+    z, weights = gaussian_nodes(regularizer, mean, root, curvature)
+    w = regularizer.minimise(curvature[:, None], mean[:, None] + z @ root.mT)
+    weighted = weights[..., None] * w
+    return RowMoments(
+        first=weighted.sum(axis=1),
+        second=weighted.mT @ w,
+        response=weighted.mT @ z @ np.linalg.inv(root),
+        penalty=(weights * regularizer.penalty(w)).sum(axis=1),
+        density=(weights * (1.0 - regularizer.zeros(w)).mean(axis=-1)).sum(axis=1),
+    )
 
 
 def gaussian_nodes(regularizer: RowRegularizer, mean: Array, root: Array, curvature: Array) -> tuple[Array, Array]:
@@ -36,33 +69,50 @@ def gaussian_nodes(regularizer: RowRegularizer, mean: Array, root: Array, curvat
     """
     atoms, r = mean.shape
     if r == 1:
-        return _panels(regularizer, mean[:, 0], root[:, 0, 0], curvature[:, 0, 0])
+        return _between_kinks(regularizer, mean[:, 0], root[:, 0, 0], curvature[:, 0, 0])
     nodes, weights = _polar() if r == 2 else _points(r)
     return np.broadcast_to(nodes, (atoms, *nodes.shape)), np.broadcast_to(weights, (atoms, len(weights)))
 
 
-def _panels(regularizer: RowRegularizer, mean: Array, root: Array, curvature: Array) -> tuple[Array, Array]:
-    ends = [np.full(len(mean), -_REACH), np.full(len(mean), _REACH)]
+def _between_kinks(regularizer: RowRegularizer, mean: Array, root: Array, curvature: Array) -> tuple[Array, Array]:
+    ends = [np.full(len(mean), -REACH), np.full(len(mean), REACH)]
     for place, left, right in regularizer.kinks:
         for slope in (left, right):
             source = slope + (curvature + regularizer.ridge) * place
-            ends.append(np.clip((source - mean) / root, -_REACH, _REACH))
-    edges = np.sort(np.stack(ends, axis=1), axis=1)
-    count = regularizer.panels
-    points, weights = np.polynomial.legendre.leggauss(regularizer.order)
+            ends.append(np.clip((source - mean) / root, -REACH, REACH))
+    z, weights = panels(np.stack(ends, axis=1), regularizer.panels, regularizer.order)
+    return z[..., None], weights
+
+
+def panels(ends: Array, count: int, order: int) -> tuple[Array, Array]:
+    """Nodes (A, J) and weights for means over a normal number: between two ends (A, E) panels of Gauss-Legendre nodes.
+
+    Parameters
+    ----------
+    ends : (A, E) array
+        The first and the last are those of the whole interval; in any order.
+    count, order : int
+        Panels between two ends, and nodes in each.
+    """
+    edges = np.sort(ends, axis=1)
+    points, weights = _gauss_legendre(order)
     fractions = np.linspace(0, 1, count + 1)
     starts = edges[:, :-1, None] + (edges[:, 1:, None] - edges[:, :-1, None]) * fractions[:-1]
     widths = (edges[:, 1:, None] - edges[:, :-1, None]) / count * np.ones(count)
-    z = starts[..., None] + widths[..., None] * (points + 1) / 2
-    mass = widths[..., None] * weights / 2 * norm.pdf(z)
-    z, mass = z.reshape(len(mean), -1), mass.reshape(len(mean), -1)
-    return z[..., None], mass / mass.sum(axis=1, keepdims=True)
+    z = (starts[..., None] + widths[..., None] * (points + 1) / 2).reshape(len(ends), -1)
+    mass = (widths[..., None] * weights / 2).reshape(len(ends), -1) * np.exp(-(z**2) / 2)
+    return z, mass / mass.sum(axis=1, keepdims=True)
+
+
+@lru_cache(maxsize=8)
+def _gauss_legendre(order: int) -> tuple[Array, Array]:
+    return np.polynomial.legendre.leggauss(order)
 
 
 @lru_cache(maxsize=1)
 def _polar() -> tuple[Array, Array]:
-    points, weights = np.polynomial.legendre.leggauss(4)
-    edges = np.linspace(0, _REACH, 49)
+    points, weights = _gauss_legendre(4)
+    edges = np.linspace(0, REACH, 49)
     width = edges[1] - edges[0]
     radius = (edges[:-1, None] + width * (points + 1) / 2).ravel()
     mass = np.tile(width * weights / 2, len(edges) - 1) * radius * np.exp(-(radius**2) / 2)

@@ -77,4 +77,6 @@ def _absolute(name: str, given: Given, *, rowwise: bool = False) -> RowRegulariz
         return np.sign(v) * np.maximum(np.abs(v) - strength * step, 0.0)
 
     kinks = ((0.0, -strength, strength),)
-    return RowRegularizer(name, float(given.ridge), lambda w: strength * np.abs(w), soft, kinks, rowwise=rowwise)
+    return RowRegularizer(
+        name, float(given.ridge), lambda w: strength * np.abs(w), soft, kinks, rowwise=rowwise, linear=True
+    )

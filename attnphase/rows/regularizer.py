@@ -42,6 +42,8 @@ class RowRegularizer:
         Whether signs of the weights do not matter.
     quadratic : bool
         Whether there is nothing beside the quadratic part.
+    linear : bool
+        Whether the penalty is linear between its kinks, of which there is one at least: means then have closed forms.
     panels, order : int
         Of a one-dimensional integral, between two kinks: how many panels of how many nodes each.
     """
@@ -54,6 +56,7 @@ class RowRegularizer:
     rowwise: bool = False
     even: bool = True
     quadratic: bool = False
+    linear: bool = False
     panels: int = 6
     order: int = 20
 
@@ -104,20 +107,22 @@ class RowRegularizer:
         return w
 
     def _rowwise(self, curvature: Array, source: Array) -> Array:
-        """``(Lambda + s/|w| I) w = B`` for a penalty ``s |w|``: bisection for the norm in the eigenbasis of Lambda."""
+        """``(Lambda + s/|w| I) w = B`` for a penalty ``s |w|``: Newton's method for the norm in Lambda's eigenbasis."""
         strength = self.kinks[0][2]
-        values, vectors = np.linalg.eigh(curvature)
-        along = np.einsum("nji,nj->ni", vectors, source)
-        size = np.linalg.norm(source, axis=-1)
-        active = size > strength
-        low, high = np.zeros(len(source)), np.maximum(size - strength, 0.0) / values[:, 0]
-        # the norm n solves sum_i (b_i / (n v_i + s))^2 = 1, whose left side falls in n
-        for _ in range(200):
-            middle = (low + high) / 2
-            excess = ((along / (middle[:, None] * values + strength)) ** 2).sum(axis=-1) > 1
-            low, high = np.where(excess, middle, low), np.where(excess, high, middle)
-            if np.all(high - low <= 1e-15 * high + 1e-300):
+        active = np.linalg.norm(source, axis=-1) > strength
+        values, vectors = np.linalg.eigh(curvature[active])
+        along = np.einsum("nji,nj->ni", vectors, source[active])
+        # the norm n solves |b_i / (n v_i + s)| = 1; the left side's inverse is concave, so that steps from below climb
+        length = (np.linalg.norm(along, axis=-1) - strength) / values[:, -1]
+        for _ in range(_SWEEPS):
+            stiffness = length[:, None] * values + strength
+            squares = (along / stiffness) ** 2
+            size = np.sqrt(squares.sum(axis=-1))
+            step = (size - 1) * size**2 / (squares * values / stiffness).sum(axis=-1)
+            length = length + step
+            if not (np.abs(step) > _CONVERGED * (length + strength / values[:, 0])).any():
                 break
-        length = (low + high) / 2
-        scaled = along * (length / 1.0)[:, None] / (length[:, None] * values + strength)
-        return np.where(active[:, None], np.einsum("nij,nj->ni", vectors, scaled), 0.0)
+        scaled = along * length[:, None] / (length[:, None] * values + strength)
+        w = np.zeros_like(source)
+        w[active] = np.einsum("nij,nj->ni", vectors, scaled)
+        return w

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels, Maps
 from attnphase.problem.problem import Problem
-from attnphase.rows.quadrature import gaussian_nodes
+from attnphase.rows.means import row_moments
+from attnphase.rows.moments import RowMoments
 from attnphase.rows.regularizer import RowRegularizer
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
@@ -23,6 +24,28 @@ __all__ = ["Prior"]
 _NOISE_FLOOR = 1e-7
 # where all weights are zero V vanishes, and the local problem needs a positive one
 _VARIANCE_FLOOR = 1e-10
+
+
+@dataclass(frozen=True, eq=False)
+class _Sources:
+    """Sources ``B`` of the rows' problems, Gaussian together with tau and pi: N for all atoms and replicates.
+
+    Attributes
+    ----------
+    mean : (N, r) array
+    root, curvature : (N, r, r) arrays
+        Root of the covariance; Lambda.
+    average : (N, P + t) array
+        Of (tau, pi).
+    gain : (N, P + t, r) array
+        Their covariance with B.
+    """
+
+    mean: Array
+    root: Array
+    curvature: Array
+    average: Array
+    gain: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +121,12 @@ class Prior:
 
     def _curvature(self, conjugates: Conjugates) -> Array:
         """``sum_s gamma_s V_hat_s`` on every atom, (A, S, r, r)."""
-        return np.einsum("la,lsij->asij", self.spectrum.gamma, conjugates.V_hat)
+        return self._over_sites(conjugates.V_hat)
+
+    def _over_sites(self, values: Array) -> Array:
+        """``sum_s gamma_s x_s`` of (P, S, i, j) on every atom, (A, S, i, j)."""
+        gamma = self.spectrum.gamma
+        return (gamma.T @ values.reshape(len(gamma), -1)).reshape(-1, *values.shape[1:])
 
     def _margin(self, curvature: Array) -> float:
         if self.rows is not None:
@@ -108,7 +136,8 @@ class Prior:
     def atoms(self, conjugates: Conjugates) -> dict[str, Any]:
         """The spectral atoms under the names of `overlaps_from_conjugates`, with axes (P,) A, replicate, row, column.
 
-        Beyond the ridge the atoms are also nodes of the rows' effective noise, and hold their minimisers.
+        Beyond the ridge too these equations ask for second moments only: each atom becomes r points that have those of
+        the rows' minimisers with tau and pi, and their response.
         """
         if self.rows is None:
             return self._points
@@ -117,15 +146,14 @@ class Prior:
 
     def arguments(self, conjugates: Conjugates) -> dict[str, Any]:
         """The same under the names of `free_entropy_terms` and `observables`."""
-        if self.rows is None:
-            return self._points
-        return {name: value for name, value in self._rows(conjugates).items() if name != "density"}
+        return self._points if self.rows is None else self._rows(conjugates)
 
     def density(self, conjugates: Conjugates) -> Array:
         """Share of the weights that are not zero, per replicate."""
         if self.rows is None:
             return np.ones(conjugates.q_hat.shape[1])
-        return self._rows(conjugates)["density"]
+        density = _solved(self, conjugates)[1].density
+        return self.spectrum.weights @ density.reshape(len(self.spectrum.weights), -1)
 
     @cached_property
     def _points(self) -> dict[str, Any]:
@@ -135,66 +163,74 @@ class Prior:
             "gamma": gamma[:, :, None, None, None],
             "tau": tau[:, :, None, None, None],
             "pi": pi[:, None, :, None],
-            "spectral_mean": lambda values: np.tensordot(weights, values, axes=1),
+            "spectral_mean": _mean_over(weights),
         }
 
     def _rows(self, conjugates: Conjugates) -> dict[str, Any]:
-        """Solve the rows' problems on nodes of their sources, replicate by replicate."""
-        replicates = [self._replicate(conjugates.replicate(s)) for s in range(conjugates.q_hat.shape[1])]
-        joined: dict[str, Any] = {
-            name: np.stack([one[name] for one in replicates], axis=1) for name in ("w", "chi", "pi")
-        }
-        joined |= {name: np.stack([one[name] for one in replicates], axis=2) for name in ("gamma", "tau")}
-        joined |= {name: np.stack([one[name] for one in replicates], axis=1) for name in ("penalty", "row_minimum")}
-        weights = np.stack([one["weights"] for one in replicates], axis=1)
-        joined["density"] = np.array([one["density"] for one in replicates])
-        joined["spectral_mean"] = lambda values: np.einsum("as,as...->s...", weights, values)
-        return joined
+        """The rows' problems as points, replicate by replicate."""
+        spectrum, (sources, moments) = self.spectrum, _solved(self, conjugates)
+        count, atoms, r = spectrum.sites, len(spectrum.weights), self.kernels.columns
+        # E w (tau, pi)^T, as (tau, pi) and the source are jointly Gaussian
+        joint: Any = moments.first[:, :, None] * sources.average[:, None] + moments.response @ sources.gain.mT
+        # outside the domain a descent may have run away
+        values, vectors = np.linalg.eigh(np.where(np.isfinite(moments.second), moments.second, 0.0))
+        sizes = np.sqrt(np.maximum(values, 0.0) * r)
+        inverse = np.divide(r, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+        others = (vectors * inverse[:, None]).mT @ joint
 
-    def _replicate(self, conjugates: Conjugates) -> dict[str, Any]:
-        rows, spectrum, r = self.rows, self.spectrum, self.kernels.columns
-        assert rows is not None
-        q_hat, m_hat, theta_hat = (x[:, 0] for x in (conjugates.q_hat, conjugates.m_hat, conjugates.theta_hat))
-        count, atoms = spectrum.gamma.shape
-        curvature = self._curvature(conjugates)[:, 0]
-        # the source b is linear in (tau, pi), which is Gaussian on an atom
-        from_pi = np.einsum("la,lij->aij", spectrum.gamma, theta_hat)
-        from_tau = np.broadcast_to(m_hat[:, :, 0].T, (atoms, r, count))
-        linear = np.concatenate([from_tau, from_pi], axis=2)
-        mean = np.einsum("aij,aj->ai", linear, spectrum.mean)
-        covariance = np.einsum("la,lij->aij", spectrum.gamma, q_hat)
-        covariance = covariance + linear @ spectrum.covariance @ linear.mT
-        natural = np.abs(covariance).max() + np.abs(mean).max() ** 2 + np.abs(curvature).max() ** 2
-        values, vectors = np.linalg.eigh(symmetric(covariance))
-        scale = np.sqrt(np.maximum(values, _NOISE_FLOOR**2 * (natural + 1e-12)))
-        root, inverse_root = ((vectors * x[:, None, :]) @ vectors.mT for x in (scale, 1 / scale))
-        z, node_weights = gaussian_nodes(rows, mean, root, curvature)
-        source = mean[:, None] + np.einsum("aij,anj->ani", root, z)
-        w = rows.minimise(curvature[:, None], source)
-        unit = np.einsum("aij,anj->ani", inverse_root, z)
-        # given the source, (tau, pi) is Gaussian about a linear function of it
-        gain = spectrum.covariance @ linear.mT
-        conditional = spectrum.mean[:, None] + np.einsum("aij,anj->ani", gain, unit)
-        penalty = rows.penalty(w)
-        quadratic = 0.5 * np.einsum("ani,aij,anj->an", w, curvature, w) - (source * w).sum(axis=-1)
-        weights = (spectrum.weights[:, None] * node_weights).ravel()
-        nodes = z.shape[1]
+        def points(values: Array) -> Array:
+            """(A S, r, ...) with the replicates behind the points."""
+            parts = values.reshape(atoms, -1, *values.shape[1:])
+            return np.moveaxis(parts, 1, 2).reshape(atoms * r, -1, *values.shape[2:])
 
-        def flat(values: NDArray[Any]) -> Array:
-            return values.reshape(-1, *values.shape[2:])
+        def repeated(values: Array) -> Array:
+            return np.repeat(values.reshape(atoms, -1, *values.shape[1:]), r, axis=0)
 
-        nonzero = flat(1.0 - rows.zeros(w)).mean(axis=-1)
+        placed: Any = points(others)
         return {
-            "weights": weights,
-            "gamma": np.repeat(spectrum.gamma, nodes, axis=1)[:, :, None, None],
-            "tau": flat(conditional)[:, :count].T[:, :, None, None],
-            "pi": flat(conditional)[:, count:, None],
-            "w": flat(w)[..., None],
-            "chi": flat(w[..., :, None] * unit[..., None, :]),
-            "penalty": flat(penalty),
-            "row_minimum": flat(penalty + quadratic),
-            "density": float(weights @ nonzero),
+            "gamma": np.repeat(spectrum.gamma, r, axis=1)[:, :, None, None, None],
+            "tau": np.moveaxis(placed[..., :count], -1, 0)[..., None, None],
+            "pi": placed[..., count:, None],
+            "w": points((vectors * sizes[:, None]).mT)[..., None],
+            "chi": repeated(moments.response),
+            "penalty": repeated(moments.penalty),
+            "row_minimum": repeated(moments.minimum(sources.mean, sources.root @ sources.root, sources.curvature)),
+            "spectral_mean": _mean_over(np.repeat(spectrum.weights / r, r)),
         }
+
+    def sources(self, conjugates: Conjugates) -> _Sources:
+        """The rows' effective sources on every atom and replicate."""
+        spectrum, r = self.spectrum, self.kernels.columns
+        count, atoms = spectrum.gamma.shape
+        replicates = conjugates.q_hat.shape[1]
+        curvature = self._curvature(conjugates)
+        # the source b is linear in (tau, pi), which is Gaussian on an atom
+        from_tau = np.broadcast_to(np.moveaxis(conjugates.m_hat[..., 0], 0, -1), (atoms, replicates, r, count))
+        linear: Any = np.concatenate([from_tau, self._over_sites(conjugates.theta_hat)], axis=3)
+        mean = (linear @ spectrum.mean[:, None, :, None])[..., 0]
+        gain = spectrum.covariance[:, None] @ linear.mT
+        covariance = symmetric(self._over_sites(conjugates.q_hat) + linear @ gain)
+        largest = [np.abs(x).max(axis=(0, 2, 3)) for x in (covariance, mean[..., None], curvature)]
+        natural = largest[0] + largest[1] ** 2 + largest[2] ** 2
+        values, vectors = np.linalg.eigh(covariance)
+        values = np.maximum(values, _NOISE_FLOOR**2 * (natural + 1e-12)[:, None])
+        root = (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
+        average = np.broadcast_to(spectrum.mean[:, None], (atoms, replicates, spectrum.mean.shape[1]))
+        every = (mean, root, curvature, average, gain)
+        return _Sources(*(x.reshape(-1, *x.shape[2:]) for x in every))
+
+
+@lru_cache(maxsize=1)
+def _solved(prior: Prior, conjugates: Conjugates) -> tuple[_Sources, RowMoments]:
+    """The rows' problems at these conjugates: whoever measures asks twice."""
+    assert prior.rows is not None
+    sources = prior.sources(conjugates)
+    return sources, row_moments(prior.rows, sources.mean, sources.root, sources.curvature)
+
+
+def _mean_over(weights: Array) -> Callable[[Array], Array]:
+    """The mean over the first axis."""
+    return lambda values: (weights @ values.reshape(len(weights), -1)).reshape(values.shape[1:])
 
 
 def symmetric(matrix: Array) -> Array:

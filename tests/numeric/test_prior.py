@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -57,6 +58,53 @@ def test_minimum_of_a_row():
     assert found == pytest.approx(expected, rel=1e-8)
     penalty = solved["spectral_mean"](solved["penalty"][..., None, None]).item()
     assert penalty > 0
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_points_have_the_moments_of_rows_that_are_drawn(columns):
+    """Of w, tau and pi on two atoms in each of three replicates: a wrong root, share, sign or order of axes."""
+    prior = replace(
+        prior_of({"kind": "elastic-net", "strength": 0.2, "ridge": 0.3}, columns),
+        spectrum=Spectrum.two_level((0.4, 1.1), 0.3),
+    )
+    spectrum, rows, draws = prior.spectrum, prior.rows, np.random.default_rng(2)
+    assert rows is not None
+    factors = draws.normal(size=(2, 2, 3, columns, columns))
+    q_hat, V_hat = 0.3 * factors @ factors.swapaxes(-1, -2)
+    m_hat, theta_hat = draws.normal(size=(2, 2, 3, columns, 1))
+    solved = prior.arguments(Conjugates(q_hat, V_hat, m_hat, theta_hat))
+    mean_over, w = solved["spectral_mean"], solved["w"]
+    found = [mean_over(solved["gamma"][0] * (w @ x)) for x in (w.mT, solved["pi"].mT)] + [
+        mean_over(solved["tau"][1] * w)
+    ]
+    count = 100_000
+    for s in range(3):
+        expected: list[Any] = [0.0, 0.0, 0.0]
+        for atom, weight in enumerate(spectrum.weights):
+            gamma = spectrum.gamma[:, atom]
+            noise, curvature, slope = (np.einsum("l,lij->ij", gamma, x[:, s]) for x in (q_hat, V_hat, theta_hat))
+            tau_pi = draws.multivariate_normal(spectrum.mean[atom], spectrum.covariance[atom], count)
+            b = tau_pi @ np.hstack([m_hat[0, s], m_hat[1, s], slope]).T
+            drawn = rows.minimise(curvature, b + draws.multivariate_normal(np.zeros(columns), noise, count))
+            products = gamma[0] * drawn.T @ drawn, gamma[0] * drawn.T @ tau_pi[:, 2:], drawn.T @ tau_pi[:, 1:2]
+            expected = [x + weight * y / count for x, y in zip(expected, products, strict=True)]
+        for value, mean in zip(found, expected, strict=True):
+            np.testing.assert_allclose(value[s], mean, rtol=0, atol=0.02 * np.abs(mean).max())
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_closed_forms_and_nodes_are_one_prior(columns):
+    """Rows' minima, penalties, responses and density, which no other variable of a dataset would give away."""
+    closed = prior_of({"kind": "lasso", "strength": 0.2}, columns)
+    assert closed.rows is not None
+    nodes = replace(closed, rows=replace(closed.rows, linear=False))
+    conjugates = hats([0.5, 0.2][:columns], [0.8, 1.3][:columns])
+    found, expected = (prior.arguments(conjugates) for prior in (closed, nodes))
+    for name in ("chi", "penalty", "row_minimum"):
+        value = expected["spectral_mean"](expected[name])
+        accuracy = 1e-11 if columns == 1 else 1e-4
+        np.testing.assert_allclose(found["spectral_mean"](found[name]), value, rtol=0, atol=accuracy)
+    assert closed.density(conjugates).item() == pytest.approx(nodes.density(conjugates).item(), abs=2e-3)
 
 
 def test_what_vanishes_is_held_against_its_natural_size():

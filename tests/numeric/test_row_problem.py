@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from types import ModuleType
 
@@ -15,8 +16,10 @@ from scipy.integrate import quad
 from scipy.special import erfc
 
 from attnphase.problem import Regularizer
+from attnphase.rows.means import row_moments
 from attnphase.rows.operator import load_prox
-from attnphase.rows.quadrature import gaussian_nodes
+from attnphase.rows.piecewise import piecewise_moments
+from attnphase.rows.quadrature import gaussian_nodes, quadrature_moments
 
 MODULE = "proximal_operators_of_a_row_test"
 
@@ -406,3 +409,87 @@ def test_without_noise_the_weight_is_that_of_the_mean(root):
         w = regularizer.minimise(curvature, np.array([[1.7]]))
         assert_allclose(first, w, rtol=0, atol=1e-8)
         assert_allclose(second[..., 0], w**2, rtol=0, atol=1e-8)
+
+
+# -------------------------------------------------------------------------------------------------------- closed forms
+
+
+def gaussians(seed, r, batch):
+    """Means, symmetric roots and curvatures, some of them nearly singular."""
+    curvature, mean = draw(seed, r, batch)
+    values, vectors = np.linalg.eigh(draw(seed + 1, r, batch)[0])
+    return mean, (vectors * np.sqrt(values)[:, None]) @ np.swapaxes(vectors, 1, 2), curvature
+
+
+# kinks away from zero, of different slopes: not even, so that nothing cancels
+SEVERAL_KINKS = replace(KINDS["kinks"][0].rows(1), linear=True)
+
+
+@pytest.mark.parametrize("kind", ["lasso", "elastic-net", "kinks"])
+def test_closed_forms_of_one_column_are_the_quadrature(kind):
+    """A piece too many or too few, a wrong end, a kink's share or a penalty's constant that is forgotten."""
+    regularizer = SEVERAL_KINKS if kind == "kinks" else KINDS[kind][0].rows(1)
+    rows = gaussians(21, 1, 40)
+    found, expected = piecewise_moments(regularizer, *rows), quadrature_moments(regularizer, *rows)
+    for name, value in vars(expected).items():
+        assert_allclose(getattr(found, name), value, rtol=1e-11, atol=1e-12, err_msg=name)
+
+
+def test_far_from_all_sources_weights_keep_their_digits():
+    """``E (z - a)_+^2`` for a = 9, where one minus a distribution function has no digit left."""
+    strength, stiffness = 9.0, 1.0
+    found = piecewise_moments(
+        Regularizer(kind="lasso", strength=strength).rows(1), np.zeros((1, 1)), np.ones((1, 1, 1)), np.ones((1, 1, 1))
+    )
+    assert found.density.item() == pytest.approx(erfc(strength / np.sqrt(2)), rel=1e-12, abs=0)
+    assert found.second.item() == pytest.approx(soft_moments(0.0, 1.0, stiffness, strength)[1], rel=1e-9, abs=0)
+
+
+def test_two_uncorrelated_columns_are_independent_lassos_to_all_digits():
+    """The lines' direction, the corners where panels end, and the noise across the lines."""
+    mean, scale, stiffness = np.array([0.4, -0.7]), np.array([0.9, 0.03]), np.array([1.3, 0.002])
+    rows = mean[None], np.diag(scale)[None], np.diag(stiffness)[None]
+    found = piecewise_moments(KINDS["lasso"][0].rows(2), *rows)
+    expected = np.array([soft_moments(*parts, 0.6) for parts in zip(mean, scale, stiffness, strict=True)])
+    assert_allclose(found.first[0], expected[:, 0], rtol=1e-10)
+    assert_allclose(np.diag(found.second[0]), expected[:, 1], rtol=1e-10)
+    assert_allclose(found.second[0, 0, 1], expected[:, 0].prod(), rtol=1e-10)
+    assert_allclose(np.diag(found.response[0]), expected[:, 3] / scale, rtol=1e-10)
+    assert_allclose(found.density[0], expected[:, 2].mean(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["lasso", "kinks"])
+def test_closed_forms_on_lines_are_the_quadrature_of_the_plane(kind):
+    """Correlated columns, of which one, both or none are at a kink, with curvatures that couple them."""
+    regularizer = SEVERAL_KINKS if kind == "kinks" else KINDS[kind][0].rows(2)
+    rows = gaussians(31, 2, 3)
+    found, expected = piecewise_moments(regularizer, *rows), quadrature_moments(regularizer, *rows)
+    for name, value in vars(expected).items():
+        # the plane's nodes do not end at kinks
+        atol = 5e-3 if name == "density" else 1e-3
+        assert_allclose(getattr(found, name), value, rtol=0, atol=atol * np.abs(value).max(), err_msg=name)
+    assert_allclose(found.response, np.swapaxes(found.response, 1, 2), rtol=0, atol=1e-12)
+
+
+def test_response_of_two_columns_is_the_derivative_of_the_mean():
+    """``E dw/dB = d E w / d mean``, which the shares of the pieces and w's means give apart from each other."""
+    regularizer = SEVERAL_KINKS
+    mean, root, curvature = gaussians(41, 2, 4)
+    step = 1e-4
+
+    def first(shift):
+        return piecewise_moments(regularizer, mean + shift, root, curvature).first
+
+    response = piecewise_moments(regularizer, mean, root, curvature).response
+    slopes = [(first(step * way) - first(-step * way)) / (2 * step) for way in np.eye(2)]
+    assert_allclose(response, np.stack(slopes, axis=2), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["lasso", "group-lasso", "smooth"])
+@pytest.mark.parametrize("r", [1, 2, 3])
+def test_moments_are_of_the_regulariser_that_was_given(kind, r):
+    """Closed forms are taken for rows that have them only: the norm of a row is not linear between kinks."""
+    chosen = Regularizer(kind="group-lasso", strength=0.5, ridge=0.2) if kind == "group-lasso" else KINDS[kind][0]
+    regularizer, rows = chosen.rows(r), gaussians(51, r, 2)
+    found, expected = row_moments(regularizer, *rows), quadrature_moments(regularizer, *rows)
+    assert_allclose(found.second, expected.second, rtol=0, atol=(1e-10, 1e-3, 1e-14)[r - 1] * expected.second.max())
