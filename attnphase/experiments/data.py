@@ -18,6 +18,7 @@ from torch import Tensor
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError
 from attnphase.experiments.settings import DTYPES
+from attnphase.experiments.threads import each
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.spectrum.measure import gaussian_gram
@@ -179,6 +180,8 @@ class Instance:
     geometries : tuple of Geometry
     samples : Samples
     loss : LocalLoss
+    threads : int
+        That share the runs, in whatever is done to them.
     """
 
     problem: Problem
@@ -187,6 +190,7 @@ class Instance:
     geometries: tuple[Geometry, ...]
     samples: Samples
     loss: LocalLoss
+    threads: int = 1
 
     @property
     def dimension(self) -> int:
@@ -200,7 +204,7 @@ class Instance:
 
 
 def draw_instance(
-    problem: Problem, dimension: int, count: int, seed: int, runs: tuple[int, ...], loss: LocalLoss
+    problem: Problem, dimension: int, count: int, seed: int, runs: tuple[int, ...], loss: LocalLoss, threads: int = 1
 ) -> Instance:
     """Draw teachers and training samples of some runs.
 
@@ -214,11 +218,13 @@ def draw_instance(
         Which runs; each is the same whichever others are drawn.
     loss : LocalLoss
         Of the problem, at finite d.
+    threads : int
+        That share the runs.
     """
     geometries = tuple(draw_geometry(problem, dimension, seed, run) for run in runs)
     streams = (Stream.CLUSTERS, Stream.TOKENS)
-    samples = draw_samples(problem, geometries, count, seed, runs, loss, streams)
-    return Instance(problem, seed, runs, geometries, samples, loss)
+    samples = draw_samples(problem, geometries, count, seed, runs, loss, streams, threads)
+    return Instance(problem, seed, runs, geometries, samples, loss, threads)
 
 
 def draw_samples(
@@ -229,6 +235,7 @@ def draw_samples(
     runs: tuple[int, ...],
     loss: LocalLoss,
     streams: tuple[int, int],
+    threads: int = 1,
 ) -> Samples:
     """Draw tokens and labels of given teachers; `streams` are those of the clusters and of the tokens."""
     length, dimension, batch = problem.tokens.length, geometries[0].dimension, len(runs)
@@ -245,8 +252,12 @@ def draw_samples(
         token_products=torch.zeros((batch, length, length), **options),
         label_products=torch.zeros((batch, length, length), **options),
     )
-    for s, (geometry, run) in enumerate(zip(geometries, runs, strict=True)):
-        _draw_run(problem, geometry, samples, s, loss, [generator(seed, run, stream) for stream in streams])
+
+    def draw(s: int) -> None:
+        generators = [generator(seed, runs[s], stream) for stream in streams]
+        _draw_run(problem, geometries[s], samples, s, loss, generators)
+
+    each(threads, draw, range(batch))
     return samples
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from attnphase.arrays import Array
 from attnphase.experiments.data import Geometry, Instance, Stream, draw_samples
 from attnphase.experiments.risk import Risk
+from attnphase.experiments.threads import each
 from attnphase.integration.rules import sobol
 from attnphase.state_evolution.channel import matrix_root
 
@@ -80,8 +81,9 @@ def exact_test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array
     values, standard_errors : (S,) arrays
         The errors are those of the quadrature.
     """
-    results = [_test_error(instance, s, w) for s, w in enumerate(weights.detach().cpu().double().numpy())]
-    replicates = np.stack(results)
+    array = weights.detach().cpu().double().numpy()
+    runs = range(len(array))
+    replicates = np.stack(each(instance.threads, lambda s: _test_error(instance, s, array[s]), runs))
     return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(_REPLICATES)
 
 
@@ -137,7 +139,7 @@ def _conditional(
     ]
     flat = np.concatenate(vectors, axis=1)
     width = 2 + columns + t
-    products = (flat.T @ flat).reshape(length, width, length, width)
+    pairs = torch.as_tensor((flat.T @ flat).reshape(length, width, length * width))
     free = geometry.gamma[sites].mean(axis=1) - captured / d
     nodes = len(normal)
     x = np.concatenate([np.ones((nodes, length, 1)), np.zeros((nodes, length, 1)), fields], axis=2)
@@ -145,7 +147,9 @@ def _conditional(
     student[:, :, 1] = 1.0
 
     def gram(left: Array, right: Array) -> Array:
-        return np.einsum("nla,lakb,nkb->nlk", left, products, right, optimize=True) + np.diag(free)
+        # torch, since NumPy's BLAS would share out small products among threads of its own
+        images = torch.bmm(torch.as_tensor(left).transpose(0, 1), pairs).numpy().reshape(length, nodes, length, width)
+        return np.einsum("lnkb,nkb->nlk", images, right) + np.diag(free)
 
     h = fields[:, :, :columns] + overlaps.m[sites]
     k = fields[:, :, columns:] + overlaps.teacher_means[sites]
@@ -160,21 +164,21 @@ def sampled_test_errors(instance: Instance, weights: Tensor, count: int) -> tupl
     values, standard_errors : (S,) arrays
     """
     length = instance.problem.tokens.length
-    values, errors = [], []
-    for s, run in enumerate(instance.runs):
+
+    def losses(s: int) -> Array:
         samples = draw_samples(
             instance.problem,
             instance.geometries[s : s + 1],
             count,
             instance.seed,
-            (run,),
+            instance.runs[s : s + 1],
             instance.loss,
             (Stream.TEST_CLUSTERS, Stream.TEST_TOKENS),
         )
-        losses = Risk(samples, instance.loss).sample_losses(weights[s : s + 1])[0].double().cpu().numpy()
-        values.append(2 * losses.mean() / length)
-        errors.append(2 * losses.std(ddof=1) / math.sqrt(count) / length)
-    return np.array(values), np.array(errors)
+        return Risk(samples, instance.loss).sample_losses(weights[s : s + 1])[0].double().cpu().numpy()
+
+    errors = 2 * np.stack(each(instance.threads, losses, range(len(instance.runs)))) / length
+    return errors.mean(axis=1), errors.std(axis=1, ddof=1) / math.sqrt(count)
 
 
 def linear_errors(instance: Instance) -> Array:
@@ -183,15 +187,15 @@ def linear_errors(instance: Instance) -> Array:
         return np.full(len(instance.runs), np.nan)
     samples, length = instance.samples, instance.problem.tokens.length
     fits = torch.linalg.solve(samples.token_products, samples.label_products, left=False).double().cpu().numpy()
-    errors = []
     configurations, probabilities = instance.problem.cluster_law
-    for run, fit in enumerate(fits):
-        geometry, total = instance.geometries[run], 0.0
-        zero = np.zeros((instance.dimension, instance.problem.columns))
-        overlaps = overlaps_of(instance, run, zero)
+
+    def error(s: int) -> float:
+        zero, total = np.zeros((instance.dimension, instance.problem.columns)), 0.0
+        overlaps = overlaps_of(instance, s, zero)
         for sites, probability in zip(configurations, probabilities, strict=True):
-            _, k, own, _, _ = _conditional(instance, geometry, overlaps, zero, sites)
-            rest = instance.loss.targets(_tensor(instance, k)).double().cpu().numpy() - fit
-            total += probability * np.einsum("nab,nbc,nac->n", rest, own, rest, optimize=True).mean()
-        errors.append(total / length)
-    return np.array(errors)
+            _, k, own, _, _ = _conditional(instance, instance.geometries[s], overlaps, zero, sites)
+            rest = instance.loss.targets(_tensor(instance, k)).double().cpu().numpy() - fits[s]
+            total += probability * float((rest @ own * rest).sum(axis=(1, 2)).mean())
+        return total / length
+
+    return np.array(each(instance.threads, error, range(len(instance.runs))))

@@ -1,7 +1,8 @@
 """The empirical risk (3) of a batch of runs, exact at finite d, in two passes over the data per gradient.
 
 One sample's loss is a function of its local fields and its L x L Gram matrices alone: the fields are one pass over the
-tokens, the gradient is another, and nothing of size n x L x d is ever formed.
+tokens, the gradient is another, and nothing of size n x L x d is ever formed.  Between the two, arrays of the size of
+the fields stay in the caches if they are of a few thousand samples at a time.
 """
 
 from __future__ import annotations
@@ -13,27 +14,14 @@ import torch
 from torch import Tensor
 
 from attnphase.experiments.data import Instance, Samples
+from attnphase.experiments.products import fields_of, pull_back
+from attnphase.experiments.threads import each
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.rows.regularizer import RowRegularizer
 
-__all__ = ["Risk", "fields_of", "pull_back"]
+__all__ = ["Risk"]
 
-
-def fields_of(tokens: Tensor, weights: Tensor) -> Tensor:
-    """Local fields ``(x+p) W / sqrt(d)``: (S, n L, d) and (S, d, r) to (S, n L, r)."""
-    return _product(tokens, weights) / math.sqrt(tokens.shape[2])
-
-
-def pull_back(tokens: Tensor, slopes: Tensor) -> Tensor:
-    """``(x+p)^T g / sqrt(d)``, gradients in the fields to gradients in the weights: (S, n L, r) to (S, d, r)."""
-    return _product(tokens.mT, slopes) / math.sqrt(tokens.shape[2])
-
-
-def _product(matrices: Tensor, columns: Tensor) -> Tensor:
-    if matrices.is_cuda:
-        return torch.bmm(matrices, columns)
-    # on CPUs a batched product with few columns falls back on slow code; one product a run runs at memory speed
-    return torch.stack([matrix @ column for matrix, column in zip(matrices, columns, strict=True)])
+_TOGETHER = 4096  # samples of several runs that go through the loss at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +32,14 @@ class Risk:
     ----------
     samples : Samples
     loss : LocalLoss
+    threads : int
+        That share the runs.
     regularizer : RowRegularizer
     """
 
     samples: Samples
     loss: LocalLoss
+    threads: int = 1
     regularizer: RowRegularizer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -57,7 +48,12 @@ class Risk:
     @classmethod
     def of(cls, instance: Instance) -> Risk:
         """The training risk of an instance."""
-        return cls(instance.samples, instance.loss)
+        return cls(instance.samples, instance.loss, instance.threads)
+
+    def of_runs(self, runs: slice) -> Risk:
+        """The risk of some runs of the batch, for one thread."""
+        fields = {name: array[runs] for name, array in vars(self.samples).items()}
+        return Risk(type(self.samples)(**fields), self.loss)
 
     @property
     def dimension(self) -> int:
@@ -82,12 +78,22 @@ class Risk:
 
     def smooth(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Value (S,) and gradient (S, d, r) of the loss and of the regulariser's quadratic part."""
+        runs = len(weights)
+        size = runs if weights.is_cuda else max(1, _TOGETHER // self.samples.count)
+        parts = [slice(begin, begin + size) for begin in range(0, runs, size)]
+        found = each(self.threads, lambda part: self._smooth(part, weights[part]), parts)
+        values, gradients = zip(*found, strict=True)
+        return torch.cat(values), torch.cat(gradients)
+
+    def _smooth(self, part: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Value and gradient of the runs of a part."""
         runs, columns = len(weights), weights.shape[2]
         samples, ridge = self.samples, self.regularizer.ridge
-        h = self.fields(weights)
-        losses, slopes = self.loss.gradients(h, samples.targets.flatten(0, 1), samples.grams.flatten(0, 1))
-        value = losses.reshape(runs, -1).sum(dim=1) + samples.offsets.sum(dim=1)
-        gradient = pull_back(samples.tokens, slopes.reshape(runs, -1, columns)).add_(weights, alpha=ridge)
+        tokens, targets, grams = samples.tokens[part], samples.targets[part], samples.grams[part]
+        h = fields_of(tokens, weights).reshape(-1, self.loss.problem.tokens.length, columns)
+        losses, slopes = self.loss.gradients(h, targets.flatten(0, 1), grams.flatten(0, 1))
+        value = losses.reshape(runs, -1).sum(dim=1) + samples.offsets[part].sum(dim=1)
+        gradient = pull_back(tokens, slopes.reshape(runs, -1, columns)).add_(weights, alpha=ridge)
         return value + ridge / 2 * weights.square().sum(dim=(1, 2)), gradient
 
     def sharp(self, weights: Tensor) -> Tensor:

@@ -21,9 +21,11 @@ from attnphase.experiments.data import TORCH_DTYPES, Instance, draw_instance
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
 from attnphase.experiments.plan import Grid, Plan
+from attnphase.experiments.products import compile_passes
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.starts import initial_weights
+from attnphase.experiments.threads import threads_for_runs
 from attnphase.experiments.training import Trained, record_stride, train
 from attnphase.kernels.compiler import sample_kernels_for, tell_if_compiling
 from attnphase.kernels.torch.device import device_of
@@ -44,10 +46,14 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     ------
     ExperimentError
         The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
+    CacheError
+        The cache folder of compiled code is not the user's own.
     """
     grid, settings = plan.grid, plan.settings
     with progress_line(plan.progress, "generating the local problem"):
         loss = LocalLoss(problem, True, device_of(plan.device), TORCH_DTYPES[plan.dtype])
+        if loss.device.type == "cpu":
+            compile_passes()
     task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": plan.dtype}
     task |= {"test_samples": plan.test_samples, "device": loss.device.type}
     kept = Checkpoint(plan.checkpoint, task, plan.checkpoint_interval)
@@ -55,7 +61,8 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=3)
     experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept)
     experiment.plan()
-    with progress_line(plan.progress, "drawing samples", grid.size) as line:
+    with threads_for_runs() as threads, progress_line(plan.progress, "drawing samples", grid.size) as line:
+        experiment.threads = threads if loss.device.type == "cpu" else 1
         if settings.kind.message_passing and loss.device.type == "cpu":
             tell_if_compiling(problem, line.tell, finite=True)
             sample_kernels_for(problem)  # compiled once, here
@@ -88,6 +95,7 @@ class _Experiment:
     loss: LocalLoss
     test_samples: int
     kept: Checkpoint
+    threads: int = 1
 
     def plan(self) -> None:
         """Decide how many runs are held at once, before the first is drawn.
@@ -129,14 +137,16 @@ class _Experiment:
                     todo = [g for g in groups if g.key(runs[0]) not in self.kept.finished]
                     if todo:
                         count = self.grid.count(d, a)
-                        instance = draw_instance(self.problem, d, count, self.grid.seed, runs, self.loss)
+                        instance = draw_instance(self.problem, d, count, self.grid.seed, runs, self.loss, self.threads)
+                        linear = linear_errors(instance)
                         for group in todo:
-                            self._run_group(group, instance, report, interrupted)
+                            self._run_group(group, instance, linear, report, interrupted)
 
     def _run_group(
         self,
         group: _Group,
         instance: Instance,
+        linear: Array,
         report: Callable[[float, str], None],
         interrupted: Callable[[], bool],
     ) -> None:
@@ -167,7 +177,7 @@ class _Experiment:
                     f"{place}, seed {run}: diverged at step {steps}; its last finite weights are measured.",
                     stacklevel=2,
                 )
-        for run, values in zip(group.runs, self._measure(instance, risk, trained), strict=True):
+        for run, values in zip(group.runs, self._measure(instance, risk, trained, linear), strict=True):
             kept.finished[group.key(run)] = {name: torch.as_tensor(v) for name, v in values.items()}
         kept.running = None
         report(len(kept.finished), place)
@@ -184,7 +194,7 @@ class _Experiment:
             whole = whole[list(instance.runs)]
         return initial_weights(instance, whole)
 
-    def _measure(self, instance: Instance, risk: Risk, trained: Trained) -> list[dict[str, Any]]:
+    def _measure(self, instance: Instance, risk: Risk, trained: Trained, linear: Array) -> list[dict[str, Any]]:
         """Every variable of the schema for every run."""
         d = instance.dimension
         value, gradient = risk.smooth(trained.weights)
@@ -194,7 +204,6 @@ class _Experiment:
         fresh = fresh_error = np.full(len(instance.runs), np.nan)
         if self.test_samples:
             fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples)
-        linear = linear_errors(instance)
         results = []
         for s, weights in enumerate(trained.weights.double().cpu().numpy()):
             overlaps = overlaps_of(instance, s, weights)

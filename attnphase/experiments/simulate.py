@@ -79,6 +79,8 @@ def simulate(
         A wrong argument, or one that the problem does not allow.
     ExperimentError
         The runs do not fit into memory, there is no such device, or a checkpoint cannot be used.
+    CacheError
+        The cache folder of compiled code is not the user's own.
     MissingExtraError
         PyTorch is not installed.
     """

@@ -30,7 +30,8 @@ from attnphase.experiments.measure import exact_test_errors, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
 from attnphase.experiments.optimizers.fista import Fista
 from attnphase.experiments.optimizers.gamp import Gamp
-from attnphase.experiments.risk import Risk, fields_of
+from attnphase.experiments.products import fields_of
+from attnphase.experiments.risk import Risk
 from attnphase.experiments.runs import _Group
 from attnphase.experiments.starts import UNINFORMED_SCALE, initial_weights
 from attnphase.experiments.training import Trained, TrainingSettings, _look, train

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -16,7 +17,12 @@ from torch import Tensor
 from attnphase.errors import ExperimentError
 from attnphase.experiments.data import Instance, Stream, draw_geometry, draw_instance, draw_samples
 from attnphase.experiments.measure import exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
+from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.risk import Risk
+from attnphase.experiments.settings import TrainingSettings
+from attnphase.experiments.starts import initial_weights
+from attnphase.experiments.threads import threads_for_runs
+from attnphase.experiments.training import train
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
 
@@ -173,6 +179,69 @@ def test_linear_predictor_is_least_squares():
     z = (linear_errors(instance)[0] - losses.mean()) / (losses.std() / math.sqrt(len(losses)))
     assert abs(z) < 3.5
     assert np.isnan(linear_errors(instance_of(MODELS["values"]))).all()
+
+
+# --- passes and threads -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("columns", [1, 2, 5])
+def test_passes_are_products_whatever_the_number_of_tokens(columns, dtype):
+    """Rows are taken four at a time: one that is left out, taken twice or from another run would be seen."""
+    generator = torch.Generator().manual_seed(columns)
+    for count in (1, 4, 7, 30):
+        tokens = torch.randn((3, count, 37), generator=generator, dtype=dtype)
+        weights = torch.randn((3, 37, columns), generator=generator, dtype=dtype)
+        slopes = torch.randn((3, columns, count), generator=generator, dtype=dtype).mT  # not contiguous
+        tolerance = 40 * torch.finfo(dtype).eps
+        fields, pulled = fields_of(tokens, weights), pull_back(tokens, slopes)
+        torch.testing.assert_close(fields, tokens @ weights / 37**0.5, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(pulled, tokens.mT @ slopes / 37**0.5, rtol=tolerance, atol=tolerance)
+
+
+def test_what_is_not_finite_stays_so_and_in_its_run():
+    """A run diverges by its numbers: reordered sums must not lose an infinity, or give it to another run."""
+    instance = instance_of(PAPER, count=38)
+    weights = weights_for(instance)
+    weights[1, 5] = math.inf
+    values, gradients = Risk.of(instance).smooth(weights)
+    assert values.isfinite().tolist() == [True, False]
+    assert gradients.isfinite().flatten(1).all(dim=1).tolist() == [True, False]
+
+
+def test_numbers_do_not_depend_on_threads(monkeypatch):
+    """Bit for bit, with several runs in a part and a part that is not full; a part of other runs would be seen."""
+    monkeypatch.setattr("attnphase.experiments.risk._TOGETHER", 100)  # two runs of 37 samples
+    runs = (0, 3, 4, 5, 8)
+    instances = [draw_instance(MIXTURE, 24, 37, 11, runs, LocalLoss(MIXTURE), threads) for threads in (1, 3)]
+    one, three = instances
+    weights = weights_for(one)
+    assert torch.equal(one.samples.tokens, three.samples.tokens)
+    assert [risk.threads for risk in map(Risk.of, instances)] == [1, 3]
+    for numbers, same in zip(*(Risk.of(instance).smooth(weights) for instance in instances), strict=True):
+        assert torch.equal(numbers, same)
+    torch.testing.assert_close(Risk.of(one).smooth(weights)[0], Risk.of(one).value(weights), rtol=1e-13, atol=0)
+    starts = [initial_weights(instance, "semantic") for instance in instances]
+    for name in ("gd", "lbfgs"):
+        settings = TrainingSettings(name, steps=20)
+        trained = [train(i, Risk.of(i), start, settings) for i, start in zip(instances, starts, strict=True)]
+        assert torch.equal(trained[0].weights, trained[1].weights), name
+    for measured in (exact_test_errors, lambda i, w: sampled_test_errors(i, w, 50), lambda i, _: [linear_errors(i)]):
+        for numbers, same in zip(measured(one, weights), measured(three, weights), strict=True):
+            np.testing.assert_array_equal(numbers, same)
+
+
+def test_torchs_threads_are_given_back():
+    """Also after an error: a user's own program would go on with one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with suppress(KeyError), threads_for_runs() as threads:
+            assert (threads, torch.get_num_threads()) == (3, 1)
+            raise KeyError
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 # --- instances --------------------------------------------------------------------------------------------------------

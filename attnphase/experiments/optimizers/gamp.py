@@ -16,7 +16,8 @@ from attnphase.arrays import Array
 from attnphase.experiments.data import Instance
 from attnphase.experiments.optimizers.interface import Optimizer, Progress
 from attnphase.experiments.optimizers.local_minima import minimised_compiled, minimised_in_torch
-from attnphase.experiments.risk import Risk, fields_of, pull_back
+from attnphase.experiments.products import fields_of, pull_back
+from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.kernels.local.constants import Starts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -12,6 +11,7 @@ from attnphase.experiments.data import Instance
 from attnphase.experiments.optimizers.interface import Optimizer, Progress
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
+from attnphase.experiments.threads import each
 
 __all__ = ["Lbfgs"]
 
@@ -20,34 +20,17 @@ _MEMORY = 20
 
 
 class Lbfgs(Optimizer):
-    """L-BFGS with a strong Wolfe line search, one run after the other, since each has a line search of its own."""
+    """L-BFGS with a strong Wolfe line search; every run has a line search of its own."""
 
     stride = _STEPS
 
     def __init__(self, risk: Risk, weights: Tensor, tolerance: float) -> None:
         self.risk, self.weights = risk, weights.clone()
         self._tolerance = tolerance
-        self._singles = [_single(risk, s) for s in range(len(weights))]
-        self._variables = [self.weights[s : s + 1].clone() for s in range(len(weights))]
-        self._solvers = [self._solver(variable) for variable in self._variables]
-        self._last = [self._evaluate(s) for s in range(len(weights))]
-        self._stuck = [False] * len(weights)  # rounding hides the risk's slope from the line search
-
-    def _solver(self, variable: Tensor) -> torch.optim.LBFGS:
-        # the tolerance of torch is on the largest entry of the gradient
-        return torch.optim.LBFGS(
-            [variable],
-            max_iter=_STEPS,
-            max_eval=10 * _STEPS,
-            history_size=_MEMORY,
-            tolerance_grad=0.01 * self._tolerance,
-            tolerance_change=0.0,
-            line_search_fn="strong_wolfe",
-        )
-
-    def _evaluate(self, s: int) -> tuple[Tensor, Tensor]:
-        value, gradient = self._singles[s].smooth(self._variables[s])
-        return value[0], self._singles[s].stationarity(self._variables[s], gradient)[0]
+        runs = range(len(weights))
+        self._descents = [_Descent(risk.of_runs(slice(s, s + 1)), weights[s : s + 1], tolerance) for s in runs]
+        self._last = each(risk.threads, _Descent.look, self._descents)
+        self._stuck = [False for _ in runs]  # rounding hides the risk's slope from the line search
 
     @classmethod
     def start(cls, instance: Instance, risk: Risk, weights: Tensor, settings: TrainingSettings) -> Self:
@@ -56,43 +39,64 @@ class Lbfgs(Optimizer):
 
     def step(self) -> Progress:
         """A few iterations of every run that is not at its minimum yet."""
-        before = self.weights.clone()
-        seen = self._last
-        self._last = list(seen)
-        for s, variable in enumerate(self._variables):
-            if self._stuck[s] or not seen[s][1] > self._tolerance:
-                continue
-
-            def closure(s: int = s, variable: Tensor = variable) -> Tensor:
-                value, gradient = self._singles[s].smooth(variable)
-                variable.grad = gradient
-                return value[0]
-
-            _minimise(self._solvers[s], closure)
-            self._last[s] = self._evaluate(s)
-            self._stuck[s] = torch.equal(self.weights[s], variable[0])
-            self.weights[s] = variable[0]
+        before, seen = self.weights.clone(), list(self._last)
+        going = [s for s, stuck in enumerate(self._stuck) if not stuck and seen[s][1] > self._tolerance]
+        ends = each(self.risk.threads, _Descent.go_on, [self._descents[s] for s in going])
+        for s, end in zip(going, ends, strict=True):
+            weights = self._descents[s].weights[0]
+            self._last[s], self._stuck[s] = end, torch.equal(self.weights[s], weights)
+            self.weights[s] = weights
         return Progress(torch.stack([v for v, _ in seen]), torch.stack([n for _, n in seen]), before)
 
     def state(self) -> dict[str, Any]:
         """Weights and the memories of curvature."""
-        solvers = [solver.state_dict() for solver in self._solvers]
+        solvers = [descent.solver.state_dict() for descent in self._descents]
         return {"weights": self.weights, "solvers": solvers, "stuck": self._stuck}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.weights, self._stuck = state["weights"].clone(), list(state["stuck"])
-        for s, variable in enumerate(self._variables):
-            variable.copy_(self.weights[s : s + 1])
-            self._solvers[s].load_state_dict(state["solvers"][s])
-        self._last = [self._evaluate(s) for s in range(len(self._variables))]
+        for s, descent in enumerate(self._descents):
+            descent.weights.copy_(self.weights[s : s + 1])
+            descent.solver.load_state_dict(state["solvers"][s])
+        self._last = each(self.risk.threads, _Descent.look, self._descents)
 
 
-def _minimise(solver: torch.optim.LBFGS, closure: Callable[[], Tensor]) -> None:
-    solver.step(closure)  # type: ignore[arg-type]  # torch wants a float or a tensor, as it is
+class _Descent:
+    """One run: its weights (1, d, r), and torch's solver that moves them in place."""
 
+    def __init__(self, risk: Risk, weights: Tensor, tolerance: float) -> None:
+        self.weights = weights.clone()
+        # the tolerance of torch is on the largest entry of the gradient
+        self.solver = torch.optim.LBFGS(
+            [self.weights],
+            max_iter=_STEPS,
+            max_eval=10 * _STEPS,
+            history_size=_MEMORY,
+            tolerance_grad=0.01 * tolerance,
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+        self._risk = risk
+        self._known: tuple[Tensor, Tensor, Tensor] | None = None  # weights, value, gradient of the last evaluation
 
-def _single(risk: Risk, s: int) -> Risk:
-    """The risk of one run of a batch."""
-    fields = {name: getattr(risk.samples, name)[s : s + 1] for name in risk.samples.__dataclass_fields__}
-    return Risk(type(risk.samples)(**fields), risk.loss)
+    def _evaluate(self) -> tuple[Tensor, Tensor]:
+        """Value (1,) and gradient (1, d, r); a search ends, and the next begins, where one was evaluated last."""
+        if self._known is None or not torch.equal(self._known[0], self.weights):
+            self._known = (self.weights.clone(), *self._risk.smooth(self.weights))
+        return self._known[1:]
+
+    def look(self) -> tuple[Tensor, Tensor]:
+        """Risk and stationarity, without an axis."""
+        value, gradient = self._evaluate()
+        return value[0], self._risk.stationarity(self.weights, gradient)[0]
+
+    def go_on(self) -> tuple[Tensor, Tensor]:
+        """A few iterations; what there is at their end."""
+
+        def closure() -> Tensor:
+            value, self.weights.grad = self._evaluate()
+            return value[0]
+
+        self.solver.step(closure)  # type: ignore[arg-type]  # torch wants a float or a tensor, as it is
+        return self.look()
