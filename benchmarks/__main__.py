@@ -76,11 +76,11 @@ def rows(groups: Sequence[str], options: Options) -> list[Row]:
 def record_of(groups: Sequence[str], options: Options) -> Record:
     """Measure."""
     begin = datetime.now().astimezone()
-    load = os.getloadavg()[0]
+    load, measured_commit = os.getloadavg()[0], commit()  # files may change while it runs
     figures = measured(rows(groups, options), options.repeats)
     return Record(
         date=begin.isoformat(timespec="seconds"),
-        commit=commit(),
+        commit=measured_commit,
         machine=machine(),
         clock=options.clock,
         load=(load, os.getloadavg()[0]),
