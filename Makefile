@@ -37,11 +37,8 @@ lint: $(STAMP) ## check lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-benchmark: $(STAMP) ## time the solver, the risk, the growth with the length, and counting
-	$(BIN)/python benchmarks/scaling.py
-	$(BIN)/python benchmarks/risk.py
-	$(BIN)/python benchmarks/histogram.py
-	$(BIN)/python benchmarks/compare.py
+benchmark: $(STAMP) ## time everything beside the published recipe; OPTIONS="--against FILE" tells changes
+	$(BIN)/python -m benchmarks $(OPTIONS)
 
 clean: ## remove the environment, the results and every cache
 	rm -rf $(VENV) $(RESULTS) build dist .pytest_cache .ruff_cache .hypothesis

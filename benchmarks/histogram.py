@@ -1,14 +1,9 @@
-"""Time a training step of the histogram task against the same transformer written plainly, with a data loader.
-
-Both are measured in turn in one process, in blocks of steps; the ratio of the medians is what counts.
-"""
+"""Time a training step of the histogram task against the same transformer written plainly, with a data loader."""
 
 from __future__ import annotations
 
-import argparse
 import math
-import statistics
-import time
+import os
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
 
@@ -20,7 +15,12 @@ from attnphase.experiments.histogram.settings import HistogramSizes
 from attnphase.experiments.histogram.steps import batches, step
 from attnphase.experiments.histogram.task import Sequences, Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import absorbed, initial_parameters
+from benchmarks.measuring import Options, Row, clock_named, timed
 
+__all__ = ["rows"]
+
+_RUNS = (1, 3, 10)
+"""Trained at once."""
 _BATCH, _RATE, _BETAS, _BLOCK = 32, 1e-3, (0.9, 0.98), 50
 
 
@@ -75,32 +75,29 @@ def own_step(sizes: HistogramSizes, training: Sequences) -> Callable[[], None]:
     return one
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, nargs="*", default=[1, 3, 10], help="Runs trained at once.")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    sizes = HistogramSizes()
-    training, _ = draw_sequences(sizes, 0, max(options.runs), torch.device("cpu"))
+def rows(options: Options) -> Iterator[Row]:
+    """Seconds of a step and run, the plain model first."""
+    clock = clock_named(options.clock)
+    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    sizes = HistogramSizes(sequences=200) if options.quick else HistogramSizes()
+    block = 2 if options.quick else _BLOCK
+    training, _ = draw_sequences(sizes, 0, max(_RUNS), torch.device("cpu"))
     ways = {"plain": (1, plain_step(sizes, training))}
-    for runs in options.runs:
+    for runs in _RUNS:
         part = Sequences(training.symbols[:runs].clone(), training.counts[:runs].clone())
         ways[f"{runs} at once"] = (runs, own_step(sizes, part))
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(options.repeats):
-        for name, (runs, way) in ways.items():
-            begin = time.perf_counter()
-            for _ in range(_BLOCK):
-                way()
-            times[name].append((time.perf_counter() - begin) / _BLOCK / runs)
-    print(f"batches of {_BATCH} sequences, float32, {options.threads} threads")
-    plain = statistics.median(times["plain"])
-    for name, measured in times.items():
-        each = statistics.median(measured)
-        print(f"{name:<12} {1e3 * each:6.2f} ms a step and run, ratio {plain / each:.2f}")
+    detail = f"batches of {_BATCH} sequences, float32, {torch.get_num_threads()} threads"
+    for name, (runs, way) in ways.items():
 
+        def once(runs: int = runs, way: Callable[[], None] = way) -> float:
+            return timed(clock, lambda: [way() for _ in range(block)]) / block / runs
 
-if __name__ == "__main__":
-    main()
+        once()  # what a first step costs is no repeat
+        plain = name == "plain"
+        yield Row(
+            f"histogram: step and run, {name}",
+            "s",
+            once,
+            detail=detail if plain else "",
+            beside=None if plain else "histogram: step and run, plain",
+        )

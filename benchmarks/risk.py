@@ -1,15 +1,15 @@
 """Time a gradient of the risk through Gram matrices against the direct computation with n x L x d tensors.
 
-Both are measured in turn in one process, in blocks of a few gradients as training makes them, since the large tensors
-that one way frees slow the first gradient of the other; the ratio of the medians is what counts.
+A repeat is the median of a few gradients in a row, as training makes them, since the large tensors that one way frees
+slow the first gradient of the other.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
+import os
 import statistics
-import time
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -19,8 +19,11 @@ from attnphase.experiments.risk import Risk
 from attnphase.experiments.starts import initial_weights
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem.problem import Problem
+from benchmarks.measuring import Options, Row, clock_named, timed
 
-_BLOCK = 5
+__all__ = ["rows"]
+
+_BLOCK, _DIMENSION, _ALPHA = 5, 1000, 2.0
 
 
 def labels_of(instance: Instance) -> Tensor:
@@ -44,39 +47,30 @@ def direct(instance: Instance, labels: Tensor, weights: Tensor) -> tuple[Tensor,
     return value.detach(), gradient
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dimension", type=int, default=1000)
-    parser.add_argument("--alpha", type=float, default=2.0)
-    parser.add_argument("--repeats", type=int, default=7)
-    options = parser.parse_args()
-    problem = Problem.paper(omega=0.3)
-    count = round(options.alpha * options.dimension)
-    instance = draw_instance(problem, options.dimension, count, 0, (0,), LocalLoss(problem))
+def rows(options: Options) -> Iterator[Row]:
+    """The gradient by both ways, and how far they agree."""
+    clock = clock_named(options.clock)
+    torch.set_num_threads(options.threads or os.cpu_count() or 1)
+    dimension = 50 if options.quick else _DIMENSION
+    problem, count = Problem.paper(omega=0.3), round(_ALPHA * dimension)
+    instance = draw_instance(problem, dimension, count, 0, (0,), LocalLoss(problem))
     risk, weights = Risk.of(instance), initial_weights(instance, "uninformed")
     labels = labels_of(instance)
     value, gradient = direct(instance, labels, weights[0])
     values, gradients = risk.smooth(weights)
-    ways = {
-        "direct": lambda: direct(instance, labels, weights[0]),
-        "through Gram matrices": lambda: risk.smooth(weights),
-    }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(options.repeats):
-        for name, way in ways.items():
-            for _ in range(_BLOCK):
-                begin = time.perf_counter()
-                way()
-                times[name].append(time.perf_counter() - begin)
-    print(f"n = {count}, d = {options.dimension}, L = 2, float64, {torch.get_num_threads()} threads")
-    for name, measured in times.items():
-        print(f"{name:<22} {1e3 * statistics.median(measured):8.2f} ms a gradient")
-    ratio = statistics.median(times["direct"]) / statistics.median(times["through Gram matrices"])
-    print(f"ratio {ratio:.1f}")
-    print(f"relative difference of the values {abs(float(values[0] / value) - 1):.1e}")
     size = float(gradient.abs().max())
-    print(f"relative difference of the gradients {float((gradients[0] - gradient).abs().max()) / size:.1e}")
+    agreement = (
+        f"differs by {abs(float(values[0] / value) - 1):.0e}, "
+        f"its gradient by {float((gradients[0] - gradient).abs().max()) / size:.0e}"
+    )
+    sizes = f"n = {count}, d = {dimension}, L = 2, {torch.get_num_threads()} threads"
+    ways = {
+        "direct": (lambda: direct(instance, labels, weights[0]), None, sizes),
+        "Gram matrices": (lambda: risk.smooth(weights), "risk: gradient, direct", agreement),
+    }
+    for name, (way, beside, detail) in ways.items():
 
+        def once(way: Callable[[], object] = way) -> float:
+            return statistics.median(timed(clock, way) for _ in range(_BLOCK))
 
-if __name__ == "__main__":
-    main()
+        yield Row(f"risk: gradient, {name}", "s", once, detail=detail, beside=beside)
