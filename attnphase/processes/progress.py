@@ -43,6 +43,9 @@ def within(place: str, tell: Tell) -> Tell:
 class ProgressLine:
     """What the line says.
 
+    The rate is counted from the first that is done on: what comes before it, as compiling or starting processes, is no
+    part of it.
+
     Attributes
     ----------
     text : str
@@ -51,17 +54,17 @@ class ProgressLine:
         How much there is to do, and how much of it is done; without a total nobody knows.
     unit : str
         Of what is counted one by one, such as "points"; empty where `total` is only a measure.
+    enough : float, optional
+        How much has to be counted before its rate is taken for that of the rest; a twentieth of it by default.
     """
 
     text: str
     total: float | None = None
     done: float = 0.0
     unit: str = ""
+    enough: float | None = None
     _begin: float = field(default_factory=time.monotonic)
-    _first: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._first = self.done
+    _first: tuple[float, float] | None = field(default=None, init=False)  # the time of the first count, and the count
 
     def tell(self, text: str) -> None:
         """Say what is being done."""
@@ -69,41 +72,74 @@ class ProgressLine:
 
     def at(self, done: float, text: str) -> None:
         """Say how much is done, and what is being done."""
-        self.done, self.text = done, text
+        self.reach(done)
+        self.tell(text)
 
     def reach(self, done: float) -> None:
-        """Say how much is done."""
+        """Say how much is done; less than before where some was lost, and counting begins anew."""
+        if done < self.done:
+            self._first = None
+        elif self._first is None and done > self.done:
+            self._first = (time.monotonic(), done)
         self.done = done
 
     @property
-    def rate(self) -> float:
-        """What is done in a second, on average."""
-        return (self.done - self._first) / max(time.monotonic() - self._begin, 1e-9)
+    def rate(self) -> float | None:
+        """What is done in a second, on average; None until that can be said."""
+        begin, first = self._first or (0.0, self.done)
+        return (self.done - first) / max(time.monotonic() - begin, 1e-9) if self.done > first else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the rest takes at this rate; None until enough is done."""
+        rate, (_, first) = self.rate, self._first or (0.0, self.done)
+        if self.total is None or rate is None:
+            return None
+        enough = (self.total - first) / 20 if self.enough is None else self.enough
+        return (self.total - self.done) / rate if self.done - first >= enough else None
 
     @property
     def words(self) -> str:
         """What is being done, and how much of what is counted."""
         if not self.unit or self.total is None:
             return self.text
-        return f"{self.text}: {self.done:.0f}/{self.total:.0f} {self.unit}, {self.rate:.1f} {self.unit}/s"
+        rate = self.rate
+        speed = "" if rate is None else f", {rate:.1f} {self.unit}/s"
+        return f"{self.text}: {self.done:.0f}/{self.total:.0f} {self.unit}{speed}"
 
     @property
     def elapsed(self) -> str:
         """Time since the beginning."""
-        minutes, seconds = divmod(int(time.monotonic() - self._begin), 60)
-        return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+        return _duration(int(time.monotonic() - self._begin))
 
     @property
     def plain(self) -> str:
         """All of it in one line."""
         share = f"{self.done / self.total:.0%}, " if self.total else ""
-        left = f", {(self.total - self.done) / self.rate:.0f} s left" if self.unit and self.total and self.rate else ""
-        return f"{share}{self.words}{left} ({self.elapsed})"
+        left = self.left
+        ahead = "" if left is None else f", {_duration(round(left))} left"
+        return f"{share}{self.words}{ahead} ({self.elapsed})"
+
+    @property
+    def clock(self) -> str:
+        """The time left, or, until that is known, the time since the beginning."""
+        left = self.left
+        return self.elapsed if left is None else f"{_duration(round(left))} left"
+
+
+def _duration(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 @contextmanager
 def progress_line(
-    shown: bool, text: str, total: float | None = None, done: float = 0.0, unit: str = ""
+    shown: bool,
+    text: str,
+    total: float | None = None,
+    done: float = 0.0,
+    unit: str = "",
+    enough: float | None = None,
 ) -> Iterator[ProgressLine]:
     """Show what is being done until the block ends, however it ends.
 
@@ -121,13 +157,15 @@ def progress_line(
         How much of it is done already.
     unit : str
         Of what is counted, if it is; then the line says how many there are and how fast they come.
+    enough : float, optional
+        How much is counted before the time left is said; see `ProgressLine`.
 
     Raises
     ------
     ProblemError
         `shown` is neither True nor False; the message calls it progress, as the functions that take it do.
     """
-    line = ProgressLine(text, total, done, unit)
+    line = ProgressLine(text, total, done, unit, enough)
     if not flag("progress", shown) or sys.stderr is None:
         yield line
         return
@@ -157,7 +195,7 @@ def _watch(line: ProgressLine, over: threading.Event) -> None:
 
 
 def _show_live(line: ProgressLine, over: threading.Event, console: Console) -> None:
-    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.table import Column
     from rich.text import Text
 
@@ -170,15 +208,16 @@ def _show_live(line: ProgressLine, over: threading.Event, console: Console) -> N
     def fixed() -> Column:
         return Column(no_wrap=True)
 
-    columns = (SpinnerColumn(table_column=fixed()), What(), TextColumn("{task.fields[elapsed]}"))
+    clock = TextColumn("{task.fields[clock]}", table_column=fixed())
+    columns = (SpinnerColumn(table_column=fixed()), What(), clock)
     if line.total is not None:
-        bar, left = BarColumn(bar_width=12, table_column=fixed()), TimeRemainingColumn(table_column=fixed())
-        columns = (What(), bar, TextColumn("{task.percentage:>3.0f}%"), left)
+        bar = BarColumn(bar_width=12, table_column=fixed())
+        columns = (What(), bar, TextColumn("{task.percentage:>3.0f}%"), clock)
     # warnings are printed above the line; standard output is not ours
     with Progress(*columns, console=console, auto_refresh=False, transient=True, redirect_stdout=False) as live:
-        task = live.add_task(line.words, total=line.total, completed=int(line.done), elapsed=line.elapsed)
+        task = live.add_task(line.words, total=line.total, completed=int(line.done), clock=line.clock)
         while True:
-            live.update(task, description=line.words, completed=line.done, elapsed=line.elapsed)
+            live.update(task, description=line.words, completed=line.done, clock=line.clock)
             live.refresh()
             if over.wait(_REFRESH):
                 return

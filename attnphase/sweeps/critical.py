@@ -66,15 +66,16 @@ def thresholds(
     found: dict[str, list[Threshold]] = {"alpha_c": [], "alpha_l": []}
     problems = [problem.with_fields({"teacher.omega": value}) for value in omega]
     cost = usual_cost()
-    with progress_line(progress, "solving", total=cost * len(problems)) as line:
+    # by a third of an omega both the scan and the refinement, whose points cost more, have a share in the rate
+    with progress_line(progress, "solving", total=cost * len(problems), enough=cost / 3) as line:
         for i, one in enumerate(problems):
 
             def advance(steps: float, end: float = cost * (i + 1)) -> None:
-                line.done = min(line.done + steps, end)
+                line.reach(min(line.done + steps, end))
 
             tell = within(f"omega = {one.teacher.omega:g}", line.tell)
             at_loss, at_baseline = thresholds_of(one, between, settings, advance, tell)
-            line.done = cost * (i + 1)
+            line.reach(cost * (i + 1))
             found["alpha_c"].append(at_loss)
             found["alpha_l"].append(at_baseline)
             if on_step is not None:

@@ -36,6 +36,7 @@ GUARD = 'in a script, the call of sweep must stand under if __name__ == "__main_
 
 _RETRIES = 2
 _GRACE = 3.0  # seconds that workers have to end by themselves after an interruption
+_GOLDEN = (5**0.5 - 1) / 2
 _POLL = 0.2  # seconds between two looks at the workers' counters
 _WINDOW = (
     4  # lines that wait in the pool, for each worker: a look at all of a large grid's would take longer than a line
@@ -67,6 +68,15 @@ class Work:
         return [i for i in range(len(self.lines)) if i not in self.finished and i not in self.failures]
 
     @property
+    def mixed(self) -> list[int]:
+        """Those to do in an order in which any few are of all kinds, so that their rate is that of the rest.
+
+        Lines of one branch, or of similar fields, stand side by side and cost much the same: steps of the golden ratio
+        through the sweep come to all of it evenly.
+        """
+        return sorted(self.todo, key=lambda i: (i * _GOLDEN) % 1)
+
+    @property
     def points(self) -> int:
         """Sample complexities of all lines together."""
         return sum(len(line.alphas) for line in self.lines)
@@ -92,6 +102,9 @@ class Work:
             A line failed, or workers died again and again.
         """
         workers = min(workers, len(self.todo))
+        # the points of a line do not cost the same: their rate is that of all once every worker has been through one
+        whole = max((len(self.lines[i].alphas) for i in self.todo), default=0)
+        shown.enough = min(workers * whole, (self.points - self.points_done) / 4)
         if workers <= 1:
             self._solve_here(shown)
         else:
@@ -103,7 +116,7 @@ class Work:
         self.store.save(self.lines[i], ds)
 
     def _solve_here(self, shown: ProgressLine) -> None:
-        for i in self.todo:
+        for i in self.mixed:
             try:
                 ds = self.lines[i].solve(lambda _: shown.reach(shown.done + 1))
             except Exception as error:
@@ -163,7 +176,7 @@ class Work:
 
     def _submitted(self, pool: ProcessPoolExecutor, workers: int) -> Iterator[dict[Future[xr.Dataset], int]]:
         """What is in the pool, filled up again and again until nothing is left."""
-        waiting = iter(self.todo)
+        waiting = iter(self.mixed)
         futures: dict[Future[xr.Dataset], int] = {}
         while True:
             with interruptions_kept_from_children():  # the first task begins them

@@ -52,6 +52,15 @@ def at_once(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """The line's own clock, which stands until it is set."""
+    own = SimpleNamespace(now=1000.0)
+    own.monotonic = lambda: own.now
+    monkeypatch.setattr(module, "time", own)
+    return own
+
+
 def standard_error(monkeypatch, stream):
     """Not in a fixture: between a test's setup and its call pytest puts its own in place."""
     monkeypatch.setattr(sys, "stderr", stream)
@@ -146,13 +155,65 @@ def test_a_log_gets_plain_lines(monkeypatch):
     assert "\x1b" not in log.getvalue()
 
 
-def test_what_is_counted_is_said_with_its_rate(monkeypatch):
-    """What was there before the line began is counted, but not as if it had been done since."""
+def test_what_is_counted_is_said_with_its_rate(clock):
+    """What was there before the line, or before counting, began is counted, but not as if it had been done since."""
     line = ProgressLine("sweeping", 20, 8, "points")
-    monkeypatch.setattr(module.time, "monotonic", lambda begin=line._begin: begin + 4)
-    line.reach(14)
-    assert line.words == "sweeping: 14/20 points, 1.5 points/s"
-    assert line.plain == "70%, sweeping: 14/20 points, 1.5 points/s, 4 s left (0 s)"
+    assert line.plain == "40%, sweeping: 8/20 points (0 s)"
+    clock.now += 10  # compiling, and the first two points
+    line.reach(10)
+    assert line.plain == "50%, sweeping: 10/20 points (0 s)"
+    clock.now += 4
+    line.reach(16)
+    assert line.words == "sweeping: 16/20 points, 1.5 points/s"
+    assert line.plain == "80%, sweeping: 16/20 points, 1.5 points/s, 3 s left (0 s)"
+    assert line.clock == "3 s left"
+
+
+def test_compiling_does_not_enter_the_rate(clock):
+    """It is said to be compiling as long as it is, without a time left, which would be that of as slow a rest."""
+    line = ProgressLine("sweeping", 1300, 0, "points")
+    for text in ("compiling the kernels of this model, once", "sweeping"):
+        line.tell(text)
+        clock.now += 20
+        line.reach(0)  # as the workers' counters are read again and again
+        assert line.plain == f"0%, {text}: 0/1300 points (0 s)"
+        assert line.clock == "0 s"
+    for done in range(1, 101):
+        clock.now += 0.1
+        line.reach(done)
+    assert line.rate == pytest.approx(10)
+    assert line.plain.endswith("100/1300 points, 10.0 points/s, 2 min 0 s left (0 s)")
+
+
+def test_no_time_is_said_from_a_few_points(clock):
+    line = ProgressLine("sweeping", 1001, 0, "points")
+    for done in range(1, 51):
+        line.reach(done)
+        assert line.left is None
+        clock.now += 1
+    line.reach(51)  # a twentieth of what was left when counting began
+    assert line.left == pytest.approx(950)
+    asked = ProgressLine("sweeping", 1001, 0, "points", enough=2)
+    asked.reach(1)
+    clock.now += 1
+    asked.reach(2)
+    assert asked.left is None
+    asked.reach(3)
+    assert asked.left == pytest.approx(499)
+
+
+def test_what_is_lost_is_not_counted(clock):
+    """Where workers died, the rate since is that of the others that take their place."""
+    line = ProgressLine("sweeping", 100, 0, "points")
+    for done in (20, 40, 10):  # the last when 30 points of unfinished lines were lost
+        line.reach(done)
+        clock.now += 1
+    assert line.rate is None
+    assert line.left is None
+    line.reach(20)
+    clock.now += 2
+    line.reach(40)
+    assert line.left == pytest.approx(6)
 
 
 def test_a_log_is_not_flooded(monkeypatch):
@@ -214,6 +275,15 @@ def test_a_notebook_shows_the_line_in_its_cell(monkeypatch):
 def test_progress_is_true_or_false(value):
     with pytest.raises(ProblemError, match="progress must be True or False"):
         ap.solve(COARSE, 2.0, progress=value)
+
+
+def test_a_bar_ends_in_the_time_left(monkeypatch, clock):
+    terminal = standard_error(monkeypatch, Terminal())
+    with progress_line(True, "sweeping", 40, 0, "points") as line:
+        line.reach(1)
+        clock.now += 2
+        line.reach(21)
+        until(lambda: "2 s left" in re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()))
 
 
 def test_minutes_are_counted(monkeypatch):
@@ -361,8 +431,8 @@ def test_derive_names_its_steps(monkeypatch):
 class Recorded(ProgressLine):
     """A line that remembers all it was told."""
 
-    def __init__(self, shown, *what):
-        super().__init__(*what)
+    def __init__(self, shown, *what, **more):
+        super().__init__(*what, **more)
         self.shown, self.said = shown, []
 
     def tell(self, text):
@@ -374,7 +444,7 @@ def recorded(monkeypatch, home):
 
     @contextmanager
     def record(shown, *what, **more):
-        lines.append(Recorded(shown, *what, *more.values()))
+        lines.append(Recorded(shown, *what, **more))
         yield lines[-1]
 
     monkeypatch.setattr(home, "progress_line", record)
