@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import netCDF4
 import xarray as xr
 
 from attnphase import arguments
@@ -99,6 +98,8 @@ def _reading(refuse: Callable[[str], DatasetError]) -> Iterator[None]:
 
 def _check_content(path: Path, refuse: Callable[[str], DatasetError]) -> None:
     """Refuse variables that fill no file but would fill the memory: what was never written takes no place."""
+    import netCDF4  # which a solve that reads no file is spared
+
     with netCDF4.Dataset(path) as file:
         sizes = {name: 8 * math.prod(variable.shape) for name, variable in file.variables.items()}
     if sum(sizes.values()) > LARGEST_BINARY:

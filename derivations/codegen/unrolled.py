@@ -41,7 +41,7 @@ class _Unrolling:
     def __init__(self, result: Any) -> None:
         self.result = result
         self.statements: list[Assign | Accumulate] = []
-        self.indices: dict[Any, Integer] = {}
+        self.indices: dict[Any, Any] = {}
         self.zeros: set[Any] = set()
 
     def run(self, body: Sequence[Statement]) -> None:

@@ -85,6 +85,24 @@ def test_version():
 # --- solve ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_later_solve_imports_what_it_needs_alone():
+    """Once the kernels are in the cache it neither derives, nor draws, nor opens a file; each would take its time."""
+    arguments = ["solve", "--alpha", "2", "--quiet", *COARSE]
+    run(*arguments)
+    code = (
+        "import sys\n"
+        "from attnphase.cli.commands import main\n"
+        "try:\n"
+        f"    main({arguments})\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code\n"
+        "idle = {'sympy', 'derivations', 'netCDF4', 'matplotlib', 'torch', 'rich'}\n"
+        "sys.exit(str(idle & set(sys.modules)) if idle & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_solve_prints_a_table():
     result = run("solve", "--alpha", 2, *COARSE)
     for name in ("q[1]", "theta[2]", "test_error", "residual", "iterations", "nodes", "status"):
