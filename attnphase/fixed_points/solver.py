@@ -24,6 +24,8 @@ from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
+from attnphase.integration.refinement import Refinement
+from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
 from attnphase.state_evolution.branches import BRANCHES, Branch
@@ -148,6 +150,14 @@ def _solve_point(
             found = run.iterate(map_, x, method())
         elif jacobian is None:
             found = run.coarse(map_, x)
+            finer = _after_coarse(rules, rule, found)
+            if finer is not None:
+                second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
+                rule, point, map_ = finer, map_.unpack(found.point), run.map(finer)
+                tell("derivatives of the map")
+                x = map_.pack(point)
+                response = response_at(map_, x, rules.medium())
+                found = run.newton(map_, x, response.jacobian)
         else:
             found = run.newton(map_, x, jacobian)
             if found.maps > FEW_MAPS and response is not None and response.order <= rule.order:
@@ -182,6 +192,14 @@ def _solve_point(
     if checked is not found:
         found, measured = checked, measured_at(run, rules, map_, checked, response)
     return branch_point(run, branch, map_, found, measured, response)
+
+
+def _after_coarse(rules: Refinement, rule: Rule, found: FixedPoint) -> Rule | None:
+    """The rule to go on with where a coarse one has shown the way and nothing need be measured on it."""
+    if not rule.randomised or found.status is Status.left_domain:
+        return None
+    finer = rules.next(rule, np.inf, 0.0)
+    return finer if finer is not None and rule.order < rules.medium().order <= finer.order else None
 
 
 def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:

@@ -80,10 +80,11 @@ class Kernels:
         L, r, t.
     minimise : callable
         Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
-    fields_at, moments_of : callable
-        Fields before the search and moments after it, as `attnphase.kernels.local.means` has them.
-    losses_at, targets_at : callable
-        Losses at given fields and the teacher's targets, as `attnphase.kernels.local.evaluation` has them.
+    losses_at : callable
+        Losses at given fields, as `attnphase.kernels.local.nodes` has them.
+    fields_at, moments_of, targets_at : callable
+        Fields before the search, moments after it and the teacher's targets, as `attnphase.kernels.local.means` has
+        them.
     ridge, separable : Maps
         The derived equations for a ridge, and for any regulariser of the rows.
     folder : Path
@@ -167,8 +168,8 @@ def load_kernels(key: Any) -> Kernels:
     """
     with _built(key) as folder:
         nodes = _nodes_of(folder)
-        modules = import_package(folder, folder.name, ("local_problem", nodes, "means", "evaluation", *_MAPS))
-    local, means, evaluation = modules["local_problem"], modules["means"], modules["evaluation"]
+        modules = import_package(folder, folder.name, ("local_problem", nodes, "means", *_MAPS))
+    local, means = modules["local_problem"], modules["means"]
     return Kernels(
         length=local.LENGTH,
         columns=local.COLUMNS,
@@ -176,8 +177,8 @@ def load_kernels(key: Any) -> Kernels:
         minimise=_minimiser(modules[nodes].minimise),
         fields_at=means.fields_at,
         moments_of=means.moments_of,
-        losses_at=evaluation.losses_at,
-        targets_at=evaluation.targets_at,
+        losses_at=modules[nodes].losses_at,
+        targets_at=means.targets_at,
         ridge=_maps_of(modules["ridge"]),
         separable=_maps_of(modules["separable"]),
         folder=folder,
@@ -233,7 +234,7 @@ def _build(key: Any, folder: Path) -> None:
         sources["lanes"] = lanes_source(model)
     with filled_aside(folder) as aside:
         write_package(aside, sources)
-        import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "means", "evaluation"))
+        import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "means"))
 
 
 def _nodes_of(folder: Path) -> str:

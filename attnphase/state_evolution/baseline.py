@@ -44,7 +44,7 @@ def _error(system: System, rule: Rule) -> Array:
     """Baseline error per replicate, (S,)."""
     kernels, spectrum = system.kernels, system.spectrum
     length, rank = kernels.length, kernels.teacher_rank
-    configurations, probabilities = system.problem.cluster_law
+    configurations, probabilities = system.cluster_law
     root = matrix_root(spectrum.rho)
     mixing, parameters = system.parameters
     normal = rule.nodes.reshape(*rule.nodes.shape[:2], length, rank)

@@ -60,7 +60,7 @@ class Channel:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "proximal", ProximalProblem(self.system))
-        configurations, probabilities = self.system.problem.cluster_law
+        configurations, probabilities = self.system.cluster_law
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
 

@@ -94,11 +94,11 @@ class ProximalProblem:
         return Minima(previous.fields.copy(), previous.energies.copy(), steps)
 
     def parts(self, configurations: int, variants: Sequence[int], nodes: int) -> list[Part]:
-        """What one thread does after another: some of the nodes of a configuration, under a sign change or a label."""
-        blocks, threads = configurations * len(variants), self.system.threads
-        wanted = -(-2 * threads // blocks) if threads > 1 and blocks * nodes >= 2048 else 1
-        count = max(wanted, -(-nodes // self.system.at_once))
-        edges = np.linspace(0, nodes, count + 1).astype(int).tolist()
+        """What one thread does after another: some of the nodes of a configuration, under a sign change or a label.
+
+        The same for any number of threads, so that sums are added in the same order.
+        """
+        edges = np.linspace(0, nodes, max(1, -(-nodes // self.system.at_once)) + 1).astype(int).tolist()
         pieces = [slice(a, b) for a, b in pairwise(edges)]
         return [Part(c, v, piece) for c in range(configurations) for v in variants for piece in pieces]
 
@@ -115,24 +115,17 @@ class ProximalProblem:
             Lower Cholesky factors of V of every site.
         """
         mixing, parameters = self.system.parameters
-        sites = self._sites(configuration)
-        factor = np.ascontiguousarray(factors[sites], dtype=float)
-        nodes = Nodes(omega, k, factor, mixing, parameters, self._variance(configuration))
+        factor = np.ascontiguousarray(factors[self.system.cluster_law[0][configuration]])
+        nodes = Nodes(omega, k, factor, mixing, parameters, self.system.token_variances[configuration])
         self.system.kernels.minimise(nodes, starts, solution)
 
     def losses_of(self, configuration: int, fields: Array, k: Array) -> Array:
         """Loss of nodes of one configuration at given fields (N, L, r) and teacher fields (N, L, t)."""
         losses = np.empty(len(fields))
         mixing, parameters = self.system.parameters
-        self.system.kernels.losses_at(fields, k, mixing, parameters, self._variance(configuration), losses)
+        variance = self.system.token_variances[configuration]
+        self.system.kernels.losses_at(fields, k, mixing, parameters, variance, losses)
         return losses
-
-    def _sites(self, configuration: int) -> NDArray[np.int64]:
-        return self.system.problem.cluster_law[0][configuration]
-
-    def _variance(self, configuration: int) -> Array:
-        """The diagonal of D."""
-        return np.ascontiguousarray(self.system.spectrum.site_variances[self._sites(configuration)])
 
     def minimise(
         self,
@@ -154,7 +147,7 @@ class ProximalProblem:
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
         """
-        shape, count = omega.shape[2:-2], len(self.system.problem.cluster_law[0])
+        shape, count = omega.shape[2:-2], len(self.system.cluster_law[0])
         chosen = sorted({source for source, _ in orbit})
         centers = np.ascontiguousarray(omega[:, chosen].reshape(count, -1, *omega.shape[-2:]))
         teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
@@ -183,7 +176,7 @@ class ProximalProblem:
 
     def losses(self, fields: Array, k: Array) -> Array:
         """Loss at given fields (C, ..., L, r) and teacher fields (C, ..., L, t), without minimisation."""
-        count = len(self.system.problem.cluster_law[0])
+        count = len(self.system.cluster_law[0])
         flat = np.ascontiguousarray(fields.reshape(count, -1, *fields.shape[-2:]))
         teacher = np.ascontiguousarray(k.reshape(count, -1, *k.shape[-2:]))
         losses = np.empty(flat.shape[:2])
@@ -197,11 +190,12 @@ class ProximalProblem:
 
 
 _Result = TypeVar("_Result")
+_WORTH_SHARING = 8192  # nodes, below which handing them to other threads takes as long as doing them
 
 
 def for_all(parts: Sequence[Part], run: Callable[[Part], _Result], threads: int) -> list[_Result]:
     """What ``run`` gives for every part; the compiled code releases the interpreter's lock, so threads share them."""
-    if threads <= 1 or len(parts) == 1:
+    if threads <= 1 or sum(part.nodes.stop - part.nodes.start for part in parts) < _WORTH_SHARING:
         return [run(part) for part in parts]
     return list(_pool(threads).map(run, parts))
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.refinement import Refinement
@@ -40,7 +41,7 @@ class System:
     kernels: Kernels
     spectrum: Spectrum
     threads: int = 1
-    at_once: int = 8192
+    at_once: int = 4096
 
     @classmethod
     def of(cls, problem: Problem, backend: str = "numba", threads: int = 1, tell: Tell = silent) -> System:
@@ -81,6 +82,16 @@ class System:
     def reflects(self) -> bool:
         """Whether fields may be averaged over the four sign changes of student and teacher."""
         return is_sign_symmetric(self.kernels) and not self.spectrum.teacher_means.any()
+
+    @cached_property
+    def cluster_law(self) -> tuple[NDArray[np.int64], Array]:
+        """Sites (C, L) and probabilities (C,) of the configurations of clusters."""
+        return self.problem.cluster_law
+
+    @cached_property
+    def token_variances(self) -> tuple[Array, ...]:
+        """The diagonal of D in every configuration."""
+        return tuple(np.ascontiguousarray(self.spectrum.site_variances[sites]) for sites in self.cluster_law[0])
 
     @cached_property
     def parameters(self) -> tuple[Array, Array]:

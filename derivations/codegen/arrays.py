@@ -223,18 +223,43 @@ class ArrayPrinter:
 
 
 class MomentPrinter(ArrayPrinter):
-    """NumPy source in which a mean over the fields is an array of its own: ``g``, ``g_g``, ``g_xi`` and ``g_k``."""
+    """NumPy source for all tokens at once, with means over the fields as arrays ``g``, ``g_g``, ``g_xi`` and ``g_k``.
+
+    Every matrix carries the same token, which is the arrays' first axis.
+    """
 
     def __call__(self, e: Any) -> str:
         """Source of an expression."""
-        return f"{moment_name(e)}[{self.tokens[sym.ell]}]" if isinstance(e, FieldMean) else super().__call__(e)
+        if isinstance(e, FieldMean):
+            return moment_name(e)
+        return e.name if isinstance(e, TokenMatrix) else super().__call__(e)
+
+
+def _from_moments(equations: Sequence[Any], printer: MomentPrinter) -> str:
+    """The conjugates' equations by moments, with what they share computed once."""
+    values = [in_moments(abbreviated(equation.right_hand_side)) for equation in equations]
+    inverses = sorted({atom for value in values for atom in value.atoms(Inverse)}, key=lambda atom: atom.count_ops())
+    names: dict[Any, Any] = {}
+    lines = []
+    for number, inverse in enumerate(inverses):
+        name = TokenMatrix(f"inverse_{number}", *inverse.shape, sym.ell)
+        lines += _line(name.name, printer(inverse.func(inverse.arg.xreplace(names))))
+        names[inverse] = name
+    for equation, value in zip(equations, values, strict=True):
+        lines += _line(equation.unknown.name, printer(value.xreplace(names)))
+    return "\n".join(lines)
+
+
+def _line(name: str, value: str) -> list[str]:
+    """An assignment, on several lines where it is long."""
+    line = f"{name} = {value}"
+    return [line] if len(line) <= WIDTH else folded(f"{name} = ({value})", WIDTH)
 
 
 def _maps(equations: Sequence[Any], printer: ArrayPrinter) -> str:
     lines = []
     for equation in equations:
-        value = abbreviated(equation.right_hand_side)
-        lines += assigned(equation.unknown, in_moments(value) if isinstance(printer, MomentPrinter) else value, printer)
+        lines += assigned(equation.unknown, abbreviated(equation.right_hand_side), printer)
     return "\n".join(lines)
 
 
@@ -289,10 +314,8 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
         )
     )
     numbers = {e.unknown.name: e.number for e in saddle_point}
-    conjugates, from_moments = (
-        _maps(saddle_point.conjugates, kind(printer.tokens, _SIZES | {sym.L: "len(q)"}))
-        for kind in (ArrayPrinter, MomentPrinter)
-    )
+    conjugates = _maps(saddle_point.conjugates, ArrayPrinter(printer.tokens, _SIZES | {sym.L: "len(q)"}))
+    from_moments = _from_moments(saddle_point.conjugates, MomentPrinter(printer.tokens))
     terms = _entries({name: printer(abbreviated(term)) for name, term in free_entropy})
     observed = _entries({o.name: printer(abbreviated(o.expression)) for o in observables(free_entropy)})
     atoms = ("gamma", "tau", "pi", "w", "chi") if separable else ("ridge", "gamma", "tau", "pi")

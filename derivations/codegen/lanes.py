@@ -90,8 +90,8 @@ def lanes(problem: Module) -> Module:
     Returns
     -------
     Module
-        ``newton_trial`` of a block's state and of what its samples share; ``teacher_targets``.  The constants say
-        where the state's rows are.
+        ``newton_trial`` of a block's state and of what its samples share, ``teacher_targets`` and ``lane_losses``.  The
+        constants say where the state's rows are.
     """
     functions = {function.name: function for function in problem.functions}
     body = unrolled(functions["loss_derivatives"], "value")
@@ -100,7 +100,23 @@ def lanes(problem: Module) -> Module:
     read = {symbol for statement in body for symbol in _names_in(statement.value)}
     sizes = _Sizes(length, columns, rank, tuple(place for place in places if place in read))
     constants = {"LANES": LANES, **sizes.rows(), "TARGETS": len(sizes.targets)}
-    return Module(constants, (_Step(sizes, body).function(), _targets(sizes, functions["teacher_target"])))
+    made = (
+        _Step(sizes, body).function(),
+        _targets(sizes, functions["teacher_target"]),
+        _losses(sizes, functions["loss"]),
+    )
+    return Module(constants, made)
+
+
+def _losses(sizes: _Sizes, function: Function) -> Function:
+    """``lane_losses(h, targets, variance, parameters, losses)``: a block's losses from the rows of its fields."""
+    shared = [Assign(scalar("parameters", i), element("parameters", i)) for i in range(3)]
+    shared += [Assign(scalar("variance", token), element("variance", token)) for token in range(sizes.length)]
+    read = [Assign(scalar("h", *divmod(i, sizes.columns)), element("h", _N + i * LANES)) for i in range(sizes.size)]
+    read += [Assign(place, element("targets", _N + i * LANES)) for i, place in enumerate(sizes.targets)]
+    body = (*read, *unrolled(function, "value"), Assign(element("losses", _N), _VALUE))
+    arguments = ("h", "targets", "variance", "parameters", "losses")
+    return Function("lane_losses", arguments, (*shared, Loop(_N, LANES, body)))
 
 
 def _targets(sizes: _Sizes, function: Function) -> Function:

@@ -1,4 +1,4 @@
-"""Way in for the theory where a model is small: nodes side by side, one in each lane of a block.
+"""Ways in for the theory where a model is small: nodes side by side, one in each lane of a block.
 
 What `search` does with a node happens here in its lane: descents from all starts one after another, of whose ends the
 two lowest are kept.  A block goes on until its last descent has ended; a lane that is done takes the next node.
@@ -49,15 +49,16 @@ from .lanes import (
     TARGETS,
     TRIES,
     WIDEST,
+    lane_losses,
     newton_trial,
     teacher_targets,
 )
-from .layouts import INTEGER, NODES, SOLUTION
+from .layouts import INTEGER, NODES, SOLUTION, array
 from .linear_algebra import SIZE
 from .local_problem import COLUMNS, LENGTH, LIFT, TEACHER_RANK
 from .search import MOST_STARTS, cold_start
 
-__all__ = ["minimise"]
+__all__ = ["losses_at", "minimise"]
 
 # rows behind those of the step: which node a lane has, its next start, and what is known of it
 NODE, NEXT, LOWEST, SECOND, KEPT_LOSS, KEPT_STEPS, BOTTOMLESS = (row * LANES for row in range(ROWS, ROWS + 7))
@@ -69,12 +70,12 @@ AT_CENTER = MOST_STARTS + 1.0  # the start that stands in where all others fail
 
 
 @compiled
-def prepare(teacher_fields: Array, first: int, k: Array) -> None:
-    """Teacher's fields of the next nodes, as many as there are lanes, row by row."""
-    for n in range(min(LANES, teacher_fields.shape[0] - first)):
+def to_rows(fields: Array, first: int, rows: Array) -> None:
+    """Fields of the next nodes, as many as there are lanes, row by row."""
+    for n in range(min(LANES, fields.shape[0] - first)):
         for a in range(LENGTH):
-            for c in range(TEACHER_RANK):
-                k[n + (a * TEACHER_RANK + c) * LANES] = teacher_fields[first + n, a, c]
+            for c in range(fields.shape[2]):
+                rows[n + (a * fields.shape[2] + c) * LANES] = fields[first + n, a, c]
 
 
 @compiled
@@ -266,10 +267,26 @@ def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
                 busy -= 1
             if taken < count:
                 if taken % LANES == 0:
-                    prepare(teacher_fields, taken, k)
+                    to_rows(teacher_fields, taken, k)
                     teacher_targets(k, mixing, parameters, targets)
                 load(centers, taken, lane, targets, state)
                 next_start(lane, starts, teacher_fields, factor, minima, energies, state)
                 taken += 1
                 busy += 1
         newton_trial(state, factor, variance, parameters)
+
+
+@entry(array(3), array(3), array(2), array(1), array(1), array(1))
+def losses_at(
+    fields: Array, teacher_fields: Array, mixing: Array, parameters: Array, variance: Array, losses: Array
+) -> None:
+    """Loss of every sample at given fields (N, L, r), without any minimisation."""
+    h, k = np.zeros(SIZE * LANES), np.zeros(LENGTH * TEACHER_RANK * LANES)
+    targets, found = np.zeros(TARGETS * LANES), np.zeros(LANES)
+    for first in range(0, fields.shape[0], LANES):
+        to_rows(fields, first, h)
+        to_rows(teacher_fields, first, k)
+        teacher_targets(k, mixing, parameters, targets)
+        lane_losses(h, targets, variance, parameters, found)
+        for n in range(min(LANES, fields.shape[0] - first)):
+            losses[first + n] = found[n]

@@ -13,7 +13,7 @@ from attnphase.arrays import Array
 from .compiled import side_by_side
 from .constants import CONVERGED, FINITE, GOES_ON, GRADIENT_TOLERANCE, STUCK
 
-__all__ = ["LANES", "newton_trial", "teacher_targets"]
+__all__ = ["LANES", "lane_losses", "newton_trial", "teacher_targets"]
 
 LANES = 4
 CENTER, TARGET, POINT, GRADIENT, SLOPE, CURVATURE, BEST, OTHER = range(8)
@@ -46,3 +46,10 @@ def teacher_targets(k: Array, mixing: Array, parameters: Array, targets: Array) 
     """Targets of a block from the teacher's fields, row by row."""
     for n in range(LANES):
         targets[n] = k[n]
+
+
+@side_by_side
+def lane_losses(h: Array, targets: Array, variance: Array, parameters: Array, losses: Array) -> None:
+    """Losses of a block from its fields and targets, row by row."""
+    for n in range(LANES):
+        losses[n] = 0.5 * (h[n] - targets[n]) ** 2

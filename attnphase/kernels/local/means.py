@@ -1,4 +1,4 @@
-"""Ways in for the theory around the search: fields of nodes before it, and moments of what it found after it."""
+"""Ways in for the theory around the search: fields and targets of nodes, and moments of what was found for them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from attnphase.kernels.local.values import Draws, FieldLaw, Solution
 
 from .compiled import entry
 from .layouts import DRAWS, FIELD_LAW, SOLUTION, array
-from .local_problem import COLUMNS, LENGTH, TEACHER_RANK
+from .local_problem import COLUMNS, LENGTH, TEACHER_RANK, teacher_target
 
-__all__ = ["fields_at", "moments_of"]
+__all__ = ["fields_at", "moments_of", "targets_at"]
 
 STUDENT = LENGTH * COLUMNS
 
@@ -61,3 +61,10 @@ def moments_of(
                     moments[replicate, a, i, 1 + COLUMNS + j] += weighted * xi
                 for j in range(TEACHER_RANK):
                     moments[replicate, a, i, 1 + 2 * COLUMNS + j] += weighted * teacher_fields[n, a, j]
+
+
+@entry(array(3), array(2), array(1), array(3))
+def targets_at(teacher_fields: Array, mixing: Array, parameters: Array, targets: Array) -> None:
+    """Teacher's target of every sample, (N, L, L) (or (N, L, t) for a scalar loss)."""
+    for sample in range(teacher_fields.shape[0]):
+        teacher_target(teacher_fields[sample], mixing, parameters, targets[sample])

@@ -1,15 +1,16 @@
-"""Way in for the theory: nodes that share the diagonal of D, one after another."""
+"""Ways in for the theory: nodes that share the diagonal of D, one after another."""
 
 from __future__ import annotations
 
+from attnphase.arrays import Array
 from attnphase.kernels.local.values import Energy, Found, Nodes, Solution
 
 from .compiled import entry
-from .layouts import INTEGER, NODES, SOLUTION
-from .local_problem import teacher_target
+from .layouts import INTEGER, NODES, SOLUTION, array
+from .local_problem import loss, teacher_target
 from .search import empty_target, search, workspace
 
-__all__ = ["minimise"]
+__all__ = ["losses_at", "minimise"]
 
 
 @entry(NODES, INTEGER, SOLUTION)
@@ -22,3 +23,14 @@ def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
         teacher_target(k, nodes.mixing, nodes.parameters, target)
         found = Found(solution.minima[n], solution.energies[n], solution.residuals[n])
         solution.losses[n], solution.flags[n] = search(nodes.centers[n], k, terms, starts, found, work)
+
+
+@entry(array(3), array(3), array(2), array(1), array(1), array(1))
+def losses_at(
+    fields: Array, teacher_fields: Array, mixing: Array, parameters: Array, variance: Array, losses: Array
+) -> None:
+    """Loss of every sample at given fields (N, L, r), without any minimisation."""
+    target = empty_target()
+    for sample in range(fields.shape[0]):
+        teacher_target(teacher_fields[sample], mixing, parameters, target)
+        losses[sample] = loss(fields[sample], target, variance, parameters)
