@@ -13,7 +13,7 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import probe, solve_point, without_signal
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
-from attnphase.spectrum.measure import Spectrum
+from attnphase.spectrum.measure import measure_of
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import informed_signal, initial_overlaps
@@ -95,6 +95,6 @@ def _extrapolated(before: BranchPoint | None, previous: BranchPoint | None, alph
     moved = Overlaps(
         *(b + step * (b - a) for a, b in ((old.q, new.q), (old.V, new.V), (old.m, new.m), (old.theta, new.theta)))
     )
-    if not moved.feasible(Spectrum.of(previous.problem).rho) or np.linalg.eigvalsh(moved.q).min() <= 0:
+    if not moved.feasible(measure_of(previous.problem).rho) or np.linalg.eigvalsh(moved.q).min() <= 0:
         return previous
     return replace(previous, restart=replace(previous.restart, overlaps=moved))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from attnphase.spectrum.matrices import finite, point_atoms
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["Spectrum", "gaussian_gram"]
+__all__ = ["Spectrum", "gaussian_gram", "measure_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,6 +285,12 @@ class Spectrum:
             `path` is no path.
         """
         write_atoms(arguments.path("path", path), self.atoms())
+
+
+@lru_cache(maxsize=32)
+def measure_of(problem: Problem) -> Spectrum:
+    """`Spectrum.of`, kept for whoever asks for the same problem again; its arrays are not to be written to."""
+    return Spectrum.of(problem)
 
 
 def gaussian_gram(problem: Problem) -> Array:

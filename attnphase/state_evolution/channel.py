@@ -64,16 +64,21 @@ class Channel:
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
 
-    def site_mean(self, moments: Array, site: int) -> Array:
-        """Mean over the signs and the configurations that hold a site, (C, signs, S, L, ...) to (S, ...).
+    def site_means(self, moments: Array) -> Array:
+        """Means over the signs and the configurations that hold a site, (C, signs, S, L, ...) to (P, S, ...).
 
         The signs are added largest with smallest, so that opposite values cancel exactly.
         """
-        token, _ = self.system.problem.sites[site]
-        held = self._holding(site)
-        ordered = np.sort(moments[held, ..., token, :, :], axis=1)
-        means = ((ordered + np.flip(ordered, axis=1)) / 2).mean(axis=1)
-        return np.einsum("c,c...->...", self.probabilities[held], means)
+        ordered = np.sort(moments, axis=1)
+        means = (ordered + ordered[:, ::-1]).sum(axis=1) / (2 * ordered.shape[1])
+        if len(means) == 1:
+            return np.moveaxis(means[0], 1, 0)
+        sites = enumerate(token for token, _ in self.system.problem.sites)
+        weights = [np.where(self._holding(site), self.probabilities, 0.0) for site, _ in sites]
+        tokens = [token for token, _ in self.system.problem.sites]
+        return np.stack(
+            [np.einsum("c,c...->...", w, means[:, :, token]) for w, token in zip(weights, tokens, strict=True)]
+        )
 
     def _holding(self, site: int) -> NDArray[np.bool_]:
         """Which configurations hold a site."""
@@ -179,7 +184,7 @@ class Channel:
         index = [chosen.index(source) for source, _ in orbit]
         moments = moments[:, index] * self._parities(orbit)
         columns, floored = self.system.kernels.columns, self.floored(overlaps)
-        means = np.stack([self.site_mean(moments, site) for site in range(len(self.system.problem.sites))])
+        means = self.site_means(moments)
         g, g_g, g_xi, g_k = np.split(means, [1, 1 + columns, 1 + 2 * columns], axis=-1)
         hats = self.system.kernels.ridge.conjugates_from_moments(
             alpha=alpha,

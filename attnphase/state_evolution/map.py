@@ -132,13 +132,10 @@ class StateEvolution:
         if pooled:
             hats, means = hats.mean(), [mean.mean(keepdims=True) for mean in means]
         envelope, loss_at_prox, loss_at_omega, second_minimum_share = means
-        images = []
-        for s in range(len(envelope)):
-            # a single replicate may lie outside the domain where all together lie inside; it only serves the errors
-            image = self.image(hats.replicate(s), lift=not pooled)
-            if image is None:
-                return None
-            images.append(image)
+        # a single replicate may lie outside the domain where all together lie inside; it only serves the errors
+        images = self.prior.of_replicates(hats, lift=self.lift or not pooled)
+        if images is None:
+            return None
         observables = self.prior.maps.observables(
             alpha=self.alpha,
             **self.prior.arguments(hats),

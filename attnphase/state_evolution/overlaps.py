@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
 __all__ = ["Conjugates", "Overlaps"]
+
+
+@cache
+def _triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows and columns of the independent entries of a symmetric matrix."""
+    return np.triu_indices(size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,9 +55,13 @@ class Overlaps:
         scale = np.trace(rho, axis1=-2, axis2=-1).max()
         return bool(np.linalg.eigvalsh(joint).min() >= -1e-10 * scale)
 
+    def replicate(self, s: int) -> Overlaps:
+        """One of the replicates that stand behind the token axis."""
+        return Overlaps(self.q[:, s], self.V[:, s], self.m[:, s], self.theta[:, s])
+
     def pack(self) -> Array:
         """Independent entries as one vector: upper triangles of q and V, then m and theta."""
-        rows, columns = np.triu_indices(self.q.shape[-1])
+        rows, columns = _triangle(self.q.shape[-1])
         return np.concatenate(
             [self.q[:, rows, columns].ravel(), self.V[:, rows, columns].ravel(), self.m.ravel(), self.theta.ravel()]
         )
@@ -57,7 +69,7 @@ class Overlaps:
     @classmethod
     def unpack(cls, vector: Array, length: int, columns: int, teacher_rank: int) -> Overlaps:
         """Inverse of `pack`."""
-        rows, cols = np.triu_indices(columns)
+        rows, cols = _triangle(columns)
         triangle = length * len(rows)
         matrices = []
         for part in (vector[:triangle], vector[triangle : 2 * triangle]):
@@ -89,8 +101,8 @@ class Overlaps:
             size = np.abs(block).max() if block.size else 0.0
             pieces.append(max(size, 1e-6 * floor))
         counts = [
-            self.q.shape[0] * len(np.triu_indices(self.q.shape[-1])[0]),
-            self.V.shape[0] * len(np.triu_indices(self.V.shape[-1])[0]),
+            self.q.shape[0] * len(_triangle(self.q.shape[-1])[0]),
+            self.V.shape[0] * len(_triangle(self.V.shape[-1])[0]),
             self.m.size,
             self.theta.size,
         ]

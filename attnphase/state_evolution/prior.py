@@ -107,6 +107,19 @@ class Prior:
             target = 0.1 * self.strength if self.strength > 0 else max(1e-3 * float(np.abs(curvature).max()), 1e-6)
             shift = (target - lowest) / self.spectrum.gamma.sum(axis=0).min()
             conjugates = replace(conjugates, V_hat=conjugates.V_hat + shift * np.eye(self.kernels.columns))
+        return self._images(conjugates).replicate(0)
+
+    def of_replicates(self, conjugates: Conjugates, *, lift: bool = False) -> list[Overlaps] | None:
+        """`overlaps` of every replicate by itself; None where one has none."""
+        curvature = self._curvature(conjugates)
+        if np.isfinite(curvature).all() and self._margin(curvature) > 0:
+            images = self._images(conjugates)
+            return [images.replicate(s) for s in range(curvature.shape[1])]
+        each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(curvature.shape[1])]
+        return None if any(image is None for image in each) else [image for image in each if image is not None]
+
+    def _images(self, conjugates: Conjugates) -> Overlaps:
+        """Equation (7) inside its domain, with the replicates behind the sites."""
         q, V, m, theta = self.maps.overlaps_from_conjugates(
             **self.atoms(conjugates),
             q_hat=conjugates.q_hat,
@@ -114,10 +127,11 @@ class Prior:
             m_hat=conjugates.m_hat,
             theta_hat=conjugates.theta_hat,
         )
-        V = symmetric(V[:, 0])
+        V = symmetric(V)
         if self.rows is not None:
-            V = V + _VARIANCE_FLOOR * self.spectrum.site_variances[:, None, None] * np.eye(self.kernels.columns)
-        return Overlaps(symmetric(q[:, 0]), V, m[:, 0], theta[:, 0])
+            floor = _VARIANCE_FLOOR * self.spectrum.site_variances[:, None, None, None]
+            V = V + floor * np.eye(self.kernels.columns)
+        return Overlaps(symmetric(q), V, m, theta)
 
     def _curvature(self, conjugates: Conjugates) -> Array:
         """``sum_s gamma_s V_hat_s`` on every atom, (A, S, r, r)."""

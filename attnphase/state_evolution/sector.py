@@ -80,6 +80,8 @@ class Sector:
 
     def symmetrized(self, conjugates: Conjugates) -> Conjugates:
         """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
+        if len(self.group) == 1:
+            return conjugates
         images = []
         for order, A, B in self.group:
             c = Conjugates(

@@ -7,7 +7,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum
+from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.overlaps import Overlaps
 
@@ -19,7 +19,7 @@ _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside t
 
 def branches_of(problem: Problem) -> list[str]:
     """The branches a problem has: no positional one without encodings or cluster means, mixed from rank 2 on."""
-    encoded = _directions(problem, Spectrum.of(problem))[0].size > 0
+    encoded = _directions(problem, measure_of(problem))[0].size > 0
     return [
         branch.name
         for branch in map(Branch.named, BRANCHES)
@@ -42,7 +42,7 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
     ProblemError
         Unknown branch, the positional one of a problem without encodings, or the mixed one of rank 1.
     """
-    wanted, spectrum = Branch.named(branch), Spectrum.of(problem)
+    wanted, spectrum = Branch.named(branch), measure_of(problem)
     count, rank, teacher = spectrum.gamma.shape[0], problem.student.rank, problem.teacher.rank
     width = problem.loss.value_columns
     copies = (problem.columns - width) // rank
@@ -135,7 +135,7 @@ def check_start(problem: Problem, overlaps: Overlaps, like: Overlaps) -> None:
         shape, needed = np.shape(getattr(overlaps, name)), getattr(like, name).shape
         if shape != needed:
             raise ProblemError("start", f"start.{name} has shape {shape}, but this problem needs {needed}.")
-    if not overlaps.feasible(Spectrum.of(problem).rho):
+    if not overlaps.feasible(measure_of(problem).rho):
         raise ProblemError(
             "start",
             "start needs a positive definite V and a positive semidefinite joint covariance (q, theta; theta^T, rho).",

@@ -14,7 +14,7 @@ from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
 from attnphase.kernels.key import model_numbers
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
-from attnphase.spectrum.measure import Spectrum
+from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.symmetries import ProblemSymmetry, is_sign_symmetric, problem_symmetries
 
@@ -106,7 +106,7 @@ class System:
 
 @lru_cache(maxsize=32)
 def _built(problem: Problem, kernels: Kernels, backend: str, threads: int) -> System:
-    spectrum = Spectrum.of(problem)
+    spectrum = measure_of(problem)
     if backend == "numba":
         return System(problem, kernels, spectrum, threads)
     from attnphase.kernels.torch.device import device_of
