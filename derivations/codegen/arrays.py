@@ -33,9 +33,9 @@ from derivations.replica.saddle_point import SaddlePoint, abbreviated, definitio
 __all__ = ["ArrayPrinter", "assigned", "function", "state_evolution_functions", "state_evolution_source"]
 
 _SEPARABLE_NOTE = """\
-# The atoms are nodes of the effective noise z too: `w` (A, r, 1) holds the minimisers of the
-# rows' problems, `chi` (A, r, r) their derivatives in the source, `penalty` and `row_minimum`
-# (A,) the regulariser and the minimum.
+# Every atom is several points here, which together have the second moments of its rows' minimisers
+# with tau and pi: `w` (A, r, 1) holds the points, `chi` (A, r, r) the mean derivative of the
+# minimiser in the source, `penalty` and `row_minimum` (A,) the means of regulariser and minimum.
 """
 
 _STATE_EVOLUTION_HELPERS = """\

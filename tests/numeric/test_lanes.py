@@ -85,7 +85,7 @@ def compare(found: Solution, reference: Solution, where: str) -> int:
         same = np.all(np.isclose(found.energies, reference.energies, rtol=1e-11, atol=0), axis=1)
         assert same[(found.flags >= 0) & (reference.flags >= 0)].mean() > 0.999
         assert same.mean() > 0.99
-        assert abs((found.energies - reference.energies).mean()) < 1e-4
+        assert abs((found.energies - reference.energies).mean()) < 1e-4 * np.abs(reference.energies).mean()
         found, reference = chosen(found, same), chosen(reference, same)
     size = 1 + np.abs(reference.energies)
     np.testing.assert_allclose(found.energies / size, reference.energies / size, atol=2e-12, err_msg=where)
@@ -101,7 +101,7 @@ def compare(found: Solution, reference: Solution, where: str) -> int:
         scale = 1 + np.abs(b).reshape(len(b), -1).max(axis=1).reshape(-1, *(1,) * (b.ndim - 1))
         np.testing.assert_allclose(a / scale, b / scale, atol=2e-9, err_msg=f"{name}, {where}")
     assert (found.flags[single] >= 0).mean() > (0.9 if "relu" in where else 0.999)
-    assert ((found.flags < 0) == (reference.flags < 0))[single].mean() > 0.999
+    assert ((found.flags < 0) == (reference.flags < 0))[single].mean() > (0.99 if "relu" in where else 0.999)
     return int((gap > 0).sum())
 
 

@@ -36,7 +36,7 @@ def entry(*arguments: Any) -> Callable[[_Function], _Function]:
 
 def side_by_side(function: _Function) -> _Function:
     """Compile a loop over lanes, which are done at once where that can be: rounding may differ from one by one."""
-    return cast(_Function, njit(fastmath=_LOOSE, **_HANDED)(function))
+    return cast(_Function, njit(forceinline=True, fastmath=_LOOSE, **_HANDED)(function))
 
 
 def in_lanes(function: _Function) -> _Function:
