@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,13 +83,25 @@ class Sector:
         """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
         if len(self.group) == 1:
             return conjugates
-        images = []
-        for order, A, B in self.group:
-            c = Conjugates(
-                *(x[order] for x in (conjugates.q_hat, conjugates.V_hat, conjugates.m_hat, conjugates.theta_hat))
-            )
-            images.append((A @ c.q_hat @ A.T, A @ c.V_hat @ A.T, A @ c.m_hat, A @ c.theta_hat @ B.T))
-        return Conjugates(*(_exact_mean(parts) for parts in zip(*images, strict=True)))
+        order, A, B = self._elements
+
+        def mean(values: Array, right: Array | None) -> Array:
+            images = A @ values[order]
+            return _exact_mean(images if right is None else images @ right)
+
+        return Conjugates(
+            mean(conjugates.q_hat, A.mT),
+            mean(conjugates.V_hat, A.mT),
+            mean(conjugates.m_hat, None),
+            mean(conjugates.theta_hat, B.mT),
+        )
+
+    @cached_property
+    def _elements(self) -> tuple[NDArray[np.int64], Array, Array]:
+        """Orders of the sites (G, P), and the matrices of student and teacher with axes for sites and replicates."""
+        orders, students, teachers = zip(*self.group, strict=True)
+        student, teacher = (np.array(x, dtype=float)[:, None, None] for x in (students, teachers))
+        return np.array(orders), student, teacher
 
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""
@@ -100,10 +113,10 @@ class Sector:
         return Overlaps.unpack(np.abs(self.basis) @ vector, self.length, self.columns, self.teacher_rank)
 
 
-def _exact_mean(values: Sequence[Array]) -> Array:
-    """Mean in which opposite values cancel exactly: the largest is added to the smallest."""
-    ordered = np.sort(np.stack(values), axis=0)
-    return ((ordered + ordered[::-1]) / 2).mean(axis=0)
+def _exact_mean(values: Array) -> Array:
+    """Mean over the first axis in which opposite values cancel exactly: the largest is added to the smallest."""
+    ordered = np.sort(values, axis=0)
+    return (ordered + ordered[::-1]).sum(axis=0) / (2 * len(ordered))
 
 
 def _transformed(overlaps: Overlaps, element: _Element) -> Overlaps:
