@@ -117,7 +117,8 @@ def test_a_block_finds_what_a_search_of_its_own_finds(label, tmp_path):
     for number, nodes in enumerate(nodes_of(problem, 1_000 if label in FAST else 17_000, seed=5)):
         found, reference = empty(nodes), empty(nodes)
         where = f"{label}, set {number}{', equal minima' if number == 4 else ''}"
-        for starts in (Starts.COLD, Starts.WARM, Starts.REFRESH, Starts.FROM_ZERO):
+        alone = () if label == "relu" else (Starts.FROM_ZERO,)  # zero is a kink itself
+        for starts in (Starts.COLD, Starts.WARM, Starts.REFRESH, *alone):
             moved = nodes._replace(centers=nodes.centers * (1.0 if starts == Starts.COLD else 1.03))
             side_by_side.minimise(moved, int(starts), found)
             one_by_one.minimise(moved, int(starts), reference)
