@@ -40,6 +40,7 @@ from attnphase.state_evolution.system import System
 __all__ = ["SMALL_SIGNAL", "probe", "solve_point", "without_signal"]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
+STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 # of a solve on one rule, where Newton's method has no coarse solution to start from
 _SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Anderson, "damped": Damped}
@@ -158,6 +159,8 @@ def _solve_point(
                 x = map_.pack(point)
                 response = response_at(map_, x, rules.medium())
                 found = run.newton(map_, x, response.jacobian)
+                # where the point has moved away from the coarse one, so have the derivatives
+                response = response if found.maps <= STILL_GOOD else None
         else:
             found = run.newton(map_, x, jacobian)
             if found.maps > FEW_MAPS and response is not None and response.order <= rule.order:

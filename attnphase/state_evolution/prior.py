@@ -166,7 +166,8 @@ class Prior:
         """Share of the weights that are not zero, per replicate."""
         if self.rows is None:
             return np.ones(conjugates.q_hat.shape[1])
-        density = _solved(self, conjugates)[1].density
+        # outside the domain, where a row has no minimum, its pieces overlap
+        density = np.minimum(_solved(self, conjugates)[1].density, 1.0)
         return self.spectrum.weights @ density.reshape(len(self.spectrum.weights), -1)
 
     @cached_property
