@@ -6,6 +6,7 @@ parallel; what has no such form here (a sine) is called sample by sample.
 
 from __future__ import annotations
 
+from derivations.codegen.backends.numba import ELEMENTS
 from derivations.codegen.modules import CONSTANTS, Backend, functions_of
 
 __all__ = ["LANES"]
@@ -84,43 +85,15 @@ def sinh(x):
     return size if x > 0.0 else -size
 
 @inlined
-def largest_of(a, b):
-    return max(a, b)
-
-@inlined
-def ratio(p, q):
-    return p / q
-
-@inlined
-def step(x):
-    return 1.0 if x > 0.0 else 0.0
-
-@inlined
-def sign(x):
-    return 1.0 if x > 0.0 else (-1.0 if x < 0.0 else 0.0)
-
-@inlined
-def modulus(x):
-    return abs(x)
-
-@inlined
-def relu(x):
-    return max(x, 0.0)
-
-@inlined
 def sigmoid(x):
     small = exp(-abs(x))
     size = 1.0 / (1.0 + small)
     return size if x > 0.0 else small * size
-
-@inlined
-def softplus(x):
-    return relu(x) + log1p(exp(-abs(x)))
 """
 
 LANES = Backend(
     dict.fromkeys(("cos", "sin", "sqrt", "floor", *CONSTANTS), "math")
     | dict.fromkeys(_RULES, ".constants")
     | {"compiled": ".compiled.side_by_side", "inlined": ".compiled.in_lanes", "np": "import numpy"},
-    functions_of(_FUNCTIONS),
+    functions_of(_FUNCTIONS + ELEMENTS.replace("@compiled", "@inlined")),
 )

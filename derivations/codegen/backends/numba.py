@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from derivations.codegen.modules import CONSTANTS, ELEMENTARY, Backend, functions_of
 
-__all__ = ["KERNEL", "NUMBA", "PLAIN"]
+__all__ = ["ELEMENTS", "KERNEL", "NUMBA", "PLAIN"]
 
-_FUNCTIONS = """
+ELEMENTS = """
 @compiled
 def largest_of(a, b):
     return max(a, b)
@@ -32,13 +32,16 @@ def relu(x):
     return max(x, 0.0)
 
 @compiled
+def softplus(x):
+    return relu(x) + log1p(exp(-abs(x)))
+"""
+"""What a processor does for one number or for many at once."""
+
+_FUNCTIONS = f"""{ELEMENTS}
+@compiled
 def sigmoid(x):
     small = exp(-abs(x))
     return 1.0 / (1.0 + small) if x > 0.0 else small / (1.0 + small)
-
-@compiled
-def softplus(x):
-    return relu(x) + log1p(exp(-abs(x)))
 """
 
 
