@@ -52,10 +52,8 @@ class Maps:
 
     Attributes
     ----------
-    overlaps_from_conjugates, conjugates_from_overlaps : callable
-        The two halves of the state-evolution map, equations (7) and (8).
-    conjugates_from_moments : callable
-        The second half from the fields' moments.
+    overlaps_from_conjugates, conjugates_from_moments : callable
+        The two halves of the state-evolution map, equations (7) and (8), the second by the fields' moments.
     free_entropy_terms, observables : callable
         Dicts of named terms of ``-Phi`` and of observables.
     linear_test_error : callable
@@ -63,7 +61,6 @@ class Maps:
     """
 
     overlaps_from_conjugates: Callable[..., Any]
-    conjugates_from_overlaps: Callable[..., Any]
     conjugates_from_moments: Callable[..., Any]
     free_entropy_terms: Callable[..., Any]
     observables: Callable[..., Any]
@@ -211,7 +208,6 @@ def _minimiser(compiled: Callable[..., None]) -> Callable[[Any, Starts, Solution
 def _maps_of(module: Any) -> Maps:
     return Maps(
         overlaps_from_conjugates=module.overlaps_from_conjugates,
-        conjugates_from_overlaps=module.conjugates_from_overlaps,
         conjugates_from_moments=module.conjugates_from_moments,
         free_entropy_terms=module.free_entropy_terms,
         observables=module.observables,

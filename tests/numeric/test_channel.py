@@ -184,8 +184,7 @@ def test_local_searches_start_where_they_are_said_to(monkeypatch):
     """omega, the teacher's field with both signs, zero, the reflected omega, and omega with each token reflected."""
     search: Any = importlib.import_module("attnphase.kernels.local.search")
     # what Numba compiles, run by Python
-    plain = {"copy": lambda a, b: np.copyto(b, a), "cold_start": search.cold_start.py_func}
-    for name, value in {"LENGTH": 2, "COLUMNS": 1, "LIFT": (0,), **plain}.items():
+    for name, value in {"LENGTH": 2, "COLUMNS": 1, "LIFT": (0,), "copy": lambda a, b: np.copyto(b, a)}.items():
         monkeypatch.setattr(search, name, value)
     center, k = (np.array(x)[:, None] for x in ([0.3, -0.7], [1.1, 0.4]))
     known = np.array([[0.2, 0.9], [-0.5, 0.6]])[:, :, None]

@@ -94,9 +94,9 @@ class _Descent:
     def go_on(self) -> tuple[Tensor, Tensor]:
         """A few iterations; what there is at their end."""
 
-        def closure() -> Tensor:
+        def closure() -> float:
             value, self.weights.grad = self._evaluate()
-            return value[0]
+            return float(value)
 
-        self.solver.step(closure)  # type: ignore[arg-type]  # torch wants a float or a tensor, as it is
+        self.solver.step(closure)
         return self.look()

@@ -24,7 +24,6 @@ from .constants import (
     GOES_ON,
     MAX_NEWTON,
     MERGED,
-    PIVOT,
     RUNAWAY,
     STUCK,
     Starts,
@@ -54,9 +53,9 @@ from .lanes import (
     teacher_targets,
 )
 from .layouts import INTEGER, NODES, SOLUTION, array
-from .linear_algebra import SIZE
-from .local_problem import COLUMNS, LENGTH, LIFT, TEACHER_RANK
-from .search import MOST_STARTS, cold_start
+from .linear_algebra import SIZE, factorise, place, to_scaled
+from .local_problem import COLUMNS, LENGTH, TEACHER_RANK
+from .search import MOST_STARTS, start_field
 
 __all__ = ["losses_at", "minimise"]
 
@@ -115,27 +114,15 @@ def begin(lane: int, state: Array) -> None:
 
 
 @compiled
-def next_start(lane: int, starts: int, k: Array, factor: Array, minima: Array, energies: Array, state: Array) -> bool:
-    """Put the node's next start into its lane; False if there is none."""
-    node, s = int(state[NODE + lane]), int(state[NEXT + lane])
-    known = 2 if starts in (Starts.WARM, Starts.REFRESH) else 0
-    if s == 1 and known == 2 and energies[node, 0] == energies[node, 1]:
+def next_start(lane: int, starts: int, nodes: Nodes, solution: Solution, field: Array, state: Array) -> bool:
+    """Put the node's next start into its lane; False if there is none.  ``field`` is scratch."""
+    node, s, energies = int(state[NODE + lane]), int(state[NEXT + lane]), solution.energies
+    if s == 1 and starts in (Starts.WARM, Starts.REFRESH) and energies[node, 0] == energies[node, 1]:
         s += 1
-    if s >= known and (starts == Starts.WARM or s >= known + (1 if starts == Starts.FROM_ZERO else 5 + LENGTH)):
+    if not start_field(s, nodes.centers[node], nodes.teacher_fields[node], solution.minima[node], starts, field):
         return False
     state[NEXT + lane] = s + 1
-    for a in range(LENGTH):
-        for i in range(COLUMNS):  # C u = start - center
-            center = state[lane + (CENTER + a * COLUMNS + i) * LANES]
-            if s < known:
-                total = minima[node, s, a, i] - center
-            elif starts == Starts.FROM_ZERO:
-                total = -center
-            else:
-                total = cold_start(s - known, a, center, k[node, a, LIFT[i]]) - center
-            for j in range(i):
-                total -= factor[a, i, j] * state[lane + (POINT + a * COLUMNS + j) * LANES]
-            state[lane + (POINT + a * COLUMNS + i) * LANES] = total / factor[a, i, i]
+    to_scaled(field, nodes.centers[node], nodes.factor, state[lane + POINT * LANES :: LANES])
     begin(lane, state)
     return True
 
@@ -151,26 +138,21 @@ def distance(lane: int, state: Array) -> float:
 
 
 @compiled
-def is_convex(lane: int, lower: Array, state: Array) -> bool:
-    """Whether the energy is convex where a lane's descent ended; ``lower`` is scratch."""
+def is_convex(lane: int, curvature: Array, lower: Array, state: Array) -> bool:
+    """Whether the energy is convex where a lane's descent ended; ``curvature`` and ``lower`` are scratch."""
     row = 0
     for i in range(SIZE):
         for j in range(i + 1):
-            total = state[lane + (CURVATURE + row) * LANES]
-            for c in range(j):
-                total -= lower[i, c] * lower[j, c]
-            if i == j and not total > PIVOT:
-                return False
-            lower[i, j] = np.sqrt(total) if i == j else total / lower[j, j]
+            curvature[i, j] = state[lane + (CURVATURE + row) * LANES]
             row += 1
-    return True
+    return factorise(curvature, 0.0, lower)
 
 
 @compiled
-def settle(lane: int, lower: Array, state: Array) -> None:
+def settle(lane: int, curvature: Array, lower: Array, state: Array) -> None:
     """Keep the end of a lane's descent if it is one of the two lowest minima."""
     event, steps = state[lane + EVENT * LANES], state[lane + STEPS * LANES]
-    if event == FLED or (event == ENDLESS and not is_convex(lane, lower, state)):
+    if event == FLED or (event == ENDLESS and not is_convex(lane, curvature, lower, state)):
         state[BOTTOMLESS + lane] = 1.0
         return
     if event == MERGED or steps < 0.0:
@@ -216,64 +198,56 @@ def fall_back(lane: int, state: Array) -> None:
 
 
 @compiled
-def write(lane: int, factor: Array, minima: Array, energies: Array, residuals: Array, state: Array) -> int:
-    """Write the minima that were found for a lane's node; returns the node."""
+def write(lane: int, nodes: Nodes, solution: Solution, state: Array) -> None:
+    """Write what was found for a lane's node."""
     node = int(state[NODE + lane])
     single = state[SECOND + lane] == np.inf
-    energies[node, 0] = state[LOWEST + lane]
-    energies[node, 1] = state[LOWEST + lane] if single else state[SECOND + lane]
+    solution.energies[node, 0] = state[LOWEST + lane]
+    solution.energies[node, 1] = state[LOWEST + lane] if single else state[SECOND + lane]
     for minimum in range(2):
         row = BEST if minimum == 0 or single else OTHER
-        for a in range(LENGTH):
-            for i in range(COLUMNS):
-                total = state[lane + (CENTER + a * COLUMNS + i) * LANES]
-                for j in range(i + 1):
-                    total += factor[a, i, j] * state[lane + (row + a * COLUMNS + j) * LANES]
-                minima[node, minimum, a, i] = total
+        place(state[lane + row * LANES :: LANES], nodes.centers[node], nodes.factor, solution.minima[node, minimum])
+    solution.losses[node] = state[KEPT_LOSS + lane]
+    solution.flags[node] = RUNAWAY if state[BOTTOMLESS + lane] > 0.0 else int(state[KEPT_STEPS + lane])
     for a in range(LENGTH):
         for i in range(COLUMNS):
-            residuals[node, a, i] = state[lane + RESIDUAL + (a * COLUMNS + i) * LANES]
-    return node
+            solution.residuals[node, a, i] = state[lane + RESIDUAL + (a * COLUMNS + i) * LANES]
 
 
 @entry(NODES, INTEGER, SOLUTION)
 def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
     """Lowest and second-lowest minimum of the local problem of every node, from `Starts`."""
-    centers, teacher_fields, factor, mixing, parameters, variance = nodes
-    minima, energies, losses, residuals, flags = solution
-    state, lower = np.zeros(ALL_ROWS * LANES), np.empty((SIZE, SIZE))
+    state, field = np.zeros(ALL_ROWS * LANES), np.empty((LENGTH, COLUMNS))
+    curvature, lower = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE))
     k, targets = np.zeros(LENGTH * TEACHER_RANK * LANES), np.zeros(TARGETS * LANES)
     state[NODE : NODE + LANES] = NOBODY
-    taken, busy, count = 0, 0, centers.shape[0]
+    taken, busy, count = 0, 0, nodes.centers.shape[0]
     while taken < count or busy > 0:
         for lane in range(LANES):
-            last = state[NEXT + lane] == AT_CENTER
             if state[NODE + lane] != NOBODY:
-                if last:
+                if state[NEXT + lane] == AT_CENTER:
                     fall_back(lane, state)
                 elif state[lane + EVENT * LANES] == GOES_ON:
                     continue
                 else:
-                    settle(lane, lower, state)
-                    if next_start(lane, starts, teacher_fields, factor, minima, energies, state):
+                    settle(lane, curvature, lower, state)
+                    if next_start(lane, starts, nodes, solution, field, state):
                         continue
                     if state[LOWEST + lane] == np.inf:
                         go_to_center(lane, state)
                         continue
-                node = write(lane, factor, minima, energies, residuals, state)
-                losses[node] = state[KEPT_LOSS + lane]
-                flags[node] = RUNAWAY if state[BOTTOMLESS + lane] > 0.0 else int(state[KEPT_STEPS + lane])
+                write(lane, nodes, solution, state)
                 state[NODE + lane] = NOBODY
                 busy -= 1
             if taken < count:
                 if taken % LANES == 0:
-                    to_rows(teacher_fields, taken, k)
-                    teacher_targets(k, mixing, parameters, targets)
-                load(centers, taken, lane, targets, state)
-                next_start(lane, starts, teacher_fields, factor, minima, energies, state)
+                    to_rows(nodes.teacher_fields, taken, k)
+                    teacher_targets(k, nodes.mixing, nodes.parameters, targets)
+                load(nodes.centers, taken, lane, targets, state)
+                next_start(lane, starts, nodes, solution, field, state)
                 taken += 1
                 busy += 1
-        newton_trial(state, factor, variance, parameters)
+        newton_trial(state, nodes.factor, nodes.variance, nodes.parameters)
 
 
 @entry(array(3), array(3), array(2), array(1), array(1), array(1))

@@ -13,7 +13,7 @@ from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, LENGTH, LIFT, TEACHER_RANK, closed_form, loss, loss_derivatives
 
-__all__ = ["MOST_STARTS", "cold_start", "empty_target", "search", "workspace"]
+__all__ = ["MOST_STARTS", "empty_target", "search", "start_field", "workspace"]
 
 MOST_STARTS = Starts.REFRESH.number(LENGTH)
 
@@ -43,18 +43,6 @@ def empty_target() -> Array:
 
 
 @compiled
-def cold_start(s: int, token: int, center: float, lifted: float) -> float:
-    """An entry of the s-th start of a cold search; ``lifted`` is the teacher's field in the student's column."""
-    if s == 1:
-        return lifted
-    if s == 2:
-        return -lifted
-    if s == 3:
-        return 0.0
-    return -center if s == 4 or token == s - 5 else center
-
-
-@compiled
 def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, start: Array) -> bool:
     """Field of the s-th start of `Starts`; False when there are no more.  ``minima`` are those of the previous pass."""
     if starts == Starts.FROM_ZERO:
@@ -71,7 +59,19 @@ def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, sta
         return False
     for a in range(LENGTH):
         for i in range(COLUMNS):
-            start[a, i] = cold_start(s, a, center[a, i], k[a, LIFT[i]])
+            lifted = k[a, LIFT[i]]
+            if s == 0:
+                start[a, i] = center[a, i]
+            elif s == 1:
+                start[a, i] = lifted
+            elif s == 2:
+                start[a, i] = -lifted
+            elif s == 3:
+                start[a, i] = 0.0
+            elif s == 4:
+                start[a, i] = -center[a, i]
+            else:
+                start[a, i] = -center[a, i] if a == s - 5 else center[a, i]
     return True
 
 
