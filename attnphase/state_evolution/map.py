@@ -54,7 +54,7 @@ class StateEvolution:
 
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
-        self.minima = minima
+        self.minima, self._known = minima, None
 
     def unpack(self, x: Array) -> Overlaps:
         """Overlaps at a point."""
