@@ -20,7 +20,7 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["Run"]
 
-# share of nodes that may be in another than their lowest minimum, in units of the error asked for: as the point moves
+# share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
 # new minima appear, and a share of so many changes means by less than the nodes' own scatter
 MISSED = 0.1
 
@@ -78,12 +78,17 @@ class Run:
         self.maps += found.maps
         return found
 
-    def verified(self, map_: StateEvolution, found: FixedPoint, again: Callable[[Array], FixedPoint]) -> FixedPoint:
-        """Search all local problems afresh, and go on iterating as long as that changes the map."""
+    def verified(
+        self, map_: StateEvolution, found: FixedPoint, error: float, again: Callable[[Array], FixedPoint]
+    ) -> FixedPoint:
+        """Search all local problems afresh, and go on iterating as long as that changes the map.
+
+        ``error`` is the relative one of q, below which a few nodes' minima do not matter.
+        """
         for _ in range(6):
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 break
-            if map_.spot_check(found.point, MISSED * self.system.problem.integration.standard_error):
+            if map_.spot_check(found.point, MISSED * error):
                 break
             self.tell("searching all minima again")
             image = map_(found.point, refresh=True)

@@ -192,7 +192,7 @@ def _solve_point(
     def again(x: Array) -> FixedPoint:
         return run.iterate(map_, x, method()) if newton is None else run.newton(map_, x, newton)
 
-    checked = run.verified(map_, found, again)
+    checked = run.verified(map_, found, measured.relative_error, again)
     if checked is not found:
         found, measured = checked, measured_at(run, rules, map_, checked, response)
     return branch_point(run, branch, map_, found, measured, response)
