@@ -29,14 +29,12 @@ INTERRUPTED, REFUSED, FAULT, LEFT = 130, 2, 70, 141
 
 _DEBUG = "ATTNPHASE_DEBUG"
 _PATIENCE = 1.0  # seconds in which threads end that look after dead workers
-# Objects made before they are searched for garbage: what modules make as they are loaded stays, hundreds of thousands
-# of objects, and to look through them every 700 takes a sixth of a short command.
-_OBJECTS = 200_000
+_LOADED = 400_000  # objects, of which modules make more than half for a solve
 
 
 def main() -> NoReturn:
     """Run the command line with the arguments of the process, and end the process."""
-    gc.set_threshold(_OBJECTS)
+    _let_load()
     _answer_signals(_end_at_once, _end_at_once)
     outlet = _prepare_streams()
     code = run(sys.argv[1:])
@@ -94,6 +92,21 @@ def run(arguments: Sequence[str]) -> int:
         _say_fault(error)
         return FAULT
     raise AssertionError("the program ends by SystemExit")
+
+
+def _let_load() -> None:
+    """Look for garbage only once there is more than what modules make, and from then on as usual.
+
+    What they make stays: to look through it after every 700 objects takes a sixth of a short command.
+    """
+    usual = gc.get_threshold()
+
+    def begin(phase: str, info: dict[str, int]) -> None:
+        gc.callbacks.remove(begin)
+        gc.set_threshold(*usual)
+
+    gc.callbacks.append(begin)
+    gc.set_threshold(_LOADED)
 
 
 # ------------------------------------------------------------------------------------------------------------ signals
