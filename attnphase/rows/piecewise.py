@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
 from attnphase.arrays import Array
 from attnphase.rows.moments import RowMoments
@@ -109,8 +110,6 @@ def _moments_on_lines(
 
 def _truncated(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
     """``E[1], E[z], E[z^2]`` of a standard normal z between two ends."""
-    from scipy.special import ndtr  # a tenth of a second to import
-
     # on the left of zero, where no digits are lost
     mirrored = lower > 0
     mass = ndtr(np.where(mirrored, -lower, upper)) - ndtr(np.where(mirrored, -upper, lower))
