@@ -1,0 +1,98 @@
+"""Where runs ended: a run may leave the branch of its start, and means over both kinds of runs belong to neither."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.checks.comparison import COUNTED
+from attnphase.checks.deviations import Measured
+from attnphase.data.text import Table, wrapped
+
+__all__ = ["ends_text", "nearest_branch"]
+
+_HELD = ("training_loss", "test_error")
+_ENOUGH = 5  # runs; the standard error of fewer is hardly known itself
+_HEAD = (
+    "Where not all runs stayed on the branch of their start: how many ended at which, by the sizes of m and theta, and"
+    " how far groups of five or more are from the theory of the branch where they ended, in standard errors."
+)
+
+
+def _size(ds: xr.Dataset, name: str) -> Array:
+    """Length of all entries of an overlap together, which no symmetry changes: a number for each run, or for the point.
+
+    Pairs of a token and a cluster that a mixture does not have are no numbers, and left out.
+    """
+    inner = [dim for dim in ds[name].dims if dim != "seed"]
+    return ((ds[name] ** 2).sum(inner) ** 0.5).to_numpy()
+
+
+def nearest_branch(theory: xr.Dataset, runs: xr.Dataset) -> NDArray[np.intp]:
+    """The branch whose sizes of m and theta are nearest to a run's.
+
+    Parameters
+    ----------
+    theory : xarray.Dataset
+        Some branches at one alpha.
+    runs : xarray.Dataset
+        Of one start, dimension and alpha.
+
+    Returns
+    -------
+    (S,) array of int
+        Positions along the theory's branches; of branches that coincide, the first.
+    """
+    names = ("m", "theta")
+    found = np.stack([_size(runs, name) for name in names])
+    points = [theory.isel(branch=i) for i in range(theory.sizes["branch"])]
+    away = [sum((found[i] - _size(point, name)) ** 2 for i, name in enumerate(names)) for point in points]
+    return np.argmin(np.stack(away), axis=0)
+
+
+def ends_text(theory: xr.Dataset, runs: xr.Dataset, width: int | None = None) -> str:
+    """Where runs ended, wherever some of a start did not stay on its branch.
+
+    Parameters
+    ----------
+    theory : xarray.Dataset
+        With the runs' starts among its branches, and their sample complexities.
+    runs : xarray.Dataset
+    width : int or None
+        Columns of the terminal; None for no limit.
+
+    Returns
+    -------
+    str
+        Empty if every run stayed.
+    """
+    rows: list[tuple[str, ...]] = []
+    branches = [str(name) for name in theory["branch"].to_numpy()]
+    for start in map(str, runs["start"].to_numpy()):
+        for alpha in runs["alpha"].to_numpy().tolist():
+            points = theory.sel(alpha=alpha, method="nearest")
+            for d in runs["dimension"].to_numpy().tolist():
+                here = runs.sel(start=start, alpha=alpha, dimension=d)
+                here = here.isel(seed=np.flatnonzero(here["status"].isin(COUNTED).to_numpy()))
+                ends = nearest_branch(points, here)
+                if (ends == branches.index(start)).all():
+                    continue
+                for i in np.unique(ends):
+                    cells = _cells(points.isel(branch=i), here.isel(seed=ends == i), d)
+                    rows.append((start, f"{alpha:g}", str(d), branches[i], *cells))
+    heads = ("start", "alpha", "d", "ended at", "runs", *(f"z of {name}" for name in _HELD))
+    return f"{wrapped(_HEAD, width)}\n\n{Table(heads, tuple(rows), labels=4, left=(0, 3)).text(width)}" if rows else ""
+
+
+def _cells(point: xr.Dataset, runs: xr.Dataset, dimension: int) -> tuple[str, ...]:
+    """How many runs these are, and their deviations from a point of the theory."""
+    cells = [str(runs.sizes["seed"])]
+    for name in _HELD:
+        exact = float(point[name]), float(point[f"{name}_stderr"])
+        z = Measured.of(dimension, runs[name].to_numpy(), *exact).z if runs.sizes["seed"] >= _ENOUGH else math.nan
+        cells.append(f"{z:+.1f}" if math.isfinite(z) else "–")
+    return tuple(cells)
