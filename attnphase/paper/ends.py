@@ -16,6 +16,7 @@ from attnphase.data.text import Table, wrapped
 __all__ = ["ends_text", "nearest_branch"]
 
 _HELD = ("training_loss", "test_error")
+_SAME = 0.01  # relative distance of two branches that have run into each other
 _ENOUGH = 5  # runs; the standard error of fewer is hardly known itself
 _HEAD = (
     "Where not all runs stayed on the branch of their start: how many ended at which, by the sizes of m and theta, and"
@@ -23,13 +24,16 @@ _HEAD = (
 )
 
 
-def _size(ds: xr.Dataset, name: str) -> Array:
-    """Length of all entries of an overlap together, which no symmetry changes: a number for each run, or for the point.
+def _sizes(ds: xr.Dataset) -> Array:
+    """Lengths of m and of theta over all their entries, which no symmetry changes: (2,), or (2, S) for runs.
 
     Pairs of a token and a cluster that a mixture does not have are no numbers, and left out.
     """
-    inner = [dim for dim in ds[name].dims if dim != "seed"]
-    return ((ds[name] ** 2).sum(inner) ** 0.5).to_numpy()
+    sizes = []
+    for name in ("m", "theta"):
+        inner = [dim for dim in ds[name].dims if dim != "seed"]
+        sizes.append(((ds[name] ** 2).sum(inner) ** 0.5).to_numpy())
+    return np.stack(sizes)
 
 
 def nearest_branch(theory: xr.Dataset, runs: xr.Dataset) -> NDArray[np.intp]:
@@ -47,11 +51,14 @@ def nearest_branch(theory: xr.Dataset, runs: xr.Dataset) -> NDArray[np.intp]:
     (S,) array of int
         Positions along the theory's branches; of branches that coincide, the first.
     """
-    names = ("m", "theta")
-    found = np.stack([_size(runs, name) for name in names])
-    points = [theory.isel(branch=i) for i in range(theory.sizes["branch"])]
-    away = [sum((found[i] - _size(point, name)) ** 2 for i, name in enumerate(names)) for point in points]
-    return np.argmin(np.stack(away), axis=0)
+    found = _sizes(runs)
+    kept: dict[int, Array] = {}
+    for i in range(theory.sizes["branch"]):
+        point = _sizes(theory.isel(branch=i))
+        if not any(np.linalg.norm(point - other) <= _SAME * np.linalg.norm(other) for other in kept.values()):
+            kept[i] = point
+    away = np.stack([np.linalg.norm(found - point[:, None], axis=0) for point in kept.values()])
+    return np.array([*kept])[np.argmin(away, axis=0)]
 
 
 def ends_text(theory: xr.Dataset, runs: xr.Dataset, width: int | None = None) -> str:
@@ -71,15 +78,16 @@ def ends_text(theory: xr.Dataset, runs: xr.Dataset, width: int | None = None) ->
         Empty if every run stayed.
     """
     rows: list[tuple[str, ...]] = []
-    branches = [str(name) for name in theory["branch"].to_numpy()]
     for start in map(str, runs["start"].to_numpy()):
+        # where branches coincide, a run has stayed on its own
+        branches = sorted(map(str, theory["branch"].to_numpy()), key=lambda name: name != start)
         for alpha in runs["alpha"].to_numpy().tolist():
-            points = theory.sel(alpha=alpha, method="nearest")
+            points = theory.sel(branch=branches).sel(alpha=alpha, method="nearest")
             for d in runs["dimension"].to_numpy().tolist():
                 here = runs.sel(start=start, alpha=alpha, dimension=d)
                 here = here.isel(seed=np.flatnonzero(here["status"].isin(COUNTED).to_numpy()))
                 ends = nearest_branch(points, here)
-                if (ends == branches.index(start)).all():
+                if not ends.any():
                     continue
                 for i in np.unique(ends):
                     cells = _cells(points.isel(branch=i), here.isel(seed=ends == i), d)

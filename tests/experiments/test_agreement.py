@@ -226,18 +226,21 @@ def test_basins_are_told_apart_by_the_theorys_overlaps():
 
 
 def made_up_ends(losses, m, theta, status):
-    """Two branches of a mixture with one cluster at token 2, and runs of the semantic start at d = 30 and 60."""
+    """Theory of a mixture with one cluster at token 2, and runs of the semantic start at d = 30 and 60.
+
+    A third branch has run into the semantic one.
+    """
     gap = [[1.0, 1.0], [1.0, np.nan]]  # pairs of token and cluster that there are
     theory = xr.Dataset(
         {
-            "theta": (("branch", "alpha", "token", "cluster"), np.multiply.outer([[0.12], [0.0]], gap)),
-            "m": (("branch", "alpha", "token", "cluster"), np.multiply.outer([[0.0], [0.21]], gap)),
-            "training_loss": (("branch", "alpha"), [[2.0], [1.5]]),
-            "training_loss_stderr": (("branch", "alpha"), [[0.03], [0.04]]),
-            "test_error": (("branch", "alpha"), [[0.7], [0.9]]),
-            "test_error_stderr": (("branch", "alpha"), [[0.0], [0.0]]),
+            "theta": (("branch", "alpha", "token", "cluster"), np.multiply.outer([[0.1195], [0.12], [0.0]], gap)),
+            "m": (("branch", "alpha", "token", "cluster"), np.multiply.outer([[0.0], [0.0], [0.21]], gap)),
+            "training_loss": (("branch", "alpha"), [[2.0], [2.0], [1.5]]),
+            "training_loss_stderr": (("branch", "alpha"), [[0.03], [0.03], [0.04]]),
+            "test_error": (("branch", "alpha"), [[0.7], [0.7], [0.9]]),
+            "test_error_stderr": (("branch", "alpha"), [[0.0], [0.0], [0.0]]),
         },
-        coords={"branch": ["semantic", "positional"], "alpha": [0.8]},
+        coords={"branch": ["mixed", "semantic", "positional"], "alpha": [0.8]},
     )
     dims = ("start", "dimension", "alpha", "seed")
     shape = (1, 2, 1, -1)
