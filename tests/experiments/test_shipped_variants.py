@@ -23,6 +23,13 @@ PARTED = {
     "rank2": {"semantic": list(ALPHAS), "positional": [1.0, 1.25, 1.5, 1.75, 2.0], "mixed": [0.5]},
     "untied": {"semantic": [0.5, 0.75, 1.0]},
 }
+# of 24 runs at d = 1000, how many stayed, where not all did at every alpha
+STAYED = {
+    ("correlated", "semantic"): [4, 5, 12, 21, 23, 24, 24],
+    ("untied", "semantic"): [2, 3, 6, 12, 22, 24, 24],
+    ("rank2", "positional"): [24, 4, 5, 3, 0, 0, 0],
+    ("rank2", "semantic"): [0] * 7,
+}
 
 
 def read(name: str) -> tuple[xr.Dataset, dict[tuple[str, float], dict[str, list[str]]], list[list[str]]]:
@@ -69,6 +76,15 @@ def test_training_parts_from_the_theory_where_the_docs_say_so_only(name):
         if max(limits) > 3:
             parted.setdefault(start, []).append(alpha)
     assert parted == PARTED[name]
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_as_many_runs_stayed_as_the_docs_say(name):
+    runs, _, ended = read(name)
+    counted = {(words[0], float(words[1]), words[3]): int(words[4]) for words in ended if words[2] == "1000"}
+    for start in map(str, runs["start"].to_numpy()):
+        left = [sum(n for key, n in counted.items() if key[:2] == (start, a) and key[2] != start) for a in ALPHAS]
+        assert [24 - count for count in left] == STAYED.get((name, start), [24] * 7), start
 
 
 @pytest.mark.parametrize("name", PARTED)
