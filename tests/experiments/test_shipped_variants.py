@@ -22,6 +22,7 @@ PARTED = {
     "correlated": {"semantic": [0.5, 0.75]},
     "rank2": {"semantic": list(ALPHAS), "positional": [1.0, 1.25, 1.5, 1.75, 2.0], "mixed": [0.5]},
     "untied": {"semantic": [0.5, 0.75, 1.0]},
+    "values": {"semantic": list(ALPHAS), "positional": [1.25, 1.5, 1.75, 2.0]},
 }
 # of 24 runs at d = 1000, how many stayed, where not all did at every alpha
 STAYED = {
@@ -29,6 +30,7 @@ STAYED = {
     ("untied", "semantic"): [2, 3, 6, 12, 22, 24, 24],
     ("rank2", "positional"): [24, 4, 5, 3, 0, 0, 0],
     ("rank2", "semantic"): [0] * 7,
+    ("values", "semantic"): [13, 20, 24, 24, 24, 24, 24],
 }
 
 
