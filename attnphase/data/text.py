@@ -264,7 +264,7 @@ def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
     names = [str(column["branch"].item()) for column in columns]
     rows = []
     for variable in POINT_VARIABLES:
-        if variable.name.endswith("_hat"):
+        if variable.name.endswith("_hat") or variable.name not in ds:
             continue
         for label, index in _entries(variable.name, ds):
             if variable.name == "status":
@@ -273,7 +273,7 @@ def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
                 pairs = ((column[variable.name][index], column[variable.stderr][index]) for column in columns)
                 cells = [format_value(float(value), float(error)) for value, error in pairs]
             elif variable.dtype == "float64":
-                cells = [f"{float(column[variable.name]):.1e}" for column in columns]
+                cells = [_short(float(column[variable.name][index])) for column in columns]
             else:
                 cells = [str(int(column[variable.name])) for column in columns]
             rows.append((label, *cells))
@@ -281,11 +281,15 @@ def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
     return Table((f"alpha = {float(ds['alpha']):g}", *heads), tuple(rows), by_column=True)
 
 
+def _short(value: float) -> str:
+    return f"{value:.1e}" if math.isfinite(value) else "–"
+
+
 def _entries(name: str, ds: xr.Dataset) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
     import numpy as np
 
-    inner = [dim for dim in ds[name].dims if dim in ("token", "cluster", "row", "col", "teacher")]
+    inner = [dim for dim in ds[name].dims if dim in ("token", "cluster", "row", "col", "teacher", "eigenvalue")]
     for index in np.ndindex(*(ds.sizes[dim] for dim in inner)):
         if inner[-2:] == ["row", "col"] and index[-1] < index[-2]:
             continue
