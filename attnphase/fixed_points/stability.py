@@ -10,7 +10,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.state_evolution.copies import Copies
-from attnphase.state_evolution.errors import Response
+from attnphase.state_evolution.errors import Response, displaced
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates
 from attnphase.state_evolution.replicon import replicon
@@ -60,20 +60,15 @@ def stability_at(
     if not wanted or found.status is not Status.converged or map_.bottomless or map_.minima is None:
         return Stability(values, errors)
     system, overlaps = map_.system, map_.unpack(found.point)
-    conjugates = Conjugates(
-        measured["q_hat"][:, None],
-        measured["V_hat"][:, None],
-        measured["m_hat"][:, None, :, None],
-        measured["theta_hat"][:, None],
-    )
+    conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
     if not system.problem.loss.form.has_kink:
         radii = replicon(map_.channel, map_.alpha, overlaps, conjugates, map_.minima)
         values["replicon"] = float(radii[0])
-        if map_.channel.rule.randomised:
+        if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(len(radii) - 1))
-    order = map_.channel.rule.order if map_.channel.rule.randomised else _MOST
-    copies = Copies(system, map_.alpha, overlaps, conjugates, int(np.clip(order, _FEWEST, _MOST)))
-    gap = copies.gap()
+    points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
+    copies = Copies.of(system, map_.alpha, overlaps, conjugates, points)
+    gap = copies.gap(displaced(map_, found.point, response) if rule.randomised else ())
     values["overlap_gap"], errors["overlap_gap"] = gap.share, gap.error
     return Stability(values, errors)
 

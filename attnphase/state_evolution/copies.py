@@ -10,12 +10,14 @@ proportional to its distance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.integration.refinement import REPLICATES
 from attnphase.integration.rules import Rule, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, matrix_root
@@ -28,7 +30,6 @@ from attnphase.state_evolution.system import System
 __all__ = ["RESOLVED", "Copies", "Gap"]
 
 RESOLVED = 1e-4  # share of q below which two copies count as one: too few nodes jump to say more
-_REPLICATES = 16
 _PASSES = 20  # at the most, to where the gap is its own image
 _ACCURATE = 1e-2  # relative
 
@@ -61,22 +62,22 @@ class Copies:
     overlaps : Overlaps
     conjugates : Conjugates
         With a replicate axis of length one.
-    points : int
-        Sobol points in each of 16 replicates, a power of two.
+    rule : Rule
+        Nodes of the first copy, of the teacher's fields and, behind these, of what moves the second copy.
     """
 
     system: System
     alpha: float
     overlaps: Overlaps
     conjugates: Conjugates
-    points: int = 1024
+    rule: Rule
 
-    @cached_property
-    def _rule(self) -> Rule:
-        """Nodes of the first copy, of the teacher's fields and, behind these, of what moves the second copy."""
-        kernels, seed = self.system.kernels, self.system.problem.integration.seed
-        student, teacher = (kernels.length * count for count in (kernels.columns, kernels.teacher_rank))
-        return sobol(2 * student + teacher, student, False, self.points, _REPLICATES, seed)
+    @classmethod
+    def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 1024) -> Copies:
+        """Copies on so many Sobol points, a power of two, in each of 16 replicates."""
+        student, teacher = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.teacher_rank))
+        dimensions, seed = 2 * student + teacher, system.problem.integration.seed
+        return cls(system, alpha, overlaps, conjugates, sobol(dimensions, student, False, points, REPLICATES, seed))
 
     @cached_property
     def _spread(self) -> Spread:
@@ -84,7 +85,7 @@ class Copies:
 
     @cached_property
     def _channel(self) -> Channel:
-        return Channel(self.system, self._rule)
+        return Channel(self.system, self.rule)
 
     @cached_property
     def _fields(self) -> tuple[Array, Array]:
@@ -99,7 +100,7 @@ class Copies:
     @cached_property
     def _normals(self) -> tuple[Array, Array, Array]:
         """Of the student, of the teacher and of the second copy: (S, n, L, r or t)."""
-        kernels, nodes = self.system.kernels, self._rule.nodes
+        kernels, nodes = self.system.kernels, self.rule.nodes
         student, teacher = (kernels.length * count for count in (kernels.columns, kernels.teacher_rank))
         parts = np.split(nodes, [student, student + teacher], axis=-1)
         return tuple(part.reshape(*part.shape[:2], kernels.length, -1) for part in parts)  # pyright: ignore[reportReturnType]
@@ -140,15 +141,20 @@ class Copies:
             other, self._with_mean(k), self.overlaps.V, ((0, 1),), Starts.COLD, None
         )
         step = points.residual - self._first[0].residual
-        moments = np.einsum("cxsnla,cxsnlb->cxslab", step, step) / self._rule.order
+        moments = np.einsum("cxsnla,cxsnlb->cxslab", step, step) / self.rule.order
         return self._spread.of_noise(self.alpha / 2 * self._channel.site_means(moments))
 
-    def gap(self) -> Gap:
+    def gap(self, displaced: Sequence[tuple[Overlaps, Conjugates]] = ()) -> Gap:
         """Where copies end that begin with nothing but the teacher in common.
 
         What copies make of their gap grows slower than the gap itself, so that there is one end, and it is reached
         from above.  With ``x`` the logarithm of the gap's size, that of its image is ``x + f(x)``: the zero of the
         decreasing f is found by secants, in the direction of the last image.
+
+        Parameters
+        ----------
+        displaced : sequence of (Overlaps, Conjugates)
+            The fixed points of as many replicates, whose scatter is that of the point; without, it has no error.
         """
         covariance, slope = self._free, -0.5
         total = _trace(self.overlaps.q).sum()
@@ -170,8 +176,19 @@ class Copies:
             wanted = min(max(x - f / slope, x - np.log(100.0)), widest)
             covariance = at_most(np.exp(wanted) / _trace(mean).sum() * mean, self._free)
         share = float(size / total)
+        if len(displaced) == len(growth):
+            growth = np.array([self._moved(s, *point).growth_of(covariance) for s, point in enumerate(displaced)])
         scatter = growth / growth.mean() / slope
         return Gap(covariance, share, float(share * scatter.std(ddof=1) / np.sqrt(len(growth))))
+
+    def growth_of(self, covariance: Array) -> float:
+        """Size of the image of a gap, relative to the gap's."""
+        return float(_trace(self.images(at_most(covariance, self._free))).mean(axis=1).sum() / _trace(covariance).sum())
+
+    def _moved(self, s: int, overlaps: Overlaps, conjugates: Conjugates) -> Copies:
+        """The copies of one replicate at another point."""
+        some = replace(self.rule, nodes=self.rule.nodes[s : s + 1])
+        return Copies(self.system, self.alpha, overlaps, conjugates, some)
 
 
 def _trace(matrices: Array) -> Array:
