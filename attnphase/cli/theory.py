@@ -61,6 +61,7 @@ def solve(
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
     from attnphase.data.absence import absences
     from attnphase.data.files import save_dataset, to_json
+    from attnphase.data.trust import distrusts
     from attnphase.sweeps.points import solve as solve_problem
 
     ds = solve_problem(problem, alpha, branch, **asdict(settings), progress=not quiet)
@@ -71,7 +72,8 @@ def solve(
     missing = {} if quiet else absences(ds, problem)
     if not (as_json or quiet):
         print_table(points_table(ds, missing))
-    for sentence in missing.values():
+    doubts = {} if quiet else distrusts(ds)
+    for sentence in (*missing.values(), *doubts.values()):
         click.echo(f"attnphase: {sentence}", err=True)
     return convergence(ds, allow_unconverged)
 
