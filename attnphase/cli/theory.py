@@ -72,7 +72,8 @@ def solve(
     missing = {} if quiet else absences(ds, problem)
     if not (as_json or quiet):
         print_table(points_table(ds, missing))
-    doubts = {} if quiet else distrusts(ds)
+    # of a branch that does not exist enough is said
+    doubts = {} if quiet else {name: text for name, text in distrusts(ds).items() if name not in missing}
     for sentence in (*missing.values(), *doubts.values()):
         click.echo(f"attnphase: {sentence}", err=True)
     return convergence(ds, allow_unconverged)

@@ -222,7 +222,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize(("setting", "branch", "alpha"), PUBLISHED)
 def test_the_gap_tells_where_training_departs(setting, branch, alpha):
-    """Published gradient descent: the overlap differs from the theory by more than two s.d. and a tenth, or it does not."""
+    """Published gradient descent: overlaps differ from the theory by more than two s.d. and a tenth, or they do not."""
     mixing, sigma, omega, ridge = ("second", 0.5, 0.14, 0.01) if setting == "second" else setting
     runs = read_reference("gradient_descent_other")
     chosen = (runs["mixing"] == mixing) & (runs["sigma"] == sigma) & (runs["omega"] == omega)
