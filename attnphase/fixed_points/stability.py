@@ -20,7 +20,7 @@ __all__ = ["EIGENVALUES", "Stability", "stability_at"]
 EIGENVALUES = 3
 """Of the map, as many as are reported."""
 
-_FEWEST, _MOST = 256, 1024  # Sobol points of the copies in each of 16 replicates
+_FEWEST, _MOST = 256, 512  # Sobol points of the copies in each of 16 replicates
 
 
 @dataclass(frozen=True, eq=False)

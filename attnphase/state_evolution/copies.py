@@ -23,7 +23,7 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, matrix_root
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import symmetric
-from attnphase.state_evolution.proximal import ProximalPoints
+from attnphase.state_evolution.proximal import Minima, ProximalPoints
 from attnphase.state_evolution.spread import Spread, at_most
 from attnphase.state_evolution.system import System
 
@@ -31,7 +31,8 @@ __all__ = ["RESOLVED", "Copies", "Gap"]
 
 RESOLVED = 1e-4  # share of q below which two copies count as one: too few nodes jump to say more
 _PASSES = 20  # at the most, to where the gap is its own image
-_ACCURATE = 1e-2  # relative
+_FEW = 256  # points of each replicate on which the end is looked for first
+_ACCURATE, _NEAR = 1e-2, 0.15  # relative: there, and where a last step along the secant is good enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,8 @@ class Copies:
         With a replicate axis of length one.
     rule : Rule
         Nodes of the first copy, of the teacher's fields and, behind these, of what moves the second copy.
+    known : tuple of Minima or None
+        Of both copies, where they are known from a neighbouring point.
     """
 
     system: System
@@ -71,9 +74,10 @@ class Copies:
     overlaps: Overlaps
     conjugates: Conjugates
     rule: Rule
+    known: tuple[Minima | None, Minima | None] = (None, None)
 
     @classmethod
-    def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 1024) -> Copies:
+    def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 512) -> Copies:
         """Copies on so many Sobol points, a power of two, in each of 16 replicates."""
         student, teacher = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.teacher_rank))
         dimensions, seed = 2 * student + teacher, system.problem.integration.seed
@@ -106,13 +110,15 @@ class Copies:
         return tuple(part.reshape(*part.shape[:2], kernels.length, -1) for part in parts)  # pyright: ignore[reportReturnType]
 
     @cached_property
-    def _first(self) -> tuple[ProximalPoints, Array]:
-        """The first copy's proximal points and their fields."""
-        omega, k = self._fields
-        points, minima = self._channel.proximal.minimise(
-            omega, self._with_mean(k), self.overlaps.V, ((0, 1),), Starts.COLD, None
-        )
-        return points, minima.fields[:, 0].reshape(omega.shape)
+    def _first(self) -> tuple[ProximalPoints, Minima]:
+        """The first copy's proximal points."""
+        return self._searched(self._fields[0], self.known[0])
+
+    def _searched(self, omega: Array, known: Minima | None) -> tuple[ProximalPoints, Minima]:
+        """From all starts, or from minima that are known at a neighbouring point."""
+        starts = Starts.COLD if known is None else Starts.WARM
+        k = self._with_mean(self._fields[1])
+        return self._channel.proximal.minimise(omega, k, self.overlaps.V, ((0, 1),), starts, known)
 
     def _with_mean(self, k: Array) -> Array:
         means = self.system.spectrum.teacher_means[self._channel.configurations]
@@ -128,6 +134,9 @@ class Copies:
 
     def images(self, covariance: Array) -> Array:
         """The gap that copies with this one are taken to, replicate by replicate: (P, r, r) to (P, S, r, r)."""
+        return self._images(covariance)[0]
+
+    def _images(self, covariance: Array) -> tuple[Array, Minima]:
         omega, k = self._fields
         sites, theta, rho = self._channel.configurations, self.overlaps.theta, self.system.spectrum.rho
         inverse = np.linalg.pinv(self._free, hermitian=True)
@@ -137,58 +146,100 @@ class Copies:
         about = about - np.einsum("clab,cxsnlb->cxsnla", (theta @ np.linalg.pinv(rho))[sites], k)
         other = omega - np.einsum("clab,cxsnlb->cxsnla", pulled[sites], about)
         other += np.einsum("clab,snlb->csnla", spread[sites], self._normals[2])[:, None]
-        points, _ = self._channel.proximal.minimise(
-            other, self._with_mean(k), self.overlaps.V, ((0, 1),), Starts.COLD, None
-        )
+        points, minima = self._searched(other, self.known[1])
         step = points.residual - self._first[0].residual
         moments = np.einsum("cxsnla,cxsnlb->cxslab", step, step) / self.rule.order
-        return self._spread.of_noise(self.alpha / 2 * self._channel.site_means(moments))
+        return self._spread.of_noise(self.alpha / 2 * self._channel.site_means(moments)), minima
 
     def gap(self, displaced: Sequence[tuple[Overlaps, Conjugates]] = ()) -> Gap:
-        """Where copies end that begin with nothing but the teacher in common.
-
-        What copies make of their gap grows slower than the gap itself, so that there is one end, and it is reached
-        from above.  With ``x`` the logarithm of the gap's size, that of its image is ``x + f(x)``: the zero of the
-        decreasing f is found by secants, in the direction of the last image.
+        """Where copies end that begin with nothing but the teacher in common: on few nodes first, then on all.
 
         Parameters
         ----------
         displaced : sequence of (Overlaps, Conjugates)
             The fixed points of as many replicates, whose scatter is that of the point; without, it has no error.
         """
-        covariance, slope = self._free, -0.5
+        few = min(_FEW, self.rule.order)
+        nodes, weights = self.rule.nodes[:, :few], np.full(few, 1 / few)
+        coarse = replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=few))
+        found = coarse._end(self._free, -0.5, _ACCURATE)
+        if found is not None and few < self.rule.order:
+            found = self._end(found.covariance, found.slope, _NEAR)
+        if found is None:
+            return Gap(np.zeros_like(self._free), 0.0, 0.0)
+        growth = found.growth
+        # what is left to the end is a step along the secant
+        size = _trace(found.covariance).sum() * np.exp(-np.log(growth.mean()) / found.slope)
+        covariance = at_most(found.covariance * size / _trace(found.covariance).sum(), self._free)
+        share = float(_trace(covariance).sum() / _trace(self.overlaps.q).sum())
+        if len(displaced) == len(growth):
+            moved = (self._moved(s, point, found.minima) for s, point in enumerate(displaced))
+            growth = np.array([copies.growth_of(found.covariance) for copies in moved])
+        scatter = growth / growth.mean() / found.slope
+        return Gap(covariance, share, float(share * scatter.std(ddof=1) / np.sqrt(len(growth))))
+
+    def _end(self, covariance: Array, slope: float, accurate: float) -> _End | None:
+        """Where a gap ends on these nodes, None if at nothing.
+
+        What copies make of their gap grows slower than the gap itself, so that there is one end, and it is reached
+        from above.  With ``x`` the logarithm of the gap's size, that of its image is ``x + f(x)``: the zero of the
+        decreasing f is found by secants, in the direction of the last image.
+        """
         total = _trace(self.overlaps.q).sum()
-        widest = np.log(_trace(covariance).sum())
+        widest = np.log(_trace(self._free).sum())
         before: tuple[float, float] | None = None
         for _ in range(_PASSES):
-            images = self.images(covariance)
+            images, minima = self._images(covariance)
             mean, size = images.mean(axis=1), _trace(covariance).sum()
             growth = _trace(images).sum(axis=0) / size
             if not _trace(mean).sum() > RESOLVED * total:
-                return Gap(np.zeros_like(covariance), 0.0, 0.0)
+                return None
             x, f = float(np.log(size)), float(np.log(growth.mean()))
             if before is not None and x != before[0]:
                 slope = float(np.clip((f - before[1]) / (x - before[0]), -1.0, -0.05))
             before = x, f
-            if abs(f) < -_ACCURATE * slope or (x >= widest and f > 0):
+            if abs(f) < -accurate * slope or (x >= widest and f > 0):
                 break
             # never above where nothing is shared, and towards zero no more than a hundredfold at once
             wanted = min(max(x - f / slope, x - np.log(100.0)), widest)
             covariance = at_most(np.exp(wanted) / _trace(mean).sum() * mean, self._free)
-        share = float(size / total)
-        if len(displaced) == len(growth):
-            growth = np.array([self._moved(s, *point).growth_of(covariance) for s, point in enumerate(displaced)])
-        scatter = growth / growth.mean() / slope
-        return Gap(covariance, share, float(share * scatter.std(ddof=1) / np.sqrt(len(growth))))
+        return _End(covariance, slope, growth, minima)
 
     def growth_of(self, covariance: Array) -> float:
         """Size of the image of a gap, relative to the gap's."""
         return float(_trace(self.images(at_most(covariance, self._free))).mean(axis=1).sum() / _trace(covariance).sum())
 
-    def _moved(self, s: int, overlaps: Overlaps, conjugates: Conjugates) -> Copies:
-        """The copies of one replicate at another point."""
-        some = replace(self.rule, nodes=self.rule.nodes[s : s + 1])
-        return Copies(self.system, self.alpha, overlaps, conjugates, some)
+    def _moved(self, s: int, point: tuple[Overlaps, Conjugates], second: Minima) -> Copies:
+        """The copies of one replicate at another point, near the minima that both copies have here."""
+        rule, shape = self.rule, (len(self._channel.probabilities), self.rule.replicates, self.rule.order)
+
+        def of_replicate(minima: Minima) -> Minima:
+            parts = (x.reshape(*shape, *x.shape[1:])[:, s] for x in (minima.fields, minima.energies, minima.steps))
+            return Minima(*(np.ascontiguousarray(x.reshape(-1, *x.shape[2:])) for x in parts))
+
+        known = of_replicate(self._first[1]), of_replicate(second)
+        return Copies(self.system, self.alpha, *point, replace(rule, nodes=rule.nodes[s : s + 1]), known)
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """A gap that is nearly its own image.
+
+    Attributes
+    ----------
+    covariance : (P, r, r) array
+    slope : float
+        Of the logarithm of its growth in that of its size.
+    growth : (S,) array
+        Of every replicate.
+    minima : Minima
+        Of the second copy.
+    """
+
+    covariance: Array
+    slope: float
+    growth: Array
+    minima: Minima
 
 
 def _trace(matrices: Array) -> Array:

@@ -12,6 +12,8 @@ from attnphase.state_evolution.spread import Spread
 
 __all__ = ["replicon"]
 
+_MOST = 2048  # points of each replicate that are used
+
 
 def replicon(channel: Channel, alpha: float, overlaps: Overlaps, conjugates: Conjugates, minima: Minima) -> Array:
     """Spectral radius of ``P -> C_hat -> P``, of all replicates together and of each.
@@ -56,11 +58,17 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         _, k, shares = channel.nodes_of(law, part)
         block = part.configuration * len(chosen) + chosen.index(part.variant)
         fields = minima.fields[block * rule.size + part.nodes.start : block * rule.size + part.nodes.stop, 0]
-        responses = _responses(channel, part, fields, k + system.spectrum.teacher_means[tokens], overlaps.V[tokens])
-        place = np.arange(part.nodes.start, part.nodes.stop)
         points = rule.nodes.shape[1]
-        weights = rule.weights[place % points] * (shares if len(shares) else 1.0)
+        place = np.arange(part.nodes.start, part.nodes.stop)
+        few = min(points, _MOST) if rule.randomised else points  # the first points of a Sobol sequence are one
+        used = place % points < few
+        if not used.any():
+            continue
+        weights = points / few * rule.weights[place % points] * (shares if len(shares) else 1.0)
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
+        place, weights = place[used], weights[used]
+        whole = k[used] + system.spectrum.teacher_means[tokens]
+        responses = _responses(channel, part, fields[used], whole, overlaps.V[tokens])
         for s in range(place[0] // points, place[-1] // points + 1):
             here = place // points == s
             for own in range(L):
