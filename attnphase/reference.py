@@ -21,7 +21,7 @@ def read_reference(name: str) -> NDArray[Any]:
     Parameters
     ----------
     name : str
-        ``fig2_gradient_descent``, ``fig2_theory`` or ``fig7_scaling``.
+        ``fig2_gradient_descent``, ``gradient_descent_other``, ``fig2_theory``, ``fig7_scaling`` or ``converged``.
 
     Returns
     -------

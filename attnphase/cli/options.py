@@ -39,6 +39,9 @@ solver_options = _options(
     click.option("--tolerance", type=float, help="On the undamped relative residual."),
     click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
     click.option("--backend", default="numba", help="Of the local problem: numba (default), torch or cuda."),
+    click.option(
+        "--stability/--no-stability", default=None, help="Compute the replicon and the overlap gap (default)."
+    ),
 )
 
 allow_unconverged_option = click.option(

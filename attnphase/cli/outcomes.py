@@ -66,6 +66,7 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
 def status_counts(ds: xr.Dataset, problem: Problem) -> str:
     """How many points ended how, and where a branch does not exist."""
     from attnphase.data.absence import absent
+    from attnphase.data.trust import untrusted
     from attnphase.data.variables import STATUS_MEANINGS
 
     status = ds["status"].to_numpy().ravel().tolist()
@@ -73,6 +74,9 @@ def status_counts(ds: xr.Dataset, problem: Problem) -> str:
     missing = absent(ds, problem)
     lost = [(str(name), int(missing.sel(branch=name).sum())) for name in ds["branch"].to_numpy()]
     places = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in lost if count]
+    doubtful = int(untrusted(ds).sum())
+    if doubtful:
+        places.append(f"replica symmetry fails at {doubtful} point{'s' if doubtful > 1 else ''}")
     return "; ".join([", ".join(counts), *places])
 
 

@@ -58,6 +58,7 @@ def solve(
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
     from attnphase.data.absence import absences
+    from attnphase.data.trust import distrusts
     from attnphase.sweeps.points import labelled, solved
 
     points = solved(problem, alpha, branch, settings, progress=not quiet)
@@ -70,7 +71,9 @@ def solve(
     missing = {} if quiet else absences(points)
     if not (as_json or quiet):
         print_table(points_table(points, missing))
-    for sentence in missing.values():
+    # of a branch that does not exist enough is said
+    doubts = {} if quiet else {name: text for name, text in distrusts(points).items() if name not in missing}
+    for sentence in (*missing.values(), *doubts.values()):
         click.echo(f"attnphase: {sentence}", err=True)
     if all(point.status == 0 for point in points):
         return 0

@@ -279,12 +279,16 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = ()) -
                 errors = (column[index] for column in columns[variable.stderr])
                 cells = [format_value(float(value), float(error)) for value, error in zip(values, errors, strict=True)]
             elif variable.dtype == "float64":
-                cells = [f"{value:.1e}" for value in values]
+                cells = [_short(float(value)) for value in values]
             else:
                 cells = [str(value) for value in values]
             rows.append((label, *cells))
     heads = (f"{name}{_MARK if name in missing else ''}" for name in names)
     return Table((f"alpha = {points[0].alpha:g}", *heads), tuple(rows), by_column=True)
+
+
+def _short(value: float) -> str:
+    return f"{value:.1e}" if math.isfinite(value) else "–"
 
 
 def _entries(name: str, dims: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -82,6 +82,8 @@ class Variable:
         Names of the values 0, 1, ... of a flag.
     units : str
         "1" for everything but times.
+    optional : bool
+        Whether it may be NaN at a point that was computed, and missing in a dataset.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Variable:
     dtype: str = "float64"
     meanings: tuple[str, ...] = ()
     units: str = "1"
+    optional: bool = False
 
     @property
     def stderr(self) -> str:
@@ -149,6 +152,29 @@ POINT_VARIABLES = (
         "share of samples whose second-lowest local minimum lies within 1e-3 of the lowest",
         r"P(\Psi_2 - \Psi_1 < 10^{-3})",
         True,
+    ),
+    Variable("replicon", (), "spectral radius of the linearised GAMP iteration", r"\Lambda", True, optional=True),
+    Variable(
+        "overlap_gap",
+        (),
+        "share of q that two solutions on the same samples do not have in common: above 0.2 replica symmetry fails",
+        r"\operatorname{tr} D / \operatorname{tr} q",
+        True,
+        optional=True,
+    ),
+    Variable(
+        "map_eigenvalue",
+        ("eigenvalue",),
+        "largest eigenvalues of the undamped state-evolution map, real parts",
+        r"\operatorname{Re} \mu",
+        optional=True,
+    ),
+    Variable(
+        "map_eigenvalue_imag",
+        ("eigenvalue",),
+        "largest eigenvalues of the undamped state-evolution map, imaginary parts",
+        r"\operatorname{Im} \mu",
+        optional=True,
     ),
     Variable(
         "free_energy_gap",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -76,6 +77,9 @@ SEQUENTIAL = "cividis"
 HATCH = 8 * "/"
 """Of what is not converged."""
 
+DOTS = 4 * "."
+"""Of what is not to be trusted."""
+
 
 def symbol_of(ds: xr.Dataset, name: str) -> str:
     """The symbol of a variable or coordinate, as a formula."""
@@ -88,8 +92,10 @@ def size_symbol_of(ds: xr.Dataset, name: str) -> str:
     return rf"$|{latex}|$"
 
 
-def draw_map(ax: Axes, values: xr.DataArray, up: str, label: str, signed: bool, unsettled: xr.DataArray) -> None:
-    """Values over alpha and the dimension `up`."""
+def draw_map(
+    ax: Axes, values: xr.DataArray, up: str, label: str, signed: bool, hatches: Mapping[str, xr.DataArray]
+) -> None:
+    """Values over alpha and the dimension `up`; places to be hatched by their hatch."""
     numbers = values.transpose(up, "alpha").to_numpy()
     limits: dict[str, Any] = {"vmin": 0.0, "cmap": SEQUENTIAL}
     if signed:
@@ -103,9 +109,10 @@ def draw_map(ax: Axes, values: xr.DataArray, up: str, label: str, signed: bool, 
         across, upwards, shading = _edges(across, ax.get_xscale()), _edges(upwards, ax.get_yscale()), "flat"
     mesh = ax.pcolormesh(across, upwards, numbers, shading=shading, rasterized=True, **limits)
     ax.figure.colorbar(mesh, ax=ax, label=label, extend="both" if signed else "neither", pad=0.02)
-    hatched = np.ma.masked_where(~unsettled.transpose(up, "alpha").to_numpy(), np.zeros_like(numbers))
-    if hatched.count():
-        ax.pcolor(across, upwards, hatched, shading=shading, hatch=HATCH, cmap=ListedColormap(["none"]))
+    for hatch, places in hatches.items():
+        hatched = np.ma.masked_where(~places.transpose(up, "alpha").to_numpy(), np.zeros_like(numbers))
+        if hatched.count():
+            ax.pcolor(across, upwards, hatched, shading=shading, hatch=hatch, cmap=ListedColormap(["none"]))
 
 
 def _edges(centres: np.ndarray, scale: str) -> np.ndarray:

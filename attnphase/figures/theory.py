@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 
 from attnphase import arguments
 from attnphase.data.reading import overlap_size, spacing
+from attnphase.data.trust import untrusted
 from attnphase.figures.selection import (
     OMEGA,
     at_values,
@@ -29,7 +30,17 @@ from attnphase.figures.selection import (
     shown_value,
     vary_only,
 )
-from attnphase.figures.style import COLOURS, HATCH, MARKERS, STYLE, draw_contour, draw_map, size_symbol_of, symbol_of
+from attnphase.figures.style import (
+    COLOURS,
+    DOTS,
+    HATCH,
+    MARKERS,
+    STYLE,
+    draw_contour,
+    draw_map,
+    size_symbol_of,
+    symbol_of,
+)
 from attnphase.fixed_points.crossings import Threshold, crossing
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
@@ -131,7 +142,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        With the lines where the differences vanish; where a branch is not converged the maps are hatched.
+        With the lines where the differences vanish; where a branch is not converged the maps are hatched, and dotted
+        where replica symmetry fails (`attnphase.data.trust`): in (a) for either branch, else for the lower one.
 
     Raises
     ------
@@ -157,6 +169,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     loss, error, linear = (symbol_of(theory, name).strip("$") for name in named)
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
     unsettled = (theory["status"] != Status.converged).any("branch")
+    either = {HATCH: unsettled, DOTS: untrusted(theory.sel(branch=["semantic", "positional"])).any("branch")}
+    of_lowest = {HATCH: unsettled, DOTS: untrusted(lowest)}
     # where one of the branches has fallen onto the trivial point there is no transition between the two
     both = (_size(semantic, "theta") > _VISIBLE) & (_size(positional, "m") > _VISIBLE)
     transition = loss_gap.where(both)
@@ -167,13 +181,13 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
         for ax, name in ((axes[0, 0].set_xscale, "alpha"), (axes[0, 0].set_yscale, up)):
             if spacing(theory[name].to_numpy()) == "log":
                 ax("log")
-        draw_map(axes[0, 0], 1e3 * loss_gap, up, rf"$10^3\,({loss}{sem} - {loss}{pos})$", True, unsettled)
+        draw_map(axes[0, 0], 1e3 * loss_gap, up, rf"$10^3\,({loss}{sem} - {loss}{pos})$", True, either)
         if compared:
-            draw_map(axes[0, 1], 1e3 * error_gap, up, rf"$10^3\,({error} - {linear})$", True, unsettled)
+            draw_map(axes[0, 1], 1e3 * error_gap, up, rf"$10^3\,({error} - {linear})$", True, of_lowest)
         else:
-            draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, unsettled)
-        draw_map(axes[1, 0], _size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, unsettled)
-        draw_map(axes[1, 1], _size(lowest, "m"), up, size_symbol_of(theory, "m"), False, unsettled)
+            draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, of_lowest)
+        draw_map(axes[1, 0], _size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, of_lowest)
+        draw_map(axes[1, 1], _size(lowest, "m"), up, size_symbol_of(theory, "m"), False, of_lowest)
         draw_contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
         draw_contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
         titles = (
@@ -190,15 +204,24 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
             ax.set_ylabel(symbol_of(theory, up))
         for ax in axes[1]:
             draw_contour(ax, transition, up, r"$\alpha_c$", "white")
-        if bool(unsettled.any()):
-            patch = Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here")
-            figure.legend(handles=[patch], loc="outside lower center", frameon=False)
+        _hatch_legend(figure, either)
         _name_the_chosen(figure, theory, at)
     return figure
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {"fig2": fig2, "fig3": fig3}
 """The figures by name."""
+
+
+def _hatch_legend(figure: Figure, hatches: Mapping[str, xr.DataArray]) -> None:
+    meanings = {HATCH: "a branch is not converged here", DOTS: "replica symmetry fails for a branch that is shown"}
+    patches = [
+        Patch(facecolor="none", edgecolor="0.55", hatch=hatch, label=meanings[hatch])
+        for hatch, places in hatches.items()
+        if bool(places.any())
+    ]
+    if patches:
+        figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
 
 
 def loss_crossing(theory: xr.Dataset) -> Threshold:
@@ -279,6 +302,9 @@ def _curves(ax: Axes, theory: xr.Dataset, across: str, name: str, factor: float)
         ax.plot(place[settled], value[settled], color=colour, lw=1.3)
         low, high = (value - error)[settled], (value + error)[settled]
         ax.fill_between(place[settled], low, high, color=colour, alpha=0.3, lw=0)
+        # dotted where it is not to be trusted
+        doubtful = np.where(untrusted(line).to_numpy() & settled, value, np.nan)
+        ax.plot(place, doubtful, color="white", lw=1.5, ls=(0, (1.5, 1.5)))
         ax.plot(place[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
 
 
@@ -322,6 +348,8 @@ def _fig2_legend(theory: xr.Dataset, experiments: bool, baseline: bool) -> list[
             handles.append((Line2D([], [], color=colour, ls="", marker=MARKERS[branch], ms=4), label))
     if baseline:
         handles.append((Line2D([], [], color="0.3", ls="--", lw=1), "linear predictor"))
+    if bool(untrusted(theory).any()):
+        handles.append((Line2D([], [], color="0.3", lw=1.3, ls=(0, (1.5, 1.5))), "replica symmetry fails"))
     if bool((theory["status"] != Status.converged).any()):
         handles.append((Line2D([], [], color="0.3", ls="", marker="D", mfc="white", ms=4), "theory not converged"))
     return handles

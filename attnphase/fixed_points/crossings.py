@@ -152,7 +152,7 @@ def thresholds_of(
     """
     alphas = np.linspace(*between, _SCANNED)
     rough = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _SCAN_POINTS})
-    quick = replace(settings or SolverSettings(), tolerance=1e-6, max_maps=100)
+    quick = replace(settings or SolverSettings(), tolerance=1e-6, max_maps=100, stability=False)
     semantic, positional = (
         follow(rough, list(alphas), branch, settings=quick, on_point=lambda _: advance(1), tell=tell)
         for branch in ("semantic", "positional")

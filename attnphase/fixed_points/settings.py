@@ -92,6 +92,8 @@ class SolverSettings:
         Threads for the local problems; None for all cores.
     backend : {"numba", "torch", "cuda"}
         What solves the local problems: compiled code, torch on the CPU, or torch on a GPU.
+    stability : bool
+        Whether the replicon and the overlap gap are computed at the end; they are NaN otherwise.
 
     Raises
     ------
@@ -107,6 +109,7 @@ class SolverSettings:
     max_nodes: int = 2**18
     threads: int | None = None
     backend: str = "numba"
+    stability: bool = True
 
     def __post_init__(self) -> None:
         plain: dict[str, Any] = {
@@ -115,6 +118,7 @@ class SolverSettings:
             "max_maps": arguments.whole("max_maps", self.max_maps, 1),
             "max_nodes": arguments.whole("max_nodes", self.max_nodes, 1),
             "backend": arguments.word("backend", self.backend, BACKENDS),
+            "stability": arguments.flag("stability", self.stability),
         }
         if self.threads is not None:
             plain["threads"] = arguments.whole("threads", self.threads, 1, _MAX_THREADS)

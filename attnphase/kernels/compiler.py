@@ -79,6 +79,8 @@ class Kernels:
         Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
     losses_at : callable
         Losses at given fields, as `attnphase.kernels.local.nodes` has them.
+    hessians_at : callable
+        Hessians at given fields, as `attnphase.kernels.local.curvature` has them.
     fields_at, moments_of, targets_at : callable
         Fields before the search, moments after it and the teacher's targets, as `attnphase.kernels.local.means` has
         them.
@@ -95,6 +97,7 @@ class Kernels:
     fields_at: Callable[[Draws, FieldLaw, Array, Array], None]
     moments_of: Callable[..., None]
     losses_at: Callable[..., None]
+    hessians_at: Callable[..., None]
     targets_at: Callable[..., None]
     ridge: Maps
     separable: Maps
@@ -165,7 +168,7 @@ def load_kernels(key: Any) -> Kernels:
     """
     with _built(key) as folder:
         nodes = _nodes_of(folder)
-        modules = import_package(folder, folder.name, ("local_problem", nodes, "means", *_MAPS))
+        modules = import_package(folder, folder.name, ("local_problem", nodes, "means", "curvature", *_MAPS))
     local, means = modules["local_problem"], modules["means"]
     return Kernels(
         length=local.LENGTH,
@@ -175,6 +178,7 @@ def load_kernels(key: Any) -> Kernels:
         fields_at=means.fields_at,
         moments_of=means.moments_of,
         losses_at=modules[nodes].losses_at,
+        hessians_at=modules["curvature"].hessians_at,
         targets_at=means.targets_at,
         ridge=_maps_of(modules["ridge"]),
         separable=_maps_of(modules["separable"]),
@@ -230,7 +234,7 @@ def _build(key: Any, folder: Path) -> None:
         sources["lanes"] = lanes_source(model)
     with filled_aside(folder) as aside:
         write_package(aside, sources)
-        import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "means"))
+        import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "means", "curvature"))
 
 
 def _nodes_of(folder: Path) -> str:

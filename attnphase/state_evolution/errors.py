@@ -16,10 +16,11 @@ from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 
 __all__ = [
     "Response",
+    "displaced",
     "error_near",
     "flatten",
     "packed_images",
@@ -157,6 +158,32 @@ def error_near(map_: StateEvolution, x: Array, response: Response) -> float:
     squares = _scatter(packed, np.zeros((len(packed), len(response.measured))), np.zeros(len(packed)), response)
     error = map_.sector.errors(np.sqrt(squares[0]))
     return relative_error(error.q, map_.unpack(x).q, map_.system.spectrum.rho)
+
+
+def displaced(map_: StateEvolution, x: Array, response: Response) -> list[tuple[Overlaps, Conjugates]]:
+    """Overlaps and conjugates of the replicates' own fixed points, to first order; none where these are not known.
+
+    Parameters
+    ----------
+    map_ : StateEvolution
+        Of a randomised rule.
+    x : (D,) array
+        The fixed point of all replicates together.
+    response : Response
+        Derivatives there.
+    """
+    measured = map_.measure(x)
+    if measured is None:
+        return []
+    images, values = packed_images(measured, map_), flatten(measured)
+    dx, change = _propagate(images - images.mean(axis=0), values - values.mean(axis=0), response)
+    points = []
+    for step, vector in zip(dx, values.mean(axis=0) + change, strict=True):
+        overlaps, own = map_.unpack(x + step), restore(vector, measured)
+        if not overlaps.feasible(map_.system.spectrum.rho):
+            return []
+        points.append((overlaps, Conjugates.of_values(own)))
+    return points
 
 
 def _scatter(images: Array, values: Array, energy: Array, response: Response) -> list[Array]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,6 +127,12 @@ class Conjugates:
     V_hat: Array
     m_hat: Array
     theta_hat: Array
+
+    @classmethod
+    def of_values(cls, values: Mapping[str, Any]) -> Conjugates:
+        """What was measured of them, without replicates, with an axis for one."""
+        q_hat, V_hat, m_hat, theta_hat = (values[name][:, None] for name in ("q_hat", "V_hat", "m_hat", "theta_hat"))
+        return cls(q_hat, V_hat, m_hat[..., None], theta_hat)
 
     def mean(self) -> Conjugates:
         """Mean over the replicates, axis kept."""

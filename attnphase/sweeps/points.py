@@ -34,6 +34,7 @@ def solve(
     max_nodes: int = 2**18,
     threads: int | None = None,
     backend: str = "numba",
+    stability: bool = True,
     progress: bool = False,
 ) -> xr.Dataset:
     """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
@@ -55,7 +56,7 @@ def solve(
     """
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
-    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend)
+    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend, stability)
     return labelled(solved(problem, alpha, branch, settings, start=start, progress=progress), branch)
 
 

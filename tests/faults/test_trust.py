@@ -67,7 +67,7 @@ def planted(tmp_path, monkeypatch):
 def a_point(problem, alpha, branch):
     """A point with believable numbers."""
     nothing: Any = None  # datasets do not hold restart information
-    sizes = {"token": 2, "row": 1, "col": 1, "teacher": 1}
+    sizes = {"token": 2, "row": 1, "col": 1, "teacher": 1, "eigenvalue": 3}
     slope = {"semantic": 0.5, "positional": 0.4}[branch]
     values: dict[str, Any] = {
         v.name: np.full([sizes[dim] for dim in v.dims], slope / (1 + alpha)) for v in POINT_VARIABLES if v.dims
@@ -91,7 +91,7 @@ def theory(problem):
 
 def runs(problem):
     swept = {"start": ["semantic"], "dimension": SIZES, "alpha": [1.1], "seed": range(3)}
-    sizes = {"token": 2, "row": 1, "col": 1, "teacher": 1}
+    sizes = {"token": 2, "row": 1, "col": 1, "teacher": 1, "eigenvalue": 3}
     columns = {}
     for variable in EXPERIMENT_VARIABLES:
         shape = (1, len(SIZES), 1, 3, *(sizes[dim] for dim in variable.dims))

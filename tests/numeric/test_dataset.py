@@ -28,7 +28,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 PROBLEM = Problem().with_fields({"student.rank": 2, "teacher.rank": 3, "tokens.length": 4})
 ALPHAS = [0.5, 0.1 + 0.2, 2.0]
 OMEGAS = [0.0, 1 / 3]
-SHAPES = {"token": 4, "row": 2, "col": 2, "teacher": 3}
+SHAPES = {"token": 4, "row": 2, "col": 2, "teacher": 3, "eigenvalue": 3}
 
 
 OWN = ("residual", "iterations", "nodes", "status")

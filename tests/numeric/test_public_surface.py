@@ -50,7 +50,8 @@ RIGHT = {
     "length": {NUMBERS}, "size": {NUMBERS}, "largest": {NUMBERS}, "counts": {NUMBERS}, "columns": {NUMBERS},
     "exponent": {NUMBERS}, "atoms": {NUMBERS}, "teacher_rank": {NUMBERS}, "variance": {NUMBERS}, "sigma": {NUMBERS},
     "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS},
-    "progress": {FLAG}, "force": {FLAG}, "resume": {FLAG}, "experiment": {FLAG}, "experiments": {FLAG},
+    "progress": {FLAG}, "stability": {FLAG}, "force": {FLAG}, "resume": {FLAG}, "experiment": {FLAG},
+    "experiments": {FLAG},
     "concrete": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
     "checkpoint": {WORD}, "output": {WORD}, "path": {WORD}, "name": {WORD},
     "values": {MAPPING}, "data": {MAPPING}, "fields": {MAPPING}, "at": {MAPPING}, "shapes": {MAPPING},
@@ -90,7 +91,14 @@ ELSEWHERE = {"sweep"}
 
 def blank(kind, swept):
     """A dataset of a kind with ones in all its variables, which nobody solved."""
-    sizes = {"token": 2, "row": 1, "col": 1, "teacher": 1, **{name: len(values) for name, values in swept.items()}}
+    sizes = {
+        "token": 2,
+        "row": 1,
+        "col": 1,
+        "teacher": 1,
+        "eigenvalue": 3,
+        **{name: len(values) for name, values in swept.items()},
+    }
     columns = {}
     for variable in SCHEMAS[kind]:
         shape = [sizes[dim] for dim in (*swept, *variable.dims)]

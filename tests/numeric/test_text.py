@@ -201,7 +201,7 @@ def test_the_width_is_that_of_a_terminal(monkeypatch):
 @pytest.mark.parametrize("width", [60, 40, 20])
 def test_points_say_the_same_at_every_width(points, width):
     whole = columns_of(points_table(points).text())
-    assert len(whole) == 3 * 20
+    assert len(whole) == 3 * 28
     assert whole["status", "positional"] == "converged"
     text = points_table(points).text(width)
     found = {}
@@ -401,4 +401,18 @@ def test_solve_and_sweep_say_where_a_branch_is_missing(tmp_path):
     assert result.stderr == sentence
     assert run(*arguments, "--json", "--quiet").stderr == ""
     line = ["sweep", "--alpha", "0.4,1.8", "--branch", "semantic", *COARSE, "--workers", 1, "-o", tmp_path / "x.nc"]
-    assert run(*line).stdout == f"{tmp_path / 'x.nc'}: 2 converged; no semantic branch at 1 point\n"
+    ended = "2 converged; no semantic branch at 1 point; replica symmetry fails at 1 point"
+    assert run(*line).stdout == f"{tmp_path / 'x.nc'}: {ended}\n"
+
+
+def test_solve_says_where_replica_symmetry_fails():
+    """The positional branch at omega = .1: training has |m| .22 at alpha = 1.17, the theory .14."""
+    arguments = ["solve", "--alpha", 1.17, "--branch", "positional", "--set", "teacher.omega=0.1", *COARSE]
+    result = run(*arguments)
+    assert re.fullmatch(
+        r"attnphase: positional: overlap_gap = [\d.()]+ is above 0.2: replica symmetry fails here, and training may end"
+        r" elsewhere.\n",
+        result.stderr,
+    )
+    assert run(*arguments, "--no-stability").stderr == ""
+    assert run(*arguments, "--quiet").stderr == ""

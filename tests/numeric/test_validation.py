@@ -28,6 +28,7 @@ def a_point(problem: Problem, alpha: float, branch: str = "semantic") -> BranchP
     """Numbers that are different everywhere."""
     generator = np.random.default_rng(round(1000 * alpha))
     sizes = {"token": 2, "row": problem.columns, "col": problem.columns, "teacher": problem.teacher_columns}
+    sizes["eigenvalue"] = 3
     values: dict[str, Any] = {"unsolved_nodes": 2}
     errors: dict[str, Any] = {}
     for variable in POINT_VARIABLES:

@@ -25,7 +25,7 @@ _OWN = ("residual", "iterations", "nodes", "status")
 def made_up_point(problem: Problem, alpha: float, branch: str, **known: Any) -> BranchPoint:
     """A converged point; of the variables, `known` ones have these values."""
     rng = np.random.default_rng(zlib.crc32(f"{problem.to_toml()}{alpha!r}{branch}".encode()))
-    sizes = {"token": len(problem.sites), "row": problem.columns, "col": problem.columns}
+    sizes = {"token": len(problem.sites), "row": problem.columns, "col": problem.columns, "eigenvalue": 3}
     sizes["teacher"] = problem.teacher_columns
     values, errors = {}, {}
     for variable in POINT_VARIABLES:

@@ -1,0 +1,84 @@
+"""Whether a fixed point is one that training reaches: its stability, docs/stability.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.state_evolution.copies import Copies
+from attnphase.state_evolution.errors import Response, displaced
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Conjugates
+from attnphase.state_evolution.replicon import replicon
+
+__all__ = ["EIGENVALUES", "Stability", "stability_at"]
+
+EIGENVALUES = 3
+"""Of the map, as many as are reported."""
+
+_FEWEST, _MOST = 256, 512  # Sobol points of the copies in each of 16 replicates
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """What is known of a point's stability, by the names of the dataset; NaN where it was not computed.
+
+    Attributes
+    ----------
+    values, errors : dict of str to array or float
+    """
+
+    values: dict[str, Any]
+    errors: dict[str, Any]
+
+
+def stability_at(
+    map_: StateEvolution, found: FixedPoint, measured: dict[str, Any], response: Response, wanted: bool
+) -> Stability:
+    """The stability of a fixed point.
+
+    Parameters
+    ----------
+    map_ : StateEvolution
+        Just evaluated there.
+    found : FixedPoint
+    measured : dict
+        Its conjugates by name.
+    response : Response
+        Its derivatives.
+    wanted : bool
+        Whether the replicon and the copies' gap are to be computed; the map's eigenvalues are known anyhow.
+    """
+    values: dict[str, Any] = _eigenvalues(response.jacobian)
+    values |= {"replicon": np.nan, "overlap_gap": np.nan}
+    errors: dict[str, Any] = {}
+    # only where the iteration has ended in the domain there is something to be stable
+    if not wanted or found.status is not Status.converged or map_.bottomless or map_.minima is None:
+        return Stability(values, errors)
+    system, overlaps = map_.system, map_.unpack(found.point)
+    conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
+    if not system.problem.loss.form.has_kink:
+        radii = replicon(map_.channel, map_.alpha, overlaps, conjugates, map_.minima)
+        values["replicon"] = float(radii[0])
+        if rule.randomised:
+            errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(len(radii) - 1))
+    points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
+    copies = Copies.of(system, map_.alpha, overlaps, conjugates, points)
+    gap = copies.gap(displaced(map_, found.point, response) if rule.randomised else ())
+    values["overlap_gap"], errors["overlap_gap"] = gap.share, gap.error
+    return Stability(values, errors)
+
+
+def _eigenvalues(jacobian: Array) -> dict[str, Any]:
+    """The largest by their size, real and imaginary parts; what there is fewer is NaN."""
+    some = np.full(EIGENVALUES, np.nan, dtype=complex)
+    if np.isfinite(jacobian).all():
+        found = np.linalg.eigvals(jacobian)
+        leading = found[np.lexsort((-found.imag, -np.abs(found)))][:EIGENVALUES]
+        some[: len(leading)] = leading
+    imaginary = np.where(np.isnan(some.real), np.nan, some.imag)
+    return {"map_eigenvalue": some.real, "map_eigenvalue_imag": imaginary}

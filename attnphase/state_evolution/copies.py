@@ -1,0 +1,246 @@
+"""Two copies of a solution on the same samples: how far apart they come to lie, docs/stability.md.
+
+Copies share the samples and a part of their noise.  Their fields ``omega`` and ``omega'`` have the covariance ``q - D``
+and the same teacher's field; what their residuals make of that are sources with ``C_hat = alpha/2 E (g-g')(g-g')^T`` of
+their noise apart, and these give weights with a new ``D``.  These are the equations of one step of symmetry breaking at
+y = 0 (`derivations.replica.stability`).  The linear part at D = 0 is the replicon.  Jumps of the proximal point
+add a part like the root of D: a copy crosses a surface on which two minima are equally deep with a probability
+proportional to its distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.integration.refinement import REPLICATES
+from attnphase.integration.rules import Rule, sobol
+from attnphase.kernels.local.constants import Starts
+from attnphase.state_evolution.channel import Channel, matrix_root
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.prior import symmetric
+from attnphase.state_evolution.proximal import Minima, ProximalPoints
+from attnphase.state_evolution.spread import Spread, at_most
+from attnphase.state_evolution.system import System
+
+__all__ = ["RESOLVED", "Copies", "Gap"]
+
+RESOLVED = 1e-4  # share of q below which two copies count as one: too few nodes jump to say more
+_PASSES = 20  # at the most, to where the gap is its own image
+_FEW = 256  # points of each replicate on which the end is looked for first
+_ACCURATE, _NEAR = 1e-2, 0.15  # relative: there, and where a last step along the secant is good enough
+
+
+@dataclass(frozen=True, eq=False)
+class Gap:
+    """Where the copies end.
+
+    Attributes
+    ----------
+    covariance : (P, r, r) array
+        ``D``: the part of q that they do not have in common.
+    share, error : float
+        ``tr D / tr q`` over all sites, and its standard error.
+    """
+
+    covariance: Array
+    share: float
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Copies at a fixed point.
+
+    Attributes
+    ----------
+    system : System
+    alpha : float
+    overlaps : Overlaps
+    conjugates : Conjugates
+        With a replicate axis of length one.
+    rule : Rule
+        Nodes of the first copy, of the teacher's fields and, behind these, of what moves the second copy.
+    known : tuple of Minima or None
+        Of both copies, where they are known from a neighbouring point.
+    """
+
+    system: System
+    alpha: float
+    overlaps: Overlaps
+    conjugates: Conjugates
+    rule: Rule
+    known: tuple[Minima | None, Minima | None] = (None, None)
+
+    @classmethod
+    def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 512) -> Copies:
+        """Copies on so many Sobol points, a power of two, in each of 16 replicates."""
+        student, teacher = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.teacher_rank))
+        dimensions, seed = 2 * student + teacher, system.problem.integration.seed
+        return cls(system, alpha, overlaps, conjugates, sobol(dimensions, student, False, points, REPLICATES, seed))
+
+    @cached_property
+    def _spread(self) -> Spread:
+        return Spread(self.system, self.conjugates)
+
+    @cached_property
+    def _channel(self) -> Channel:
+        return Channel(self.system, self.rule)
+
+    @cached_property
+    def _fields(self) -> tuple[Array, Array]:
+        """The first copy's fields and the teacher's about its mean, (C, 1, S, n, L, r) and (..., t)."""
+        law, sites = self._channel.law(self.overlaps), self._channel.configurations
+        xi, zeta, _ = self._normals
+        omega = np.einsum("claj,snlj->csnla", law.roots[sites], xi) + law.means[sites][:, None, None]
+        k = np.einsum("cljb,snlj->csnlb", law.correlations[sites], xi)
+        k += np.einsum("clbj,snlj->csnlb", law.remainders[sites], zeta)
+        return omega[:, None], k[:, None]
+
+    @cached_property
+    def _normals(self) -> tuple[Array, Array, Array]:
+        """Of the student, of the teacher and of the second copy: (S, n, L, r or t)."""
+        kernels, nodes = self.system.kernels, self.rule.nodes
+        student, teacher = (kernels.length * count for count in (kernels.columns, kernels.teacher_rank))
+        parts = np.split(nodes, [student, student + teacher], axis=-1)
+        return tuple(part.reshape(*part.shape[:2], kernels.length, -1) for part in parts)  # pyright: ignore[reportReturnType]
+
+    @cached_property
+    def _first(self) -> tuple[ProximalPoints, Minima]:
+        """The first copy's proximal points."""
+        return self._searched(self._fields[0], self.known[0])
+
+    def _searched(self, omega: Array, known: Minima | None) -> tuple[ProximalPoints, Minima]:
+        """From all starts, or from minima that are known at a neighbouring point."""
+        starts = Starts.COLD if known is None else Starts.WARM
+        k = self._with_mean(self._fields[1])
+        return self._channel.proximal.minimise(omega, k, self.overlaps.V, ((0, 1),), starts, known)
+
+    def _with_mean(self, k: Array) -> Array:
+        means = self.system.spectrum.teacher_means[self._channel.configurations]
+        return k + means[:, None, None, None]
+
+    # ------------------------------------------------------------------------------------------------- far apart
+
+    @cached_property
+    def _free(self) -> Array:
+        """``q - theta rho^-1 theta^T``: what copies do not share that have the teacher in common and no more."""
+        theta, rho = self.overlaps.theta, self.system.spectrum.rho
+        return symmetric(self._channel.floored(self.overlaps).q - theta @ np.linalg.pinv(rho) @ theta.mT)
+
+    def images(self, covariance: Array) -> Array:
+        """The gap that copies with this one are taken to, replicate by replicate: (P, r, r) to (P, S, r, r)."""
+        return self._images(covariance)[0]
+
+    def _images(self, covariance: Array) -> tuple[Array, Minima]:
+        omega, k = self._fields
+        sites, theta, rho = self._channel.configurations, self.overlaps.theta, self.system.spectrum.rho
+        inverse = np.linalg.pinv(self._free, hermitian=True)
+        pulled = covariance @ inverse
+        spread = matrix_root(symmetric(2 * covariance - pulled @ covariance))
+        about = omega - self.overlaps.m[sites][:, None, None, None, :, :, 0]
+        about = about - np.einsum("clab,cxsnlb->cxsnla", (theta @ np.linalg.pinv(rho))[sites], k)
+        other = omega - np.einsum("clab,cxsnlb->cxsnla", pulled[sites], about)
+        other += np.einsum("clab,snlb->csnla", spread[sites], self._normals[2])[:, None]
+        points, minima = self._searched(other, self.known[1])
+        step = points.residual - self._first[0].residual
+        moments = np.einsum("cxsnla,cxsnlb->cxslab", step, step) / self.rule.order
+        return self._spread.of_noise(self.alpha / 2 * self._channel.site_means(moments)), minima
+
+    def gap(self, displaced: Sequence[tuple[Overlaps, Conjugates]] = ()) -> Gap:
+        """Where copies end that begin with nothing but the teacher in common: on few nodes first, then on all.
+
+        Parameters
+        ----------
+        displaced : sequence of (Overlaps, Conjugates)
+            The fixed points of as many replicates, whose scatter is that of the point; without, it has no error.
+        """
+        few = min(_FEW, self.rule.order)
+        nodes, weights = self.rule.nodes[:, :few], np.full(few, 1 / few)
+        coarse = replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=few))
+        found = coarse._end(self._free, -0.5, _ACCURATE)
+        if found is not None and few < self.rule.order:
+            found = self._end(found.covariance, found.slope, _NEAR)
+        if found is None:
+            return Gap(np.zeros_like(self._free), 0.0, 0.0)
+        growth = found.growth
+        # what is left to the end is a step along the secant
+        size = _trace(found.covariance).sum() * np.exp(-np.log(growth.mean()) / found.slope)
+        covariance = at_most(found.covariance * size / _trace(found.covariance).sum(), self._free)
+        share = float(_trace(covariance).sum() / _trace(self.overlaps.q).sum())
+        if len(displaced) == len(growth):
+            moved = (self._moved(s, point, found.minima) for s, point in enumerate(displaced))
+            growth = np.array([copies.growth_of(found.covariance) for copies in moved])
+        scatter = growth / growth.mean() / found.slope
+        return Gap(covariance, share, float(share * scatter.std(ddof=1) / np.sqrt(len(growth))))
+
+    def _end(self, covariance: Array, slope: float, accurate: float) -> _End | None:
+        """Where a gap ends on these nodes, None if at nothing.
+
+        What copies make of their gap grows slower than the gap itself, so that there is one end, and it is reached
+        from above.  With ``x`` the logarithm of the gap's size, that of its image is ``x + f(x)``: the zero of the
+        decreasing f is found by secants, in the direction of the last image.
+        """
+        total = _trace(self.overlaps.q).sum()
+        widest = np.log(_trace(self._free).sum())
+        before: tuple[float, float] | None = None
+        for _ in range(_PASSES):
+            images, minima = self._images(covariance)
+            mean, size = images.mean(axis=1), _trace(covariance).sum()
+            growth = _trace(images).sum(axis=0) / size
+            if not _trace(mean).sum() > RESOLVED * total:
+                return None
+            x, f = float(np.log(size)), float(np.log(growth.mean()))
+            if before is not None and x != before[0]:
+                slope = float(np.clip((f - before[1]) / (x - before[0]), -1.0, -0.05))
+            before = x, f
+            if abs(f) < -accurate * slope or (x >= widest and f > 0):
+                break
+            # never above where nothing is shared, and towards zero no more than a hundredfold at once
+            wanted = min(max(x - f / slope, x - np.log(100.0)), widest)
+            covariance = at_most(np.exp(wanted) / _trace(mean).sum() * mean, self._free)
+        return _End(covariance, slope, growth, minima)
+
+    def growth_of(self, covariance: Array) -> float:
+        """Size of the image of a gap, relative to the gap's."""
+        return float(_trace(self.images(at_most(covariance, self._free))).mean(axis=1).sum() / _trace(covariance).sum())
+
+    def _moved(self, s: int, point: tuple[Overlaps, Conjugates], second: Minima) -> Copies:
+        """The copies of one replicate at another point, near the minima that both copies have here."""
+        rule, shape = self.rule, (len(self._channel.probabilities), self.rule.replicates, self.rule.order)
+
+        def of_replicate(minima: Minima) -> Minima:
+            parts = (x.reshape(*shape, *x.shape[1:])[:, s] for x in (minima.fields, minima.energies, minima.steps))
+            return Minima(*(np.ascontiguousarray(x.reshape(-1, *x.shape[2:])) for x in parts))
+
+        known = of_replicate(self._first[1]), of_replicate(second)
+        return Copies(self.system, self.alpha, *point, replace(rule, nodes=rule.nodes[s : s + 1]), known)
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """A gap that is nearly its own image.
+
+    Attributes
+    ----------
+    covariance : (P, r, r) array
+    slope : float
+        Of the logarithm of its growth in that of its size.
+    growth : (S,) array
+        Of every replicate.
+    minima : Minima
+        Of the second copy.
+    """
+
+    covariance: Array
+    slope: float
+    growth: Array
+    minima: Minima
+
+
+def _trace(matrices: Array) -> Array:
+    return np.trace(matrices, axis1=-2, axis2=-1)

@@ -1,0 +1,91 @@
+"""The replicon: whether two copies of a solution that lie close together come closer, docs/stability.md."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.proximal import Minima, Part
+from attnphase.state_evolution.spread import Spread
+
+__all__ = ["replicon"]
+
+_MOST = 2048  # points of each replicate that are used
+
+
+def replicon(channel: Channel, alpha: float, overlaps: Overlaps, conjugates: Conjugates, minima: Minima) -> Array:
+    """Spectral radius of ``P -> C_hat -> P``, of all replicates together and of each.
+
+    ``C_hat_k = alpha E sum_l (dg_k/domega_l) P_l (dg_k/domega_l)^T``, and P is the covariance that the weights have
+    apart whose sources have the noise ``C_hat`` apart.  The derivatives are those almost everywhere: the proximal
+    point's jumps are missing.  Its square has a heavy tail (a proximal point is ``b^(1/3)`` at a cusp, where its two
+    minima merge), of index 5/4: the mean exists, its variance does not, and replicates scatter accordingly.
+
+    Parameters
+    ----------
+    channel : Channel
+    alpha : float
+    overlaps : Overlaps
+        The fixed point.
+    conjugates : Conjugates
+        Its conjugates, with a replicate axis of length one.
+    minima : Minima
+        Of the channel's nodes there.
+
+    Returns
+    -------
+    (1 + S,) array
+    """
+    squares = alpha * _squares(channel, overlaps, minima)
+    size = overlaps.q.size
+    rows = Spread(channel.system, conjugates).linear.reshape(size, size)
+    every = np.concatenate([squares.mean(axis=0, keepdims=True), squares])
+    return np.array([np.abs(np.linalg.eigvals(rows @ one.reshape(size, size))).max() for one in every])
+
+
+def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
+    """``E dg_k/domega_l (x) dg_k/domega_l`` for sites k and l, per replicate: (S, P, r, r, P, r, r)."""
+    kernels, system, law = channel.system.kernels, channel.system, channel.law(overlaps)
+    L, r, sites, rule = kernels.length, kernels.columns, len(overlaps.q), channel.rule
+    orbit = channel.representatives(overlaps)
+    sources = [source for source, _ in orbit]
+    chosen = sorted(set(sources))
+    total = np.zeros((rule.replicates, sites, r, r, sites, r, r))
+    for part in channel.proximal.parts(len(channel.configurations), chosen, rule.size):
+        tokens = channel.configurations[part.configuration]
+        _, k, shares = channel.nodes_of(law, part)
+        block = part.configuration * len(chosen) + chosen.index(part.variant)
+        fields = minima.fields[block * rule.size + part.nodes.start : block * rule.size + part.nodes.stop, 0]
+        points = rule.nodes.shape[1]
+        place = np.arange(part.nodes.start, part.nodes.stop)
+        few = min(points, _MOST) if rule.randomised else points  # the first points of a Sobol sequence are one
+        used = place % points < few
+        if not used.any():
+            continue
+        weights = points / few * rule.weights[place % points] * (shares if len(shares) else 1.0)
+        weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
+        place, weights = place[used], weights[used]
+        whole = k[used] + system.spectrum.teacher_means[tokens]
+        responses = _responses(channel, part, fields[used], whole, overlaps.V[tokens])
+        for s in range(place[0] // points, place[-1] // points + 1):
+            here = place // points == s
+            for own in range(L):
+                for other in range(L):
+                    flat = responses[here, own, :, other].reshape(-1, r * r)
+                    square = (weights[here] * flat.T @ flat).reshape(r, r, r, r).transpose(0, 2, 1, 3)
+                    total[s, tokens[own], :, :, tokens[other]] += square
+    return total
+
+
+def _responses(channel: Channel, part: Part, fields: Array, k: Array, V: Array) -> Array:
+    """``dg/domega = -(I + H V)^-1 H`` at proximal points (N, L, r): (N, L, r, L, r)."""
+    system, (N, L, r) = channel.system, fields.shape
+    mixing, parameters = system.parameters
+    hessians, whole = np.empty((N, L * r, L * r)), np.zeros((L, r, L, r))
+    variance = system.token_variances[part.configuration]
+    system.kernels.hessians_at(np.ascontiguousarray(fields), k, mixing, parameters, variance, hessians)
+    whole[np.arange(L), :, np.arange(L)] = V
+    factor = np.eye(L * r) + hessians @ whole.reshape(L * r, L * r)
+    return -np.linalg.solve(factor, hessians).reshape(N, L, r, L, r)
