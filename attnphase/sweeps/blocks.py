@@ -140,7 +140,7 @@ class Plan:
         """Estimated processor seconds of each block; see `attnphase.sweeps.cost`."""
         return tuple(sum(seconds_of(self.lines[i]) for i in block) for block in self.blocks)
 
-    def block(self, number: Any) -> list[Line]:
+    def block(self, number: int) -> list[Line]:
         """The lines of a block.
 
         Raises
@@ -149,10 +149,10 @@ class Plan:
             There is no such block.
         """
         last = len(self.blocks)
-        if arguments.whole("block", number, 1) > last:
-            which = "is block 1" if last == 1 else f"are blocks 1 to {last}"
-            raise ProblemError("block", f"there is no block {number}: in this plan there {which}.")
-        return [self.lines[i] for i in self.blocks[int(number) - 1]]
+        if not 1 <= number <= last:
+            which = "block 1 alone" if last == 1 else f"blocks 1 to {last}"
+            raise ProblemError("block", f"there is no block {number}: this plan has {which}.")
+        return [self.lines[i] for i in self.blocks[number - 1]]
 
 
 def plan_sweep(
@@ -256,8 +256,8 @@ def run_block(
     In a script, call this under ``if __name__ == "__main__":``, as `sweep`.
     """
     check_caller("run_block", workers)
-    path, number = check_plan(folder), arguments.whole("block", block, 1)
-    processes, shown = number_of_workers(workers), arguments.flag("progress", progress)
+    number, processes = arguments.whole("block", block, 1), number_of_workers(workers)
+    shown, path = arguments.flag("progress", progress), check_plan(folder)
     lines = Plan.read(path).block(number)
     with _block_for_us(path, number):
         store = Store(path, BLOCKS)
@@ -293,9 +293,11 @@ def merge_blocks(
         There is no plan of this program; a block is missing, unfinished, damaged or not of this plan, which the message
         names; or the output cannot be written.
     """
+    force, target = arguments.flag("force", force), None if output is None else arguments.path("output", output)
     path = check_plan(folder)
-    target = None if output is None else check_output(arguments.path("output", output), force)
-    force, plan = arguments.flag("force", force), Plan.read(path)
+    if target is not None:
+        check_output(target, force)
+    plan = Plan.read(path)
     store = Store(path, BLOCKS)
     found: dict[int, xr.Dataset] = {}
     faults = []

@@ -103,7 +103,7 @@ def _solve(client: Client, address: str, work: Work, shown: ProgressLine) -> Non
     """
     from distributed import as_completed
 
-    work.expect(max(1, len(client.scheduler_info(n_workers=-1)["workers"])), shown)
+    work.expect(max(1, len(client.nthreads())), shown)
     waiting = iter(work.mixed)
     numbers: dict[Any, int] = {}
     ended = as_completed(loop=client.loop)
