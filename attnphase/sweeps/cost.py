@@ -9,6 +9,7 @@ each, since the branch is harder to hold there. For another problem only the rat
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,7 +68,7 @@ def _hardness(line: Line) -> float:
     """Of a positional line, relative to omega = 0.3."""
     if line.branch != "positional":
         return 1.0
-    return min(3.0, 3.0 ** ((0.3 - line.problem.teacher.omega) / 0.2))
+    return min(3.0, math.exp(9.0 * (0.3 - line.problem.teacher.omega)))
 
 
 def balanced(costs: Sequence[float], parts: int) -> list[list[int]]:

@@ -37,8 +37,14 @@ def wait_until(condition):
 
 
 @pytest.fixture(scope="module")
-def gates(tmp_path_factory):
-    """The folder whose files say what lines do; in this process and in the workers they are gated ones."""
+def undisturbed():
+    """The grid, computed by this process before its lines are gated."""
+    return ap.sweep(PROBLEM, ALPHAS, OMEGAS, workers=1)
+
+
+@pytest.fixture(scope="module")
+def folder(undisturbed, tmp_path_factory):
+    """The folder whose files say what lines do; from now on they are gated ones, here and in the workers."""
     folder = tmp_path_factory.mktemp("gates")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(gated_lines.FOLDER, str(folder))
@@ -47,28 +53,25 @@ def gates(tmp_path_factory):
         yield folder
 
 
-@pytest.fixture(scope="module")
-def undisturbed():
-    """The grid, computed by this process."""
-    return ap.sweep(PROBLEM, ALPHAS, OMEGAS, workers=1)
+@pytest.fixture
+def gates(folder):
+    """The same, with every gate shut and nothing noted yet."""
+    for path in folder.iterdir():
+        path.unlink()
+    return folder
 
 
 @pytest.fixture(scope="module")
-def address(undisturbed, gates, tmp_path_factory):
+def address(folder, tmp_path_factory):
     """Of a scheduler with two workers, each a process that is replaced when it dies."""
     from distributed import LocalCluster
 
-    folder = str(tmp_path_factory.mktemp("dask"))
-    options = {"dashboard_address": None, "host": "127.0.0.1", "local_directory": folder, "silence_logs": 50}
-    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, **options) as cluster:
+    place = str(tmp_path_factory.mktemp("dask"))
+    options = {"dashboard_address": None, "host": "127.0.0.1", "local_directory": place, "silence_logs": 50}
+    with LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, scheduler_kwargs={"allowed_failures": 1}, **options
+    ) as cluster:
         yield cluster.scheduler_address
-
-
-@pytest.fixture(autouse=True)
-def closed(gates):
-    """Every gate is shut, and nothing is noted yet."""
-    for path in gates.iterdir():
-        path.unlink()
 
 
 @pytest.mark.slow
