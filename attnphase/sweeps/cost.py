@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 
 from attnphase.sweeps.line import Line
 
@@ -74,8 +75,9 @@ def _hardness(line: Line) -> float:
 def balanced(costs: Sequence[float], parts: int) -> list[list[int]]:
     """Divide what has these costs into parts that cost much the same.
 
-    The dearest comes first, and each goes to the part that is the cheapest so far. What costs the same is taken from
-    all of the sweep, so that a field of which the estimate knows nothing has its share in every part.
+    The dearest comes first, and each goes to the part that is the cheapest so far. What costs the same is dealt out in
+    rounds that begin somewhere else each time, so that a field of which the estimate knows nothing has its share in
+    every part, whatever its period.
 
     Parameters
     ----------
@@ -89,11 +91,20 @@ def balanced(costs: Sequence[float], parts: int) -> list[list[int]]:
     list of list of int
         Numbers of the costs in each part, in their order; no part is empty.
     """
-    order = sorted(range(len(costs)), key=lambda i: (-costs[i], (i * GOLDEN) % 1))
-    loads = [(0.0, 0, part) for part in range(parts)]
+    loads = [(0.0, part) for part in range(parts)]
     found: list[list[int]] = [[] for _ in range(parts)]
-    for i in order:
-        load, count, part = heapq.heappop(loads)
+    for i in _dealt(costs, parts):
+        load, part = heapq.heappop(loads)
         found[part].append(i)
-        heapq.heappush(loads, (load + costs[i], count + 1, part))
+        heapq.heappush(loads, (load + costs[i], part))
     return [sorted(part) for part in found]
+
+
+def _dealt(costs: Sequence[float], parts: int) -> Iterator[int]:
+    """The numbers of the costs, in the order in which they are dealt out."""
+    turn = 0
+    for _, alike in groupby(sorted(range(len(costs)), key=lambda i: -costs[i]), key=lambda i: costs[i]):
+        while round_ := list(islice(alike, parts)):
+            begin = int(len(round_) * ((turn * GOLDEN) % 1))
+            yield from (*round_[begin:], *round_[:begin])
+            turn += 1

@@ -4,11 +4,14 @@ import contextlib
 import importlib
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import filelock
 import gated_lines
@@ -441,3 +444,65 @@ def test_kernels_are_made_once_in_a_block(folder, solver, monkeypatch):
     monkeypatch.setattr(SWEEP, "kernels_for", asked.append)
     ap.run_block(folder, 1, workers=1)
     assert len(asked) == 1
+
+
+# --- the examples of the docs ----------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "large-sweeps.md"
+STUB = '#!/bin/bash\nprintf "%s\\n" "$@" > called\n'
+
+
+def example(begin):
+    """The example of the page that begins so."""
+    (found,) = (text for text in re.findall(r"```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL) if text.startswith(begin))
+    return found
+
+
+def called_by(script, folder, **environment):
+    """The arguments of the one ``attnphase`` that a shell script calls."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "attnphase").write_text(STUB)
+    (folder / "bin" / "attnphase").chmod(0o755)
+    paths = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", script], cwd=folder, env={**os.environ, **paths, **environment}, check=True)
+    return (folder / "called").read_text().splitlines()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="the batch script is for bash")
+def test_the_batch_script(folder, solver, monkeypatch):
+    """With the blocks of another plan in the folder of the same name."""
+    script = example("#!/bin/bash")
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    assert "#SBATCH --array=1-50" in script
+    monkeypatch.chdir(folder.parent)
+    for block in (1, 2, 3):
+        arguments = called_by(script, folder.parent, SLURM_ARRAY_TASK_ID=str(block), SLURM_CPUS_PER_TASK="1")
+        said = command(*arguments).stdout
+        assert said.startswith(f"run: block {block}, 2 lines: 4 converged")
+    submission = example("attnphase sweep --alpha 0.01")
+    subprocess.run(["bash", "-n"], input=submission, text=True, check=True)
+    merge = re.findall(r'--wrap "attnphase (.*)"', submission)
+    assert command(*merge[0].split()).stdout.startswith("out.nc: 12 converged")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="Snakemake calls bash")
+def test_the_snakefile(folder, solver, monkeypatch):
+    text = example("N = 50")
+    assert len(text.splitlines()) == 10
+    merge, block = re.findall(r'shell: "(.*)"', text)
+    monkeypatch.chdir(folder.parent)
+    for k in (1, 2, 3):
+        shell = block.replace("{wildcards.k}", str(k)).replace("{threads}", "1")
+        command(*called_by(shell, folder.parent))
+    command(*called_by(merge.replace("{output}", "out.nc"), folder.parent))
+    assert load_dataset("out.nc").sizes["omega"] == 3
+
+
+def test_the_grid_of_the_docs_is_planned(tmp_path):
+    """With the blocks that the batch script and the Snakefile expect."""
+    (line,) = (line for line in example("attnphase sweep --alpha 0.01").splitlines() if "--plan" in line)
+    _, *arguments = shlex.split(line)
+    said = command(*arguments[:-1], tmp_path / "run").stdout
+    assert "80000 points in 400 lines, 50 blocks of about" in said
+    seconds = Plan.read(tmp_path / "run").seconds
+    assert max(seconds) < 1.1 * min(seconds)
