@@ -7,6 +7,7 @@ dies its line is given to another one; when this process dies, what it kept is t
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 import time
@@ -57,8 +58,20 @@ def cluster_at(address: str) -> Iterator[Callable[[Work, ProgressLine], None]]:
     _find_scheduler(address)
     from distributed import Client
 
-    with Client(address, timeout=_PATIENCE, set_as_default=False) as client:
+    with _unlogged(), Client(address, timeout=_PATIENCE, set_as_default=False) as client:
         yield lambda work, shown: _solve(client, address, work, shown)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Of what a client logs, that the connection is lost, an error says all."""
+    logger = logging.getLogger("distributed.client")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _find_scheduler(address: str) -> None:
