@@ -116,7 +116,8 @@ def _solve(client: Client, address: str, work: Work, shown: ProgressLine) -> Non
     """
     from distributed import as_completed
 
-    work.expect(max(1, len(client.nthreads())), shown)
+    workers: Any = client.nthreads()  # by their addresses; typed for clients that wait too
+    work.expect(max(1, len(workers)), shown)
     waiting = iter(work.mixed)
     numbers: dict[Any, int] = {}
     ended = as_completed(loop=client.loop)

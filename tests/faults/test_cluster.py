@@ -1,11 +1,13 @@
 """Sweeps on a real Dask cluster of two processes: workers and clients that are killed lose no finished line."""
 
 import importlib
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
 import time
+from typing import Any
 
 import gated_lines
 import pytest
