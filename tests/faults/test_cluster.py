@@ -70,6 +70,7 @@ def address(folder, tmp_path_factory):
 
     place = str(tmp_path_factory.mktemp("dask"))
     options = {"dashboard_address": None, "host": "127.0.0.1", "local_directory": place, "silence_logs": 50}
+    cluster: Any
     with LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, scheduler_kwargs={"allowed_failures": 1}, **options
     ) as cluster:
