@@ -134,8 +134,8 @@ def sweep(
     Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
     --force without it discards them.
 
-    On a cluster without a live scheduler: ``sweep ... --plan N -o FOLDER`` once, ``sweep --block K FOLDER`` for every
-    block, as a job array, and ``sweep --merge FOLDER -o OUTPUT``.
+    On a cluster with a batch system: "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block, as
+    a job array, then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.
     """
     part = in_blocks(context)
     if part == "block":
