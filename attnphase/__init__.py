@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from attnphase.problem import Problem, load_problem
     from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
+    from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
@@ -61,7 +62,10 @@ __all__ = [
     "derive",
     "load_dataset",
     "load_problem",
+    "merge_blocks",
+    "plan_sweep",
     "register_score",
+    "run_block",
     "save_dataset",
     "simulate",
     "solve",
@@ -90,7 +94,10 @@ _HOME = {
     "derive": "pages.page",
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
+    "merge_blocks": "sweeps.blocks",
+    "plan_sweep": "sweeps.blocks",
     "register_score": "problem.own_functions",
+    "run_block": "sweeps.blocks",
     "save_dataset": "data.files",
     "simulate": "experiments.simulate",
     "solve": "sweeps.points",

@@ -6,7 +6,7 @@ import importlib.util
 
 from attnphase.errors import ExperimentError, MissingExtraError
 
-__all__ = ["require_cuda", "require_torch"]
+__all__ = ["require_cuda", "require_distributed", "require_torch"]
 
 
 def require_torch() -> None:
@@ -39,4 +39,19 @@ def require_cuda() -> None:
     if not torch.cuda.is_available():
         raise ExperimentError(
             'no CUDA device is available: use the device "cpu" (in a solve, the backend "torch" or "numba").'
+        )
+
+
+def require_distributed() -> None:
+    """Refuse to go on without dask.distributed.
+
+    Raises
+    ------
+    MissingExtraError
+        It is not installed.
+    """
+    if importlib.util.find_spec("distributed") is None:
+        raise MissingExtraError(
+            'a sweep on a Dask cluster needs dask.distributed: pip install ".[distributed]" in a clone, or pip install'
+            " distributed."
         )

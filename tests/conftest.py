@@ -47,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
 _LONG = (
     "test_agreement.py",
     "test_sweep_faults.py",
+    "test_cluster.py",
+    "test_blocks.py",
     "test_published.py",
     "test_solver.py",
     "test_random_problems.py",

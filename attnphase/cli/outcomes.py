@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
     from attnphase.problem import Problem
 
-__all__ = ["convergence", "ended", "interruption_told", "kept_lines", "print_table", "status_counts", "with_command"]
+__all__ = [
+    "convergence",
+    "counted",
+    "ended",
+    "interruption_told",
+    "kept_lines",
+    "print_table",
+    "status_counts",
+    "with_command",
+]
 
 
 def print_table(table: Table) -> None:
@@ -67,17 +76,22 @@ def status_counts(ds: xr.Dataset, problem: Problem) -> str:
     """How many points ended how, and where a branch does not exist."""
     from attnphase.data.absence import absent
     from attnphase.data.trust import untrusted
-    from attnphase.data.variables import STATUS_MEANINGS
 
-    status = ds["status"].to_numpy().ravel().tolist()
-    counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]
     missing = absent(ds, problem)
     lost = [(str(name), int(missing.sel(branch=name).sum())) for name in ds["branch"].to_numpy()]
     places = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in lost if count]
     doubtful = int(untrusted(ds).sum())
     if doubtful:
         places.append(f"replica symmetry fails at {doubtful} point{'s' if doubtful > 1 else ''}")
-    return "; ".join([", ".join(counts), *places])
+    return "; ".join([counted(ds["status"]), *places])
+
+
+def counted(statuses: xr.DataArray) -> str:
+    """How many points ended how."""
+    from attnphase.data.variables import STATUS_MEANINGS
+
+    status = statuses.to_numpy().ravel().tolist()
+    return ", ".join(f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status)
 
 
 def convergence(ds: xr.Dataset, allowed: bool) -> int:

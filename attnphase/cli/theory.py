@@ -11,7 +11,6 @@ from attnphase import arguments
 from attnphase.cli.inputs import problem_of, solvable, solver_settings, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
-    alphas_option,
     force_option,
     json_option,
     output_option,
@@ -21,11 +20,13 @@ from attnphase.cli.options import (
     workers_option,
 )
 from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, print_table, status_counts, with_command
+from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_table
-from attnphase.files.writing import check_output
+from attnphase.files.writing import check_folder, check_output
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
+from attnphase.sweeps.places import check_scheduler
 
 __all__ = ["solve", "sweep", "thresholds"]
 
@@ -82,7 +83,7 @@ def solve(
 
 @click.command()
 @problem_options
-@alphas_option
+@click.option("--alpha", type=NUMBERS, help="START:STOP:COUNT[:log], or numbers with commas between them.")
 @click.option("--omega", type=NUMBERS, help="Likewise; the problem's own by default.")
 @click.option(
     "--vary",
@@ -100,25 +101,32 @@ def solve(
     show_default=True,
 )
 @solver_options
-@output_option(required=True, help="netCDF file for the result.")
+@output_option(help="netCDF file for the result, or with --plan the folder.")
 @force_option
 @workers_option
+@distribution_options
 @click.option("--resume", is_flag=True, help="Take up the finished lines of this sweep, which was interrupted.")
 @click.option(
     "--resume-fitting", is_flag=True, help="Take up those of another sweep too that fit, and leave the others."
 )
 @allow_unconverged_option
 @quiet_option
+@click.pass_context
 def sweep(
+    context: click.Context,
     problem_file: Path | None,
     changes: tuple[str, ...],
-    alpha: tuple[float, ...],
+    alpha: tuple[float, ...] | None,
     omega: tuple[float, ...] | None,
     vary: tuple[str, ...],
     branches: tuple[str, ...],
-    output: Path,
+    output: Path | None,
     force: bool,
     workers: int | None,
+    scheduler: str | None,
+    plan: int | None,
+    block: int | None,
+    merge: bool,
     resume: bool,
     resume_fitting: bool,
     allow_unconverged: bool,
@@ -129,28 +137,41 @@ def sweep(
 
     Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
     --force without it discards them.
+
+    On a cluster with a batch system: "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block, as
+    a job array, then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.
     """
-    alpha, settings = sample_complexities("alpha", alpha), solver_settings(**solver)
+    part = in_blocks(context)
+    if part == "block":
+        return solve_block(problem_file, needed(context, "block", block), workers, allow_unconverged, quiet)
+    output = needed(context, "output", output)
+    if part == "merge":
+        return merge_plan(problem_file, output, force, allow_unconverged, quiet)
+    alpha, settings = sample_complexities("alpha", needed(context, "alpha", alpha)), solver_settings(**solver)
     omega = None if omega is None else omegas("omega", omega)
     if workers is not None:
         arguments.whole("workers", workers, 1)
-    if not (resume or resume_fitting):  # what is there may be the finished sweep
+    check_scheduler(scheduler, workers)
+    if plan is not None:
+        arguments.whole("plan", plan, 1)
+        check_folder(output)
+    elif not (resume or resume_fitting):  # what is there may be the finished sweep
         check_output(output, force)
     fields = varied(vary, changes, omega)
     problem = problem_of(problem_file, changes)
     if not fields:
         solvable(problem, branches)
+    grid: dict[str, Any] = {"problem": problem, "alpha": alpha, "omega": omega, "branches": branches}
+    grid |= {"fields": fields, "settings": settings}
+    if plan is not None:
+        return make_plan(grid, plan, output, force, quiet)
     from attnphase.sweeps.grid import sweep as sweep_problem
 
     with interruption_told(lambda: kept_lines(output, "run the same command again with --resume")):
         ds = sweep_problem(
-            problem=problem,
-            alpha=alpha,
-            omega=omega,
-            branches=branches,
-            fields=fields,
-            settings=settings,
+            **grid,
             workers=workers,
+            scheduler=scheduler,
             output=output,
             resume="fitting" if resume_fitting else resume,
             force=force,

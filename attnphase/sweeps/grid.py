@@ -12,8 +12,8 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Mapping, Sequence, Sized
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from numbers import Real
@@ -32,15 +32,32 @@ from attnphase.fixed_points.settings import SolverSettings, check_affordable, sa
 from attnphase.kernels.compiler import kernels_for, tell_if_compiling
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import progress_line
+from attnphase.processes.progress import ProgressLine, progress_line
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.sweeps.cluster import cluster_at
 from attnphase.sweeps.description import Description
 from attnphase.sweeps.line import Line
+from attnphase.sweeps.places import check_scheduler
 from attnphase.sweeps.pool import GUARD, Work
 from attnphase.sweeps.store import Store, finished_result, open_store
 
-__all__ = ["available_cores", "sweep"]
+__all__ = [
+    "Solve",
+    "available_cores",
+    "axes_of",
+    "check_caller",
+    "checked_settings",
+    "joined",
+    "lines_of",
+    "number_of_workers",
+    "on_processes",
+    "solved_lines",
+    "sweep",
+]
+
+Solve = Callable[[Work, ProgressLine], None]
+"""Solves what is to do, and says how far it is."""
 
 _MAX_WORKERS = 1024
 _MAX_LINES, _MAX_POINTS = 10**6, 10**7
@@ -55,6 +72,7 @@ def sweep(
     fields: Mapping[str, Any] | None = None,
     settings: SolverSettings | None = None,
     workers: int | None = None,
+    scheduler: str | None = None,
     output: str | os.PathLike[str] | None = None,
     resume: bool | Literal["fitting"] = False,
     force: bool = False,
@@ -79,6 +97,8 @@ def sweep(
         How every point is solved.
     workers : int, optional
         Processes; one for every core by default.  With 1, everything runs in this process.
+    scheduler : str, optional
+        Address of a live Dask cluster, such as "tcp://10.0.0.1:8786", whose workers solve the lines instead.
     output : path-like, optional
         netCDF file for the result.  Finished lines lie in ``<output>.parts/`` until it is written.
     resume : bool or "fitting"
@@ -102,21 +122,57 @@ def sweep(
         The output cannot be written; or finished lines lie beside it, and neither `resume` nor `force` is given, or
         they belong to another sweep.
     SweepError
-        A line failed, or workers died three times.
+        A line failed, workers died three times, or the scheduler cannot be reached.
+    MissingExtraError
+        A scheduler is given, and dask.distributed is not installed.
 
     Notes
     -----
     Workers are started afresh (``spawn``), so a script must call this under ``if __name__ == "__main__":``.
     """
+    if scheduler is None:
+        check_caller("sweep", workers)
+    problem = arguments.instance("problem", problem, Problem)
+    settings = checked_settings(settings)
+    options = _Options.of(workers, scheduler, output, resume, force, progress)
+    lines, swept = lines_of(problem, axes_of(alpha, omega, branches, fields), settings)
+    return _swept(problem, lines, swept, options)
+
+
+def check_caller(name: str, workers: Any) -> None:
+    """Refuse to start processes while one is starting.
+
+    Raises
+    ------
+    SweepError
+        A worker imports the user's script, which calls the function `name` again.
+    """
     # while a starting worker imports the user's script, that is __mp_main__ and not yet __main__
     if sys.modules.get("__mp_main__") is not sys.modules["__main__"] and workers != 1:
-        raise SweepError(f"sweep was called while a worker process was starting: {GUARD}.")
-    problem = arguments.instance("problem", problem, Problem)
+        raise SweepError(f"{name} was called while a worker process was starting: {GUARD}.")
+
+
+def checked_settings(settings: Any) -> SolverSettings:
+    """The settings of an argument, or the default ones.
+
+    Raises
+    ------
+    ProblemError
+        It is something else.
+    """
     how = "write SolverSettings(tolerance=1e-6)"
-    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings, how)
-    options = _Options.of(workers, output, resume, force, progress)
-    lines, swept = _lines(problem, _axes(alpha, omega, branches, fields), settings)
-    return _swept(problem, lines, swept, options)
+    return SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings, how)
+
+
+def number_of_workers(workers: Any) -> int:
+    """The processes that an argument asks for, or one for every core.
+
+    Raises
+    ------
+    ProblemError
+        It is no whole number from 1 on.
+    """
+    return available_cores() if workers is None else arguments.whole("workers", workers, 1, _MAX_WORKERS)
 
 
 @dataclass(frozen=True)
@@ -124,15 +180,16 @@ class _Options:
     """How a sweep runs and where its result goes, checked."""
 
     workers: int
+    scheduler: str | None
     output: Path | None
     resume: bool | str
     force: bool
     progress: bool
 
     @classmethod
-    def of(cls, workers: Any, output: Any, resume: Any, force: Any, progress: Any) -> Self:
+    def of(cls, workers: Any, scheduler: Any, output: Any, resume: Any, force: Any, progress: Any) -> Self:
         """From the arguments of `sweep`."""
-        processes = available_cores() if workers is None else arguments.whole("workers", workers, 1, _MAX_WORKERS)
+        address, processes = check_scheduler(scheduler, workers), number_of_workers(workers)
         path = None if output is None else arguments.path("output", output)
         if not isinstance(resume, bool | np.bool_) and not (isinstance(resume, str) and resume == "fitting"):
             raise ProblemError("resume", f'resume must be True, False or "fitting", not {arguments.shown(resume)}.')
@@ -140,6 +197,7 @@ class _Options:
             raise ProblemError("resume", "resume needs output, the file of the sweep that was interrupted: give both.")
         return cls(
             processes,
+            address,
             path,
             resume if isinstance(resume, str) else bool(resume),
             arguments.flag("force", force),
@@ -151,27 +209,52 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
     """The result, from the finished lines and those that are solved now."""
     path, force = options.output, options.force
     description = Description.of(problem, swept, lines)
+    if path is not None and options.resume and not force and path.is_file():
+        return finished_result(path, description)
     opened = nullcontext(Store(None))
     if path is not None:
-        if options.resume and not force and path.is_file():
-            return finished_result(path, description)
         opened = open_store(check_output(path, force), description, lines, options.resume, force)
-    with opened as store:
-        work = Work(lines, store, store.load(lines))
-        with progress_line(options.progress, "loading the kernels") as shown:
-            for kernel_problem in {ModelKey.of(line.problem): line.problem for line in lines}.values():
-                tell_if_compiling(kernel_problem, shown.tell)
-                kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
-        if options.progress and work.finished:
-            print(f"{len(work.finished)} of {len(lines)} lines are finished already", file=sys.stderr)
-        with progress_line(options.progress, "sweeping", work.points, work.points_done, "points") as shown:
-            work.solve(options.workers, shown)
-        ds = from_lines([work.finished[i] for i in range(len(lines))], swept, problem=problem)
-        ds.attrs |= {"sweep": description.text, "sweep_hash": description.hash}
+    # a scheduler that nobody reaches is known before finished lines are discarded
+    with _hands(options) as solve, opened as store:
+        solved = solved_lines(lines, store, solve, options.progress)
+        ds = joined(problem, swept, description, solved)
         if path is not None:
             save_dataset(ds, path, force)
             store.clear(lines, description)
     return ds
+
+
+def joined(
+    problem: Problem, swept: Mapping[str, list[Any]], description: Description, lines: Sequence[xr.Dataset]
+) -> xr.Dataset:
+    """The result of a sweep from those of all its lines."""
+    ds = from_lines(lines, swept, problem=problem)
+    ds.attrs |= {"sweep": description.text, "sweep_hash": description.hash}
+    return ds
+
+
+def _hands(options: _Options) -> AbstractContextManager[Solve]:
+    """What solves the lines."""
+    return nullcontext(on_processes(options.workers)) if options.scheduler is None else cluster_at(options.scheduler)
+
+
+def on_processes(workers: int) -> Solve:
+    """Lines are solved by so many processes."""
+    return lambda work, shown: work.solve(workers, shown)
+
+
+def solved_lines(lines: Sequence[Line], store: Store, solve: Solve, progress: bool) -> list[xr.Dataset]:
+    """Every line's result: what the store holds, and the rest solved now."""
+    work = Work(lines, store, store.load(lines))
+    with progress_line(progress, "loading the kernels") as shown:
+        for kernel_problem in {ModelKey.of(line.problem): line.problem for line in lines}.values():
+            tell_if_compiling(kernel_problem, shown.tell)
+            kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
+    if progress and work.finished:
+        print(f"{len(work.finished)} of {len(lines)} lines are finished already", file=sys.stderr)
+    with progress_line(progress, "sweeping", work.points, work.points_done, "points") as shown:
+        solve(work, shown)
+    return [work.finished[i] for i in range(len(lines))]
 
 
 def available_cores() -> int:
@@ -179,7 +262,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _axes(alpha: Any, omega: Any, branches: Any, fields: Any) -> dict[str, list[Any]]:
+def axes_of(alpha: Any, omega: Any, branches: Any, fields: Any) -> dict[str, list[Any]]:
     """Values along each dimension, in their order."""
     given = (
         {} if fields is None else arguments.mapping("fields", fields, "a mapping from fields of the problem to values")
@@ -223,7 +306,7 @@ def _sweepable(name: str, value: Any) -> Any:
     return value
 
 
-def _lines(
+def lines_of(
     problem: Problem, swept: Mapping[str, list[Any]], settings: SolverSettings
 ) -> tuple[list[Line], dict[str, list[Any]]]:
     """All lines in the order that `from_lines` expects, and the swept values as the problems have them."""

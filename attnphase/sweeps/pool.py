@@ -21,6 +21,7 @@ from attnphase.errors import ProblemError, SolverError, SpectrumError, SweepErro
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.processes.interruption import interruptions_deferred, interruptions_kept_from_children
 from attnphase.processes.progress import ProgressLine
+from attnphase.sweeps.cost import GOLDEN
 from attnphase.sweeps.line import Line
 from attnphase.sweeps.store import Store
 
@@ -36,7 +37,6 @@ GUARD = 'in a script, the call of sweep must stand under if __name__ == "__main_
 
 _RETRIES = 2
 _GRACE = 3.0  # seconds that workers have to end by themselves after an interruption
-_GOLDEN = (5**0.5 - 1) / 2
 _POLL = 0.2  # seconds between two looks at the workers' counters
 _WINDOW = (
     4  # lines that wait in the pool, for each worker: a look at all of a large grid's would take longer than a line
@@ -74,7 +74,7 @@ class Work:
         Lines of one branch, or of similar fields, stand side by side and cost much the same: steps of the golden ratio
         through the sweep come to all of it evenly.
         """
-        return sorted(self.todo, key=lambda i: (i * _GOLDEN) % 1)
+        return sorted(self.todo, key=lambda i: (i * GOLDEN) % 1)
 
     @property
     def points(self) -> int:
@@ -102,16 +102,23 @@ class Work:
             A line failed, or workers died again and again.
         """
         workers = min(workers, len(self.todo))
-        # the points of a line do not cost the same: their rate is that of all once every worker has been through one
-        whole = max((len(self.lines[i].alphas) for i in self.todo), default=0)
-        shown.enough = min(workers * whole, (self.points - self.points_done) / 4)
+        self.expect(workers, shown)
         if workers <= 1:
             self._solve_here(shown)
         else:
             self._solve_in_pools(workers, shown)
-        self._raise_failures()
+        self.raise_failures()
 
-    def _done(self, i: int, ds: xr.Dataset) -> None:
+    def expect(self, workers: int, shown: ProgressLine) -> None:
+        """Say from when on the rate of so many workers is that of the rest.
+
+        The points of a line do not cost the same: that is so once every worker has been through one.
+        """
+        whole = max((len(self.lines[i].alphas) for i in self.todo), default=0)
+        shown.enough = min(workers * whole, (self.points - self.points_done) / 4)
+
+    def done(self, i: int, ds: xr.Dataset) -> None:
+        """Take the result of a line, and keep it."""
         self.finished[i] = ds
         self.store.save(self.lines[i], ds)
 
@@ -122,7 +129,7 @@ class Work:
             except Exception as error:
                 self.failures[i] = error
             else:
-                self._done(i, ds)
+                self.done(i, ds)
 
     def _solve_in_pools(self, workers: int, shown: ProgressLine) -> None:
         for attempt in range(_RETRIES + 1):
@@ -194,9 +201,16 @@ class Work:
         if error is not None:
             self.failures[i] = error
         else:
-            self._done(i, future.result())
+            self.done(i, future.result())
 
-    def _raise_failures(self) -> None:
+    def raise_failures(self) -> None:
+        """Raise what the first line that failed has failed with.
+
+        Raises
+        ------
+        SweepError
+            Naming the line.
+        """
         if not self.failures:
             return
         first = min(self.failures)

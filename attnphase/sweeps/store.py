@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import filelock
+import numpy as np
 import xarray as xr
 
 from attnphase.data.files import load_dataset, save_dataset
@@ -18,7 +20,10 @@ from attnphase.files.writing import write_file
 from attnphase.sweeps.description import Description, listed
 from attnphase.sweeps.line import Line
 
-__all__ = ["Store", "finished_result", "open_store", "parts_folder"]
+__all__ = ["BLOCKS", "RESUMED", "Hints", "Store", "finished_result", "open_store", "parts_folder"]
+
+_KEY, _DIGEST = "line_key", "line_sha256"
+"""Attributes of a finished line's file: what it is the line of, and a checksum of its numbers."""
 
 
 def parts_folder(output: str | os.PathLike[str]) -> Path:
@@ -51,10 +56,45 @@ def finished_result(path: Path, description: Description) -> xr.Dataset:
 
 
 @dataclass(frozen=True)
+class Hints:
+    """How a sweep is taken up, for messages.
+
+    Attributes
+    ----------
+    again : str
+        After what may be mended.
+    nothing : str
+        Likewise, where no line is finished.
+    without : str
+        After what would fail again.
+    """
+
+    again: str
+    nothing: str
+    without: str
+
+
+RESUMED = Hints(
+    "run again with --resume (resume=True)",
+    "run again, with --resume or without",
+    'leave out what fails, and take them up with --resume-fitting (resume="fitting")',
+)
+"""Of a sweep to one output."""
+
+BLOCKS = Hints(
+    "run the block again",
+    "run the block again",
+    "leave out what fails, and plan anew in the same folder with --force (force=True), which takes them up",
+)
+"""Of a block of a plan."""
+
+
+@dataclass(frozen=True)
 class Store:
     """Finished lines on disk, one netCDF file each, and descriptions of their sweeps; without a folder, nowhere."""
 
     folder: Path | None
+    hints: Hints = RESUMED
 
     def _files(self, *patterns: str) -> list[Path]:
         return (
@@ -66,7 +106,8 @@ class Store:
         """Files of the finished lines, of whatever sweep."""
         return self._files("line-*.nc")
 
-    def _path(self, line: Line) -> Path:
+    def path(self, line: Line) -> Path:
+        """The file of a line."""
         assert self.folder is not None
         return self.folder / f"line-{line.key}.nc"
 
@@ -75,18 +116,36 @@ class Store:
         there = {path.name for path in self.lines}
         finished = {}
         for i, line in enumerate(lines):
-            if not there or self._path(line).name not in there:
+            if not there or self.path(line).name not in there:
                 continue
             try:
-                finished[i] = _checked(load_dataset(self._path(line)), line)
+                finished[i] = self.read(line)
             except DatasetError as error:
                 print(f"attnphase: warning: a finished line is computed again: {error}", file=sys.stderr)
         return finished
 
+    def read(self, line: Line) -> xr.Dataset:
+        """A finished line.
+
+        Raises
+        ------
+        DatasetError
+            It is not there, is damaged, or the file holds another one.
+        """
+        path = self.path(line)
+        ds = load_dataset(path)
+        there = [ds.attrs.get("problem"), *(ds[name].to_numpy().tolist() for name in ("branch", "alpha") if name in ds)]
+        if ds.attrs.get(_KEY) != line.key or there != [line.problem.to_toml(), line.branch, [*line.alphas]]:
+            raise DatasetError(f"{path}: this is not the line {line.label} of this sweep: the file holds another one.")
+        if ds.attrs.get(_DIGEST) != _digest(ds):
+            raise DatasetError(f"{path}: the numbers are not those that were written: the file is damaged.")
+        return ds
+
     def save(self, line: Line, ds: xr.Dataset) -> None:
         """Write a finished line."""
         if self.folder is not None:
-            save_dataset(ds, _no_link(self._path(line)), force=True)
+            marked = ds.assign_attrs({_KEY: line.key, _DIGEST: _digest(ds)})
+            save_dataset(marked, _no_link(self.path(line)), force=True)
 
     def kept(self, for_good: bool = False) -> str:
         """The end of an error message: what became of the finished lines, and what to do.
@@ -99,18 +158,15 @@ class Store:
         if self.folder is None or (for_good and not self.lines):
             return ""
         if not self.lines:
-            return "; no line is finished: run again, with --resume or without"
-        what = "run again with --resume (resume=True)"
-        if for_good:
-            what = 'leave out what fails, and take them up with --resume-fitting (resume="fitting")'
-        return f"; finished lines are kept in {self.folder}: {what}"
+            return f"; no line is finished: {self.hints.nothing}"
+        return f"; finished lines are kept in {self.folder}: {self.hints.without if for_good else self.hints.again}"
 
     def clear(self, lines: Iterable[Line], description: Description) -> None:
         """Remove the finished lines that the whole result holds, and say how many others there are."""
         if self.folder is None:
             return
         for line in lines:
-            self._path(line).unlink(missing_ok=True)
+            self.path(line).unlink(missing_ok=True)
         self._remove(description.name)
         others = len(self.lines)
         if others:
@@ -145,7 +201,7 @@ class Store:
 
     def _refusal(self, differences: Sequence[str] | None, lines: Sequence[Line]) -> str:
         names = {path.name for path in self.lines}
-        fitting = sum(self._path(line).name in names for line in lines)
+        fitting = sum(self.path(line).name in names for line in lines)
         what = f"{self.folder}: the finished lines there do not say which sweep they belong to"
         if differences is not None:
             what = f"{self.folder}: the finished lines there belong to another sweep: {listed(differences)}"
@@ -161,6 +217,13 @@ class Store:
         if not self.lines:
             self._remove("sweep-*.json")
 
+    def tidy_after(self, lines: Iterable[Line]) -> None:
+        """Remove what killed processes left half written of these lines, which nobody else writes."""
+        names = tuple(f".{self.path(line).name}." for line in lines)
+        for path in self._files(".line-*.part"):
+            if path.name.startswith(names):
+                path.unlink(missing_ok=True)
+
     def _remove(self, *patterns: str) -> None:
         for path in self._files(*patterns):
             path.unlink(missing_ok=True)
@@ -173,12 +236,14 @@ def _no_link(path: Path) -> Path:
     return path
 
 
-def _checked(ds: xr.Dataset, line: Line) -> xr.Dataset:
-    """The dataset of a finished line, if it is the one that its file's name promises."""
-    there = [ds.attrs.get("problem"), *(ds[name].to_numpy().tolist() for name in ("branch", "alpha") if name in ds)]
-    if there != [line.problem.to_toml(), line.branch, [*line.alphas]]:
-        raise DatasetError(f"the file of the line {line.label} holds another one.")
-    return ds
+def _digest(ds: xr.Dataset) -> str:
+    """SHA-256 of all numbers, which netCDF itself has no checksum of."""
+    digest = hashlib.sha256()
+    for name in sorted(map(str, ds.data_vars)):
+        values = np.ascontiguousarray(ds[name].to_numpy())
+        digest.update(f"{name} {values.dtype.str} {values.shape} ".encode())
+        digest.update(values.tobytes())
+    return digest.hexdigest()
 
 
 @contextmanager

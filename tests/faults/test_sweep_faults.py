@@ -295,6 +295,9 @@ def test_two_sweeps_do_not_share_an_output(half_done):
         ({"fields": {"teacher.mixing": [((0.5, 0.5), (0.5, 0.5))]}}, "cannot be swept"),
         ({"fields": {"teacher.omega": [0.1]}, "omega": [0.1]}, "twice"),
         ({"workers": 0}, "workers must be a whole number from 1"),
+        ({"scheduler": 8786}, "scheduler must be the address of a Dask scheduler"),
+        ({"scheduler": "10.0.0.1:8786"}, "scheduler must be the address of a Dask scheduler"),
+        ({"scheduler": "tcp://10.0.0.1:8786", "workers": 2}, "give workers or scheduler, not both"),
         ({"fields": {"positions.kind": ["none"]}}, "positional"),
     ],
 )

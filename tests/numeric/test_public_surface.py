@@ -49,7 +49,7 @@ RIGHT = {
     "max_maps": {NUMBERS}, "max_nodes": {NUMBERS}, "threads": {NUMBERS}, "workers": {NUMBERS},
     "length": {NUMBERS}, "size": {NUMBERS}, "largest": {NUMBERS}, "counts": {NUMBERS}, "columns": {NUMBERS},
     "exponent": {NUMBERS}, "atoms": {NUMBERS}, "teacher_rank": {NUMBERS}, "variance": {NUMBERS}, "sigma": {NUMBERS},
-    "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS},
+    "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
     "progress": {FLAG}, "stability": {FLAG}, "force": {FLAG}, "resume": {FLAG}, "experiment": {FLAG},
     "experiments": {FLAG},
     "concrete": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
@@ -65,7 +65,7 @@ RIGHT_HERE = {
     ("load_dataset", "path"): set(), ("Spectrum.isotropic", "positions"): set(), ("Spectrum", "mean"): set(),
     ("Spectrum.power_law", "positions"): set(), ("Spectrum.two_level", "positions"): set(),
     ("Spectrum.from_matrices", "positions"): set(), ("Spectrum.from_matrices", "teacher"): set(),
-    ("simulate", "tolerance"): {NUMBERS},
+    ("simulate", "tolerance"): {NUMBERS}, ("plan_sweep", "folder"): {WORD}, ("plan_sweep", "omega"): {FLAG},
     # None stands for what is left out
     ("Problem.paper", "sigma"): {NUMBERS, "None"}, ("Problem.paper", "mixing"): {"None"},
     ("Spectrum.isotropic", "variance"): {NUMBERS, "None"}, ("Spectrum.power_law", "variance"): {NUMBERS, "None"},
@@ -83,7 +83,7 @@ GOOD = {
     "problem": PAPER, "alpha": 1.4, "omega": 0.3, "start": None, "row": lambda logits: logits, "name": "own",
     "path": "nowhere.nc", "text": "", "data": {}, "size": 2, "counts": [2, 2], "length": 2, "exponent": 1.2,
     "variances": (0.2, 0.4), "fraction": 0.3, "covariances": [np.eye(3)], "steps": 2, "values": {},
-    "settings": SolverSettings(),
+    "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere",
 }  # fmt: skip
 # sweep has a table of its own
 ELSEWHERE = {"sweep"}

@@ -225,8 +225,8 @@ def test_a_large_grid_is_checked_without_solving_anything(monkeypatch):
     monkeypatch.setattr(SWEEP, "initial_overlaps", lambda problem, branch: asked.append((problem, branch)))
     values = np.linspace(0.1, 0.9, 300)
     fields = {"positions.kind": ["opposite", "none"], "integration.seed": [0, 1]}
-    swept = SWEEP._axes(1.3, values, ("semantic", "positional"), fields)
-    lines, _ = SWEEP._lines(PROBLEM, swept, ap.SolverSettings())
+    swept = SWEEP.axes_of(1.3, values, ("semantic", "positional"), fields)
+    lines, _ = SWEEP.lines_of(PROBLEM, swept, ap.SolverSettings())
     assert len(lines) == 2400
     assert {(problem.positions.kind, branch) for problem, branch in asked} == {
         (kind, branch) for kind in ("opposite", "none") for branch in ("semantic", "positional")

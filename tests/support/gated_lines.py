@@ -27,7 +27,10 @@ FIRST = "semantic, teacher.omega = 0.1"
 
 @dataclass(frozen=True)
 class GatedLine(Line):
-    """Solved as soon as there is a file ``open``; where there is ``die-once`` or ``die``, its process is killed."""
+    """Solved as soon as there is a file ``open``; where there is ``die-once`` or ``die``, its process is killed.
+
+    The labels of those begun and of those solved are lines of the files ``begun`` and ``solved``.
+    """
 
     def solve(self, on_point: Callable[[BranchPoint], None] | None = None) -> xr.Dataset:
         """Wait, and solve."""
@@ -40,9 +43,23 @@ class GatedLine(Line):
             deadly = True
         if deadly:
             os.kill(os.getpid(), signal.SIGKILL)
+        note(folder / "begun", self.label)
         while self.label != FIRST and not (folder / "open").exists():
             time.sleep(0.01)
-        return super().solve(on_point)
+        ds = super().solve(on_point)
+        note(folder / "solved", self.label)
+        return ds
+
+
+def note(path: Path, line: str) -> None:
+    """Add a line to a file, whole, whoever else does so."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
+def noted(path: Path) -> list[str]:
+    """The lines of such a file."""
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 if __name__ == "__main__":

@@ -1,0 +1,356 @@
+"""A sweep in blocks: planned once, solved block by block on as many machines as there are, merged in the end.
+
+The folder of a run is all that they share. It has
+
+    plan.json           what is swept, and into how many blocks
+    line-KEY.nc         a finished line, under a hash of all that decides about it
+    block-K.lock        held by the process that solves block K
+
+Which lines a block has follows from the plan alone. A line is in one block, and a block is solved by one process at a
+time: a second one waits, and then finds the lines finished. A killed process leaves its finished lines, and no lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import filelock
+import numpy as np
+import xarray as xr
+
+from attnphase import arguments
+from attnphase.data.files import save_dataset
+from attnphase.errors import AttnphaseError, DatasetError, ProblemError
+from attnphase.files.reading import LARGEST_TEXT, read_input, reason
+from attnphase.files.writing import check_folder, check_output, write_file
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.problem.problem import Problem
+from attnphase.sweeps.cost import balanced, seconds_of
+from attnphase.sweeps.description import Description, listed
+from attnphase.sweeps.grid import (
+    axes_of,
+    check_caller,
+    checked_settings,
+    joined,
+    lines_of,
+    number_of_workers,
+    on_processes,
+    solved_lines,
+)
+from attnphase.sweeps.line import Line
+from attnphase.sweeps.places import PLANNING, check_plan, plan_file
+from attnphase.sweeps.store import BLOCKS, Store
+
+__all__ = ["Plan", "merge_blocks", "plan_sweep", "run_block"]
+
+_MAX_BLOCKS = 10**5
+_NAMED = 3  # blocks that a refusal describes
+_ANEW = f"{PLANNING} --force"
+_WAIT = 0.5  # seconds between two looks at a lock that another process holds
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep that is divided into blocks.
+
+    Attributes
+    ----------
+    problem : Problem
+        What the sweep does not vary.
+    swept : mapping
+        Values along each dimension.
+    lines : tuple of Line
+        All of them.
+    blocks : tuple of tuple of int
+        The numbers of the lines of each block; the first block is number 1.
+    description : Description
+        What the sweep is.
+    """
+
+    problem: Problem
+    swept: Mapping[str, list[Any]]
+    lines: tuple[Line, ...]
+    blocks: tuple[tuple[int, ...], ...]
+    description: Description
+
+    @classmethod
+    def of(cls, problem: Problem, swept: Mapping[str, list[Any]], settings: SolverSettings, blocks: int) -> Self:
+        """Divide the lines of a grid.
+
+        Raises
+        ------
+        ProblemError
+            There are fewer lines than blocks.
+        """
+        lines, taken = lines_of(problem, swept, settings)
+        if blocks > len(lines):
+            what = f"blocks must be at most {len(lines)}, the number of lines that the sweep has, not {blocks}"
+            raise ProblemError("blocks", f"{what}: a line, one branch over all alpha, is not divided.")
+        parts = tuple(map(tuple, balanced([seconds_of(line) for line in lines], blocks)))
+        return cls(problem, taken, tuple(lines), parts, Description.of(problem, taken, lines))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """The plan of a folder, if this program would make the same.
+
+        Raises
+        ------
+        DatasetError
+            It is damaged, or was made by another version.
+        """
+        path = plan_file(folder)
+        text = read_input(path, "plan", LARGEST_TEXT, lambda fault: DatasetError(f"{path}: {fault}"))
+        try:
+            kept = json.loads(text)
+            problem, settings = Problem.from_toml(kept["problem"]), SolverSettings(**kept["settings"])
+            swept = {str(name): list(values) for name, values in kept["swept"].items()}
+            before, blocks = Description(dict(kept["sweep"])), arguments.whole("blocks", kept["blocks"], 1, _MAX_BLOCKS)
+            plan = cls.of(problem, swept, settings, blocks)
+        except (AttnphaseError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            what = str(error).rstrip(".") if isinstance(error, AttnphaseError) else "it is damaged"
+            raise DatasetError(f"{path}: the plan cannot be read: {what}; make it again by {_ANEW}.") from error
+        differences = plan.description.differences(before)
+        if differences:
+            raise DatasetError(
+                f"{path}: the plan is not one of this program: {listed(differences)}; make it again by {_ANEW}."
+            )
+        return plan
+
+    @property
+    def text(self) -> str:
+        """As JSON."""
+        kept = {
+            "blocks": len(self.blocks),
+            "problem": self.problem.to_toml(),
+            "swept": {name: list(values) for name, values in self.swept.items()},
+            "settings": asdict(self.lines[0].settings),
+            "sweep": self.description.entries,
+        }
+        return json.dumps(kept, indent=1) + "\n"
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Estimated processor seconds of each block; see `attnphase.sweeps.cost`."""
+        return tuple(sum(seconds_of(self.lines[i]) for i in block) for block in self.blocks)
+
+    def block(self, number: int) -> list[Line]:
+        """The lines of a block.
+
+        Raises
+        ------
+        ProblemError
+            There is no such block.
+        """
+        last = len(self.blocks)
+        if not 1 <= number <= last:
+            which = "block 1 alone" if last == 1 else f"blocks 1 to {last}"
+            raise ProblemError("block", f"there is no block {number}: this plan has {which}.")
+        return [self.lines[i] for i in self.blocks[number - 1]]
+
+
+def plan_sweep(
+    problem: Problem,
+    alpha: float | Sequence[float] | np.ndarray,
+    omega: float | Sequence[float] | np.ndarray | None = None,
+    branches: str | Sequence[str] = ("semantic", "positional"),
+    *,
+    blocks: int,
+    folder: str | os.PathLike[str],
+    fields: Mapping[str, Any] | None = None,
+    settings: SolverSettings | None = None,
+    force: bool = False,
+) -> Plan:
+    """Divide a sweep into blocks of branch lines of equal estimated cost, and write the plan into a folder.
+
+    Parameters
+    ----------
+    problem, alpha, omega, branches, fields, settings
+        As of `sweep`.
+    blocks : int
+        How many; each has at least one line.
+    folder : path-like
+        Is made if it is not there.  Finished lines that are in it stay, and those that fit are taken up.
+    force : bool
+        Replace the plan of another sweep, or of another number of blocks.
+
+    Returns
+    -------
+    Plan
+        Which lines each block has, and what they are estimated to take.
+
+    Raises
+    ------
+    ProblemError
+        An argument or a swept value is wrong, or there are fewer lines than blocks.
+    DatasetError
+        The folder has another plan, or cannot be written to.
+    """
+    problem = arguments.instance("problem", problem, Problem)
+    settings = checked_settings(settings)
+    number = arguments.whole("blocks", blocks, 1, _MAX_BLOCKS)
+    path, force = check_folder(folder), arguments.flag("force", force)
+    plan = Plan.of(problem, axes_of(alpha, omega, branches, fields), settings, number)
+    with _writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        there = plan_file(path).exists()
+    if there and not force:
+        known = _known(path)
+        if known is None or known.text != plan.text:
+            raise DatasetError(
+                f"{plan_file(path)}: another plan is there; use --force (force=True) to replace it, which keeps all"
+                " finished lines, or choose another folder."
+            )
+    write_file(plan_file(path), plan.text.encode())
+    return plan
+
+
+def _known(folder: Path) -> Plan | None:
+    """The plan of a folder; None where it is of no use."""
+    try:
+        return Plan.read(folder)
+    except DatasetError:
+        return None
+
+
+def run_block(
+    folder: str | os.PathLike[str], block: int, *, workers: int | None = None, progress: bool = False
+) -> dict[str, xr.Dataset]:
+    """Solve a block of a plan; what is finished of it is not computed again.
+
+    While another process solves the same block, this one waits for it.
+
+    Parameters
+    ----------
+    folder : path-like
+        With the plan.
+    block : int
+        From 1 on.
+    workers : int, optional
+        Processes; one for every core by default.  With 1, everything runs in this process.
+    progress : bool
+        Show a bar with rate and remaining time on standard error.
+
+    Returns
+    -------
+    dict of str to xarray.Dataset
+        The block's lines over alpha, by the branch and the swept fields as words.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong, or there is no such block.
+    DatasetError
+        There is no plan of this program, or a finished line cannot be written.
+    SweepError
+        A line failed, or workers died three times.
+
+    Notes
+    -----
+    In a script, call this under ``if __name__ == "__main__":``, as `sweep`.
+    """
+    check_caller("run_block", workers)
+    number, processes = arguments.whole("block", block, 1), number_of_workers(workers)
+    shown, path = arguments.flag("progress", progress), check_plan(folder)
+    lines = Plan.read(path).block(number)
+    with _block_for_us(path, number):
+        store = Store(path, BLOCKS)
+        store.tidy_after(lines)
+        found = solved_lines(lines, store, on_processes(processes), shown)
+    return dict(zip((line.label for line in lines), found, strict=True))
+
+
+def merge_blocks(
+    folder: str | os.PathLike[str], output: str | os.PathLike[str] | None = None, *, force: bool = False
+) -> xr.Dataset:
+    """The result of a plan whose blocks are all finished: that of the sweep in one go, bit for bit.
+
+    Parameters
+    ----------
+    folder : path-like
+        With the plan and the finished lines, which stay.
+    output : path-like, optional
+        netCDF file for the result.
+    force : bool
+        Replace an existing output.
+
+    Returns
+    -------
+    xarray.Dataset
+        As of `sweep`.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong.
+    DatasetError
+        There is no plan of this program; a block is missing, unfinished, damaged or not of this plan, which the message
+        names; or the output cannot be written.
+    """
+    force, target = arguments.flag("force", force), None if output is None else arguments.path("output", output)
+    path = check_plan(folder)
+    if target is not None:
+        check_output(target, force)
+    plan = Plan.read(path)
+    store = Store(path, BLOCKS)
+    found: dict[int, xr.Dataset] = {}
+    faults = []
+    for number, numbers in enumerate(plan.blocks, 1):
+        fault = _taken(store, plan, numbers, found)
+        if fault:
+            faults.append(f"block {number} {fault}")
+    if faults:
+        more = f"; and {len(faults) - _NAMED} more blocks" if len(faults) > _NAMED else ""
+        again = f"attnphase sweep --block K {path} (run_block) for each"
+        raise DatasetError(f"{path}: of {len(plan.blocks)} blocks, {'; '.join(faults[:_NAMED])}{more}: run {again}.")
+    ds = joined(plan.problem, plan.swept, plan.description, [found[i] for i in range(len(plan.lines))])
+    if target is not None:
+        save_dataset(ds, target, force)
+    return ds
+
+
+def _taken(store: Store, plan: Plan, numbers: Sequence[int], found: dict[int, xr.Dataset]) -> str:
+    """Take the lines of a block; what is wrong with it, if anything."""
+    lines = {i: plan.lines[i] for i in numbers}
+    missing = [line for line in lines.values() if not store.path(line).is_file()]
+    if len(missing) == len(lines):
+        return "is missing"
+    if missing:
+        return f"is unfinished ({len(missing)} of {len(lines)} lines are missing, the first {missing[0].label})"
+    for i, line in lines.items():
+        try:
+            found[i] = store.read(line)
+        except DatasetError as error:
+            return f"cannot be used ({str(error).rstrip('.')})"
+    return ""
+
+
+@contextmanager
+def _block_for_us(folder: Path, number: int) -> Iterator[None]:
+    """A block for this process alone; waits while another one has it."""
+    lock = filelock.FileLock(folder / f"block-{number}.lock")
+    with _writing(folder):
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            print(f"attnphase: another process solves block {number} of {folder}; waiting for it.", file=sys.stderr)
+            lock.acquire(poll_interval=_WAIT)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Say of a folder what the operating system refuses, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise DatasetError(f"{folder}: the folder cannot be written to: {reason(error)}.") from None
