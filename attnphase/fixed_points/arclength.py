@@ -16,7 +16,8 @@ from attnphase.arrays import Array
 
 __all__ = ["CurvePoint", "Implicit", "Steps", "corrected", "tangent_of", "trace"]
 
-_FEW, _MANY = 4, 12  # evaluations of a corrector by which a step grows, and by which it is given up
+_FEW, _MANY = 8, 10  # evaluations of a corrector by which a step grows, and of Newton's method between two looks
+_LOOKS = 4  # careful ones
 _STRAIGHT, _BENT = 0.98, 0.85  # cosines between two tangents by which a step grows, and by which it is halved
 _CAREFUL = 0.25  # share of the first step from which on a bend, or a jump of G, is taken for the curve's own
 _REACH = 0.5  # largest entry of a Newton step
@@ -95,38 +96,52 @@ def corrected(
 ) -> tuple[Array, float, int]:
     """The root nearest to a guess in the plane through it that ``across`` is normal to.
 
-    Newton's method with the given derivatives, kept up to date by Broyden's formula: quickly first, then with care.
+    Newton's method with the given derivatives, kept up to date by Broyden's formula: quickly, until a careful look
+    agrees.
 
     Returns
     -------
     place : (D + 1,) array
     residual : float
-        Largest entry of ``G``; infinite if the domain was left.
+        Largest entry of ``G`` by a careful look; infinite if the domain was left.
     evaluations : int
     """
     matrix = np.vstack([jacobian, across])
     place, total = guess, 0
     best, size = guess, np.inf
-    for evaluate in (curve.quick, curve.careful):
-        value = evaluate(place)
-        total += 1
-        best, size = place, np.inf if value is None else float(np.abs(value).max())
-        while value is not None and tolerance < np.abs(value).max() and total < _MANY * (1 + (evaluate != curve.quick)):
-            step = np.linalg.lstsq(matrix, np.append(-value, across @ (guess - place)), rcond=None)[0]
-            step *= min(1.0, _REACH / max(float(np.abs(step).max()), 1e-300))
-            image = evaluate(place + step)
-            total += 1
-            if image is None:
-                break
-            change = image - value - matrix[:-1] @ step
-            matrix[:-1] += np.outer(change, step) / max(float(step @ step), 1e-300)
-            place, value = place + step, image
-            if np.abs(value).max() < size:
-                best, size = place, float(np.abs(value).max())
-        place = best
-        if size == np.inf:
+    for _ in range(_LOOKS):
+        place, quick = _newton(curve, matrix, place, guess, tolerance)
+        value = curve.careful(place)
+        total += quick + 1
+        if value is None:
+            break
+        if np.abs(value).max() < size:
+            best, size = place, float(np.abs(value).max())
+        if size <= tolerance:
             break
     return best, size, total
+
+
+def _newton(curve: Implicit, matrix: Array, start: Array, guess: Array, tolerance: float) -> tuple[Array, int]:
+    """The best place that quick looks find, and their number; ``matrix`` is kept up to date."""
+    place, value = start, curve.quick(start)
+    if value is None:
+        return start, 1
+    best, size = place, float(np.abs(value).max())
+    for count in range(1, _MANY):
+        if np.abs(value).max() <= tolerance or not np.isfinite(matrix).all():
+            return best, count
+        step = np.linalg.lstsq(matrix, np.append(-value, matrix[-1] @ (guess - place)), rcond=None)[0]
+        step *= min(1.0, _REACH / max(float(np.abs(step).max()), 1e-300))
+        image = curve.quick(place + step)
+        if image is None:
+            return best, count + 1
+        change = image - value - matrix[:-1] @ step
+        matrix[:-1] += np.outer(change, step) / max(float(step @ step), 1e-300)
+        place, value = place + step, image
+        if np.abs(value).max() < size:
+            best, size = place, float(np.abs(value).max())
+    return best, _MANY
 
 
 def trace(curve: Implicit, start: Array, along: Array, steps: Steps) -> Iterator[CurvePoint]:
@@ -193,4 +208,4 @@ def _stepped(
     if cosine < _BENT and not careful:
         return None
     point = replace(here, place=place, tangent=tangent, jacobian=jacobian, arclength=here.arclength + moved)
-    return point, evaluations <= 2 * _FEW and cosine >= _STRAIGHT
+    return point, evaluations <= _FEW and cosine >= _STRAIGHT

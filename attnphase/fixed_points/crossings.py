@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Self
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from attnphase.processes.progress import Tell
 
 __all__ = [
     "NOT_FOUND",
+    "Outcome",
     "Threshold",
     "baseline_difference",
     "crossing",
@@ -25,28 +28,47 @@ __all__ = [
 ]
 
 
+class Outcome(IntEnum):
+    """Whether there is a threshold, and why not; the values are the CF flags of the dataset."""
+
+    located = 0
+    outside_range = 1  # nothing changes sign in the range that was searched
+    no_branch = 2  # one of the branches was not found in the range
+    continuous = 3  # the branch has no fold: it ends at its onset
+    no_symmetry = 4  # m and theta vanish nowhere by symmetry, so that none of them leaves zero
+    unsettled = 5  # the search for it did not end
+
+
 @dataclass(frozen=True)
 class Threshold:
-    """A sample complexity at which a difference of two quantities changes sign.
+    """A sample complexity at which a difference of two quantities changes sign, or a branch begins.
 
     Attributes
     ----------
     alpha : float
-        Where; NaN if there is no sign change in the range searched.
+        Where; NaN if there is none.
     standard_error : float
-        The difference's standard error over its slope; NaN likewise.
+        NaN likewise.
+    outcome : Outcome
+        Whether there is one.
     """
 
     alpha: float
     standard_error: float
+    outcome: Outcome = Outcome.located
 
     @property
     def found(self) -> bool:
-        """Whether there is a sign change."""
+        """Whether there is one."""
         return bool(np.isfinite(self.alpha))
 
+    @classmethod
+    def absent(cls, outcome: Outcome) -> Self:
+        """No threshold, and why."""
+        return cls(float("nan"), float("nan"), outcome)
 
-NOT_FOUND = Threshold(float("nan"), float("nan"))
+
+NOT_FOUND = Threshold.absent(Outcome.outside_range)
 
 
 def crossing(alpha: Sequence[float], difference: Sequence[float], error: Sequence[float]) -> Threshold:

@@ -102,6 +102,8 @@ class Family:
         Of the nodes at the last place.
     response : (D + E, D + 1) array or None
         Derivatives of the image and of everything measured there, by x and p, when `derivative` was last asked.
+    measuring : bool
+        Whether `derivative` is of everything measured too, and not of the image alone.
     maps : int
         Evaluations.
     """
@@ -114,6 +116,7 @@ class Family:
     span: float
     minima: Minima | None = None
     response: Array | None = None
+    measuring: bool = True
     maps: int = 0
     _channels: dict[Problem, Channel] = field(default_factory=dict, init=False, repr=False)
 
@@ -164,6 +167,9 @@ class Family:
 
         def both(at: Array) -> Array | None:
             x, value = self.split(at)
+            if not self.measuring:
+                residual = self.quick(at)
+                return None if residual is None else residual + at[:-1]
             map_ = self.map_at(value)
             measured = None if map_ is None else map_.measure(x, pooled=True)
             self.maps += 1
