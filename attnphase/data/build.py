@@ -25,9 +25,11 @@ from attnphase.data.variables import (
     RANK,
     SCHEMAS,
     TRAJECTORY_VARIABLES,
+    TRANSITION_VARIABLES,
     Variable,
 )
 from attnphase.errors import DatasetError
+from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
 from attnphase.version import __version__
 
@@ -160,29 +162,42 @@ def from_thresholds(
     values: Mapping[str, Sequence[float]],
     errors: Mapping[str, Sequence[float]],
     rule: str,
+    *,
+    field: str = "teacher.omega",
+    outcomes: Mapping[str, Sequence[int]] | None = None,
 ) -> xr.Dataset:
-    """Label thresholds along omega.
+    """Label thresholds along omega, or along another field.
 
     Parameters
     ----------
     problem : Problem
-        The problem; its omega is replaced by the coordinate.
+        The problem; its field is replaced by the coordinate.
     omega : sequence of float
-        Weights of the teacher's positional part.
+        Weights of the teacher's positional part, or values of `field`.
     values, errors : mapping
-        ``alpha_c`` and ``alpha_l``, each as long as `omega`; NaN where there is no crossing.
+        ``alpha_c`` and ``alpha_l`` and, with transitions, the others of the schema, each as long as `omega`; NaN where
+        there is none.
     rule : str
         The integration rule used.
+    field : str
+        Name in the TOML.
+    outcomes : mapping, optional
+        Members of `Outcome`; by default NaN lies outside the range.
 
     Returns
     -------
     xarray.Dataset
     """
-    columns = {name: np.array(column, dtype=float) for name, column in values.items()}
+    columns: dict[str, NDArray[Any]] = {name: np.array(column, dtype=float) for name, column in values.items()}
+    missing = {name: np.where(np.isnan(column), Outcome.outside_range, 0) for name, column in columns.items()}
+    known = missing if outcomes is None else outcomes
     columns |= {f"{name}_stderr": np.array(column, dtype=float) for name, column in errors.items()}
-    swept = _in_order({"teacher.omega": omega})
+    columns |= {f"{name}_status": np.array(known[name], dtype=np.int8) for name in values}
     title = "Thresholds of the positional-semantic transition"
-    return _assemble("thresholds", columns, swept, {}, problem, [rule], title)
+    ds = _assemble("thresholds", columns, _in_order({field: omega}), {}, problem, [rule], title)
+    leading = ds["alpha_c"].dims
+    extra = _labelled(columns, {one: (*leading,) for one in TRANSITION_VARIABLES if one.name in columns})
+    return ds.assign(extra)
 
 
 def from_runs(

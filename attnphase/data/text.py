@@ -329,13 +329,15 @@ def runs_table(ds: xr.Dataset) -> Table:
 
 
 def thresholds_table(ds: xr.Dataset) -> Table:
-    """Thresholds: a row for each omega."""
-    names = ("alpha_c", "alpha_l")
-    rows = [
-        (
-            f"{float(here['omega']):g}",
-            *(format_value(float(here[name]), float(here[f"{name}_stderr"])) for name in names),
-        )
-        for here in (ds.isel(omega=i) for i in range(ds.sizes["omega"]))
-    ]
-    return Table(("omega", *names), tuple(rows), left=())
+    """Thresholds: a row for each omega, or value of another field; where there is none, why."""
+    (along,) = map(str, ds["alpha_c"].dims)
+    names = [name for name in map(str, ds.data_vars) if not name.endswith(("_stderr", "_status"))]
+    rows = []
+    for here in (ds.isel({along: i}) for i in range(ds.sizes[along])):
+        cells = [format_value(float(here[name]), float(here[f"{name}_stderr"])) for name in names]
+        for i, name in enumerate(names):
+            if int(here.get(f"{name}_status", 0)):
+                meanings = here[f"{name}_status"].attrs["flag_meanings"].split()
+                cells[i] = meanings[int(here[f"{name}_status"])].replace("_", " ")
+        rows.append((f"{float(here[along]):g}", *cells))
+    return Table((along, *names), tuple(rows), left=())

@@ -19,6 +19,7 @@ from attnphase.data.variables import (
     RANK,
     SCHEMAS,
     TRAJECTORY_VARIABLES,
+    TRANSITION_VARIABLES,
     Variable,
 )
 from attnphase.errors import AttnphaseError, DatasetError
@@ -56,6 +57,8 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     variables = SCHEMAS[kind]
     if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
         variables = (*variables, *TRAJECTORY_VARIABLES)
+    if kind == "thresholds" and any(one.name in ds.data_vars for one in TRANSITION_VARIABLES):
+        variables = (*variables, *TRANSITION_VARIABLES)
     known = {name for variable in variables for name in variable.names}
     for name in map(str, ds.data_vars):
         if name not in known:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "HISTOGRAM_STAGES",
     "HISTOGRAM_VARIABLES",
     "NOT_COMPUTED",
+    "OUTCOME_MEANINGS",
     "POINT_VARIABLES",
     "PROBLEM_ATTRIBUTES",
     "RANK",
@@ -32,6 +34,7 @@ __all__ = [
     "STATUS_MEANINGS",
     "THRESHOLD_VARIABLES",
     "TRAJECTORY_VARIABLES",
+    "TRANSITION_VARIABLES",
     "RunStatus",
     "Variable",
     "schema_markdown",
@@ -166,17 +169,44 @@ POINT_VARIABLES = (
 )
 """What a solved point consists of."""
 
-THRESHOLD_VARIABLES = (
-    Variable(
-        "alpha_c", (), "sample complexity where the semantic branch's training loss falls below the positional one's",
-        r"\alpha_c", True,
+OUTCOME_MEANINGS = tuple(outcome.name for outcome in Outcome)
+"""Names of the values 0, 1, ... of ``alpha_c_status`` and its like."""
+
+
+def _threshold(name: str, long_name: str, latex: str) -> tuple[Variable, Variable]:
+    """A threshold, and the flag that says whether there is one."""
+    status = rf"\mathrm{{status}}({latex})"
+    flag = Variable(f"{name}_status", (), f"whether there is a {name}", status, dtype="int8", meanings=OUTCOME_MEANINGS)
+    return Variable(name, (), long_name, latex, True), flag
+
+
+TRANSITION_VARIABLES = (
+    *_threshold(
+        "spinodal_semantic", "lowest sample complexity of the semantic branch, at a fold",
+        r"\alpha_{\mathrm{sp}}^{\mathrm{sem}}",
     ),
-    Variable(
-        "alpha_l", (), "sample complexity where the semantic branch's test error falls below the linear predictor's",
-        r"\alpha_l", True,
+    *_threshold(
+        "spinodal_positional", "lowest sample complexity of the positional branch, at a fold",
+        r"\alpha_{\mathrm{sp}}^{\mathrm{pos}}",
+    ),
+    *_threshold(
+        "onset_theta", "sample complexity above which theta grows from zero at the uninformed point", r"\alpha_\theta"
+    ),
+    *_threshold("onset_m", "sample complexity above which m grows from zero at the uninformed point", r"\alpha_m"),
+)  # fmt: skip
+"""What `attnphase.thresholds` adds where it is asked for the transitions."""
+
+THRESHOLD_VARIABLES = (
+    *_threshold(
+        "alpha_c", "sample complexity where the semantic branch's training loss falls below the positional one's",
+        r"\alpha_c",
+    ),
+    *_threshold(
+        "alpha_l", "sample complexity where the semantic branch's test error falls below the linear predictor's",
+        r"\alpha_l",
     ),
 )  # fmt: skip
-"""What `attnphase.thresholds` returns along omega; NaN where there is no crossing."""
+"""What `attnphase.thresholds` returns; NaN where there is no threshold, which its flag then explains."""
 
 _POINT = {variable.name: variable for variable in POINT_VARIABLES}
 
@@ -304,7 +334,7 @@ COORDINATES = {
 
 COORDINATES_OF = {
     "points": ("branch", "alpha"),
-    "thresholds": ("omega",),
+    "thresholds": (),
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
 }
@@ -341,11 +371,15 @@ def schema_markdown() -> str:
     lines: list[str] = []
     for kind, variables in SCHEMAS.items():
         lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
+    title = "### Further variables of `thresholds`, with transitions"
+    lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
     for kind in ("points", "experiments", "histogram"):
         (flag,) = (variable for variable in SCHEMAS[kind] if variable.meanings)
         meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
         lines += [f"### Values of `status` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
+    meanings = enumerate(f"`{meaning}`" for meaning in OUTCOME_MEANINGS)
+    lines += ["### Values of `alpha_c_status` and its like", "", *_table(("value", "meaning"), meanings), ""]
     also = {name: f"{text} (not of `histogram`)" for name, text in PROBLEM_ATTRIBUTES.items()}
     described = ((f"`{name}`", text) for name, text in {**GLOBAL_ATTRIBUTES, **also}.items())
     return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])

@@ -153,8 +153,8 @@ def follow_field(
 ) -> list[Followed]:
     """The curve of fixed points through one of them, in both directions, as far as the range reaches.
 
-    It ends where the field leaves the range, where the order parameter vanishes, after `most` points on a side, or where
-    no step leads on.
+    It ends where the field leaves the range, where the order parameter vanishes, after `most` points on a side, or
+    where no step leads on.
 
     Parameters
     ----------

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import IntEnum
-from typing import Self
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,62 +11,17 @@ from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.threshold import NOT_FOUND, Threshold
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell
 
 __all__ = [
-    "NOT_FOUND",
-    "Outcome",
-    "Threshold",
     "baseline_difference",
     "crossing",
     "loss_difference",
     "thresholds_of",
     "usual_cost",
 ]
-
-
-class Outcome(IntEnum):
-    """Whether there is a threshold, and why not; the values are the CF flags of the dataset."""
-
-    located = 0
-    outside_range = 1  # nothing changes sign in the range that was searched
-    no_branch = 2  # one of the branches was not found in the range
-    continuous = 3  # the branch has no fold: it ends at its onset
-    no_symmetry = 4  # m and theta vanish nowhere by symmetry, so that none of them leaves zero
-    unsettled = 5  # the search for it did not end
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """A sample complexity at which a difference of two quantities changes sign, or a branch begins.
-
-    Attributes
-    ----------
-    alpha : float
-        Where; NaN if there is none.
-    standard_error : float
-        NaN likewise.
-    outcome : Outcome
-        Whether there is one.
-    """
-
-    alpha: float
-    standard_error: float
-    outcome: Outcome = Outcome.located
-
-    @property
-    def found(self) -> bool:
-        """Whether there is one."""
-        return bool(np.isfinite(self.alpha))
-
-    @classmethod
-    def absent(cls, outcome: Outcome) -> Self:
-        """No threshold, and why."""
-        return cls(float("nan"), float("nan"), outcome)
-
-
-NOT_FOUND = Threshold.absent(Outcome.outside_range)
 
 
 def crossing(alpha: Sequence[float], difference: Sequence[float], error: Sequence[float]) -> Threshold:
@@ -118,11 +71,13 @@ _REFINED_COST = 10  # of one of them, in solves of the scan; for the progress on
 def _refined(
     problem: Problem, bracket: tuple[float, float], difference: Callable[[Problem, float], tuple[float, float]]
 ) -> Threshold:
-    """Secant steps inside a bracket, with many fixed nodes.
+    """Secant steps inside a bracket, with many fixed nodes, or those of a rule that has no others.
 
     Where the steps run out before they have settled, the last one is part of the error.
     """
-    fine = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _REFINED_POINTS})
+    fine = problem
+    if problem.integration.form.refines:
+        fine = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _REFINED_POINTS})
     low, high = bracket
     ends = [(x, *difference(fine, x)) for x in bracket]
     moved = 0.0

@@ -1,4 +1,4 @@
-"""Where branches begin: at a fold, or continuously from a point without their order parameter.
+"""Where branches begin: at a fold, their spinodal, or continuously from a point without their order parameter.
 
 Near such a point the curve ``alpha(a)`` over the size a of the order parameter is smooth while ``a(alpha)`` is not.  So
 the overlaps and alpha are solved for at given a, where nothing is singular, and alpha is fitted by a polynomial in a^2.
@@ -14,20 +14,25 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.arclength import CurvePoint, corrected, trace
 from attnphase.fixed_points.continuation import family_of, started, steps_of
-from attnphase.fixed_points.crossings import Outcome, Threshold
 from attnphase.fixed_points.family import Family, Setting
+from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import solve_point, without_signal
+from attnphase.fixed_points.solver import SMALL_SIGNAL, solve_point, without_signal
+from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
+from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_at, has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.starts import informed_signal, initial_overlaps
 
-__all__ = ["onset_of", "spinodal_of"]
+__all__ = ["TRANSITIONS", "onset_of", "spinodal_of", "transitions_of", "usual_transitions_cost"]
+
+TRANSITIONS = ("spinodal_semantic", "spinodal_positional", "onset_theta", "onset_m")
+"""What `transitions_of` locates."""
 
 _TRACE_POINTS = 256  # Sobol points per replicate of the curve that is followed down to its end
 _FIT_POINTS = 4096  # of the places between which alpha is fitted
@@ -38,8 +43,71 @@ _WINDOW = 0.25  # by how much alpha may exceed its lowest value in the window
 _DEGREE = 3  # in a^2
 _CLEARLY = 2.0  # standard errors by which a fold must lie below the onset to be one
 _SCAN = 12  # sample complexities at which the growth is looked at
+_FOLD_COST, _ONSET_COST = 60.0, 40.0  # in solves of the scan; for the progress only
 _SETTLED = 1e-3  # relative distance of the last secant step, whose end is not looked at any more
 _SECANTS = 6
+
+
+def usual_transitions_cost() -> float:
+    """What `transitions_of` advances by, as a rule."""
+    return 2.0 * (_SCAN + _FOLD_COST) + 2.0 * (_SCAN + _ONSET_COST)
+
+
+def transitions_of(
+    problem: Problem,
+    between: tuple[float, float],
+    settings: SolverSettings,
+    advance: Callable[[float], None] = lambda _: None,
+    tell: Tell = silent,
+) -> dict[str, Threshold]:
+    """Where the semantic and the positional branch begin, by a fold or continuously.
+
+    Parameters
+    ----------
+    between : (float, float)
+        Range of sample complexities searched.
+    advance : callable, optional
+        Is told how much more is done, see `usual_transitions_cost`.
+
+    Returns
+    -------
+    dict
+        A threshold for each of `TRANSITIONS`.
+    """
+    if not problem.integration.form.refines:
+        return dict.fromkeys(TRANSITIONS, Threshold.absent(Outcome.no_replicates))
+    problem = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _TRACE_POINTS})
+    found = {}
+    for branch in ("semantic", "positional"):
+        tell(f"fold of the {branch} branch")
+        found[f"spinodal_{branch}"] = _searched_spinodal(problem, branch, between, settings, advance)
+        advance(_FOLD_COST)
+    for name in ("theta", "m"):
+        tell(f"onset of {name}")
+        found[f"onset_{name}"] = onset_of(problem, name, between, settings, lambda: advance(1.0))
+        advance(_ONSET_COST)
+    return found
+
+
+def _searched_spinodal(
+    problem: Problem,
+    branch: str,
+    between: tuple[float, float],
+    settings: SolverSettings,
+    advance: Callable[[float], None],
+) -> Threshold:
+    """The spinodal of a branch that is looked for from the lowest alpha upwards."""
+    informed = informed_signal(initial_overlaps(problem, branch), branch)
+    quick = replace(settings, tolerance=max(settings.tolerance, 1e-6), max_maps=100)
+    for i, alpha in enumerate(np.geomspace(*between, _SCAN).tolist()):
+        point = solve_point(problem, alpha, branch, settings=quick)
+        advance(1.0)
+        overlaps = point.restart.overlaps
+        if point.status is Status.converged and informed_signal(overlaps, branch) > SMALL_SIGNAL * informed:
+            if i == 0:
+                return Threshold.absent(Outcome.outside_range)
+            return spinodal_of(problem, branch, (alpha, overlaps), between[0], settings)
+    return Threshold.absent(Outcome.no_branch)
 
 
 def spinodal_of(
@@ -69,26 +137,24 @@ def spinodal_of(
         return Threshold.absent(Outcome.unsettled)
     amplitude = _amplitude_index(coarse, branch)
     points: list[CurvePoint] = []
+    turned = False
     for point in trace(coarse, place, -np.eye(len(place))[-1], steps):
         if point.place[-1] * coarse.span < lowest:
             return Threshold.absent(Outcome.outside_range)
         if point.place[amplitude] * place[amplitude] <= 0:
             break
         points.append(point)
-        turned = float(point.place[-1]) - min(float(one.place[-1]) for one in points)
-        if turned > 0.5 * _WINDOW * float(point.place[-1]):
+        turned = point.place[-1] > (1 + 0.5 * _WINDOW) * min(one.place[-1] for one in points)
+        if turned:
             break
     values = np.array([one.place[-1] for one in points])
-    inside = np.flatnonzero(values <= (1 + _WINDOW) * values.min())
-    if len(inside) < 2:
-        return Threshold.absent(Outcome.unsettled)
-    first = points[int(inside[0])]
+    first = points[int(np.flatnonzero(values <= (1 + _WINDOW) * values.min())[0])]
+    share = float(points[-1].place[amplitude] / first.place[amplitude]) if turned else 0.0
     x, value = coarse.split(first.place)
-    fine = family_of(
-        setting, branch, coarse.sector.unpack(x), (lowest, alpha), settings, _affordable(_FIT_POINTS, settings)
-    )
+    near = coarse.sector.unpack(x)
+    fine = family_of(setting, branch, near, (lowest, alpha), settings, _affordable(_FIT_POINTS, settings))
     fine.measuring = False
-    return _fold(fine, fine.place(coarse.sector.unpack(x), value), amplitude)
+    return _fold(fine, fine.place(near, value), amplitude, share)
 
 
 def _affordable(points: int, settings: SolverSettings) -> int:
@@ -106,14 +172,14 @@ def _amplitude_index(family: Family, branch: str) -> int:
     return int(np.abs(family.sector.pack(signal)).argmax())
 
 
-def _fold(family: Family, place: Array, amplitude: int) -> Threshold:
-    """The lowest alpha of the curve from a place downwards in the order parameter."""
+def _fold(family: Family, place: Array, amplitude: int, share: float) -> Threshold:
+    """The lowest alpha of the curve from a place downwards in the order parameter, to a share of it."""
     across = np.eye(len(place))[amplitude]
     steps = steps_of(family, family.settings, 1)
     if family.careful(place) is None or (jacobian := family.derivative(place)) is None:
         return Threshold.absent(Outcome.unsettled)
     sizes, alphas, rows = [], [], []
-    for size in place[amplitude] * np.linspace(1.0, _LOWEST, _AMPLITUDES):
+    for size in place[amplitude] * np.linspace(1.0, max(share, _LOWEST), _AMPLITUDES):
         along = np.linalg.lstsq(np.vstack([jacobian, across]), np.eye(len(place))[-1], rcond=None)[0]
         guess = place + (size - place[amplitude]) * along
         place, residual, _ = corrected(family, guess, across, jacobian, steps.tolerance)
@@ -124,7 +190,7 @@ def _fold(family: Family, place: Array, amplitude: int) -> Threshold:
         sizes.append(float(size))
         alphas.append(family.split(place)[1])
         rows.append(_displaced(family, place, np.vstack([jacobian, across])))
-    return _lowest(np.array(sizes), np.array(alphas), np.array(rows))
+    return _lowest(np.array(sizes), np.array(alphas), np.array(rows), to_zero=share <= _LOWEST)
 
 
 def _displaced(family: Family, place: Array, matrix: Array) -> Array:
@@ -147,30 +213,30 @@ def _gauge(family: Family, map_: StateEvolution) -> StateEvolution | None:
     return other.map_at(map_.alpha)
 
 
-def _lowest(sizes: Array, alphas: Array, rows: Array) -> Threshold:
-    """The minimum of a polynomial in ``a^2`` through ``alpha(a)``."""
+def _lowest(sizes: Array, alphas: Array, rows: Array, *, to_zero: bool) -> Threshold:
+    """The minimum of a polynomial in ``a^2`` through ``alpha(a)``, if it lies clearly below the curve's lower end."""
     near = alphas <= (1 + _WINDOW) * alphas.min() if len(alphas) else np.zeros(0, dtype=bool)
     sizes, alphas, rows = sizes[near], alphas[near], rows[near]
     if len(alphas) < _DEGREE + 2:
         return Threshold.absent(Outcome.unsettled)
-    top = float(sizes.max())
+    squares = (sizes / sizes.max()) ** 2
     errors = np.sqrt((rows**2).sum(axis=1))
     weights = 1 / np.maximum(errors, 0.1 * float(np.median(errors)) + 1e-300)
-    powers = np.vander((sizes / top) ** 2, _DEGREE + 1, increasing=True)
-    solve = np.linalg.pinv(powers * weights[:, None]) * weights
+    solve = np.linalg.pinv(np.vander(squares, _DEGREE + 1, increasing=True) * weights[:, None]) * weights
+    end = 0.0 if to_zero else float(squares.min())
 
-    def minimum(values: Array) -> tuple[float, float, float]:
-        """Value at zero, lowest value, and where it is, in units of the largest a^2."""
+    def ends(values: Array) -> tuple[float, float, bool]:
+        """Value at the lower end, the lowest one, and whether that is a minimum."""
         polynomial = np.polynomial.Polynomial(solve @ values)
         flat = polynomial.deriv().roots()
-        places = [float(r.real) for r in flat if abs(r.imag) < 1e-9 and 0 < r.real < 1]
-        where = min([0.0, *places], key=lambda u: float(polynomial(u)))
-        return float(polynomial(0.0)), float(polynomial(where)), where
+        places = [float(r.real) for r in flat if abs(r.imag) < 1e-9 and end < r.real < 1]
+        where = min([end, *places], key=lambda u: float(polynomial(u)))
+        return float(polynomial(end)), float(polynomial(where)), where > end
 
-    onset, lowest, where = minimum(alphas)
-    moved = np.array([minimum(alphas + row)[:2] for row in rows.T]) - (onset, lowest)
-    depth = np.sqrt(((moved[:, 0] - moved[:, 1]) ** 2).sum())
-    if where == 0.0 or onset - lowest < _CLEARLY * max(float(depth), 1e-300):
+    last, lowest, inside = ends(alphas)
+    moved = np.array([ends(alphas + row)[:2] for row in rows.T]) - (last, lowest)
+    depth = float(np.sqrt(((moved[:, 0] - moved[:, 1]) ** 2).sum()))
+    if not inside or last - lowest < _CLEARLY * depth:
         return Threshold.absent(Outcome.continuous)
     return Threshold(lowest, float(np.sqrt((moved[:, 1] ** 2).sum())))
 
@@ -246,14 +312,16 @@ class _SymmetricPoints:
 
     def _by_overlaps(self, family: Family, map_: StateEvolution, x: Array) -> Array:
         """Derivatives of the growth by the coordinates, in units of their scale."""
+        centre = growth_at(map_, x)[self.name].factor
         found = []
         for direction in np.diag(0.01 * family.scale):
-            ends = []
-            for there in (x + direction, x - direction):
-                if map_(there) is None:
-                    return np.full(len(x), np.nan)
-                ends.append(growth_at(map_, there)[self.name].factor)
-            found.append((ends[0] - ends[1]) / 0.02)
+            # where all weights vanish, q can only grow
+            ends = [(side, x + side * direction) for side in (1, -1)]
+            inside = [(side, growth_at(map_, at)[self.name].factor) for side, at in ends if map_(at) is not None]
+            if not inside:
+                return np.full(len(x), np.nan)
+            (right, upper), (left, lower) = inside if len(inside) == 2 else [*inside, (0, centre)]
+            found.append((upper - lower) / (0.01 * (right - left)))
         return np.array(found)
 
 

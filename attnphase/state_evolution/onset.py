@@ -2,7 +2,7 @@
 
 There the fields' centres and the teacher's are independent, and a small m or theta changes their joint law, not the
 minimiser.  So the derivative of a mean is a mean too, of the same residuals with the law's own derivatives (Stein's
-lemma, as V_hat): it holds where the minimiser jumps, which differences of a sampled map and pointwise derivatives do not.
+lemma, as for V_hat): it holds where the minimiser jumps, unlike differences of a sampled map and pointwise derivatives.
 """
 
 from __future__ import annotations
