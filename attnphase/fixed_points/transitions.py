@@ -13,7 +13,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.arclength import CurvePoint, corrected, trace
-from attnphase.fixed_points.continuation import family_of, started, steps_of
+from attnphase.fixed_points.continuation import family_of, started, steps_of, system_of
 from attnphase.fixed_points.family import Family, Setting
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
@@ -176,14 +176,21 @@ def _fold(family: Family, place: Array, amplitude: int, share: float) -> Thresho
     """The lowest alpha of the curve from a place downwards in the order parameter, to a share of it."""
     across = np.eye(len(place))[amplitude]
     steps = steps_of(family, family.settings, 1)
-    if family.careful(place) is None or (jacobian := family.derivative(place)) is None:
+    # derivatives need fewer nodes than places do
+    rule = family.rule
+    if rule.randomised:
+        rule = system_of(family.setting, family.settings).refinement(family.settings.max_nodes).sobol(_TRACE_POINTS)
+    slopes = replace(family, rule=rule, minima=None)
+    if slopes.careful(place) is None or (jacobian := slopes.derivative(place)) is None:
         return Threshold.absent(Outcome.unsettled)
     sizes, alphas, rows = [], [], []
     for size in place[amplitude] * np.linspace(1.0, max(share, _LOWEST), _AMPLITUDES):
         along = np.linalg.lstsq(np.vstack([jacobian, across]), np.eye(len(place))[-1], rcond=None)[0]
         guess = place + (size - place[amplitude]) * along
         place, residual, _ = corrected(family, guess, across, jacobian, steps.tolerance)
-        derivative = family.derivative(place) if residual <= steps.loose else None
+        derivative = None
+        if residual <= steps.loose and slopes.careful(place) is not None:
+            derivative = slopes.derivative(place)
         if derivative is None:
             break
         jacobian = derivative
