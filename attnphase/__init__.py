@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.critical import thresholds
+    from attnphase.sweeps.curves import follow, solutions
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
 
@@ -59,11 +60,13 @@ __all__ = [
     "check",
     "compare",
     "derive",
+    "follow",
     "load_dataset",
     "load_problem",
     "register_score",
     "save_dataset",
     "simulate",
+    "solutions",
     "solve",
     "sweep",
     "thresholds",
@@ -88,11 +91,13 @@ _HOME = {
     "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
+    "follow": "sweeps.curves",
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
     "register_score": "problem.own_functions",
     "save_dataset": "data.files",
     "simulate": "experiments.simulate",
+    "solutions": "sweeps.curves",
     "solve": "sweeps.points",
     "sweep": "sweeps.grid",
     "thresholds": "sweeps.critical",

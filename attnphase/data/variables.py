@@ -20,6 +20,7 @@ from attnphase.problem.problem import Problem
 __all__ = [
     "COORDINATES",
     "COORDINATES_OF",
+    "CURVE_VARIABLES",
     "EXPERIMENT_VARIABLES",
     "GLOBAL_ATTRIBUTES",
     "HISTOGRAM_ENTRIES",
@@ -31,6 +32,7 @@ __all__ = [
     "PROBLEM_ATTRIBUTES",
     "RANK",
     "SCHEMAS",
+    "SOLUTION_VARIABLES",
     "STATUS_MEANINGS",
     "THRESHOLD_VARIABLES",
     "TRAJECTORY_VARIABLES",
@@ -169,6 +171,39 @@ POINT_VARIABLES = (
 )
 """What a solved point consists of."""
 
+_EIGENVALUE = Variable(
+    "leading_eigenvalue", (), "largest real part of an eigenvalue of the state-evolution map's Jacobian", r"\Lambda_1"
+)
+_UNSTABLE = Variable(
+    "unstable_directions", (), "eigenvalues of the state-evolution map's Jacobian with a real part above one",
+    r"n_{\mathrm{unstable}}", dtype="int32",
+)  # fmt: skip
+
+CURVE_VARIABLES = (
+    *POINT_VARIABLES[:-1],
+    Variable(
+        "field_value", (), "value of the field that is followed; its error is that of the curve's place", "p", True
+    ),
+    replace(_EIGENVALUE, long_name=f"{_EIGENVALUE.long_name} among points with the branch's symmetries"),
+    replace(_UNSTABLE, long_name=f"{_UNSTABLE.long_name}, among points with the branch's symmetries"),
+    Variable(
+        "turn", (), "whether the field turns back here", r"\mathrm{turn}", dtype="int8", meanings=("none", "fold")
+    ),
+    POINT_VARIABLES[-1],
+)
+"""What a point of a followed branch consists of."""
+
+SOLUTION_VARIABLES = (
+    *POINT_VARIABLES[:-1],
+    _EIGENVALUE,
+    _UNSTABLE,
+    Variable(
+        "found", (), "searches that ended at this solution or a mirror image", r"n_{\mathrm{found}}", dtype="int32"
+    ),
+    POINT_VARIABLES[-1],
+)
+"""What one of several fixed points at one place consists of."""
+
 OUTCOME_MEANINGS = tuple(outcome.name for outcome in Outcome)
 """Names of the values 0, 1, ... of ``alpha_c_status`` and its like."""
 
@@ -289,6 +324,8 @@ HISTOGRAM_VARIABLES = (
 SCHEMAS = {
     "points": POINT_VARIABLES,
     "thresholds": THRESHOLD_VARIABLES,
+    "curve": CURVE_VARIABLES,
+    "solutions": SOLUTION_VARIABLES,
     "experiments": EXPERIMENT_VARIABLES,
     "histogram": HISTOGRAM_VARIABLES,
 }
@@ -323,6 +360,8 @@ COORDINATES = {
     "standard_error": ("relative standard error asked for on q", r"\delta q / q"),
     "integration_nodes": ("integration nodes asked for", r"n_{\mathrm{nodes}}"),
     "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
+    "arclength": ("length of the curve from its start, in units of the start's overlaps and of half the range", "s"),
+    "solution": ("rank of the solution by its training loss, from 1", "n"),
     "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
     "run": ("number of the run", r"\mathrm{run}"),
     "stage": ("stage of training", r"\mathrm{stage}"),
@@ -335,12 +374,14 @@ COORDINATES = {
 COORDINATES_OF = {
     "points": ("branch", "alpha"),
     "thresholds": (),
+    "curve": ("branch", "alpha", "arclength"),
+    "solutions": ("branch", "alpha", "solution"),
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
 }
 """Coordinates that every dataset of a kind has."""
 
-RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4}
+RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3}
 """Order of the dimensions: lowest first, and fields of the problem have 2."""
 
 PROBLEM_ATTRIBUTES = {

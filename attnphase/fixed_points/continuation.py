@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from enum import StrEnum
 
 import numpy as np
+from scipy.signal import find_peaks
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
@@ -28,7 +29,7 @@ from attnphase.state_evolution.starts import informed_signal, initial_overlaps
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 from attnphase.state_evolution.system import System
 
-__all__ = ["CurveSettings", "Followed", "family_of", "follow_field", "followed_at", "started"]
+__all__ = ["Curve", "CurveSettings", "End", "Followed", "family_of", "follow_field", "followed_at", "started"]
 
 _VANISHED = 0.02  # an order parameter below this, relative to its informed start, ends a branch
 _START_POINTS = 256  # nodes per replicate of the solve that a curve starts from
@@ -66,6 +67,8 @@ class Followed:
         Largest real part of an eigenvalue of the map's Jacobian among points that share the branch's symmetries.
     unstable : int
         How many have a real part above one.
+    turn : bool
+        Whether the field turns back here, by more than its error.
     """
 
     point: BranchPoint
@@ -74,6 +77,32 @@ class Followed:
     arclength: float
     eigenvalue: float
     unstable: int
+    turn: bool = False
+
+
+class End(StrEnum):
+    """Why a curve ends."""
+
+    edge = "at the edge of the range"
+    vanished = "where the order parameter vanishes"
+    most = "after as many points as allowed"
+    stuck = "where no step leads on"
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A followed branch.
+
+    Attributes
+    ----------
+    points : tuple of Followed
+        By rising arc length, which is negative on the side where the field falls first.
+    ends : (End, End)
+        Why it goes no further on either side.
+    """
+
+    points: tuple[Followed, ...]
+    ends: tuple[End, End]
 
 
 def _threads(settings: SolverSettings) -> int:
@@ -148,13 +177,9 @@ def follow_field(
     start: Overlaps | None = None,
     settings: SolverSettings | None = None,
     curve: CurveSettings | None = None,
-    on_point: Callable[[Followed], None] | None = None,
     tell: Tell = silent,
-) -> list[Followed]:
+) -> Curve:
     """The curve of fixed points through one of them, in both directions, as far as the range reaches.
-
-    It ends where the field leaves the range, where the order parameter vanishes, after `most` points on a side, or
-    where no step leads on.
 
     Parameters
     ----------
@@ -164,11 +189,6 @@ def follow_field(
         Range of the field.
     start : Overlaps, optional
         Near a fixed point there, which need not be stable; by default the branch is solved for.
-
-    Returns
-    -------
-    list of Followed
-        Along the curve, the lower value of the field first at the start.
 
     Raises
     ------
@@ -186,22 +206,32 @@ def follow_field(
             name, f"there is no {branch} branch at {name} = {setting.value:g}: start where there is one, or give start."
         )
     sides: list[list[Followed]] = []
+    ends: list[End] = []
     for sign in (-1.0, 1.0):
-        along = sign * np.eye(len(place))[-1]
         side: list[Followed] = []
         family.careful(place)
-        for point in _within(family, trace(family, place, along, steps), between, steps, branch):
-            if side or sign < 0:
-                found = followed_at(family, point, branch)
-                if on_point is not None:
-                    on_point(found)
-                tell(f"{branch}, {setting.field} = {found.value:.4g}, {family.maps} maps")
-                side.append(found)
-            else:
-                side.append(sides[0][0])
+        points = trace(family, place, sign * np.eye(len(place))[-1], steps)
+        for point in _within(family, points, between, steps, branch):
+            if isinstance(point, End):
+                ends.append(point)
+                break
+            # the start is measured once
+            found = sides[0][0] if sides and not side else followed_at(family, point, branch)
+            side.append(found)
+            tell(f"{branch}, {setting.field} = {found.value:.4g}, {family.maps} maps")
         sides.append(side)
     backwards = (replace(one, arclength=-one.arclength) for one in reversed(sides[0][1:]))
-    return list(chain(backwards, sides[1] or sides[0][:1]))
+    return Curve(_with_turns([*backwards, *sides[1]]), (ends[0], ends[1]))
+
+
+def _with_turns(curve: list[Followed]) -> tuple[Followed, ...]:
+    """The points, marked where the field turns back by more than twice its error."""
+    values, errors = np.array([one.value for one in curve]), np.array([one.value_error for one in curve])
+    turns: set[int] = set()
+    for side in (1.0, -1.0):
+        places, found = find_peaks(side * values, prominence=0.0)
+        turns |= {int(i) for i, depth in zip(places, found["prominences"], strict=True) if depth > 2 * errors[i]}
+    return tuple(replace(one, turn=i in turns) for i, one in enumerate(curve))
 
 
 def solved_start(setting: Setting, branch: str, settings: SolverSettings, tell: Tell) -> Overlaps:
@@ -224,28 +254,40 @@ def _signal(family: Family, place: Array, branch: str) -> float:
 
 def _within(
     family: Family, points: Iterator[CurvePoint], between: tuple[float, float], steps: Steps, branch: str
-) -> Iterator[CurvePoint]:
-    """The points inside the range, the last one on its edge, as long as the order parameter has not vanished."""
+) -> Iterator[CurvePoint | End]:
+    """The points inside the range, the last one on its edge, as long as there is an order parameter; then the end."""
     last: CurvePoint | None = None
+    count = 0
     for point in points:
         value = float(point.place[-1] * family.span)
         edge = between[0] if value < between[0] else between[1] if value > between[1] else None
         if edge is not None:
             ended = None if last is None else _on_edge(family, last, point, edge, steps)
-            if ended is not None:
-                yield ended
+            yield from () if ended is None else (ended,)
+            yield End.edge
             return
         if last is not None and _signal(family, point.place, branch) < _VANISHED:
+            yield End.vanished
             return
         yield point
-        last = point
+        last, count = point, count + 1
+    end = End.most if count >= steps.most else End.stuck
+    if last is not None and last.tangent[-1] != 0:
+        # a field that may not leave the range stops the steps short of its edge
+        edge = between[0] if last.tangent[-1] < 0 else between[1]
+        ahead = (edge / family.span - last.place[-1]) / last.tangent[-1]
+        if 0 <= ahead <= steps.first:
+            ended = _on_edge(family, last, replace(last, place=last.place + ahead * last.tangent), edge, steps)
+            yield from () if ended is None else (ended,)
+            end = End.edge
+    yield end
 
 
 def _on_edge(family: Family, last: CurvePoint, beyond: CurvePoint, edge: float, steps: Steps) -> CurvePoint | None:
     """The point of the curve on the edge of the range, between two others."""
     target = edge / family.span
     share = (target - last.place[-1]) / (beyond.place[-1] - last.place[-1])
-    if share < 1e-6:
+    if not share > 1e-6:  # the last point lies there already
         return None
     guess = last.place + share * (beyond.place - last.place)
     guess[-1] = target

@@ -35,6 +35,7 @@ _ITERATIONS = 25
 _SEARCHED = 1e-5  # residual at which the search ends
 _LONGEST = 0.4  # step of Newton's method, in units of the overlaps
 _SHIFT, _POWER = 1.0, 2.0
+_WIDE = 4.0  # factor of the differences' steps where symmetry is broken: jumps of single nodes decide below
 _BESIDE = 0.2  # how far from a solution a second one is looked for, in units of the overlaps
 
 
@@ -277,7 +278,7 @@ def _measured(search: _Search, overlaps: Overlaps, found: int) -> Solution | Non
     solved = family.sector.unpack(family.split(place)[0])
     one = followed_at(family, here, _named(search, solved))
     whole = search.family(solved, None, symmetries=search.system.symmetries[:1])
-    whole.measuring = False
+    whole.measuring, whole.scale = False, _WIDE * whole.scale
     at = whole.place(solved, alpha)
     slopes = None if whole.careful(at) is None else whole.derivative(at)
     if slopes is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -36,12 +35,15 @@ def field_value(problem: Problem, name: str) -> float:
     ProblemError
         The problem has no such field, or it is no real number.
     """
-    value: Any = problem.to_dict()
-    for key in name.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
+    section, _, key = name.partition(".")
+    value = getattr(getattr(problem, section, None), key, None)
+    if value is None:  # an entry of a ready-made law
+        value = problem.to_dict()
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
     if value is None:
-        problem.with_fields({name: None})  # says which fields there are
-        raise ProblemError(name, f"{name} has no value here: give it one before it is followed.")
+        problem.with_fields({name: None})  # says so if there is no such field
+        raise ProblemError(name, f"{name} has no value in this problem: say by start where it is followed from.")
     if isinstance(value, bool) or not isinstance(value, float):
         raise ProblemError(
             name, f"{name} is {arguments.shown(value)}, but only a field that is one real number can be followed."
