@@ -21,6 +21,7 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import convergence, print_table, with_command
 from attnphase.data.text import Table, curve_table, solutions_table
 from attnphase.files.writing import check_output
+from attnphase.fixed_points.setting import increasing, start_of, start_value
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -62,10 +63,12 @@ def follow(
 
     The curve starts at the upper end of alpha's range, or at the field's own value, or where --start says.
     """
-    settings = solver_settings(**solver)
+    settings, between = solver_settings(**solver), increasing(between)
+    start = None if start is None else start_value(start, field, between)
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), (branch,))
+    start_of(problem, field, alpha, between, start)
     from attnphase.sweeps.curves import follow as follow_branch
 
     ds = follow_branch(

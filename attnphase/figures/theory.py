@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 
 from attnphase import arguments
 from attnphase.data.reading import overlap_size, spacing
+from attnphase.figures.boundaries import check_boundaries, draw_boundaries
 from attnphase.figures.selection import (
     OMEGA,
     at_values,
@@ -30,8 +31,10 @@ from attnphase.figures.selection import (
     vary_only,
 )
 from attnphase.figures.style import COLOURS, HATCH, MARKERS, STYLE, draw_contour, draw_map, size_symbol_of, symbol_of
-from attnphase.fixed_points.crossings import Threshold, crossing
+from attnphase.fixed_points.crossings import crossing
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.threshold import Threshold
+from attnphase.fixed_points.transitions import TRANSITIONS
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 from attnphase.state_evolution.branches import Branch
@@ -118,7 +121,7 @@ def fig2(
     return figure
 
 
-def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
+def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds: xr.Dataset | None = None) -> Figure:
     """Maps over alpha and omega: differences in training loss and test error, and the overlaps of the lower branch.
 
     Parameters
@@ -127,6 +130,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
         Branches semantic and positional over alpha and omega, or another field instead of it.
     at : mapping, optional
         Which value of every further dimension is drawn, by its name or the field's: ``{"tokens.sigma": 0.5}``.
+    thresholds : xarray.Dataset, optional
+        What `attnphase.thresholds` returned along the map's field: drawn with their errors, instead of contours.
 
     Returns
     -------
@@ -148,6 +153,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     check_dataset("theory", theory, "points")
     at = chosen_values(at)
     theory, up = over_two(at_values(theory, at))
+    if thresholds is not None:
+        check_boundaries(thresholds, theory, up)
     semantic, positional = both_branches(theory)
     loss_gap = semantic["training_loss"] - positional["training_loss"]
     lowest = theory.sel(branch=["semantic", "positional"])
@@ -174,8 +181,18 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
             draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, unsettled)
         draw_map(axes[1, 0], _size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, unsettled)
         draw_map(axes[1, 1], _size(lowest, "m"), up, size_symbol_of(theory, "m"), False, unsettled)
-        draw_contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
-        draw_contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
+        lines: list[Line2D] = []
+        if thresholds is None:
+            draw_contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
+            draw_contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
+            for ax in axes[1]:
+                draw_contour(ax, transition, up, r"$\alpha_c$", "white")
+        else:
+            lines = draw_boundaries(axes[0, 0], thresholds, ("alpha_c", *TRANSITIONS), "black")
+            draw_boundaries(axes[0, 1], thresholds, ("alpha_c",), "0.5")
+            lines += draw_boundaries(axes[0, 1], thresholds, ("alpha_l",), "black")
+            draw_boundaries(axes[1, 0], thresholds, ("alpha_c", "spinodal_semantic", "onset_theta"), "white")
+            draw_boundaries(axes[1, 1], thresholds, ("alpha_c", "spinodal_positional", "onset_m"), "white")
         titles = (
             "training loss, semantic minus positional",
             f"test error, lower branch{' minus linear' if compared else ''}",
@@ -188,11 +205,13 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
             ax.set_xlabel(symbol_of(theory, "alpha"))
         for ax in axes[:, 0]:
             ax.set_ylabel(symbol_of(theory, up))
-        for ax in axes[1]:
-            draw_contour(ax, transition, up, r"$\alpha_c$", "white")
+        handles: list[Any] = [*lines]
         if bool(unsettled.any()):
-            patch = Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here")
-            figure.legend(handles=[patch], loc="outside lower center", frameon=False)
+            handles.append(
+                Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here")
+            )
+        if handles:
+            figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=len(handles))
         _name_the_chosen(figure, theory, at)
     return figure
 

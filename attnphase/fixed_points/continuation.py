@@ -13,11 +13,12 @@ from scipy.signal import find_peaks
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.arclength import CurvePoint, Steps, corrected, trace
-from attnphase.fixed_points.family import Family, Setting, scale_of
+from attnphase.fixed_points.family import Family, scale_of
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.processes.progress import Tell, silent
@@ -203,7 +204,7 @@ def follow_field(
     if size > steps.loose or _signal(family, place, branch) < _VANISHED:
         name = setting.field
         raise ProblemError(
-            name, f"there is no {branch} branch at {name} = {setting.value:g}: start where there is one, or give start."
+            name, f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is one."
         )
     sides: list[list[Followed]] = []
     ends: list[End] = []

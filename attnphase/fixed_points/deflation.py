@@ -14,9 +14,10 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.arclength import CurvePoint
 from attnphase.fixed_points.continuation import followed_at, started, system_of
-from attnphase.fixed_points.family import Family, Setting, scale_of
+from attnphase.fixed_points.family import Family, scale_of
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.fixed_points.setting import Setting
+from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
@@ -22,67 +22,9 @@ from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
-__all__ = ["Family", "Setting", "field_value"]
+__all__ = ["Family", "scale_of"]
 
 _SMALLEST = 0.1  # of a start's coordinates, relative to the informed ones, for their scale
-
-
-def field_value(problem: Problem, name: str) -> float:
-    """The present value of a field of real numbers.
-
-    Raises
-    ------
-    ProblemError
-        The problem has no such field, or it is no real number.
-    """
-    section, _, key = name.partition(".")
-    value = getattr(getattr(problem, section, None), key, None)
-    if value is None:  # an entry of a ready-made law
-        value = problem.to_dict()
-        for part in name.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-    if value is None:
-        problem.with_fields({name: None})  # says so if there is no such field
-        raise ProblemError(name, f"{name} has no value in this problem: say by start where it is followed from.")
-    if isinstance(value, bool) or not isinstance(value, float):
-        raise ProblemError(
-            name, f"{name} is {arguments.shown(value)}, but only a field that is one real number can be followed."
-        )
-    return value
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A problem at a sample complexity, of which one number varies.
-
-    Attributes
-    ----------
-    problem : Problem
-    alpha : float
-    field : str
-        "alpha", or a field of the problem by its name in the TOML.
-    """
-
-    problem: Problem
-    alpha: float
-    field: str = "alpha"
-
-    @property
-    def value(self) -> float:
-        """The present value of the field."""
-        return self.alpha if self.field == "alpha" else field_value(self.problem, self.field)
-
-    def at(self, value: float) -> Setting:
-        """The same with another value of the field.
-
-        Raises
-        ------
-        ProblemError
-            The field cannot have this value.
-        """
-        if self.field == "alpha":
-            return replace(self, alpha=sample_complexity("alpha", value))
-        return replace(self, problem=self.problem.with_fields({self.field: float(value)}))
 
 
 @dataclass(eq=False)

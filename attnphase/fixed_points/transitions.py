@@ -14,8 +14,9 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.arclength import CurvePoint, corrected, trace
 from attnphase.fixed_points.continuation import family_of, started, steps_of, system_of
-from attnphase.fixed_points.family import Family, Setting
+from attnphase.fixed_points.family import Family
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import SMALL_SIGNAL, solve_point, without_signal
 from attnphase.fixed_points.threshold import Outcome, Threshold

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.build import from_curve, from_solutions
-from attnphase.errors import ProblemError, SolverError
+from attnphase.errors import SolverError
 from attnphase.fixed_points.continuation import follow_field
 from attnphase.fixed_points.deflation import solutions_of
-from attnphase.fixed_points.family import Setting, field_value
 from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.setting import increasing, start_of, start_value
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
@@ -72,18 +70,15 @@ def follow(
     arguments.instance("problem", problem, Problem)
     branch = arguments.word("branch", branch, BRANCHES)
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
-    low, high = _range(between)
+    low, high = increasing(between)
     overlaps = start.restart.overlaps if isinstance(start, BranchPoint) else start
     value: float | None = None
     if overlaps is not None and not isinstance(overlaps, Overlaps):
-        what = f"a number from {low:g} to {high:g}, the range of {field}, or Overlaps"
-        value, overlaps = arguments.number("start", overlaps, lambda x: low <= x <= high, what), None
-    setting = _setting(problem, field, alpha, (low, high), value)
+        value, overlaps = start_value(overlaps, field, (low, high)), None
+    setting = start_of(problem, field, alpha, (low, high), value)
     check_affordable(setting.problem)
     if overlaps is not None:
         check_start(setting.problem, overlaps, initial_overlaps(setting.problem, branch))
-    for end in (low, high):
-        setting.at(end)
     with progress_line(progress, "following") as line:
         try:
             found = follow_field(setting, branch, (low, high), start=overlaps, settings=settings, tell=line.tell)
@@ -143,28 +138,3 @@ def solutions(
     if not found:
         raise SolverError(f"no fixed point was found at alpha = {alpha:g}: give more starts.")
     return from_solutions(found, problem)
-
-
-def _range(between: Any) -> tuple[float, float]:
-    ends = arguments.numbers("between", between, lambda _: True, "an increasing pair of numbers")
-    if len(ends) != 2 or ends[0] >= ends[1]:
-        raise ProblemError("between", f"between must be an increasing pair of numbers, not {arguments.shown(between)}.")
-    return ends[0], ends[1]
-
-
-def _setting(problem: Problem, field: Any, alpha: Any, between: tuple[float, float], value: float | None) -> Setting:
-    """Where the curve starts."""
-    low, high = between
-    if not isinstance(field, str):
-        raise ProblemError("field", f"field must be alpha or the name of a field, not {arguments.shown(field)}.")
-    if field == "alpha":
-        if alpha is not None:
-            raise ProblemError("alpha", "alpha is followed: leave it out, or say by start where the curve starts.")
-        return Setting(problem, sample_complexity("between", high if value is None else value))
-    if alpha is None:
-        raise ProblemError("alpha", f"alpha is missing: give the sample complexity at which {field} is followed.")
-    if value is None:
-        value = min(max(field_value(problem, field), low), high)
-    here = Setting(problem, sample_complexity("alpha", alpha), field).at(value)
-    field_value(here.problem, field)
-    return here
