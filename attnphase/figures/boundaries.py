@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from attnphase import arguments
 from attnphase.data.validate import validate_kind
 from attnphase.errors import DatasetError
 from attnphase.figures.style import symbol_of
@@ -34,9 +35,12 @@ def check_boundaries(thresholds: xr.Dataset, theory: xr.Dataset, up: str) -> Non
 
     Raises
     ------
+    ProblemError
+        They are no dataset.
     DatasetError
         They are no thresholds, lie along another field, or are of another problem.
     """
+    arguments.instance("thresholds", thresholds, xr.Dataset)
     validate_kind("thresholds", thresholds, "thresholds")
     (along,) = map(str, thresholds["alpha_c"].dims)
     if along != up:

@@ -157,8 +157,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
         check_boundaries(thresholds, theory, up)
     semantic, positional = both_branches(theory)
     loss_gap = semantic["training_loss"] - positional["training_loss"]
-    lowest = theory.sel(branch=["semantic", "positional"])
-    lowest = lowest.isel(branch=lowest["training_loss"].fillna(np.inf).argmin("branch"))
+    lowest = _lower_branch(theory)
     error_gap = lowest["test_error"] - lowest["linear_test_error"]
     named = ("training_loss", "test_error", "linear_test_error")
     loss, error, linear = (symbol_of(theory, name).strip("$") for name in named)
@@ -181,18 +180,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
             draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, unsettled)
         draw_map(axes[1, 0], _size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, unsettled)
         draw_map(axes[1, 1], _size(lowest, "m"), up, size_symbol_of(theory, "m"), False, unsettled)
-        lines: list[Line2D] = []
-        if thresholds is None:
-            draw_contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
-            draw_contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
-            for ax in axes[1]:
-                draw_contour(ax, transition, up, r"$\alpha_c$", "white")
-        else:
-            lines = draw_boundaries(axes[0, 0], thresholds, ("alpha_c", *TRANSITIONS), "black")
-            draw_boundaries(axes[0, 1], thresholds, ("alpha_c",), "0.5")
-            lines += draw_boundaries(axes[0, 1], thresholds, ("alpha_l",), "black")
-            draw_boundaries(axes[1, 0], thresholds, ("alpha_c", "spinodal_semantic", "onset_theta"), "white")
-            draw_boundaries(axes[1, 1], thresholds, ("alpha_c", "spinodal_positional", "onset_m"), "white")
+        lines = _boundaries(axes, transition, error_gap, up, thresholds)
         titles = (
             "training loss, semantic minus positional",
             f"test error, lower branch{' minus linear' if compared else ''}",
@@ -205,15 +193,35 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
             ax.set_xlabel(symbol_of(theory, "alpha"))
         for ax in axes[:, 0]:
             ax.set_ylabel(symbol_of(theory, up))
-        handles: list[Any] = [*lines]
-        if bool(unsettled.any()):
-            handles.append(
-                Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here")
-            )
-        if handles:
+        patch = Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here")
+        if handles := [*lines, *([patch] if bool(unsettled.any()) else [])]:
             figure.legend(handles=handles, loc="outside lower center", frameon=False, ncols=len(handles))
         _name_the_chosen(figure, theory, at)
     return figure
+
+
+def _lower_branch(theory: xr.Dataset) -> xr.Dataset:
+    """The branch of lower training loss, point by point."""
+    both = theory.sel(branch=["semantic", "positional"])
+    return both.isel(branch=both["training_loss"].fillna(np.inf).argmin("branch"))
+
+
+def _boundaries(
+    axes: Any, transition: xr.DataArray, error_gap: xr.DataArray, up: str, thresholds: xr.Dataset | None
+) -> list[Line2D]:
+    """Contours where the differences vanish, or the thresholds instead, whose lines a legend names."""
+    if thresholds is None:
+        draw_contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
+        draw_contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
+        for ax in axes[1]:
+            draw_contour(ax, transition, up, r"$\alpha_c$", "white")
+        return []
+    lines = draw_boundaries(axes[0, 0], thresholds, ("alpha_c", *TRANSITIONS), "black")
+    draw_boundaries(axes[0, 1], thresholds, ("alpha_c",), "0.5")
+    lines += draw_boundaries(axes[0, 1], thresholds, ("alpha_l",), "black")
+    draw_boundaries(axes[1, 0], thresholds, ("alpha_c", "spinodal_semantic", "onset_theta"), "white")
+    draw_boundaries(axes[1, 1], thresholds, ("alpha_c", "spinodal_positional", "onset_m"), "white")
+    return lines
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {"fig2": fig2, "fig3": fig3}

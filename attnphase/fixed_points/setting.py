@@ -110,8 +110,9 @@ def start_of(problem: Problem, field: Any, alpha: Any, between: tuple[float, flo
         The field cannot be followed, or not there; the message names it or the argument.
     """
     low, high = between
-    if not isinstance(field, str):
-        raise ProblemError("field", f"field must be alpha or the name of a field, not {arguments.shown(field)}.")
+    if not isinstance(field, str) or (field != "alpha" and "." not in field):
+        given = arguments.shown(field)
+        raise ProblemError("field", f"field must be alpha, or a field of the problem as teacher.omega, not {given}.")
     if field == "alpha":
         if alpha is not None:
             raise ProblemError("alpha", "alpha is followed: leave it out, or say by start where the curve starts.")

@@ -70,17 +70,18 @@ def thresholds(
         An argument is wrong; the message names it.
     """
     arguments.instance("problem", problem, Problem)
-    field, values = _varied(omega, fields)
     crossings, ends = (_CROSSINGS, _TRANSITIONS) if alpha is None else (_range(alpha),) * 2
     transitions = arguments.flag("transitions", transitions)
     settings = None if settings is None else arguments.instance("settings", settings, SolverSettings)
     if on_step is not None:
         arguments.function("on_step", on_step)
-    found: list[dict[str, Threshold]] = []
+    shown = arguments.flag("progress", progress)
+    field, values = _varied(omega, fields)
     problems = [problem.with_fields({field: value}) for value in values]
+    found: list[dict[str, Threshold]] = []
     cost = usual_cost() + (usual_transitions_cost() if transitions else 0.0)
     # by a third of a value both the scan and the refinement, whose points cost more, have a share in the rate
-    with progress_line(progress, "solving", total=cost * len(problems), enough=cost / 3) as line:
+    with progress_line(shown, "solving", total=cost * len(problems), enough=cost / 3) as line:
         for i, (one, value) in enumerate(zip(problems, values, strict=True)):
 
             def advance(steps: float, end: float = cost * (i + 1)) -> None:
@@ -90,20 +91,24 @@ def thresholds(
             at_loss, at_baseline = thresholds_of(one, crossings, settings, advance, tell)
             here = {"alpha_c": at_loss, "alpha_l": at_baseline}
             if transitions:
-                line.reach(cost * i + usual_cost())
                 here |= transitions_of(one, ends, settings or SolverSettings(), advance, tell)
             line.reach(cost * (i + 1))
             found.append(here)
             if on_step is not None:
                 on_step()
+    return _labelled(problem, field, values, found)
+
+
+def _labelled(
+    problem: Problem, field: str, values: Sequence[float], found: Sequence[Mapping[str, Threshold]]
+) -> xr.Dataset:
     columns = {name: [here[name] for here in found] for name in found[0]}
-    rule = problem.integration.rule if not problem.integration.form.refines else "sobol"
     return from_thresholds(
         problem,
         values,
         {name: [t.alpha for t in column] for name, column in columns.items()},
         {name: [t.standard_error for t in column] for name, column in columns.items()},
-        rule,
+        "sobol" if problem.integration.form.refines else problem.integration.rule,
         field=field,
         outcomes={name: [int(t.outcome) for t in column] for name, column in columns.items()},
     )

@@ -49,9 +49,9 @@ RIGHT = {
     "max_maps": {NUMBERS}, "max_nodes": {NUMBERS}, "threads": {NUMBERS}, "workers": {NUMBERS},
     "length": {NUMBERS}, "size": {NUMBERS}, "largest": {NUMBERS}, "counts": {NUMBERS}, "columns": {NUMBERS},
     "exponent": {NUMBERS}, "atoms": {NUMBERS}, "teacher_rank": {NUMBERS}, "variance": {NUMBERS}, "sigma": {NUMBERS},
-    "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS},
+    "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "starts": {NUMBERS},
     "progress": {FLAG}, "force": {FLAG}, "resume": {FLAG}, "experiment": {FLAG}, "experiments": {FLAG},
-    "concrete": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
+    "concrete": {FLAG}, "transitions": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
     "checkpoint": {WORD}, "output": {WORD}, "path": {WORD}, "name": {WORD},
     "values": {MAPPING}, "data": {MAPPING}, "fields": {MAPPING}, "at": {MAPPING}, "shapes": {MAPPING},
     # sections of a problem, as tables
