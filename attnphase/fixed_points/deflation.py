@@ -34,6 +34,7 @@ _SAME = 1e-2  # distance of two solutions, in units of their overlaps, below whi
 _PRESENT = 5e-3  # of an informed start's m or theta: an order parameter below it is zero
 _ITERATIONS = 25
 _SEARCHED = 1e-5  # residual at which the search ends
+_JUMPS = 4.0  # nodes that may change their minimum between two sides of a solution
 _LONGEST = 0.4  # step of Newton's method, in units of the overlaps
 _SHIFT, _POWER = 1.0, 2.0
 _WIDE = 4.0  # factor of the differences' steps where symmetry is broken: jumps of single nodes decide below
@@ -172,7 +173,7 @@ def _ends(search: _Search, start: Overlaps, known: Sequence[Overlaps]) -> Iterat
     map_ = run.map(family.rule)
     found = run.coarse(map_, family.sector.pack(start))
     near: list[Overlaps] = []
-    if found.residual <= 10 * _SEARCHED:
+    if found.residual <= _near_enough(family):
         near = [_cleaned(search, family.sector.unpack(found.point))]
         yield near[0]
     family.minima = map_.minima
@@ -206,14 +207,14 @@ def _deflated(search: _Search, family: Family, start: Overlaps, known: Sequence[
     family.measuring = False
     place = family.place(start, search.setting.alpha)
     value = family.careful(place)
+    best, size = place, np.inf
     for _ in range(_ITERATIONS):
         if value is None:
-            return None
-        if np.abs(value).max() <= _SEARCHED:
-            return family.sector.unpack(family.split(place)[0])
-        jacobian = family.derivative(place)
-        if jacobian is None:
-            return None
+            break
+        if np.abs(value).max() < size:
+            best, size = place, float(np.abs(value).max())
+        if size <= _SEARCHED or (jacobian := family.derivative(place)) is None:
+            break
         step = np.linalg.lstsq(jacobian[:, :-1], -value, rcond=1e-8)[0]
         step = step / (1 - _pull(basis, poles, basis @ place[:-1]) @ step) if len(poles) else step
         step *= min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
@@ -223,7 +224,12 @@ def _deflated(search: _Search, family: Family, start: Overlaps, known: Sequence[
             if image is not None:
                 break
         place, value = trial, image
-    return None
+    return family.sector.unpack(family.split(best)[0]) if size <= _near_enough(family) else None
+
+
+def _near_enough(family: Family) -> float:
+    """Residual of a place beside which single nodes jump, so that none comes nearer."""
+    return max(_SEARCHED, _JUMPS / family.rule.size)
 
 
 def _pull(basis: Array, poles: Array, at: Array) -> Array:
