@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["check_boundaries", "draw_boundaries"]
 
 # dashes, not colours, tell the lines apart, so that a grey print does
-_DASHES = {
+_DASHES: dict[str, Any] = {
     "alpha_c": "-",
-    "alpha_l": "-",
+    "alpha_l": (0, (7, 2)),
     "spinodal_semantic": "-.",
     "spinodal_positional": "-.",
     "onset_theta": "--",

@@ -31,12 +31,12 @@ __all__ = ["Solution", "solutions_of"]
 
 _SEARCH_POINTS = 256  # Sobol points per replicate of the search; what is found is solved again with more
 _SAME = 1e-2  # distance of two solutions, in units of their overlaps, below which they are one
-_PRESENT = 5e-3  # of an informed start's m or theta: an order parameter below it is zero
-_ITERATIONS = 25
+_PRESENT = 0.02  # of an informed start's m or theta: an order parameter below it is zero
+_ITERATIONS = 16
 _SEARCHED = 1e-5  # residual at which the search ends
 _JUMPS = 4.0  # nodes that may change their minimum between two sides of a solution
 _LONGEST = 0.4  # step of Newton's method, in units of the overlaps
-_SHIFT, _POWER = 1.0, 2.0
+_SHIFT = 0.02  # a wider pole would push away the other side of a fold
 _WIDE = 4.0  # factor of the differences' steps where symmetry is broken: jumps of single nodes decide below
 _BESIDE = 0.2  # how far from a solution a second one is looked for, in units of the overlaps
 
@@ -172,11 +172,12 @@ def _ends(search: _Search, start: Overlaps, known: Sequence[Overlaps]) -> Iterat
     run = Run(search.system, search.setting.alpha, replace(search.settings, tolerance=_SEARCHED), family.sector)
     map_ = run.map(family.rule)
     found = run.coarse(map_, family.sector.pack(start))
-    near: list[Overlaps] = []
-    if found.residual <= _near_enough(family):
-        near = [_cleaned(search, family.sector.unpack(found.point))]
-        yield near[0]
     family.minima = map_.minima
+    ended: Overlaps | None = family.sector.unpack(found.point)
+    if found.residual > _near_enough(family):
+        ended = _deflated(search, family, family.sector.unpack(found.point), [])
+    near = [] if ended is None else [_cleaned(search, ended)]
+    yield from near
     other = _deflated(search, family, start, [*known, *near])
     if other is not None:
         yield _cleaned(search, other)
@@ -233,10 +234,10 @@ def _near_enough(family: Family) -> float:
 
 
 def _pull(basis: Array, poles: Array, at: Array) -> Array:
-    """Gradient of ``ln M``, with a factor ``1 + 1 / |x - y|^2`` for every pole y, in the sector's coordinates."""
+    """Gradient of ``ln M``, with a factor ``1 + 0.02 / |x - y|^2`` for every pole y, in the sector's coordinates."""
     apart = at - poles
     squares = np.maximum((apart**2).sum(axis=1), 1e-12)
-    weights = -_POWER * _SHIFT / squares**2 / (1 + _SHIFT / squares)
+    weights = -2 * _SHIFT / squares**2 / (1 + _SHIFT / squares)
     return (weights @ apart) @ basis
 
 

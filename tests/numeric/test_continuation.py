@@ -119,7 +119,7 @@ def test_a_deflated_residual_pushes_away():
     basis, poles, x = generator.normal(size=(5, 3)), generator.normal(size=(2, 5)), generator.normal(size=3)
 
     def logarithm(at):
-        return np.log(1 + 1 / ((basis @ at - poles) ** 2).sum(axis=1)).sum()
+        return np.log(1 + 0.02 / ((basis @ at - poles) ** 2).sum(axis=1)).sum()
 
     expected = optimize.approx_fprime(x, logarithm, 1e-6)
     np.testing.assert_allclose(_pull(basis, poles, basis @ x), expected, rtol=1e-4)
@@ -130,13 +130,13 @@ def test_a_deflated_residual_pushes_away():
 
 @pytest.fixture(scope="module")
 def folded():
-    return follow_field(Setting(FOLDED, 7.9), "positional", (7.0, 8.2), settings=SETTINGS)
+    return follow_field(Setting(FOLDED, 7.8), "positional", (7.0, 8.0), settings=SETTINGS)
 
 
 def test_a_branch_is_followed_through_a_fold(folded):
     points = folded.points
     assert folded.ends == (End.edge, End.edge)
-    assert [points[0].value, points[-1].value] == [pytest.approx(8.2), pytest.approx(8.2)]
+    assert [points[0].value, points[-1].value] == [pytest.approx(8.0), pytest.approx(8.0)]
     (fold,) = (i for i, one in enumerate(points) if one.turn)
     values = np.array([one.value for one in points])
     assert values[fold] == values.min()
@@ -162,13 +162,13 @@ def test_the_fold_is_where_solves_from_both_sides_say(folded):
 
 
 def test_both_sides_of_a_fold_are_solutions(folded):
-    found = solutions_of(FOLDED, 7.9, starts=0, settings=SETTINGS)
+    found = solutions_of(FOLDED, 7.8, starts=0, settings=SETTINGS)
     losses = [one.point.values["training_loss"] for one in found]
     assert losses == sorted(losses)
     assert sorted(one.point.branch for one in found) == ["positional", "positional", "semantic", "uninformed"]
     sizes = sorted(abs(one.point.values["m"][0, 0]) for one in found if one.point.branch == "positional")
-    here = [one for one in folded.points if abs(one.value - 7.9) < 0.15]
-    curve = [np.interp(7.9, *zip(*sorted((p.value, abs(p.point.values["m"][0, 0])) for p in side), strict=True))
+    here = [one for one in folded.points if abs(one.value - 7.8) < 0.2]
+    curve = [np.interp(7.8, *zip(*sorted((p.value, abs(p.point.values["m"][0, 0])) for p in side), strict=True))
              for side in ([p for p in here if p.unstable], [p for p in here if not p.unstable])]  # fmt: skip
     np.testing.assert_allclose(sizes, curve, atol=2e-3)
     more, fewer = sorted((one for one in found if one.point.branch == "positional"), key=lambda one: -one.unstable)
@@ -198,11 +198,11 @@ def test_a_curve_is_a_dataset(folded, tmp_path):
 
 def test_other_fields_are_followed_as_well():
     """Every point is a fixed point of its own problem, up to the edge, which omega cannot pass."""
-    curve = follow_field(Setting(COARSE, 1.5, "teacher.omega"), "semantic", (0.0, 0.31), settings=SETTINGS)
+    curve = follow_field(Setting(COARSE, 1.5, "teacher.omega"), "semantic", (0.0, 0.28), settings=SETTINGS)
     values = [one.value for one in curve.points]
     assert values == sorted(values)
     assert values[0] == pytest.approx(0.0, abs=1e-12)
-    assert values[-1] == pytest.approx(0.31)
+    assert values[-1] == pytest.approx(0.28)
     middle = curve.points[len(values) // 3]
     assert middle.point.problem.teacher.omega == pytest.approx(middle.value)
     alone = solve_point(middle.point.problem.with_fields({"integration.nodes": 1024}), 1.5, "semantic")
@@ -253,7 +253,7 @@ def test_growth_is_that_of_a_small_order_parameter(branch, alpha):
 
 def test_thresholds_that_do_not_exist_say_why(monkeypatch):
     monkeypatch.setattr(transitions, "_FIT_POINTS", 256)
-    monkeypatch.setattr(transitions, "_GROWTH_POINTS", 256)
+    monkeypatch.setattr(transitions, "_SCAN", 4)
     found = transitions_of(COARSE, (0.9, 1.6), SETTINGS)
     assert {one.outcome for one in found.values()} == {Outcome.outside_range}
     published = COARSE.with_fields({"integration.nodes": None, "integration.rule": "published"})
