@@ -186,19 +186,25 @@ def _fold(family: Family, place: Array, amplitude: int, share: float) -> Thresho
         return Threshold.absent(Outcome.unsettled)
     sizes, alphas, rows = [], [], []
     for size in place[amplitude] * np.linspace(1.0, max(share, _LOWEST), _AMPLITUDES):
-        along = np.linalg.lstsq(np.vstack([jacobian, across]), np.eye(len(place))[-1], rcond=None)[0]
-        guess = place + (size - place[amplitude]) * along
-        place, residual, _ = corrected(family, guess, across, jacobian, steps.tolerance)
-        derivative = None
-        if residual <= steps.loose and slopes.careful(place) is not None:
-            derivative = slopes.derivative(place)
-        if derivative is None:
-            break
-        jacobian = derivative
+        there, residual = _at_size(family, place, across, jacobian, size)
+        # where few nodes have led astray, all of them say which way the curve goes
+        if residual > steps.loose and (finer := family.derivative(place)) is not None:
+            there, residual = _at_size(family, place, across, finer, size)
+        if residual > steps.loose or slopes.careful(there) is None or (slope := slopes.derivative(there)) is None:
+            continue
+        place, jacobian = there, slope
         sizes.append(float(size))
         alphas.append(family.split(place)[1])
         rows.append(_displaced(family, place, np.vstack([jacobian, across])))
     return _lowest(np.array(sizes), np.array(alphas), np.array(rows), to_zero=share <= _LOWEST)
+
+
+def _at_size(family: Family, place: Array, across: Array, jacobian: Array, size: float) -> tuple[Array, float]:
+    """The place of the curve with an order parameter of this size, from one nearby, and its residual."""
+    along = np.linalg.lstsq(np.vstack([jacobian, across]), np.eye(len(place))[-1], rcond=None)[0]
+    guess = place + (size - across @ place) * along
+    found, residual, _ = corrected(family, guess, across, jacobian, steps_of(family, family.settings, 1).tolerance)
+    return found, residual
 
 
 def _displaced(family: Family, place: Array, matrix: Array) -> Array:
