@@ -21,7 +21,6 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import convergence, print_table, with_command
 from attnphase.data.text import Table, curve_table, solutions_table
 from attnphase.files.writing import check_output
-from attnphase.fixed_points.setting import increasing, start_of, start_value
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -63,6 +62,8 @@ def follow(
 
     The curve starts at the upper end of alpha's range, or at the field's own value, or where --start says.
     """
+    from attnphase.fixed_points.setting import increasing, start_of, start_value
+
     settings, between = solver_settings(**solver), increasing(between)
     start = None if start is None else start_value(start, field, between)
     if output is not None:

@@ -6,10 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy import optimize
 
 import attnphase as ap
-from attnphase.data.build import from_curve, from_solutions
+from attnphase.data.build import from_curve, from_solutions, from_thresholds
+from attnphase.data.text import curve_table, solutions_table, thresholds_table
+from attnphase.figures.boundaries import check_boundaries, draw_boundaries
 from attnphase.fixed_points import transitions
 from attnphase.fixed_points.arclength import Steps, corrected, trace
 from attnphase.fixed_points.continuation import End, follow_field
@@ -173,7 +176,9 @@ def test_both_sides_of_a_fold_are_solutions(folded):
     np.testing.assert_allclose(sizes, curve, atol=2e-3)
     more, fewer = sorted((one for one in found if one.point.branch == "positional"), key=lambda one: -one.unstable)
     assert more.unstable == fewer.unstable + 1
-    ap.validate_dataset(from_solutions(found, FOLDED))
+    ds = ap.validate_dataset(from_solutions(found, FOLDED))
+    words = [row.split() for row in solutions_table(ds).text().splitlines()[1:]]
+    assert [row[:2] for row in words] == [[str(i + 1), one.point.branch] for i, one in enumerate(found)]
 
 
 def test_a_spinodal_is_the_fold(folded, monkeypatch):
@@ -193,6 +198,11 @@ def test_a_curve_is_a_dataset(folded, tmp_path):
     assert again.identical(ds)
     assert again["alpha"].dims == ("arclength",)
     assert (again["alpha"] == again["field_value"]).all()
+    rows = curve_table(ds).text().splitlines()
+    assert len(rows) == 1 + len(folded.points)
+    assert sum(" fold " in row for row in rows) == 1
+    assert " unstable " in rows[1]
+    assert " stable " in rows[-1]
     assert again.attrs["ends"] == "at the edge of the range, at the edge of the range"
 
 
@@ -271,6 +281,31 @@ def test_a_branch_without_a_fold_begins_at_its_onset(monkeypatch):
     point = solve_point(strong, 1.4, "positional", settings=SETTINGS)
     found = spinodal_of(strong, "positional", (1.4, point.restart.overlaps), 0.5, SETTINGS)
     assert found.outcome is Outcome.continuous
+
+
+def test_thresholds_along_any_field_are_drawn_over_its_map():
+    """The lines lie where the numbers are; thresholds along another field, or of another problem, are refused."""
+    values = [0.4, 0.5, 0.6]
+    names = ("alpha_c", "alpha_l", *transitions.TRANSITIONS)
+    numbers = {name: [1.1 + 0.1 * i, np.nan, 1.3 + 0.1 * i] for i, name in enumerate(names)}
+    outcomes = {name: [0, int(Outcome.continuous), 0] for name in names}
+    errors = {name: [0.01, np.nan, 0.02] for name in names}
+    ds = from_thresholds(COARSE, values, numbers, errors, "sobol", field="tokens.sigma", outcomes=outcomes)
+    ap.validate_dataset(ds)
+    assert thresholds_table(ds).text().splitlines()[2].split() == ["0.5", *["continuous"] * len(names)]
+    ax = Figure().subplots()
+    lines = draw_boundaries(ax, ds, names, "black")
+    for line, name in zip(lines, names, strict=True):
+        np.testing.assert_array_equal(np.asarray(line.get_xdata(), dtype=float), numbers[name])
+        np.testing.assert_array_equal(np.asarray(line.get_ydata(), dtype=float), values)
+    assert len({line.get_linestyle() for line in lines}) > 3  # told apart without colours
+    swept = ds.assign_coords(sigma=ds["sigma"])
+    check_boundaries(ds, swept, "sigma")
+    with pytest.raises(ap.DatasetError, match="lie along sigma, but the map along omega"):
+        check_boundaries(ds, swept, "omega")
+    other = COARSE.with_fields({"regularizer.strength": 0.02})
+    with pytest.raises(ap.DatasetError, match="of another problem"):
+        check_boundaries(ds, swept.assign_attrs(problem=other.to_toml(), problem_hash=other.hash), "sigma")
 
 
 @pytest.mark.parametrize("bend", [0.0, 0.4, 3.0])
