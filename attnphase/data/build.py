@@ -252,8 +252,8 @@ def from_thresholds(
     columns |= {f"{name}_status": np.array(known[name], dtype=np.int8) for name in values}
     title = "Thresholds of the positional-semantic transition"
     ds = _assemble("thresholds", columns, _in_order({field: omega}), {}, problem, [rule], title)
-    leading = ds["alpha_c"].dims
-    extra = _labelled(columns, {one: (*leading,) for one in TRANSITION_VARIABLES if one.name in columns})
+    leading = (coordinate_name(field),)
+    extra = _labelled(columns, {one: leading for one in TRANSITION_VARIABLES if one.name in columns})
     return ds.assign(extra)
 
 

@@ -191,7 +191,7 @@ def _beside(search: _Search, solution: Overlaps, known: Sequence[Overlaps]) -> l
     if family.careful(place) is None or (jacobian := family.derivative(place)) is None:
         return []
     values, vectors = np.linalg.eig(jacobian[:, :-1])
-    slowest = vectors[:, int(np.abs(values).argmin())].real
+    slowest: Array = np.real(vectors[:, int(np.abs(values).argmin())])
     found = []
     for side in (_BESIDE, -_BESIDE):
         start = family.split(place + np.append(side * slowest / np.abs(slowest).max(), 0.0))[0]
@@ -258,7 +258,8 @@ def _invariants(overlaps: Overlaps, order: Sequence[int]) -> Array:
     q, V = np.linalg.eigvalsh(overlaps.q[places]), np.linalg.eigvalsh(overlaps.V[places])
     m = np.linalg.norm(overlaps.m[places], axis=-2)
     theta = np.linalg.svd(overlaps.theta[places], compute_uv=False)
-    return np.concatenate([(part / max(float(np.abs(part).max()), 1e-2)).ravel() for part in (q, V, m, theta)])
+    parts = [(part / max(float(np.abs(part).max()), 1e-2)).ravel() for part in (q, V, m, theta)]
+    return np.concatenate(parts).astype(float)
 
 
 def _cleaned(search: _Search, overlaps: Overlaps) -> Overlaps:

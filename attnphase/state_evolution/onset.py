@@ -67,12 +67,12 @@ def growth_at(map_: StateEvolution, x: Array) -> dict[str, Growth]:
         matrices = prior[name] @ per_replicate
         mean = matrices.mean(axis=0)
         values, right = np.linalg.eig(mean)
-        leading = int(values.real.argmax())
+        leading = int(np.real(values).argmax())
         left = np.linalg.pinv(right)[leading]
         count = len(matrices)
         rows = np.einsum("i,sij,j->s", left, matrices - mean, right[:, leading]).real
         found[name] = Growth(
-            float(values[leading].real), rows / np.sqrt(count * (count - 1)) if count > 1 else rows[:0]
+            float(np.real(values[leading])), rows / np.sqrt(count * (count - 1)) if count > 1 else rows[:0]
         )
     return found
 

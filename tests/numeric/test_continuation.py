@@ -124,7 +124,7 @@ def test_a_deflated_residual_pushes_away():
     def logarithm(at):
         return np.log(1 + 0.02 / ((basis @ at - poles) ** 2).sum(axis=1)).sum()
 
-    expected = optimize.approx_fprime(x, logarithm, 1e-6)
+    expected = [(logarithm(x + step) - logarithm(x - step)) / 2e-5 for step in 1e-5 * np.eye(3)]
     np.testing.assert_allclose(_pull(basis, poles, basis @ x), expected, rtol=1e-4)
 
 
@@ -170,9 +170,12 @@ def test_both_sides_of_a_fold_are_solutions(folded):
     assert losses == sorted(losses)
     assert sorted(one.point.branch for one in found) == ["positional", "positional", "semantic", "uninformed"]
     sizes = sorted(abs(one.point.values["m"][0, 0]) for one in found if one.point.branch == "positional")
-    here = [one for one in folded.points if abs(one.value - 7.8) < 0.2]
-    curve = [np.interp(7.8, *zip(*sorted((p.value, abs(p.point.values["m"][0, 0])) for p in side), strict=True))
-             for side in ([p for p in here if p.unstable], [p for p in here if not p.unstable])]  # fmt: skip
+    curve = []
+    for unstable in (True, False):
+        near = [one for one in folded.points if abs(one.value - 7.8) < 0.2 and bool(one.unstable) is unstable]
+        near.sort(key=lambda one: one.value)
+        places = [abs(one.point.values["m"][0, 0]) for one in near]
+        curve.append(np.interp(7.8, [one.value for one in near], places))
     np.testing.assert_allclose(sizes, curve, atol=2e-3)
     more, fewer = sorted((one for one in found if one.point.branch == "positional"), key=lambda one: -one.unstable)
     assert more.unstable == fewer.unstable + 1
@@ -236,8 +239,8 @@ def test_growth_is_that_of_a_small_order_parameter(branch, alpha):
     problem = COARSE.with_fields({"integration.nodes": 1024})
     system = System.of(problem, threads=1)
     point = solve_point(problem, alpha, "uninformed", settings=SETTINGS)
-    rule = point.restart.rule
-    overlaps = point.restart.overlaps
+    rule, overlaps = point.restart.rule, point.restart.overlaps
+    assert rule is not None
     sectors = {one: Sector.of(initial_overlaps(problem, one), system.symmetries) for one in ("uninformed", branch)}
     map_ = StateEvolution(Channel(system, rule), alpha, sectors["uninformed"])
     x = map_.pack(overlaps)
@@ -252,7 +255,9 @@ def test_growth_is_that_of_a_small_order_parameter(branch, alpha):
         (index,) = np.flatnonzero(
             sectors[branch].pack(replace(overlaps, q=0 * overlaps.q, V=0 * overlaps.V, **{name: small}))
         )
-        answers.append(other(at)[index] / at[index])
+        image = other(at)
+        assert image is not None
+        answers.append(image[index] / at[index])
         rows.append(variations(other, at, None).images[:, index] / at[index])
     even = np.linalg.pinv(np.vander(shares**2, 2, increasing=True))[0]  # the growth is even in the size
     difference = even @ np.array(answers) - growth.factor
@@ -345,10 +350,10 @@ def test_an_onset_in_closed_form():
         def excess(v):
             return v - sigma**2 / (strength + sigma**2 * alpha * weight @ (curvature / (1 + v * curvature)))
 
-        v = optimize.brentq(excess, 1e-3, 1.4)
+        v = float(optimize.brentq(excess, 1e-3, 1.4))  # pyright: ignore[reportArgumentType]
         return alpha * v * weight @ (-curvature / (1 + v * curvature) * (x**2 - 1))
 
-    expected = optimize.brentq(lambda alpha: growth(alpha) - 1, 3, 7)
+    expected = float(optimize.brentq(lambda alpha: growth(alpha) - 1, 3, 7))  # pyright: ignore[reportArgumentType]
     found = onset_of(problem, "theta", (2.0, 7.0), SETTINGS)
     assert found.outcome is Outcome.located
     assert found.standard_error < 0.01
