@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
     from attnphase.sweeps.critical import thresholds
+    from attnphase.sweeps.curves import follow, solutions
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
 
@@ -60,6 +61,7 @@ __all__ = [
     "check",
     "compare",
     "derive",
+    "follow",
     "load_dataset",
     "load_problem",
     "merge_blocks",
@@ -68,6 +70,7 @@ __all__ = [
     "run_block",
     "save_dataset",
     "simulate",
+    "solutions",
     "solve",
     "sweep",
     "thresholds",
@@ -92,6 +95,7 @@ _HOME = {
     "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
+    "follow": "sweeps.curves",
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
     "merge_blocks": "sweeps.blocks",
@@ -100,6 +104,7 @@ _HOME = {
     "run_block": "sweeps.blocks",
     "save_dataset": "data.files",
     "simulate": "experiments.simulate",
+    "solutions": "sweeps.curves",
     "solve": "sweeps.points",
     "sweep": "sweeps.grid",
     "thresholds": "sweeps.critical",

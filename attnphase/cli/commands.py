@@ -9,6 +9,7 @@ imports what takes long.
 
 from __future__ import annotations
 
+from attnphase.cli.curves import follow, solutions
 from attnphase.cli.figures import figure, phase_diagram
 from attnphase.cli.histogram import histogram
 from attnphase.cli.problems import check, derive, init
@@ -25,6 +26,8 @@ for command in (
     solve,
     sweep,
     thresholds,
+    follow,
+    solutions,
     simulate,
     experiment,
     compare,

@@ -31,6 +31,7 @@ _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
     multiple=True,
     help="Draw one value of a field that the data varies too, as tokens.sigma=0.5; may be given several times.",
 )
+@click.option("--thresholds", type=click.Path(path_type=Path), help="netCDF file of thresholds to draw over fig3.")
 @output_option(help="File of the figure, .png or .pdf; NAME.png by default.")
 @force_option
 @workers_option
@@ -39,6 +40,7 @@ def figure(
     name: str,
     data: Path | None,
     at: tuple[str, ...],
+    thresholds: Path | None,
     output: Path | None,
     force: bool,
     workers: int | None,
@@ -58,8 +60,10 @@ def figure(
     if workers is not None:
         arguments.whole("workers", workers, 1)
     output = check_figure(output or Path(f"{name}.png"), force)
-    if data is not None:
-        check_data(data)
+    if thresholds is not None and name != "fig3":
+        raise ProblemError("thresholds", "--thresholds are drawn over a map: ask for fig3.")
+    for file in filter(None, (data, thresholds)):
+        check_data(file)
     from attnphase.data.files import load_dataset
     from attnphase.figures import FIGURES, save_figure
 
@@ -72,8 +76,9 @@ def figure(
 
         with interruption_told(lambda: kept_lines(None, "run the same command again")):
             ds = sweep(problem=Problem(), workers=workers, progress=not quiet, **grid)
+    over = {} if thresholds is None else {"thresholds": load_dataset(thresholds)}
     with progress_line(not quiet, "drawing"):
-        save_figure(FIGURES[name](ds, at=chosen), output)
+        save_figure(FIGURES[name](ds, at=chosen, **over), output)
     if not quiet:
         click.echo(str(output))
     return 0

@@ -23,6 +23,7 @@ from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, p
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_table
+from attnphase.errors import ProblemError
 from attnphase.files.writing import check_folder, check_output
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
@@ -184,7 +185,10 @@ def sweep(
 
 @click.command(cls=ManyValues)
 @problem_options
-@click.option("--omega", type=NUMBERS, multiple=True, required=True, help="One or more weights of the positional part.")
+@click.option("--omega", type=NUMBERS, multiple=True, help="One or more weights of the positional part.")
+@click.option("--vary", metavar="FIELD=VALUES", help="Instead: values of another field, as tokens.sigma=0.3:0.7:5.")
+@click.option("--alpha", type=(float, float), metavar="LOW HIGH", help="Range searched.")
+@click.option("--transitions", is_flag=True, help="Locate spinodals and the onsets of theta and m as well.")
 @output_option(help="Write a netCDF file.")
 @force_option
 @json_option
@@ -193,24 +197,34 @@ def thresholds(
     problem_file: Path | None,
     changes: tuple[str, ...],
     omega: tuple[tuple[float, ...], ...],
+    vary: str | None,
+    alpha: tuple[float, float] | None,
+    transitions: bool,
     output: Path | None,
     force: bool,
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Find alpha_c and alpha_l.
+    """Find alpha_c and alpha_l, and with --transitions where the branches begin.
 
     alpha_c is the sample complexity above which the semantic branch has the lower training loss, alpha_l that above
     which it has a lower test error than the linear predictor.
     """
-    wanted = omegas("omega", [value for values in omega for value in values])
+    fields = varied((vary,) if vary else (), changes, omega or None)
+    if not omega and not vary:
+        raise click.UsageError("Missing option '--omega' or '--vary'.")
+    wanted = omegas("omega", [value for values in omega for value in values]) if omega else None
+    if wanted is not None and fields:
+        raise ProblemError("vary", "--omega and --vary cannot both be given: thresholds vary along one field.")
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
     from attnphase.data.files import save_dataset, to_json
     from attnphase.sweeps.critical import thresholds as find_thresholds
 
-    ds = find_thresholds(problem, wanted, progress=not quiet)
+    ds = find_thresholds(
+        problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not quiet
+    )
     if output is not None:
         save_dataset(with_command(ds), output, force)
     if as_json:

@@ -23,24 +23,30 @@ from attnphase.data.variables import (
     RANK,
     SCHEMAS,
     TRAJECTORY_VARIABLES,
+    TRANSITION_VARIABLES,
     Variable,
 )
 from attnphase.errors import DatasetError
+from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
 from attnphase.version import __version__
 
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnphase.fixed_points.continuation import Curve
+    from attnphase.fixed_points.deflation import Solution
     from attnphase.fixed_points.point import BranchPoint
 
 __all__ = [
     "by_cluster",
     "coordinate_name",
+    "from_curve",
     "from_histogram",
     "from_lines",
     "from_points",
     "from_runs",
+    "from_solutions",
     "from_thresholds",
     "point_columns",
 ]
@@ -165,35 +171,101 @@ def from_lines(
     return _assemble("points", columns, swept, {}, problem, rules, title or _TITLE)
 
 
+def from_curve(curve: Curve, field: str, problem: Problem) -> xr.Dataset:
+    """Label the points of a followed branch, over the length of the curve.
+
+    Parameters
+    ----------
+    curve : Curve
+    field : str
+        What was followed, "alpha" or a field's name in the TOML.
+    problem : Problem
+        The problem at the curve's start.
+
+    Returns
+    -------
+    xarray.Dataset
+        The field is a coordinate over ``arclength`` too, under the name that it has in a sweep. The global attribute
+        ``ends`` says why the curve ends on either side.
+    """
+    along = curve.points
+    points, values = [one.point for one in along], np.array([one.value for one in along])
+    columns: dict[str, NDArray[Any]] = {name: np.stack(rows) for name, rows in _columns(points, points[0]).items()}
+    columns |= {
+        "field_value": values,
+        "field_value_stderr": np.array([one.value_error for one in along]),
+        "leading_eigenvalue": np.array([one.eigenvalue for one in along]),
+        "unstable_directions": np.array([one.unstable for one in along], dtype=np.int32),
+        "turn": np.array([one.turn for one in along], dtype=np.int8),
+    }
+    scalars: dict[str, Any] = {"branch": points[0].branch}
+    if field != "alpha":
+        scalars["alpha"] = points[0].alpha
+    swept = {"arclength": [one.arclength for one in along]}
+    title = f"A branch followed along {field}"
+    ds = _assemble("curve", columns, swept, scalars, problem, sorted({point.rule for point in points}), title)
+    name = coordinate_name(field)
+    ds.attrs["ends"] = ", ".join(curve.ends)
+    return ds.assign_coords({name: ("arclength", values, _coordinate(name, field))})
+
+
+def from_solutions(found: Sequence[Solution], problem: Problem) -> xr.Dataset:
+    """Label fixed points at one place, in the order given."""
+    points = [one.point for one in found]
+    columns: dict[str, NDArray[Any]] = {name: np.stack(rows) for name, rows in _columns(points, points[0]).items()}
+    columns |= {
+        "leading_eigenvalue": np.array([one.eigenvalue for one in found]),
+        "unstable_directions": np.array([one.unstable for one in found], dtype=np.int32),
+        "found": np.array([one.found for one in found], dtype=np.int32),
+    }
+    swept = {"solution": range(1, len(found) + 1)}
+    rules = sorted({point.rule for point in points})
+    ds = _assemble("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
+    return ds.assign_coords(branch=("solution", [point.branch for point in points], _coordinate("branch")))
+
+
 def from_thresholds(
     problem: Problem,
     omega: Sequence[float],
     values: Mapping[str, Sequence[float]],
     errors: Mapping[str, Sequence[float]],
     rule: str,
+    *,
+    field: str = "teacher.omega",
+    outcomes: Mapping[str, Sequence[int]] | None = None,
 ) -> xr.Dataset:
-    """Label thresholds along omega.
+    """Label thresholds along omega, or along another field.
 
     Parameters
     ----------
     problem : Problem
-        The problem; its omega is replaced by the coordinate.
+        The problem; its field is replaced by the coordinate.
     omega : sequence of float
-        Weights of the teacher's positional part.
+        Weights of the teacher's positional part, or values of `field`.
     values, errors : mapping
-        ``alpha_c`` and ``alpha_l``, each as long as `omega`; NaN where there is no crossing.
+        ``alpha_c`` and ``alpha_l`` and, with transitions, the others of the schema, each as long as `omega`; NaN where
+        there is none.
     rule : str
         The integration rule used.
+    field : str
+        Name in the TOML.
+    outcomes : mapping, optional
+        Members of `Outcome`; by default NaN lies outside the range.
 
     Returns
     -------
     xarray.Dataset
     """
-    columns = {name: np.array(column, dtype=float) for name, column in values.items()}
+    columns: dict[str, NDArray[Any]] = {name: np.array(column, dtype=float) for name, column in values.items()}
+    missing = {name: np.where(np.isnan(column), Outcome.outside_range, 0) for name, column in columns.items()}
+    known = missing if outcomes is None else outcomes
     columns |= {f"{name}_stderr": np.array(column, dtype=float) for name, column in errors.items()}
-    swept = _in_order({"teacher.omega": omega})
+    columns |= {f"{name}_status": np.array(known[name], dtype=np.int8) for name in values}
     title = "Thresholds of the positional-semantic transition"
-    return _assemble("thresholds", columns, swept, {}, problem, [rule], title)
+    ds = _assemble("thresholds", columns, _in_order({field: omega}), {}, problem, [rule], title)
+    leading = (coordinate_name(field),)
+    extra = _labelled(columns, {one: leading for one in TRANSITION_VARIABLES if one.name in columns})
+    return ds.assign(extra)
 
 
 def from_runs(

@@ -19,6 +19,7 @@ from attnphase.data.variables import (
     RANK,
     SCHEMAS,
     TRAJECTORY_VARIABLES,
+    TRANSITION_VARIABLES,
     Variable,
 )
 from attnphase.errors import AttnphaseError, DatasetError
@@ -56,6 +57,8 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     variables = SCHEMAS[kind]
     if kind == "experiments" and any(str(name).startswith("trajectory_") for name in ds.data_vars):
         variables = (*variables, *TRAJECTORY_VARIABLES)
+    if kind == "thresholds" and any(one.name in ds.data_vars for one in TRANSITION_VARIABLES):
+        variables = (*variables, *TRANSITION_VARIABLES)
     known = {name for variable in variables for name in variable.names}
     for name in map(str, ds.data_vars):
         if name not in known:
@@ -74,7 +77,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
             continue
         for name in variable.names:
             _check_variable(ds, name, variable.dims_of(problem), variable, leading, sizes)
-    if kind == "points":
+    if kind in ("points", "curve", "solutions"):
         _check_numbers(ds, problem)
     return ds
 
@@ -122,7 +125,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
             raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
     if list(leading) != sorted(leading, key=lambda name: RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
-    if kind == "points":
+    if kind in ("points", "curve", "solutions"):
         if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
         strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))

@@ -14,24 +14,29 @@ from typing import Any
 import numpy as np
 
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
 
 __all__ = [
     "COORDINATES",
     "COORDINATES_OF",
+    "CURVE_VARIABLES",
     "EXPERIMENT_VARIABLES",
     "GLOBAL_ATTRIBUTES",
     "HISTOGRAM_ENTRIES",
     "HISTOGRAM_STAGES",
     "HISTOGRAM_VARIABLES",
     "NOT_COMPUTED",
+    "OUTCOME_MEANINGS",
     "POINT_VARIABLES",
     "PROBLEM_ATTRIBUTES",
     "RANK",
     "SCHEMAS",
+    "SOLUTION_VARIABLES",
     "STATUS_MEANINGS",
     "THRESHOLD_VARIABLES",
     "TRAJECTORY_VARIABLES",
+    "TRANSITION_VARIABLES",
     "RunStatus",
     "Variable",
     "schema_markdown",
@@ -192,17 +197,77 @@ POINT_VARIABLES = (
 )
 """What a solved point consists of."""
 
-THRESHOLD_VARIABLES = (
+_EIGENVALUE = Variable(
+    "leading_eigenvalue", (), "largest real part of an eigenvalue of the state-evolution map's Jacobian", r"\Lambda_1"
+)
+_UNSTABLE = Variable(
+    "unstable_directions", (), "eigenvalues of the state-evolution map's Jacobian with a real part above one",
+    r"n_{\mathrm{unstable}}", dtype="int32",
+)  # fmt: skip
+
+CURVE_VARIABLES = (
+    *POINT_VARIABLES[:-1],
     Variable(
-        "alpha_c", (), "sample complexity where the semantic branch's training loss falls below the positional one's",
-        r"\alpha_c", True,
+        "field_value", (), "value of the field that is followed; its error is that of the curve's place", "p", True
     ),
+    replace(_EIGENVALUE, long_name=f"{_EIGENVALUE.long_name} among points with the branch's symmetries"),
+    replace(_UNSTABLE, long_name=f"{_UNSTABLE.long_name}, among points with the branch's symmetries"),
     Variable(
-        "alpha_l", (), "sample complexity where the semantic branch's test error falls below the linear predictor's",
-        r"\alpha_l", True,
+        "turn", (), "whether the field turns back here", r"\mathrm{turn}", dtype="int8", meanings=("none", "fold")
+    ),
+    POINT_VARIABLES[-1],
+)
+"""What a point of a followed branch consists of."""
+
+SOLUTION_VARIABLES = (
+    *POINT_VARIABLES[:-1],
+    _EIGENVALUE,
+    _UNSTABLE,
+    Variable(
+        "found", (), "searches that ended at this solution or a mirror image", r"n_{\mathrm{found}}", dtype="int32"
+    ),
+    POINT_VARIABLES[-1],
+)
+"""What one of several fixed points at one place consists of."""
+
+OUTCOME_MEANINGS = tuple(outcome.name for outcome in Outcome)
+"""Names of the values 0, 1, ... of ``alpha_c_status`` and its like."""
+
+
+def _threshold(name: str, long_name: str, latex: str) -> tuple[Variable, Variable]:
+    """A threshold, and the flag that says whether there is one."""
+    status = rf"\mathrm{{status}}({latex})"
+    flag = Variable(f"{name}_status", (), f"whether there is a {name}", status, dtype="int8", meanings=OUTCOME_MEANINGS)
+    return Variable(name, (), long_name, latex, True), flag
+
+
+TRANSITION_VARIABLES = (
+    *_threshold(
+        "spinodal_semantic", "lowest sample complexity of the semantic branch, at a fold",
+        r"\alpha_{\mathrm{sp}}^{\mathrm{sem}}",
+    ),
+    *_threshold(
+        "spinodal_positional", "lowest sample complexity of the positional branch, at a fold",
+        r"\alpha_{\mathrm{sp}}^{\mathrm{pos}}",
+    ),
+    *_threshold(
+        "onset_theta", "sample complexity above which theta grows from zero at the uninformed point", r"\alpha_\theta"
+    ),
+    *_threshold("onset_m", "sample complexity above which m grows from zero at the uninformed point", r"\alpha_m"),
+)  # fmt: skip
+"""What `attnphase.thresholds` adds where it is asked for the transitions."""
+
+THRESHOLD_VARIABLES = (
+    *_threshold(
+        "alpha_c", "sample complexity where the semantic branch's training loss falls below the positional one's",
+        r"\alpha_c",
+    ),
+    *_threshold(
+        "alpha_l", "sample complexity where the semantic branch's test error falls below the linear predictor's",
+        r"\alpha_l",
     ),
 )  # fmt: skip
-"""What `attnphase.thresholds` returns along omega; NaN where there is no crossing."""
+"""What `attnphase.thresholds` returns; NaN where there is no threshold, which its flag then explains."""
 
 _POINT = {variable.name: variable for variable in POINT_VARIABLES}
 
@@ -285,6 +350,8 @@ HISTOGRAM_VARIABLES = (
 SCHEMAS = {
     "points": POINT_VARIABLES,
     "thresholds": THRESHOLD_VARIABLES,
+    "curve": CURVE_VARIABLES,
+    "solutions": SOLUTION_VARIABLES,
     "experiments": EXPERIMENT_VARIABLES,
     "histogram": HISTOGRAM_VARIABLES,
 }
@@ -319,6 +386,8 @@ COORDINATES = {
     "standard_error": ("relative standard error asked for on q", r"\delta q / q"),
     "integration_nodes": ("integration nodes asked for", r"n_{\mathrm{nodes}}"),
     "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
+    "arclength": ("length of the curve from its start, in units of the start's overlaps and of half the range", "s"),
+    "solution": ("rank of the solution by its training loss, from 1", "n"),
     "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
     "run": ("number of the run", r"\mathrm{run}"),
     "stage": ("stage of training", r"\mathrm{stage}"),
@@ -330,13 +399,15 @@ COORDINATES = {
 
 COORDINATES_OF = {
     "points": ("branch", "alpha"),
-    "thresholds": ("omega",),
+    "thresholds": (),
+    "curve": ("branch", "alpha", "arclength"),
+    "solutions": ("branch", "alpha", "solution"),
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
 }
 """Coordinates that every dataset of a kind has."""
 
-RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4}
+RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3}
 """Order of the dimensions: lowest first, and fields of the problem have 2."""
 
 PROBLEM_ATTRIBUTES = {
@@ -367,11 +438,15 @@ def schema_markdown() -> str:
     lines: list[str] = []
     for kind, variables in SCHEMAS.items():
         lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
+    title = "### Further variables of `thresholds`, with transitions"
+    lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
     for kind in ("points", "experiments", "histogram"):
         (flag,) = (variable for variable in SCHEMAS[kind] if variable.meanings)
         meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
         lines += [f"### Values of `status` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
+    meanings = enumerate(f"`{meaning}`" for meaning in OUTCOME_MEANINGS)
+    lines += ["### Values of `alpha_c_status` and its like", "", *_table(("value", "meaning"), meanings), ""]
     also = {name: f"{text} (not of `histogram`)" for name, text in PROBLEM_ATTRIBUTES.items()}
     described = ((f"`{name}`", text) for name, text in {**GLOBAL_ATTRIBUTES, **also}.items())
     return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])

@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 from attnphase import arguments
 from attnphase.data.reading import overlap_size, spacing
 from attnphase.data.trust import untrusted
+from attnphase.figures.boundaries import check_boundaries, draw_boundaries
 from attnphase.figures.selection import (
     OMEGA,
     at_values,
@@ -41,8 +42,10 @@ from attnphase.figures.style import (
     size_symbol_of,
     symbol_of,
 )
-from attnphase.fixed_points.crossings import Threshold, crossing
+from attnphase.fixed_points.crossings import crossing
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.threshold import Threshold
+from attnphase.fixed_points.transitions import TRANSITIONS
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 from attnphase.state_evolution.branches import Branch
@@ -129,7 +132,7 @@ def fig2(
     return figure
 
 
-def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
+def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds: xr.Dataset | None = None) -> Figure:
     """Maps over alpha and omega: differences in training loss and test error, and the overlaps of the lower branch.
 
     Parameters
@@ -138,6 +141,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
         Branches semantic and positional over alpha and omega, or another field instead of it.
     at : mapping, optional
         Which value of every further dimension is drawn, by its name or the field's: ``{"tokens.sigma": 0.5}``.
+    thresholds : xarray.Dataset, optional
+        What `attnphase.thresholds` returned along the map's field: drawn with their errors, instead of contours.
 
     Returns
     -------
@@ -160,10 +165,11 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     check_dataset("theory", theory, "points")
     at = chosen_values(at)
     theory, up = over_two(at_values(theory, at))
+    if thresholds is not None:
+        check_boundaries(thresholds, theory, up)
     semantic, positional = both_branches(theory)
     loss_gap = semantic["training_loss"] - positional["training_loss"]
-    lowest = theory.sel(branch=["semantic", "positional"])
-    lowest = lowest.isel(branch=lowest["training_loss"].fillna(np.inf).argmin("branch"))
+    lowest = _lower_branch(theory)
     error_gap = lowest["test_error"] - lowest["linear_test_error"]
     named = ("training_loss", "test_error", "linear_test_error")
     loss, error, linear = (symbol_of(theory, name).strip("$") for name in named)
@@ -188,8 +194,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
             draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, of_lowest)
         draw_map(axes[1, 0], _size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, of_lowest)
         draw_map(axes[1, 1], _size(lowest, "m"), up, size_symbol_of(theory, "m"), False, of_lowest)
-        draw_contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
-        draw_contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
+        lines = _boundaries(axes, transition, error_gap, up, thresholds)
         titles = (
             "training loss, semantic minus positional",
             f"test error, lower branch{' minus linear' if compared else ''}",
@@ -202,26 +207,48 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
             ax.set_xlabel(symbol_of(theory, "alpha"))
         for ax in axes[:, 0]:
             ax.set_ylabel(symbol_of(theory, up))
-        for ax in axes[1]:
-            draw_contour(ax, transition, up, r"$\alpha_c$", "white")
-        _hatch_legend(figure, either)
+        _legend_below(figure, lines, either)
         _name_the_chosen(figure, theory, at)
     return figure
+
+
+def _lower_branch(theory: xr.Dataset) -> xr.Dataset:
+    """The branch of lower training loss, point by point."""
+    both = theory.sel(branch=["semantic", "positional"])
+    return both.isel(branch=both["training_loss"].fillna(np.inf).argmin("branch"))
+
+
+def _boundaries(
+    axes: Any, transition: xr.DataArray, error_gap: xr.DataArray, up: str, thresholds: xr.Dataset | None
+) -> list[Line2D]:
+    """Contours where the differences vanish, or the thresholds instead, whose lines a legend names."""
+    if thresholds is None:
+        draw_contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
+        draw_contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
+        for ax in axes[1]:
+            draw_contour(ax, transition, up, r"$\alpha_c$", "white")
+        return []
+    lines = draw_boundaries(axes[0, 0], thresholds, ("alpha_c", *TRANSITIONS), "black")
+    draw_boundaries(axes[0, 1], thresholds, ("alpha_c",), "0.5")
+    lines += draw_boundaries(axes[0, 1], thresholds, ("alpha_l",), "black")
+    draw_boundaries(axes[1, 0], thresholds, ("alpha_c", "spinodal_semantic", "onset_theta"), "white")
+    draw_boundaries(axes[1, 1], thresholds, ("alpha_c", "spinodal_positional", "onset_m"), "white")
+    return lines
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {"fig2": fig2, "fig3": fig3}
 """The figures by name."""
 
 
-def _hatch_legend(figure: Figure, hatches: Mapping[str, xr.DataArray]) -> None:
+def _legend_below(figure: Figure, lines: Sequence[Line2D], hatches: Mapping[str, xr.DataArray]) -> None:
     meanings = {HATCH: "a branch is not converged here", DOTS: "replica symmetry fails for a branch that is shown"}
     patches = [
         Patch(facecolor="none", edgecolor="0.55", hatch=hatch, label=meanings[hatch])
         for hatch, places in hatches.items()
         if bool(places.any())
     ]
-    if patches:
-        figure.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
+    if handles := [*lines, *patches]:
+        figure.legend(handles=handles, loc="outside lower center", ncols=3 if lines else 2, frameon=False)
 
 
 def loss_crossing(theory: xr.Dataset) -> Threshold:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,42 +11,17 @@ from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.threshold import NOT_FOUND, Threshold
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell
 
 __all__ = [
-    "NOT_FOUND",
-    "Threshold",
     "baseline_difference",
     "crossing",
     "loss_difference",
     "thresholds_of",
     "usual_cost",
 ]
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """A sample complexity at which a difference of two quantities changes sign.
-
-    Attributes
-    ----------
-    alpha : float
-        Where; NaN if there is no sign change in the range searched.
-    standard_error : float
-        The difference's standard error over its slope; NaN likewise.
-    """
-
-    alpha: float
-    standard_error: float
-
-    @property
-    def found(self) -> bool:
-        """Whether there is a sign change."""
-        return bool(np.isfinite(self.alpha))
-
-
-NOT_FOUND = Threshold(float("nan"), float("nan"))
 
 
 def crossing(alpha: Sequence[float], difference: Sequence[float], error: Sequence[float]) -> Threshold:
@@ -96,11 +71,13 @@ _REFINED_COST = 10  # of one of them, in solves of the scan; for the progress on
 def _refined(
     problem: Problem, bracket: tuple[float, float], difference: Callable[[Problem, float], tuple[float, float]]
 ) -> Threshold:
-    """Secant steps inside a bracket, with many fixed nodes.
+    """Secant steps inside a bracket, with many fixed nodes, or those of a rule that has no others.
 
     Where the steps run out before they have settled, the last one is part of the error.
     """
-    fine = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _REFINED_POINTS})
+    fine = problem
+    if problem.integration.form.refines:
+        fine = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _REFINED_POINTS})
     low, high = bracket
     ends = [(x, *difference(fine, x)) for x in bracket]
     moved = 0.0

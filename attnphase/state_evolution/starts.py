@@ -11,7 +11,7 @@ from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.overlaps import Overlaps
 
-__all__ = ["branches_of", "check_start", "informed_signal", "initial_overlaps"]
+__all__ = ["branches_of", "check_start", "informed_signal", "initial_overlaps", "random_overlaps"]
 
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2  # size of the signal, or of the noise without one
 _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside the signal
@@ -80,6 +80,17 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
         whole[copies * rank + column, count + teacher + column] = _SEMANTIC if informed else 0.0
         scatter[copies * rank + column, copies * rank + column] = _SEMANTIC_NOISE
     return _overlaps_of(problem, spectrum, whole, scatter)
+
+
+def random_overlaps(problem: Problem, generator: np.random.Generator) -> Overlaps:
+    """Overlaps of random weights: along random directions of encodings and teacher, with noise of random size."""
+    spectrum = measure_of(problem)
+    count, columns = spectrum.gamma.shape[0], problem.columns
+    signal = generator.normal(0.0, _SEMANTIC / np.sqrt(2), (columns, count + problem.teacher_columns))
+    signal[:, :count] *= _POSITIONAL / _SEMANTIC
+    mixing = generator.normal(0.0, 1.0, (columns, columns))
+    scatter = generator.uniform(0.1, 1.0) * _SEMANTIC_NOISE * (np.eye(columns) + mixing @ mixing.T) / (1 + columns)
+    return _overlaps_of(problem, spectrum, signal, scatter)
 
 
 def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: Array) -> Overlaps:

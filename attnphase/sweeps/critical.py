@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import xarray as xr
@@ -10,19 +10,25 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.data.build import from_thresholds
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.crossings import Threshold, thresholds_of, usual_cost
+from attnphase.fixed_points.crossings import thresholds_of, usual_cost
 from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities
+from attnphase.fixed_points.threshold import Threshold
+from attnphase.fixed_points.transitions import transitions_of, usual_transitions_cost
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
 
 __all__ = ["thresholds"]
 
+_CROSSINGS, _TRANSITIONS = (0.2, 3.0), (0.01, 3.0)  # ranges searched by default
+
 
 def thresholds(
     problem: Problem,
-    omega: float | Sequence[float],
+    omega: float | Sequence[float] | None = None,
     *,
-    alpha: tuple[float, float] = (0.2, 3.0),
+    alpha: tuple[float, float] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    transitions: bool = False,
     settings: SolverSettings | None = None,
     on_step: Callable[[], None] | None = None,
     progress: bool = False,
@@ -30,27 +36,33 @@ def thresholds(
     """Thresholds of the phase diagram, with standard errors.
 
     ``alpha_c``: the training losses of the semantic and the positional branch cross. ``alpha_l``: the test error of the
-    semantic branch falls below that of the linear baseline.
+    semantic branch falls below that of the linear baseline. With `transitions` also ``spinodal_semantic`` and
+    ``spinodal_positional``, where a branch begins at a fold, and ``onset_theta`` and ``onset_m``, where the order
+    parameter grows continuously from the uninformed point.
 
     Parameters
     ----------
     problem : Problem
-        Its ``teacher.omega`` is replaced.
-    omega : float or sequence of float
+        Its ``teacher.omega``, or the field of `fields`, is replaced.
+    omega : float or sequence of float, optional
         Distinct, from 0 to 1.
-    alpha : (float, float)
-        Range searched.
+    alpha : (float, float), optional
+        Range searched; by default 0.2 to 3, and 0.01 to 3 for the transitions.
+    fields : mapping, optional
+        Instead of `omega`: one field of the problem by its name in the TOML, and its values.
+    transitions : bool
+        Whether spinodals and onsets are located too, which takes about three times as long.
     settings : SolverSettings, optional
     on_step : callable, optional
-        Called after each omega.
+        Called after each value.
     progress : bool
         Show a bar on standard error.
 
     Returns
     -------
     xarray.Dataset
-        ``alpha_c``, ``alpha_l`` and ``alpha_c_stderr``, ``alpha_l_stderr`` over ``omega``; NaN where the range holds no
-        crossing.
+        Each threshold ``x`` over ``omega``, or the field, with ``x_stderr`` and the flag ``x_status``: NaN where there
+        is none, and the flag says why.
 
     Raises
     ------
@@ -58,31 +70,63 @@ def thresholds(
         An argument is wrong; the message names it.
     """
     arguments.instance("problem", problem, Problem)
-    omega = omegas("omega", omega)
-    between = _range(alpha)
+    crossings, ends = (_CROSSINGS, _TRANSITIONS) if alpha is None else (_range(alpha),) * 2
+    transitions = arguments.flag("transitions", transitions)
     settings = None if settings is None else arguments.instance("settings", settings, SolverSettings)
     if on_step is not None:
         arguments.function("on_step", on_step)
-    found: dict[str, list[Threshold]] = {"alpha_c": [], "alpha_l": []}
-    problems = [problem.with_fields({"teacher.omega": value}) for value in omega]
-    cost = usual_cost()
-    # by a third of an omega both the scan and the refinement, whose points cost more, have a share in the rate
-    with progress_line(progress, "solving", total=cost * len(problems), enough=cost / 3) as line:
-        for i, one in enumerate(problems):
+    shown = arguments.flag("progress", progress)
+    field, values = _varied(omega, fields)
+    problems = [problem.with_fields({field: value}) for value in values]
+    found: list[dict[str, Threshold]] = []
+    cost = usual_cost() + (usual_transitions_cost() if transitions else 0.0)
+    # by a third of a value both the scan and the refinement, whose points cost more, have a share in the rate
+    with progress_line(shown, "solving", total=cost * len(problems), enough=cost / 3) as line:
+        for i, (one, value) in enumerate(zip(problems, values, strict=True)):
 
             def advance(steps: float, end: float = cost * (i + 1)) -> None:
                 line.reach(min(line.done + steps, end))
 
-            tell = within(f"omega = {one.teacher.omega:g}", line.tell)
-            at_loss, at_baseline = thresholds_of(one, between, settings, advance, tell)
+            tell = within(f"{field.rpartition('.')[2]} = {value:g}", line.tell)
+            at_loss, at_baseline = thresholds_of(one, crossings, settings, advance, tell)
+            here = {"alpha_c": at_loss, "alpha_l": at_baseline}
+            if transitions:
+                here |= transitions_of(one, ends, settings or SolverSettings(), advance, tell)
             line.reach(cost * (i + 1))
-            found["alpha_c"].append(at_loss)
-            found["alpha_l"].append(at_baseline)
+            found.append(here)
             if on_step is not None:
                 on_step()
-    values = {name: [t.alpha for t in thresholds_] for name, thresholds_ in found.items()}
-    errors = {name: [t.standard_error for t in thresholds_] for name, thresholds_ in found.items()}
-    return from_thresholds(problem, omega, values, errors, "sobol")
+    return _labelled(problem, field, values, found)
+
+
+def _labelled(
+    problem: Problem, field: str, values: Sequence[float], found: Sequence[Mapping[str, Threshold]]
+) -> xr.Dataset:
+    columns = {name: [here[name] for here in found] for name in found[0]}
+    return from_thresholds(
+        problem,
+        values,
+        {name: [t.alpha for t in column] for name, column in columns.items()},
+        {name: [t.standard_error for t in column] for name, column in columns.items()},
+        "sobol" if problem.integration.form.refines else problem.integration.rule,
+        field=field,
+        outcomes={name: [int(t.outcome) for t in column] for name, column in columns.items()},
+    )
+
+
+def _varied(omega: Any, fields: Any) -> tuple[str, tuple[float, ...]]:
+    """The field that varies, and its values."""
+    if fields is None:
+        if omega is None:
+            raise ProblemError("omega", "omega is missing: give the values at which thresholds are wanted, or fields.")
+        return "teacher.omega", omegas("omega", omega)
+    given = arguments.mapping("fields", fields, "a mapping from one field of the problem to its values")
+    if omega is not None or len(given) != 1:
+        raise ProblemError("fields", "fields must name one field, and omega must then be left out.")
+    ((field, values),) = given.items()
+    if field in ("alpha", "branch"):
+        raise ProblemError(field, f"{field} is not a field of the problem: thresholds are searched along alpha.")
+    return field, arguments.numbers(field, values, lambda _: True, "a number, or a list of them")
 
 
 def _range(alpha: Any) -> tuple[float, float]:

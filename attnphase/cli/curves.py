@@ -1,0 +1,132 @@
+"""Commands that follow a branch, and that look for all fixed points at one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnphase import arguments
+from attnphase.cli.inputs import problem_of, solvable, solver_settings
+from attnphase.cli.options import (
+    allow_unconverged_option,
+    force_option,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+    solver_options,
+)
+from attnphase.cli.outcomes import convergence, print_table, with_command
+from attnphase.data.text import Table, curve_table, solutions_table
+from attnphase.files.writing import check_output
+from attnphase.fixed_points.settings import sample_complexity
+from attnphase.state_evolution.branches import BRANCHES
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["follow", "solutions"]
+
+
+@click.command()
+@problem_options
+@click.option("--field", default="alpha", show_default=True, help="alpha, or a field of the problem that is a number.")
+@click.option("--between", type=(float, float), required=True, metavar="LOW HIGH", help="Range of the field.")
+@click.option("--alpha", type=float, help="Sample complexity n/d, where another field is followed.")
+@click.option("--start", type=float, help="The field's value where the curve starts.")
+@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
+@solver_options
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@allow_unconverged_option
+@quiet_option
+def follow(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    field: str,
+    between: tuple[float, float],
+    alpha: float | None,
+    start: float | None,
+    branch: str,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+    **solver: Any,
+) -> int:
+    """Follow a branch along alpha or a field of the problem, through folds onto its unstable part.
+
+    The curve starts at the upper end of alpha's range, or at the field's own value, or where --start says.
+    """
+    from attnphase.fixed_points.setting import increasing, start_of, start_value
+
+    settings, between = solver_settings(**solver), increasing(between)
+    start = None if start is None else start_value(start, field, between)
+    if output is not None:
+        check_output(output, force)
+    problem = solvable(problem_of(problem_file, changes), (branch,))
+    start_of(problem, field, alpha, between, start)
+    from attnphase.sweeps.curves import follow as follow_branch
+
+    ds = follow_branch(
+        problem, field, between, alpha=alpha, branch=branch, start=start, settings=settings, progress=not quiet
+    )
+    if not quiet:
+        click.echo(f"attnphase: the curve ends {ds.attrs['ends'].replace(', ', ' and ')}.", err=True)
+    return _ended(ds, curve_table, output, force, as_json, quiet, allow_unconverged)
+
+
+@click.command()
+@problem_options
+@click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
+@click.option("--starts", type=int, default=12, show_default=True, help="Random starts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random starts.")
+@solver_options
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@allow_unconverged_option
+@quiet_option
+def solutions(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: float,
+    starts: int,
+    seed: int,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+    **solver: Any,
+) -> int:
+    """Find all fixed points at one sample complexity, stable or not, ranked by training loss."""
+    alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
+    starts, seed = arguments.whole("starts", starts, 0), arguments.whole("seed", seed, 0)
+    if output is not None:
+        check_output(output, force)
+    problem = solvable(problem_of(problem_file, changes), ())
+    from attnphase.sweeps.curves import solutions as find_solutions
+
+    ds = find_solutions(problem, alpha, starts=starts, seed=seed, settings=settings, progress=not quiet)
+    return _ended(ds, solutions_table, output, force, as_json, quiet, allow_unconverged)
+
+
+def _ended(
+    ds: xr.Dataset, table: Any, output: Path | None, force: bool, as_json: bool, quiet: bool, allowed: bool
+) -> int:
+    """Write and print; the exit code."""
+    from attnphase.data.files import save_dataset, to_json
+
+    if output is not None:
+        save_dataset(with_command(ds), output, force)
+    if as_json:
+        click.echo(to_json(ds))
+    elif not quiet:
+        shown: Table = table(ds)
+        print_table(shown)
+    return convergence(ds, allowed)

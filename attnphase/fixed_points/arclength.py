@@ -1,0 +1,211 @@
+"""Curves of roots of ``G(x, p) = 0``: a predictor along the tangent, a corrector across it, steps that adapt.
+
+The curve is parametrised by its own length, so that a fold, where ``p`` turns back, is a point like any other.
+Everything is in variables of order one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from attnphase.arrays import Array
+
+__all__ = ["CurvePoint", "Implicit", "Steps", "corrected", "tangent_of", "trace"]
+
+_FEW, _MANY = 8, 10  # evaluations of a corrector by which a step grows, and of Newton's method between two looks
+_LOOKS = 4  # careful ones
+_STRAIGHT, _BENT = 0.98, 0.85  # cosines between two tangents by which a step grows, and by which it is halved
+_CAREFUL = 0.25  # share of the first step from which on a bend, or a jump of G, is taken for the curve's own
+_REACH = 0.5  # largest entry of a Newton step
+
+
+class Implicit(Protocol):
+    """``G`` at a place ``(x, p)``: arrays (D + 1,); None outside the domain."""
+
+    def quick(self, place: Array) -> Array | None:
+        """``G`` (D,), by what is known from the place before."""
+        ...
+
+    def careful(self, place: Array) -> Array | None:
+        """``G`` (D,), anew."""
+        ...
+
+    def derivative(self, place: Array) -> Array | None:
+        """``dG/d(x, p)``, (D, D + 1)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How a curve is traced.
+
+    Attributes
+    ----------
+    first, smallest, largest : float
+        Lengths of a step, in variables of order one.
+    tolerance : float
+        On the largest entry of ``G``.
+    loose : float
+        Likewise, of a place beside which ``G`` jumps over zero.
+    most : int
+        Points after which a trace ends.
+    """
+
+    first: float = 0.05
+    smallest: float = 1e-3
+    largest: float = 0.1
+    tolerance: float = 1e-8
+    loose: float = 1e-3
+    most: int = 400
+
+
+@dataclass(frozen=True, eq=False)
+class CurvePoint:
+    """A point of a curve.
+
+    Attributes
+    ----------
+    place : (D + 1,) array
+        ``(x, p)``.
+    tangent : (D + 1,) array
+        Of length one, in the direction of travel.
+    jacobian : (D, D + 1) array
+        ``dG/d(x, p)``.
+    arclength : float
+        From the start.
+    """
+
+    place: Array
+    tangent: Array
+    jacobian: Array
+    arclength: float
+
+
+def tangent_of(jacobian: Array, along: Array) -> Array:
+    """The direction in which ``G`` does not change, on the side of ``along``."""
+    null = np.linalg.svd(jacobian)[2][-1]
+    return null if null @ along >= 0 else -null
+
+
+def corrected(
+    curve: Implicit, guess: Array, across: Array, jacobian: Array, tolerance: float
+) -> tuple[Array, float, int]:
+    """The root nearest to a guess in the plane through it that ``across`` is normal to.
+
+    Newton's method with the given derivatives, kept up to date by Broyden's formula: quickly, until a careful look
+    agrees.
+
+    Returns
+    -------
+    place : (D + 1,) array
+    residual : float
+        Largest entry of ``G`` by a careful look; infinite if the domain was left.
+    evaluations : int
+    """
+    matrix = np.vstack([jacobian, across])
+    place, total = guess, 0
+    best, size = guess, np.inf
+    for _ in range(_LOOKS):
+        place, quick = _newton(curve, matrix, place, guess, tolerance)
+        value = curve.careful(place)
+        total += quick + 1
+        if value is None:
+            break
+        if np.abs(value).max() < size:
+            best, size = place, float(np.abs(value).max())
+        if size <= tolerance:
+            break
+    return best, size, total
+
+
+def _newton(curve: Implicit, matrix: Array, start: Array, guess: Array, tolerance: float) -> tuple[Array, int]:
+    """The best place that quick looks find, and their number; ``matrix`` is kept up to date."""
+    place, value = start, curve.quick(start)
+    if value is None:
+        return start, 1
+    best, size = place, float(np.abs(value).max())
+    for count in range(1, _MANY):
+        if np.abs(value).max() <= tolerance or not np.isfinite(matrix).all():
+            return best, count
+        step = np.linalg.lstsq(matrix, np.append(-value, matrix[-1] @ (guess - place)), rcond=None)[0]
+        step *= min(1.0, _REACH / max(float(np.abs(step).max()), 1e-300))
+        image = curve.quick(place + step)
+        if image is None:
+            return best, count + 1
+        change = image - value - matrix[:-1] @ step
+        matrix[:-1] += np.outer(change, step) / max(float(step @ step), 1e-300)
+        place, value = place + step, image
+        if np.abs(value).max() < size:
+            best, size = place, float(np.abs(value).max())
+    return best, _MANY
+
+
+def trace(curve: Implicit, start: Array, along: Array, steps: Steps) -> Iterator[CurvePoint]:
+    """The points of a curve one after another, from a root on.
+
+    Parameters
+    ----------
+    curve : Implicit
+    start : (D + 1,) array
+        A root.
+    along : (D + 1,) array
+        On which side the curve is followed.
+    steps : Steps
+
+    Yields
+    ------
+    CurvePoint
+        The start first; right after a point the curve was last asked for its derivative there. The trace ends by itself
+        where no step leads on.
+    """
+    jacobian = curve.derivative(start)
+    if jacobian is None:
+        return
+    here = CurvePoint(start, tangent_of(jacobian, along), jacobian, 0.0)
+    yield here
+    length = steps.first
+    for _ in range(steps.most - 1):
+        found = _advanced(curve, here, length, steps)
+        if found is None:
+            return
+        here, length = found
+        yield here
+
+
+def _advanced(curve: Implicit, here: CurvePoint, length: float, steps: Steps) -> tuple[CurvePoint, float] | None:
+    """The next point and the length of the step after it; None where no step leads on."""
+    while length >= steps.smallest:
+        found = _stepped(curve, here, length, steps, careful=length <= _CAREFUL * steps.first)
+        if found is not None:
+            point, easy = found
+            return point, min(1.5 * length, steps.largest) if easy else length
+        length /= 2
+    for leap in (steps.first, steps.largest, 2 * steps.largest):  # over a place where G jumps
+        found = _stepped(curve, here, leap, steps, careful=True)
+        if found is not None:
+            return found[0], steps.first
+    return None
+
+
+def _stepped(
+    curve: Implicit, here: CurvePoint, length: float, steps: Steps, *, careful: bool
+) -> tuple[CurvePoint, bool] | None:
+    """One step, and whether it was easy; None if it did not end on the curve, or too far away."""
+    guess = here.place + length * here.tangent
+    place, size, evaluations = corrected(curve, guess, here.tangent, here.jacobian, steps.tolerance)
+    moved = float(np.linalg.norm(place - here.place))
+    if size > (steps.loose if careful else steps.tolerance) or moved > 2 * length:
+        return None
+    jacobian = curve.derivative(place)
+    if jacobian is None:
+        return None
+    tangent = tangent_of(jacobian, here.tangent)
+    cosine = float(tangent @ here.tangent)
+    if cosine < _BENT and not careful:
+        return None
+    point = replace(here, place=place, tangent=tangent, jacobian=jacobian, arclength=here.arclength + moved)
+    return point, evaluations <= _FEW and cosine >= _STRAIGHT

@@ -1,0 +1,336 @@
+"""A branch followed along any one field of its problem, through folds onto its unstable part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from scipy.signal import find_peaks
+
+from attnphase.arrays import Array
+from attnphase.errors import ProblemError
+from attnphase.fixed_points.arclength import CurvePoint, Steps, corrected, trace
+from attnphase.fixed_points.family import Family, scale_of
+from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.fixed_points.measuring import branch_point, measured_at
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.setting import Setting
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.processes.progress import Tell, silent
+from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.replicates import variations
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import informed_signal, initial_overlaps
+from attnphase.state_evolution.symmetries import ProblemSymmetry
+from attnphase.state_evolution.system import System
+
+__all__ = ["Curve", "CurveSettings", "End", "Followed", "family_of", "follow_field", "followed_at", "started"]
+
+_VANISHED = 0.02  # an order parameter below this, relative to its informed start, ends a branch
+_START_POINTS = 256  # nodes per replicate of the solve that a curve starts from
+_JUMP = 20.0  # nodes that may change their minimum between two sides of a point
+
+
+@dataclass(frozen=True)
+class CurveSettings:
+    """How a branch is followed.
+
+    Attributes
+    ----------
+    most : int
+        Points on either side of the start.
+    points : int or None
+        Sobol points in each replicate; None for what the problem's rule says.
+    """
+
+    most: int = 200
+    points: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """A point of a followed branch.
+
+    Attributes
+    ----------
+    point : BranchPoint
+    value, value_error : float
+        Of the field; the error is that of the place where the curve is met at right angles.
+    arclength : float
+        From the start of the curve, in units of the start's overlaps and of the range.
+    eigenvalue : float
+        Largest real part of an eigenvalue of the map's Jacobian among points that share the branch's symmetries.
+    unstable : int
+        How many have a real part above one.
+    turn : bool
+        Whether the field turns back here, by more than its error.
+    """
+
+    point: BranchPoint
+    value: float
+    value_error: float
+    arclength: float
+    eigenvalue: float
+    unstable: int
+    turn: bool = False
+
+
+class End(StrEnum):
+    """Why a curve ends."""
+
+    edge = "at the edge of the range"
+    vanished = "where the order parameter vanishes"
+    most = "after as many points as allowed"
+    stuck = "where no step leads on"
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A followed branch.
+
+    Attributes
+    ----------
+    points : tuple of Followed
+        By rising arc length, which is negative on the side where the field falls first.
+    ends : (End, End)
+        Why it goes no further on either side.
+    """
+
+    points: tuple[Followed, ...]
+    ends: tuple[End, End]
+
+
+def _threads(settings: SolverSettings) -> int:
+    return settings.threads or os.cpu_count() or 1
+
+
+def system_of(setting: Setting, settings: SolverSettings) -> System:
+    """The system at a value of the field."""
+    return System.of(setting.problem, settings.backend, _threads(settings))
+
+
+def _symmetries(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Sequence[ProblemSymmetry]:
+    """Those that the problem has all along: at the start and at a value that nothing singles out."""
+    inner = between[0] + 0.38196601125 * (between[1] - between[0])
+    other = system_of(setting.at(inner), settings).symmetries
+
+    def same(a: ProblemSymmetry, b: ProblemSymmetry) -> bool:
+        return tuple(a[0]) == tuple(b[0]) and np.array_equal(a[1], b[1]) and np.array_equal(a[2], b[2])
+
+    return [one for one in system_of(setting, settings).symmetries if any(same(one, two) for two in other)]
+
+
+def family_of(
+    setting: Setting,
+    branch: str,
+    start: Overlaps,
+    between: tuple[float, float],
+    settings: SolverSettings,
+    points: int | None = None,
+) -> Family:
+    """The maps along a field, in the sector of a branch and in units of a start on it."""
+    informed = initial_overlaps(setting.problem, branch)
+    system = system_of(setting, settings)
+    sector = Sector.of(informed, _symmetries(setting, between, settings))
+    rules = system.refinement(settings.max_nodes)
+    rule = rules.single() if points is None or not rules.single().randomised else rules.sobol(points)
+    x = sector.pack(start)
+    natural = sector.scales(0 * x, system.spectrum.rho) * 1e6
+    scale = scale_of(x, sector.pack(informed), natural)
+    span = max((between[1] - between[0]) / 2, 1e-300)
+    return Family(setting, sector, rule, settings, scale, span)
+
+
+def started(family: Family, overlaps: Overlaps, value: float, tolerance: float) -> tuple[Array, float]:
+    """The fixed point nearest to some overlaps at a value of the field, and its residual.
+
+    Raises
+    ------
+    ArithmeticError
+        It has no neighbourhood inside the domain.
+    """
+    place = family.place(overlaps, value)
+    fixed = np.eye(len(place))[-1]
+    if family.careful(place) is None or (jacobian := family.derivative(place)) is None:
+        raise ArithmeticError("the start of a curve lies outside the domain of the map")
+    found, size, _ = corrected(family, place, fixed, jacobian, tolerance)
+    return found, size
+
+
+def steps_of(family: Family, settings: SolverSettings, most: int) -> Steps:
+    """Steps along the curves of a family."""
+    # a node that changes its minimum moves the map by its weight
+    loose = min(_JUMP / family.rule.size, 0.02)
+    return Steps(tolerance=0.1 * settings.tolerance, loose=loose, most=most)
+
+
+def follow_field(
+    setting: Setting,
+    branch: str,
+    between: tuple[float, float],
+    *,
+    start: Overlaps | None = None,
+    settings: SolverSettings | None = None,
+    curve: CurveSettings | None = None,
+    tell: Tell = silent,
+) -> Curve:
+    """The curve of fixed points through one of them, in both directions, as far as the range reaches.
+
+    Parameters
+    ----------
+    setting : Setting
+        Where the curve starts.
+    between : (float, float)
+        Range of the field.
+    start : Overlaps, optional
+        Near a fixed point there, which need not be stable; by default the branch is solved for.
+
+    Raises
+    ------
+    ProblemError
+        The branch does not exist at the start.
+    """
+    settings, curve = settings or SolverSettings(), curve or CurveSettings()
+    overlaps = start if start is not None else solved_start(setting, branch, settings, tell)
+    family = family_of(setting, branch, overlaps, between, settings, curve.points)
+    steps = steps_of(family, settings, curve.most)
+    place, size = started(family, overlaps, setting.value, steps.tolerance)
+    if size > steps.loose or _signal(family, place, branch) < _VANISHED:
+        name = setting.field
+        raise ProblemError(
+            name, f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is one."
+        )
+    sides: list[list[Followed]] = []
+    ends: list[End] = []
+    for sign in (-1.0, 1.0):
+        side: list[Followed] = []
+        family.careful(place)
+        points = trace(family, place, sign * np.eye(len(place))[-1], steps)
+        for point in _within(family, points, between, steps, branch):
+            if isinstance(point, End):
+                ends.append(point)
+                break
+            # the start is measured once
+            found = sides[0][0] if sides and not side else followed_at(family, point, branch)
+            side.append(found)
+            tell(f"{branch}, {setting.field} = {found.value:.4g}, {family.maps} maps")
+        sides.append(side)
+    backwards = (replace(one, arclength=-one.arclength) for one in reversed(sides[0][1:]))
+    return Curve(_with_turns([*backwards, *sides[1]]), (ends[0], ends[1]))
+
+
+def _with_turns(curve: list[Followed]) -> tuple[Followed, ...]:
+    """The points, marked where the field turns back by more than twice its error."""
+    values, errors = np.array([one.value for one in curve]), np.array([one.value_error for one in curve])
+    turns: set[int] = set()
+    for side in (1.0, -1.0):
+        places, found = find_peaks(side * values, prominence=0.0)
+        turns |= {int(i) for i, depth in zip(places, found["prominences"], strict=True) if depth > 2 * errors[i]}
+    return tuple(replace(one, turn=i in turns) for i, one in enumerate(curve))
+
+
+def solved_start(setting: Setting, branch: str, settings: SolverSettings, tell: Tell) -> Overlaps:
+    """Overlaps of the branch where the curve starts, on few nodes."""
+    nodes = {"integration.rule": "sobol", "integration.nodes": _START_POINTS}
+    point = solve_point(setting.problem.with_fields(nodes), setting.alpha, branch, settings=settings, tell=tell)
+    return point.restart.overlaps
+
+
+def _signal(family: Family, place: Array, branch: str) -> float:
+    """The order parameter, relative to that of the informed start; one for the uninformed branch."""
+    if not Branch.named(branch).is_informed:
+        return 1.0
+    informed = initial_overlaps(family.setting.problem, branch)
+    # signed, so that the other side of zero is not taken for the same branch
+    x, reference = family.split(place)[0], family.sector.pack(informed)
+    here = family.sector.unpack(np.where(x * reference < 0, 0.0, x))
+    return informed_signal(here, branch) / informed_signal(informed, branch)
+
+
+def _within(
+    family: Family, points: Iterator[CurvePoint], between: tuple[float, float], steps: Steps, branch: str
+) -> Iterator[CurvePoint | End]:
+    """The points inside the range, the last one on its edge, as long as there is an order parameter; then the end."""
+    last: CurvePoint | None = None
+    count = 0
+    for point in points:
+        value = float(point.place[-1] * family.span)
+        edge = between[0] if value < between[0] else between[1] if value > between[1] else None
+        if edge is not None:
+            ended = None if last is None else _on_edge(family, last, point, edge, steps)
+            yield from () if ended is None else (ended,)
+            yield End.edge
+            return
+        if last is not None and _signal(family, point.place, branch) < _VANISHED:
+            yield End.vanished
+            return
+        yield point
+        last, count = point, count + 1
+    end = End.most if count >= steps.most else End.stuck
+    if last is not None and last.tangent[-1] != 0:
+        # a field that may not leave the range stops the steps short of its edge
+        edge = between[0] if last.tangent[-1] < 0 else between[1]
+        ahead = (edge / family.span - last.place[-1]) / last.tangent[-1]
+        if 0 <= ahead <= steps.first:
+            ended = _on_edge(family, last, replace(last, place=last.place + ahead * last.tangent), edge, steps)
+            yield from () if ended is None else (ended,)
+            end = End.edge
+    yield end
+
+
+def _on_edge(family: Family, last: CurvePoint, beyond: CurvePoint, edge: float, steps: Steps) -> CurvePoint | None:
+    """The point of the curve on the edge of the range, between two others."""
+    target = edge / family.span
+    share = (target - last.place[-1]) / (beyond.place[-1] - last.place[-1])
+    if not share > 1e-6:  # the last point lies there already
+        return None
+    guess = last.place + share * (beyond.place - last.place)
+    guess[-1] = target
+    place, size, _ = corrected(family, guess, np.eye(len(guess))[-1], last.jacobian, steps.tolerance)
+    if size > steps.loose or (jacobian := family.derivative(place)) is None:
+        return None
+    moved = float(np.linalg.norm(place - last.place))
+    return replace(beyond, place=place, jacobian=jacobian, arclength=last.arclength + moved)
+
+
+def followed_at(family: Family, here: CurvePoint, branch: str) -> Followed:
+    """Everything measured at a point of the curve where `Family.derivative` was asked for last."""
+    x, value = family.split(here.place)
+    map_ = family.map_at(value)
+    assert map_ is not None
+    image = map_(x)
+    if image is None:
+        raise ArithmeticError("a point of a curve lies outside the domain of the map")
+    settings, response = family.settings, family.own_response()
+    residual = float(np.max(np.abs(image - x) / map_.scales(x)))
+    status = Status.converged if residual <= settings.tolerance else Status.iteration_limit
+    found = FixedPoint(x, image, residual, family.maps, status)
+    run = Run(map_.system, map_.alpha, settings, family.sector, maps=family.maps)
+    rules = map_.system.refinement(settings.max_nodes)
+    measured = measured_at(run, rules, map_, found, response)
+    point = branch_point(run, branch, map_, found, measured, response)
+    eigenvalues = np.linalg.eigvals(response.jacobian).real
+    return Followed(
+        point=replace(point, restart=replace(point.restart, rule=None, minima=None)),
+        value=value,
+        value_error=_value_error(family, here, run, map_, x),
+        arclength=here.arclength,
+        eigenvalue=float(eigenvalues.max()),
+        unstable=int((eigenvalues > 1).sum()),
+    )
+
+
+def _value_error(family: Family, here: CurvePoint, run: Run, map_, x: Array) -> float:  # noqa: ANN001
+    """Standard error of the field's value at which the curve passes through the plane across it."""
+    rules = map_.system.refinement(family.settings.max_nodes)
+    gauge = rules.gauge(family.rule, float(map_.second_minimum_share(np.inf).mean()))
+    moved = variations(map_, x, None if gauge is None else run.map(gauge)).images / family.scale
+    matrix = np.vstack([here.jacobian, here.tangent])
+    displaced = np.linalg.lstsq(matrix, np.vstack([-moved.T, np.zeros(len(moved))]), rcond=None)[0]
+    return float(family.span * np.sqrt((displaced[-1] ** 2).sum()))

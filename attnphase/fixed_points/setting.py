@@ -1,0 +1,130 @@
+"""Which number of a problem varies along a curve, and where the curve starts.
+
+Nothing heavy is imported, so that a wrong one is refused at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from attnphase import arguments
+from attnphase.errors import ProblemError
+from attnphase.fixed_points.settings import sample_complexity
+from attnphase.problem.problem import Problem
+
+__all__ = ["Setting", "field_value", "increasing", "start_of", "start_value"]
+
+
+def field_value(problem: Problem, name: str) -> float:
+    """The present value of a field of real numbers.
+
+    Raises
+    ------
+    ProblemError
+        The problem has no such field, or it is no real number.
+    """
+    section, _, key = name.partition(".")
+    value = getattr(getattr(problem, section, None), key, None)
+    if value is None:  # an entry of a ready-made law
+        value = problem.to_dict()
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+    if value is None:
+        problem.with_fields({name: None})  # says so if there is no such field
+        raise ProblemError(name, f"{name} has no value in this problem: say by start where it is followed from.")
+    if isinstance(value, bool) or not isinstance(value, float):
+        raise ProblemError(
+            name, f"{name} is {arguments.shown(value)}, but only a field that is one real number can be followed."
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A problem at a sample complexity, of which one number varies.
+
+    Attributes
+    ----------
+    problem : Problem
+    alpha : float
+    field : str
+        "alpha", or a field of the problem by its name in the TOML.
+    """
+
+    problem: Problem
+    alpha: float
+    field: str = "alpha"
+
+    @property
+    def value(self) -> float:
+        """The present value of the field."""
+        return self.alpha if self.field == "alpha" else field_value(self.problem, self.field)
+
+    def at(self, value: float) -> Setting:
+        """The same with another value of the field.
+
+        Raises
+        ------
+        ProblemError
+            The field cannot have this value.
+        """
+        if self.field == "alpha":
+            return replace(self, alpha=sample_complexity("alpha", value))
+        return replace(self, problem=self.problem.with_fields({self.field: float(value)}))
+
+
+def start_value(value: Any, field: Any, between: tuple[float, float]) -> float:
+    """The field's value where a curve starts.
+
+    Raises
+    ------
+    ProblemError
+        It is no number in the range.
+    """
+    low, high = between
+    what = f"a number from {low:g} to {high:g}, the range of {field}"
+    return arguments.number("start", value, lambda x: low <= x <= high, what)
+
+
+def increasing(between: Any) -> tuple[float, float]:
+    """The two ends of a range.
+
+    Raises
+    ------
+    ProblemError
+        Naming ``between``.
+    """
+    ends = arguments.numbers("between", between, lambda _: True, "an increasing pair of numbers")
+    if len(ends) != 2 or ends[0] >= ends[1]:
+        raise ProblemError("between", f"between must be an increasing pair of numbers, not {arguments.shown(between)}.")
+    return ends[0], ends[1]
+
+
+def start_of(problem: Problem, field: Any, alpha: Any, between: tuple[float, float], value: float | None) -> Setting:
+    """Where a curve starts: by default at the upper end of alpha's range, or at a field's own value.
+
+    Raises
+    ------
+    ProblemError
+        The field cannot be followed, or not there; the message names it or the argument.
+    """
+    low, high = between
+    if not isinstance(field, str) or (field != "alpha" and "." not in field):
+        given = arguments.shown(field)
+        raise ProblemError("field", f"field must be alpha, or a field of the problem as teacher.omega, not {given}.")
+    if field == "alpha":
+        if alpha is not None:
+            raise ProblemError("alpha", "alpha is followed: leave it out, or say by start where the curve starts.")
+        if low <= 0:
+            raise ProblemError("between", f"between must hold positive sample complexities, but begins at {low:g}.")
+        return Setting(problem, sample_complexity("between", high) if value is None else value)
+    if alpha is None:
+        raise ProblemError("alpha", f"alpha is missing: give the sample complexity at which {field} is followed.")
+    if value is None:
+        value = min(max(field_value(problem, field), low), high)
+    here = Setting(problem, sample_complexity("alpha", alpha), field).at(value)
+    field_value(here.problem, field)
+    for end in between:
+        here.at(end)
+    return here

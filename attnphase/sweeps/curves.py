@@ -1,0 +1,140 @@
+"""A branch followed along a field, and all fixed points at one place, as datasets."""
+
+from __future__ import annotations
+
+import xarray as xr
+
+from attnphase import arguments
+from attnphase.data.build import from_curve, from_solutions
+from attnphase.errors import SolverError
+from attnphase.fixed_points.continuation import follow_field
+from attnphase.fixed_points.deflation import solutions_of
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.setting import increasing, start_of, start_value
+from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import progress_line
+from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.starts import check_start, initial_overlaps
+
+__all__ = ["follow", "solutions"]
+
+_MOST_POINTS, _MOST_STARTS = 10_000, 1000
+
+
+def follow(
+    problem: Problem,
+    field: str = "alpha",
+    between: tuple[float, float] = (0.2, 2.0),
+    *,
+    alpha: float | None = None,
+    branch: str = "semantic",
+    start: float | Overlaps | BranchPoint | None = None,
+    settings: SolverSettings | None = None,
+    progress: bool = False,
+) -> xr.Dataset:
+    """Follow a branch along one field, through folds and onto its unstable part.
+
+    All points are under one integration rule, whose nodes stay the same: that of the problem, or 1024 Sobol points in
+    each replicate if it is chosen automatically.
+
+    Parameters
+    ----------
+    problem : Problem
+    field : str
+        "alpha", or a field of the problem that is one real number, by its name in the TOML.
+    between : (float, float)
+        Range of the field.
+    alpha : float, optional
+        Sample complexity n/d, where another field is followed.
+    branch : {"semantic", "positional", "uninformed", "mixed"}
+    start : float, Overlaps or BranchPoint, optional
+        The field's value where the curve starts: by default the upper end of the range for alpha, and the problem's own
+        value, or the end of the range next to it, for another field. Or a point near a fixed point there, which need
+        not be stable.
+    settings : SolverSettings, optional
+    progress : bool
+        Show on standard error how far it is.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``arclength``; ``unstable_directions`` marks what is unstable, and ``turn`` the folds.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong, or there is no such branch at the start; the message names it.
+    """
+    arguments.instance("problem", problem, Problem)
+    branch = arguments.word("branch", branch, BRANCHES)
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    low, high = increasing(between)
+    overlaps = start.restart.overlaps if isinstance(start, BranchPoint) else start
+    value: float | None = None
+    if overlaps is not None and not isinstance(overlaps, Overlaps):
+        value, overlaps = start_value(overlaps, field, (low, high)), None
+    setting = start_of(problem, field, alpha, (low, high), value)
+    check_affordable(setting.problem)
+    if overlaps is not None:
+        check_start(setting.problem, overlaps, initial_overlaps(setting.problem, branch))
+    with progress_line(progress, "following") as line:
+        try:
+            found = follow_field(setting, branch, (low, high), start=overlaps, settings=settings, tell=line.tell)
+        except ArithmeticError as error:
+            raise SolverError(
+                f"the {branch} branch cannot be followed from {field} = {setting.value:g}: start elsewhere."
+            ) from error
+    return from_curve(found, field, setting.problem)
+
+
+def solutions(
+    problem: Problem,
+    alpha: float,
+    *,
+    starts: int = 12,
+    seed: int = 0,
+    settings: SolverSettings | None = None,
+    progress: bool = False,
+) -> xr.Dataset:
+    """All fixed points that can be found at one sample complexity, stable or not, by rising training loss.
+
+    From every branch's informed start and from random ones; each search goes on with what is known deflated. Solutions
+    that differ by an exact symmetry of the problem are one.
+
+    Parameters
+    ----------
+    problem : Problem
+    alpha : float
+    starts : int
+        Random ones.
+    seed : int
+        From which they follow.
+    settings : SolverSettings, optional
+    progress : bool
+        Show on standard error how far it is.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``solution``; the coordinate ``branch`` says which order parameters a solution has.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong; the message names it.
+    SolverError
+        No fixed point was found.
+    """
+    arguments.instance("problem", problem, Problem)
+    alpha = sample_complexity("alpha", alpha)
+    starts = arguments.whole("starts", starts, 0, _MOST_STARTS)
+    seed = arguments.whole("seed", seed, 0)
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    check_affordable(problem)
+    with progress_line(progress, "searching") as line:
+        found = solutions_of(problem, alpha, starts=starts, seed=seed, settings=settings, tell=line.tell)
+    if not found:
+        raise SolverError(f"no fixed point was found at alpha = {alpha:g}: give more starts.")
+    return from_solutions(found, problem)

@@ -1,0 +1,360 @@
+"""Curves through folds, all solutions at one place, spinodals and onsets: against closed forms, or another way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from scipy import optimize
+
+import attnphase as ap
+from attnphase.data.build import from_curve, from_solutions, from_thresholds
+from attnphase.data.text import curve_table, solutions_table, thresholds_table
+from attnphase.figures.boundaries import check_boundaries, draw_boundaries
+from attnphase.fixed_points import transitions
+from attnphase.fixed_points.arclength import Steps, corrected, trace
+from attnphase.fixed_points.continuation import End, follow_field
+from attnphase.fixed_points.deflation import _pull, solutions_of
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.setting import Setting
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.threshold import Outcome
+from attnphase.fixed_points.transitions import _lowest, onset_of, spinodal_of, transitions_of
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.onset import growth_at
+from attnphase.state_evolution.replicates import variations
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
+
+SETTINGS = SolverSettings(tolerance=1e-6, threads=1)
+COARSE = Problem.paper(omega=0.27).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+# its positional branch ends at a fold near alpha = 7.3, far from any onset
+FOLDED = Problem.paper(omega=0.3, sigma=0.6).with_fields({"integration.rule": "sobol", "integration.nodes": 256})
+
+
+# --- the curve itself, of functions with closed forms -----------------------------------------------------------------
+
+
+@dataclass
+class Cubic:
+    """``p = x^3 - a x`` and ``y = x p``: folds at ``x = -+(a/3)^(1/2)``, where ``p = +-(2a/3) (a/3)^(1/2)``."""
+
+    a: float = 1.3
+    jump: float = 0.0  # of the first function at x = 0.1, as where a node changes its minimum
+    looks: int = 0
+
+    def quick(self, place):
+        x, y, p = place
+        return np.array([p - x**3 + self.a * x + (self.jump if x < 0.1 else 0.0), x * p - y])
+
+    def careful(self, place):
+        self.looks += 1
+        return self.quick(place)
+
+    def derivative(self, place):
+        x, _, p = place
+        return np.array([[self.a - 3 * x**2, 0.0, 1.0], [p, -1.0, x]])
+
+
+def cubic_start(x, a=1.3):
+    p = x**3 - a * x
+    return np.array([x, x * p, p])
+
+
+def test_a_curve_goes_through_its_folds():
+    curve, steps = Cubic(), Steps(largest=0.05)
+    points = list(trace(curve, cubic_start(1.4), np.array([0.0, 0.0, -1.0]), replace(steps, most=120)))
+    x, y, p = np.array([one.place for one in points]).T
+    assert x.min() < -1.2
+    np.testing.assert_allclose(p, x**3 - 1.3 * x, atol=1e-7)
+    np.testing.assert_allclose(y, x * p, atol=1e-7)
+    assert (np.diff([one.arclength for one in points]) > 0).all()
+    fold = np.sqrt(1.3 / 3)
+    turns = np.flatnonzero(np.diff(np.sign(np.diff(p))))
+    assert np.abs(x[turns + 1] - [fold, -fold]).max() < 0.05
+    # dp/dx has its sign from the tangent, on either side of each fold
+    slopes = np.array([one.tangent[-1] / one.tangent[0] for one in points])
+    away = np.abs(np.abs(x) - fold) > 1e-3
+    assert (np.sign(slopes[away]) == np.sign(3 * x[away] ** 2 - 1.3)).all()
+
+
+def test_every_place_is_looked_at_with_care():
+    """What is known from the place before may be of a minimum that is not the lowest any more."""
+
+    class Forgetful(Cubic):
+        shift = 0.3  # of the function as long as nobody looks
+
+        def quick(self, place):
+            return super().quick(place) + np.array([self.shift, 0.0])
+
+        def careful(self, place):
+            self.shift = 0.0
+            return super().careful(place)
+
+    curve, start = Forgetful(), cubic_start(1.4)
+    found, size, _ = corrected(curve, start + 0.03, np.array([0.0, 0.0, 1.0]), curve.derivative(start), 1e-9)
+    assert size < 1e-9
+    np.testing.assert_allclose(
+        found, cubic_start(optimize.brentq(lambda x: x**3 - 1.3 * x - found[2], 1, 2)), atol=1e-7
+    )
+
+
+def test_a_jump_over_zero_is_passed_and_told():
+    curve = Cubic(jump=0.01)
+    steps = Steps(loose=0.02, most=200)
+    points = list(trace(curve, cubic_start(0.6), np.array([-1.0, 0.0, 0.0]), steps))
+    x = np.array([one.place[0] for one in points])
+    assert x.min() < -1.0
+    residuals = np.array([np.abs(curve.quick(one.place)).max() for one in points])
+    assert (residuals[np.abs(x - 0.1) > 0.02] < 1e-8).all()
+
+
+def test_a_deflated_residual_pushes_away():
+    """The gradient of the logarithm of the factor, against differences."""
+    generator = np.random.default_rng(4)
+    basis, poles, x = generator.normal(size=(5, 3)), generator.normal(size=(2, 5)), generator.normal(size=3)
+
+    def logarithm(at):
+        return np.log(1 + 0.02 / ((basis @ at - poles) ** 2).sum(axis=1)).sum()
+
+    expected = [(logarithm(x + step) - logarithm(x - step)) / 2e-5 for step in 1e-5 * np.eye(3)]
+    np.testing.assert_allclose(_pull(basis, poles, basis @ x), expected, rtol=1e-4)
+
+
+# --- a fold of the paper's model --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folded():
+    return follow_field(Setting(FOLDED, 7.8), "positional", (7.0, 8.0), settings=SETTINGS)
+
+
+def test_a_branch_is_followed_through_a_fold(folded):
+    points = folded.points
+    assert folded.ends == (End.edge, End.edge)
+    assert [points[0].value, points[-1].value] == [pytest.approx(8.0), pytest.approx(8.0)]
+    (fold,) = (i for i, one in enumerate(points) if one.turn)
+    values = np.array([one.value for one in points])
+    assert values[fold] == values.min()
+    sizes = np.array([abs(one.point.values["m"][0, 0]) for one in points])
+    assert (np.diff(sizes) > 0).all()
+    # a place beside which a node jumps has no residual of 1e-6, and says so
+    assert max(one.point.residual for one in points) < 0.02
+    assert sum(one.point.status is Status.converged for one in points) > 0.8 * len(points)
+    # eigenvalues beyond the nearest points of the fold, which the jumps of single nodes decide
+    assert all(one.unstable == 1 for one in points[: fold - 1])
+    assert all(one.unstable == 0 for one in points[fold + 2 :])
+
+
+def test_the_fold_is_where_solves_from_both_sides_say(folded):
+    """Continued downwards by the solver, which knows nothing of curves, the branch is there above it and lost below."""
+    fold = min(one.value for one in folded.points)
+    stable = folded.points[-1].point
+    above = solve_point(FOLDED, fold + 0.1, "positional", start=stable.restart.overlaps, settings=SETTINGS)
+    assert above.status is Status.converged
+    assert 0.25 < abs(above.values["m"][0, 0]) < abs(stable.values["m"][0, 0])
+    below = solve_point(FOLDED, fold - 0.3, "positional", start=above.restart.overlaps, settings=SETTINGS)
+    assert below.status is not Status.converged or abs(below.values["m"][0, 0]) < 0.05
+
+
+def test_both_sides_of_a_fold_are_solutions(folded):
+    found = solutions_of(FOLDED, 7.8, starts=0, settings=SETTINGS)
+    losses = [one.point.values["training_loss"] for one in found]
+    assert losses == sorted(losses)
+    assert sorted(one.point.branch for one in found) == ["positional", "positional", "semantic", "uninformed"]
+    sizes = sorted(abs(one.point.values["m"][0, 0]) for one in found if one.point.branch == "positional")
+    curve = []
+    for unstable in (True, False):
+        near = [one for one in folded.points if abs(one.value - 7.8) < 0.2 and bool(one.unstable) is unstable]
+        near.sort(key=lambda one: one.value)
+        places = [abs(one.point.values["m"][0, 0]) for one in near]
+        curve.append(np.interp(7.8, [one.value for one in near], places))
+    np.testing.assert_allclose(sizes, curve, atol=2e-3)
+    more, fewer = sorted((one for one in found if one.point.branch == "positional"), key=lambda one: -one.unstable)
+    assert more.unstable == fewer.unstable + 1
+    ds = ap.validate_dataset(from_solutions(found, FOLDED))
+    words = [row.split() for row in solutions_table(ds).text().splitlines()[1:]]
+    assert [row[:2] for row in words] == [[str(i + 1), one.point.branch] for i, one in enumerate(found)]
+
+
+def test_a_spinodal_is_the_fold(folded, monkeypatch):
+    monkeypatch.setattr(transitions, "_FIT_POINTS", 256)
+    start = folded.points[-1]
+    found = spinodal_of(FOLDED, "positional", (start.value, start.point.restart.overlaps), 6.0, SETTINGS)
+    assert found.outcome is Outcome.located
+    fold = min(folded.points, key=lambda one: one.value)
+    assert abs(found.alpha - fold.value) < 3 * np.hypot(found.standard_error, fold.value_error)
+    assert 0 < found.standard_error < 0.5
+
+
+def test_a_curve_is_a_dataset(folded, tmp_path):
+    ds = from_curve(folded, "alpha", FOLDED)
+    ap.save_dataset(ds, tmp_path / "curve.nc")
+    again = ap.load_dataset(tmp_path / "curve.nc")
+    assert again.identical(ds)
+    assert again["alpha"].dims == ("arclength",)
+    assert (again["alpha"] == again["field_value"]).all()
+    rows = curve_table(ds).text().splitlines()
+    assert len(rows) == 1 + len(folded.points)
+    assert sum(" fold " in row for row in rows) == 1
+    assert " unstable " in rows[1]
+    assert " stable " in rows[-1]
+    assert again.attrs["ends"] == "at the edge of the range, at the edge of the range"
+
+
+def test_other_fields_are_followed_as_well():
+    """Every point is a fixed point of its own problem, up to the edge, which omega cannot pass."""
+    curve = follow_field(Setting(COARSE, 1.5, "teacher.omega"), "semantic", (0.0, 0.28), settings=SETTINGS)
+    values = [one.value for one in curve.points]
+    assert values == sorted(values)
+    assert values[0] == pytest.approx(0.0, abs=1e-12)
+    assert values[-1] == pytest.approx(0.28)
+    middle = curve.points[len(values) // 3]
+    assert middle.point.problem.teacher.omega == pytest.approx(middle.value)
+    alone = solve_point(middle.point.problem.with_fields({"integration.nodes": 1024}), 1.5, "semantic")
+    for name in ("q", "theta"):
+        difference = middle.point.values[name][0] - alone.values[name][0]
+        assert np.abs(difference).max() < 3 * np.hypot(middle.point.errors[name], alone.errors[name]).max()
+
+
+def test_a_branch_that_is_not_there_cannot_be_followed():
+    with pytest.raises(ap.ProblemError, match=r"there is no semantic branch at alpha = 0\.3"):
+        follow_field(Setting(COARSE, 0.3), "semantic", (0.2, 1.0), settings=SETTINGS)
+
+
+# --- where m and theta leave zero -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("branch", "alpha"), [("positional", 0.31), ("semantic", 0.83)])
+def test_growth_is_that_of_a_small_order_parameter(branch, alpha):
+    """The map's answer to an order parameter so large that many nodes have jumped, without any derivative."""
+    name = Branch.named(branch).order_parameters[0]
+    problem = COARSE.with_fields({"integration.nodes": 1024})
+    system = System.of(problem, threads=1)
+    point = solve_point(problem, alpha, "uninformed", settings=SETTINGS)
+    rule, overlaps = point.restart.rule, point.restart.overlaps
+    assert rule is not None
+    sectors = {one: Sector.of(initial_overlaps(problem, one), system.symmetries) for one in ("uninformed", branch)}
+    map_ = StateEvolution(Channel(system, rule), alpha, sectors["uninformed"])
+    x = map_.pack(overlaps)
+    map_(x)
+    growth = growth_at(map_, x)[name]
+    answers, rows = [], []
+    shares = np.array([0.06, 0.1, 0.15, 0.2])
+    for share in shares:
+        small = share * getattr(initial_overlaps(problem, branch), name)
+        other = StateEvolution(Channel(system, rule), alpha, sectors[branch])
+        at = other.pack(replace(overlaps, **{name: small}))
+        (index,) = np.flatnonzero(
+            sectors[branch].pack(replace(overlaps, q=0 * overlaps.q, V=0 * overlaps.V, **{name: small}))
+        )
+        image = other(at)
+        assert image is not None
+        answers.append(image[index] / at[index])
+        rows.append(variations(other, at, None).images[:, index] / at[index])
+    even = np.linalg.pinv(np.vander(shares**2, 2, increasing=True))[0]  # the growth is even in the size
+    difference = even @ np.array(answers) - growth.factor
+    error = np.sqrt(((even @ np.array(rows) - growth.rows) ** 2).sum())
+    assert error < 0.04 * growth.factor
+    assert abs(difference) < 3 * error
+
+
+def test_thresholds_that_do_not_exist_say_why(monkeypatch):
+    monkeypatch.setattr(transitions, "_FIT_POINTS", 256)
+    monkeypatch.setattr(transitions, "_SCAN", 4)
+    found = transitions_of(COARSE, (0.9, 1.6), SETTINGS)
+    assert {one.outcome for one in found.values()} == {Outcome.outside_range}
+    published = COARSE.with_fields({"integration.nodes": None, "integration.rule": "published"})
+    assert {one.outcome for one in transitions_of(published, (0.5, 1.6), SETTINGS).values()} == {Outcome.no_replicates}
+    lost = transitions._searched_spinodal(COARSE, "semantic", (0.1, 0.2), SETTINGS, lambda _: None)
+    assert lost.outcome is Outcome.no_branch
+    biased = COARSE.with_fields({"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5, "mean": [0.4]}],
+                                 "tokens.mean_teacher": [[0.3]]})  # fmt: skip
+    assert onset_of(biased, "theta", (0.5, 1.0), SETTINGS).outcome is Outcome.no_symmetry
+
+
+def test_a_branch_without_a_fold_begins_at_its_onset(monkeypatch):
+    monkeypatch.setattr(transitions, "_FIT_POINTS", 256)
+    strong = COARSE.with_fields({"regularizer.strength": 0.1})
+    point = solve_point(strong, 1.4, "positional", settings=SETTINGS)
+    found = spinodal_of(strong, "positional", (1.4, point.restart.overlaps), 0.5, SETTINGS)
+    assert found.outcome is Outcome.continuous
+
+
+def test_thresholds_along_any_field_are_drawn_over_its_map():
+    """The lines lie where the numbers are; thresholds along another field, or of another problem, are refused."""
+    values = [0.4, 0.5, 0.6]
+    names = ("alpha_c", "alpha_l", *transitions.TRANSITIONS)
+    numbers = {name: [1.1 + 0.1 * i, np.nan, 1.3 + 0.1 * i] for i, name in enumerate(names)}
+    outcomes = {name: [0, int(Outcome.continuous), 0] for name in names}
+    errors = {name: [0.01, np.nan, 0.02] for name in names}
+    ds = from_thresholds(COARSE, values, numbers, errors, "sobol", field="tokens.sigma", outcomes=outcomes)
+    ap.validate_dataset(ds)
+    assert thresholds_table(ds).text().splitlines()[2].split() == ["0.5", *["continuous"] * len(names)]
+    ax = Figure().subplots()
+    lines = draw_boundaries(ax, ds, names, "black")
+    for line, name in zip(lines, names, strict=True):
+        np.testing.assert_array_equal(np.asarray(line.get_xdata(), dtype=float), numbers[name])
+        np.testing.assert_array_equal(np.asarray(line.get_ydata(), dtype=float), values)
+    assert len({line.get_linestyle() for line in lines}) > 3  # told apart without colours
+    swept = ds.assign_coords(sigma=ds["sigma"])
+    check_boundaries(ds, swept, "sigma")
+    with pytest.raises(ap.DatasetError, match="lie along sigma, but the map along omega"):
+        check_boundaries(ds, swept, "omega")
+    other = COARSE.with_fields({"regularizer.strength": 0.02})
+    with pytest.raises(ap.DatasetError, match="of another problem"):
+        check_boundaries(ds, swept.assign_attrs(problem=other.to_toml(), problem_hash=other.hash), "sigma")
+
+
+@pytest.mark.parametrize("bend", [0.0, 0.4, 3.0])
+def test_the_lowest_place_of_a_curve_over_the_order_parameter(bend):
+    """``alpha = 9.2 - b a^2 + a^4/2`` with known noise: a fold at ``a^2 = b``, or none."""
+    generator = np.random.default_rng(6)
+    sizes = np.linspace(0.2 if bend < 1 else 1.2, 1.3 * max(np.sqrt(bend), 0.7), 12)
+    exact, noise = 9.2 - bend * sizes**2 + sizes**4 / 2, 2e-3
+    found = []
+    for _ in range(200):
+        rows = generator.normal(0.0, noise, (len(sizes), 16))
+        scaled = (rows - rows.mean(axis=1, keepdims=True)) / np.sqrt(16 * 15)
+        found.append(_lowest(sizes, exact + rows.mean(axis=1), scaled, to_zero=bend < 1))
+    if bend == 0.0:
+        assert sum(one.outcome is Outcome.continuous for one in found) > 180
+        return
+    assert all(one.outcome is Outcome.located for one in found)
+    z = np.array([(one.alpha - (9.2 - bend**2 / 2)) / one.standard_error for one in found])
+    assert abs(z.mean()) < 0.35
+    assert 0.8 < z.std() < 1.35
+
+
+@pytest.mark.slow
+def test_an_onset_in_closed_form():
+    """A loss quadratic in h near h = 0, where W = 0: then V and the growth of theta are integrals over k alone."""
+    sigma, strength = 0.8, 2.0
+    fields = {
+        "tokens.length": 1, "tokens.sigma": sigma, "positions.kind": "none", "loss.kind": "expression",
+        "loss.expression": "(0.3 - tanh(k**2))*h**2/2 + h**4/40", "regularizer.strength": strength,
+    }  # fmt: skip
+    problem = Problem().with_fields({**fields, "integration.rule": "sobol", "integration.nodes": 64})
+    x, weight = np.polynomial.hermite_e.hermegauss(200)
+    weight = weight / weight.sum()
+    curvature = 0.3 - np.tanh(sigma**2 * x**2)
+
+    def growth(alpha):
+        def excess(v):
+            return v - sigma**2 / (strength + sigma**2 * alpha * weight @ (curvature / (1 + v * curvature)))
+
+        v = float(optimize.brentq(excess, 1e-3, 1.4))  # pyright: ignore[reportArgumentType]
+        return alpha * v * weight @ (-curvature / (1 + v * curvature) * (x**2 - 1))
+
+    expected = float(optimize.brentq(lambda alpha: growth(alpha) - 1, 3, 7))  # pyright: ignore[reportArgumentType]
+    found = onset_of(problem, "theta", (2.0, 7.0), SETTINGS)
+    assert found.outcome is Outcome.located
+    assert found.standard_error < 0.01
+    assert abs(found.alpha - expected) < 3 * found.standard_error
