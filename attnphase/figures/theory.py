@@ -6,7 +6,7 @@ Both are drawn over whatever field of the problem a dataset varies.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl

@@ -171,7 +171,7 @@ def _ends(search: _Search, start: Overlaps, known: Sequence[Overlaps]) -> Iterat
     family = search.family(start, _SEARCH_POINTS)
     run = Run(search.system, search.setting.alpha, replace(search.settings, tolerance=_SEARCHED), family.sector)
     map_ = run.map(family.rule)
-    found = run.coarse(map_, family.sector.pack(start))
+    found = run.coarse(map_, family.sector.pack(start), _SEARCHED)
     family.minima = map_.minima
     ended: Overlaps | None = family.sector.unpack(found.point)
     if found.residual > _near_enough(family):

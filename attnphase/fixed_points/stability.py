@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
@@ -75,9 +76,9 @@ def stability_at(
 
 def _eigenvalues(jacobian: Array) -> dict[str, Any]:
     """The largest by their size, real and imaginary parts; what there is fewer is NaN."""
-    some = np.full(EIGENVALUES, np.nan, dtype=complex)
+    some: NDArray[Any] = np.full(EIGENVALUES, np.nan, dtype=complex)
     if np.isfinite(jacobian).all():
-        found = np.linalg.eigvals(jacobian)
+        found: NDArray[Any] = np.linalg.eigvals(jacobian)
         leading = found[np.lexsort((-found.imag, -np.abs(found)))][:EIGENVALUES]
         some[: len(leading)] = leading
     imaginary = np.where(np.isnan(some.real), np.nan, some.imag)

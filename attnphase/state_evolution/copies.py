@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.refinement import REPLICATES
@@ -188,6 +190,7 @@ class Copies:
         total = _trace(self.overlaps.q).sum()
         widest = np.log(_trace(self._free).sum())
         before: tuple[float, float] | None = None
+        growth, minima = np.ones(1), self._first[1]
         for _ in range(_PASSES):
             images, minima = self._images(covariance)
             mean, size = images.mean(axis=1), _trace(covariance).sum()
@@ -213,9 +216,11 @@ class Copies:
         """The copies of one replicate at another point, near the minima that both copies have here."""
         rule, shape = self.rule, (len(self._channel.probabilities), self.rule.replicates, self.rule.order)
 
+        def part(values: NDArray[Any]) -> NDArray[Any]:
+            return values.reshape(*shape, *values.shape[1:])[:, s].reshape(-1, *values.shape[1:]).copy()
+
         def of_replicate(minima: Minima) -> Minima:
-            parts = (x.reshape(*shape, *x.shape[1:])[:, s] for x in (minima.fields, minima.energies, minima.steps))
-            return Minima(*(np.ascontiguousarray(x.reshape(-1, *x.shape[2:])) for x in parts))
+            return Minima(part(minima.fields), part(minima.energies), part(minima.steps))
 
         known = of_replicate(self._first[1]), of_replicate(second)
         return Copies(self.system, self.alpha, *point, replace(rule, nodes=rule.nodes[s : s + 1]), known)
