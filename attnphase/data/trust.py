@@ -5,10 +5,15 @@ The threshold is on the share of q that they do not have in common, see ``docs/s
 
 from __future__ import annotations
 
-import numpy as np
-import xarray as xr
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from attnphase.data.text import format_value
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnphase.fixed_points.point import BranchPoint
 
 __all__ = ["TRUSTED_GAP", "distrusts", "untrusted"]
 
@@ -30,19 +35,24 @@ def untrusted(ds: xr.Dataset) -> xr.DataArray:
         Over the swept dimensions.
     """
     if "overlap_gap" not in ds:
-        return xr.zeros_like(ds["status"], dtype=bool)
+        return ds["status"] != ds["status"]
     return ds["overlap_gap"] > TRUSTED_GAP
 
 
-def distrusts(ds: xr.Dataset) -> dict[str, str]:
-    """A sentence for every branch that is not to be trusted at one sample complexity, by the branch's name."""
+def distrusts(points: Sequence[BranchPoint]) -> dict[str, str]:
+    """A sentence for every branch that is not to be trusted at one sample complexity, by the branch's name.
+
+    Parameters
+    ----------
+    points : sequence of BranchPoint
+        At one sample complexity.
+    """
     sentences = {}
-    for branch in map(str, np.atleast_1d(ds["branch"].to_numpy())):
-        point = ds.sel(branch=branch) if "branch" in ds.dims else ds
-        if bool(untrusted(point)):
-            gap = format_value(float(point["overlap_gap"]), float(point["overlap_gap_stderr"]))
-            sentences[branch] = (
-                f"{branch}: overlap_gap = {gap} is above {TRUSTED_GAP:g}: replica symmetry fails here, and training may"
-                " end elsewhere."
+    for point in points:
+        gap = point.values["overlap_gap"]
+        if gap > TRUSTED_GAP:
+            sentences[point.branch] = (
+                f"{point.branch}: overlap_gap = {format_value(gap, point.errors['overlap_gap'])} is above"
+                f" {TRUSTED_GAP:g}: replica symmetry fails here, and training may end elsewhere."
             )
     return sentences

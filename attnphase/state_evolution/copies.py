@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.refinement import REPLICATES
@@ -188,7 +190,8 @@ class Copies:
         total = _trace(self.overlaps.q).sum()
         widest = np.log(_trace(self._free).sum())
         before: tuple[float, float] | None = None
-        for _ in range(_PASSES):
+        passes = 0
+        while True:
             images, minima = self._images(covariance)
             mean, size = images.mean(axis=1), _trace(covariance).sum()
             growth = _trace(images).sum(axis=0) / size
@@ -198,12 +201,12 @@ class Copies:
             if before is not None and x != before[0]:
                 slope = float(np.clip((f - before[1]) / (x - before[0]), -1.0, -0.05))
             before = x, f
-            if abs(f) < -accurate * slope or (x >= widest and f > 0):
-                break
+            passes += 1
+            if abs(f) < -accurate * slope or (x >= widest and f > 0) or passes == _PASSES:
+                return _End(covariance, slope, growth, minima)
             # never above where nothing is shared, and towards zero no more than a hundredfold at once
             wanted = min(max(x - f / slope, x - np.log(100.0)), widest)
             covariance = at_most(np.exp(wanted) / _trace(mean).sum() * mean, self._free)
-        return _End(covariance, slope, growth, minima)
 
     def growth_of(self, covariance: Array) -> float:
         """Size of the image of a gap, relative to the gap's."""
@@ -214,8 +217,12 @@ class Copies:
         rule, shape = self.rule, (len(self._channel.probabilities), self.rule.replicates, self.rule.order)
 
         def of_replicate(minima: Minima) -> Minima:
-            parts = (x.reshape(*shape, *x.shape[1:])[:, s] for x in (minima.fields, minima.energies, minima.steps))
-            return Minima(*(np.ascontiguousarray(x.reshape(-1, *x.shape[2:])) for x in parts))
+            def part(values: NDArray[Any]) -> NDArray[Any]:
+                return np.ascontiguousarray(
+                    values.reshape(*shape, *values.shape[1:])[:, s].reshape(-1, *values.shape[1:])
+                )
+
+            return Minima(part(minima.fields), part(minima.energies), part(minima.steps))
 
         known = of_replicate(self._first[1]), of_replicate(second)
         return Copies(self.system, self.alpha, *point, replace(rule, nodes=rule.nodes[s : s + 1]), known)

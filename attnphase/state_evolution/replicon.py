@@ -88,4 +88,5 @@ def _responses(channel: Channel, part: Part, fields: Array, k: Array, V: Array) 
     system.kernels.hessians_at(np.ascontiguousarray(fields), k, mixing, parameters, variance, hessians)
     whole[np.arange(L), :, np.arange(L)] = V
     factor = np.eye(L * r) + hessians @ whole.reshape(L * r, L * r)
-    return -np.linalg.solve(factor, hessians).reshape(N, L, r, L, r)
+    responses: Array = -np.linalg.solve(factor, hessians).astype(float, copy=False)
+    return responses.reshape(N, L, r, L, r)
