@@ -22,7 +22,7 @@ from attnphase.data.trust import TRUSTED_GAP
 from attnphase.reference import read_reference
 
 MIXING = {"standard": [[0.6, 0.4], [0.4, 0.6]], "second": [[0.3, 0.7], [0.8, 0.2]]}
-SETTING = ("mixing", "sigma", "omega", "ridge")
+SETTING: tuple[str, ...] = ("mixing", "sigma", "omega", "ridge")
 DEVIATIONS, ALLOWED = 2.0, 0.1
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from attnphase.data.text import format_value
-from attnphase.fixed_points.point import BranchPoint
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from attnphase.fixed_points.point import BranchPoint
 
 __all__ = ["TRUSTED_GAP", "distrusts", "untrusted"]
 
@@ -35,22 +34,25 @@ def untrusted(ds: xr.Dataset) -> xr.DataArray:
     xarray.DataArray
         Over the swept dimensions.
     """
-    import xarray as xr
-
     if "overlap_gap" not in ds:
-        return xr.zeros_like(ds["status"], dtype=bool)
+        return ds["status"] != ds["status"]
     return ds["overlap_gap"] > TRUSTED_GAP
 
 
 def distrusts(points: Sequence[BranchPoint]) -> dict[str, str]:
-    """A sentence for every branch that is not to be trusted at one sample complexity, by the branch's name."""
+    """A sentence for every branch that is not to be trusted at one sample complexity, by the branch's name.
+
+    Parameters
+    ----------
+    points : sequence of BranchPoint
+        At one sample complexity.
+    """
     sentences = {}
     for point in points:
-        gap = float(point.values["overlap_gap"])
+        gap = point.values["overlap_gap"]
         if gap > TRUSTED_GAP:
-            shown = format_value(gap, float(point.errors.get("overlap_gap", np.nan)))
             sentences[point.branch] = (
-                f"{point.branch}: overlap_gap = {shown} is above {TRUSTED_GAP:g}: replica symmetry fails here, and"
-                " training may end elsewhere."
+                f"{point.branch}: overlap_gap = {format_value(gap, point.errors['overlap_gap'])} is above"
+                f" {TRUSTED_GAP:g}: replica symmetry fails here, and training may end elsewhere."
             )
     return sentences

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
@@ -76,10 +75,9 @@ def stability_at(
 
 def _eigenvalues(jacobian: Array) -> dict[str, Any]:
     """The largest by their size, real and imaginary parts; what there is fewer is NaN."""
-    some: NDArray[Any] = np.full(EIGENVALUES, np.nan, dtype=complex)
+    real, imaginary = np.full((2, EIGENVALUES), np.nan)
     if np.isfinite(jacobian).all():
-        found: NDArray[Any] = np.linalg.eigvals(jacobian)
+        found: Any = np.linalg.eigvals(jacobian)
         leading = found[np.lexsort((-found.imag, -np.abs(found)))][:EIGENVALUES]
-        some[: len(leading)] = leading
-    imaginary = np.where(np.isnan(some.real), np.nan, some.imag)
-    return {"map_eigenvalue": some.real, "map_eigenvalue_imag": imaginary}
+        real[: len(leading)], imaginary[: len(leading)] = leading.real, leading.imag
+    return {"map_eigenvalue": real, "map_eigenvalue_imag": imaginary}

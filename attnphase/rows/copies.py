@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import norm, qmc
 
 from attnphase.arrays import Array
 from attnphase.rows.regularizer import RowRegularizer
@@ -64,6 +63,8 @@ def row_responses(regularizer: RowRegularizer, mean: Array, root: Array, curvatu
 
 @lru_cache(maxsize=8)
 def _normals(dimensions: int) -> Array:
+    from scipy.stats import norm, qmc  # a second to import
+
     points = _POINTS[1] if dimensions <= 2 else _POINTS[2]
     uniform = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(0)).random(points)
     half = norm.ppf(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))

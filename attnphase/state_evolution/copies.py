@@ -190,8 +190,8 @@ class Copies:
         total = _trace(self.overlaps.q).sum()
         widest = np.log(_trace(self._free).sum())
         before: tuple[float, float] | None = None
-        growth, minima = np.ones(1), self._first[1]
-        for _ in range(_PASSES):
+        passes = 0
+        while True:
             images, minima = self._images(covariance)
             mean, size = images.mean(axis=1), _trace(covariance).sum()
             growth = _trace(images).sum(axis=0) / size
@@ -201,12 +201,12 @@ class Copies:
             if before is not None and x != before[0]:
                 slope = float(np.clip((f - before[1]) / (x - before[0]), -1.0, -0.05))
             before = x, f
-            if abs(f) < -accurate * slope or (x >= widest and f > 0):
-                break
+            passes += 1
+            if abs(f) < -accurate * slope or (x >= widest and f > 0) or passes == _PASSES:
+                return _End(covariance, slope, growth, minima)
             # never above where nothing is shared, and towards zero no more than a hundredfold at once
             wanted = min(max(x - f / slope, x - np.log(100.0)), widest)
             covariance = at_most(np.exp(wanted) / _trace(mean).sum() * mean, self._free)
-        return _End(covariance, slope, growth, minima)
 
     def growth_of(self, covariance: Array) -> float:
         """Size of the image of a gap, relative to the gap's."""
@@ -216,10 +216,12 @@ class Copies:
         """The copies of one replicate at another point, near the minima that both copies have here."""
         rule, shape = self.rule, (len(self._channel.probabilities), self.rule.replicates, self.rule.order)
 
-        def part(values: NDArray[Any]) -> NDArray[Any]:
-            return values.reshape(*shape, *values.shape[1:])[:, s].reshape(-1, *values.shape[1:]).copy()
-
         def of_replicate(minima: Minima) -> Minima:
+            def part(values: NDArray[Any]) -> NDArray[Any]:
+                return np.ascontiguousarray(
+                    values.reshape(*shape, *values.shape[1:])[:, s].reshape(-1, *values.shape[1:])
+                )
+
             return Minima(part(minima.fields), part(minima.energies), part(minima.steps))
 
         known = of_replicate(self._first[1]), of_replicate(second)

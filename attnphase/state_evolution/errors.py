@@ -139,27 +139,6 @@ def standard_errors(
     return errors
 
 
-def relative_error(error: Array, q: Array, rho: Array) -> float:
-    """Largest standard error of q relative to its largest entry, or to a millionth of the teacher's variance."""
-    floor = 1e-6 * np.trace(rho, axis1=-2, axis2=-1).mean()
-    return float(np.abs(error).max() / max(np.abs(q).max(), floor))
-
-
-def error_near(map_: StateEvolution, x: Array, response: Response) -> float:
-    """Relative standard error that q will have at the fixed point near ``x``, where the map was evaluated last.
-
-    Replicates scatter at ``x`` much as they do at the fixed point. Infinite where one of them has no image.
-    """
-    assert map_.last is not None
-    images = map_.prior.of_replicates(map_.last.conjugates, lift=True)
-    if images is None:
-        return np.inf
-    packed = np.stack([map_.pack(image) for image in images])
-    squares = _scatter(packed, np.zeros((len(packed), len(response.measured))), np.zeros(len(packed)), response)
-    error = map_.sector.errors(np.sqrt(squares[0]))
-    return relative_error(error.q, map_.unpack(x).q, map_.system.spectrum.rho)
-
-
 def displaced(map_: StateEvolution, x: Array, response: Response) -> list[tuple[Overlaps, Conjugates]]:
     """Overlaps and conjugates of the replicates' own fixed points, to first order; none where these are not known.
 
@@ -184,6 +163,27 @@ def displaced(map_: StateEvolution, x: Array, response: Response) -> list[tuple[
             return []
         points.append((overlaps, Conjugates.of_values(own)))
     return points
+
+
+def relative_error(error: Array, q: Array, rho: Array) -> float:
+    """Largest standard error of q relative to its largest entry, or to a millionth of the teacher's variance."""
+    floor = 1e-6 * np.trace(rho, axis1=-2, axis2=-1).mean()
+    return float(np.abs(error).max() / max(np.abs(q).max(), floor))
+
+
+def error_near(map_: StateEvolution, x: Array, response: Response) -> float:
+    """Relative standard error that q will have at the fixed point near ``x``, where the map was evaluated last.
+
+    Replicates scatter at ``x`` much as they do at the fixed point. Infinite where one of them has no image.
+    """
+    assert map_.last is not None
+    images = map_.prior.of_replicates(map_.last.conjugates, lift=True)
+    if images is None:
+        return np.inf
+    packed = np.stack([map_.pack(image) for image in images])
+    squares = _scatter(packed, np.zeros((len(packed), len(response.measured))), np.zeros(len(packed)), response)
+    error = map_.sector.errors(np.sqrt(squares[0]))
+    return relative_error(error.q, map_.unpack(x).q, map_.system.spectrum.rho)
 
 
 def _scatter(images: Array, values: Array, energy: Array, response: Response) -> list[Array]:

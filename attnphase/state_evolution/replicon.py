@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.state_evolution.channel import Channel
@@ -91,5 +88,5 @@ def _responses(channel: Channel, part: Part, fields: Array, k: Array, V: Array) 
     system.kernels.hessians_at(np.ascontiguousarray(fields), k, mixing, parameters, variance, hessians)
     whole[np.arange(L), :, np.arange(L)] = V
     factor = np.eye(L * r) + hessians @ whole.reshape(L * r, L * r)
-    responses: NDArray[Any] = -np.linalg.solve(factor, hessians).reshape(N, L, r, L, r)
-    return responses
+    responses: Array = -np.linalg.solve(factor, hessians).astype(float, copy=False)
+    return responses.reshape(N, L, r, L, r)

@@ -88,4 +88,5 @@ def derive_replicon() -> Any:
     ``g(omega_0 + u) - g(omega_0)`` is ``dg/domega u``, with u of covariance ``D_kappa`` in the fields of the token
     kappa, independent of those of others.
     """
-    return sym.alpha * FieldMean.of(Block(RESPONSE * GAPS * Transpose(RESPONSE), sym.ell, sym.r))
+    square: Any = RESPONSE * GAPS * Transpose(RESPONSE)
+    return sym.alpha * FieldMean.of(Block(square, sym.ell, sym.r))

@@ -19,6 +19,9 @@ from attnphase.problem.problem import Problem
 PAPER = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 256})
 
 
+GAMMA = 0.25  # sigma^2
+
+
 class PinnedGamp(Gamp):
     """Algorithm 1 at the theory's V and curvature, with the overlaps set back to the theory's after each step.
 
@@ -28,7 +31,7 @@ class PinnedGamp(Gamp):
 
     def __init__(self, instance, point, weights):
         super().__init__(instance, Risk.of(instance), weights)
-        self.gamma = PAPER.tokens.sigma**2
+        self.gamma = GAMMA
         self.size = {name: abs(point.values[name].ravel()[0]) for name in ("q", "m", "theta")}
         self.V = torch.as_tensor(point.values["V"])[None]
         self.curvature = float((self.gamma * point.values["V_hat"]).sum())
@@ -47,7 +50,7 @@ class PinnedGamp(Gamp):
         sides = torch.sign(w @ position) * self.size["m"], torch.sign(w @ teacher) * along
         return (rest + np.sqrt(d) * (sides[0] * position + sides[1] * teacher))[None, :, None]
 
-    def step(self):
+    def advance(self):
         samples, before = self.risk.samples, self.weights
         shape = self._residual.shape
         omega = fields_of(samples.tokens, before).reshape(shape) - self.V[0, 0] * self._residual  # tokens are alike
@@ -69,7 +72,7 @@ def two_copies(branch, alpha, d, steps, apart):
     for _ in range(steps):
         before = copies[0].weights
         for copy in copies:
-            copy.step()
+            copy.advance()
         scale = 2 * float((before**2).sum())
         distances.append(float(((copies[0].weights - copies[1].weights) ** 2).sum()) / scale)
         moves.append(float(((copies[0].weights - before) ** 2).sum()) / scale)

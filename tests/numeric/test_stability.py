@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from attnphase import solve
 from attnphase.data.build import from_points
-from attnphase.data.trust import TRUSTED_GAP, distrusts, untrusted
+from attnphase.data.trust import TRUSTED_GAP, untrusted
 from attnphase.data.validate import validate_dataset
 from attnphase.figures.theory import fig3
 from attnphase.fixed_points.settings import SolverSettings
@@ -23,7 +23,6 @@ from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.overlaps import Conjugates
 from attnphase.state_evolution.replicon import replicon
 from attnphase.state_evolution.system import System
-from attnphase.sweeps.points import labelled, solved
 
 PAPER = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
 MIXTURE = PAPER.with_fields(
@@ -42,6 +41,14 @@ PROBLEMS = {
     "mixture": MIXTURE,
     "elastic net": SPARSE,
 }
+
+
+def at_its_nodes(point):
+    """The channel of a point's rule, and the minima of its nodes."""
+    rule, minima = point.restart.rule, point.restart.minima
+    assert rule is not None
+    assert minima is not None
+    return Channel(System.of(point.problem), rule), minima
 
 
 @cache
@@ -66,7 +73,7 @@ def residuals(channel, overlaps, omega, k):
 
 def responses(point):
     """``dg_k/domega_(l, a)`` of all nodes by differences, (L, r, C, signs, S, n, L, r)."""
-    channel, overlaps = Channel(System.of(point.problem), point.restart.rule), point.restart.overlaps
+    channel, overlaps = at_its_nodes(point)[0], point.restart.overlaps
     omega, k, _, _ = channel.fields(overlaps)
     L, r = omega.shape[-2:]
     step, shifts = 1e-6, np.eye(L * r).reshape(L, r, L, r)
@@ -86,7 +93,7 @@ def responses(point):
 def test_replicon_is_the_growth_of_small_perturbations(name):
     """Section 8 of the theory by differences and loops; the largest growth by repeating it."""
     point = point_of(name)
-    channel, spectrum = Channel(System.of(point.problem), point.restart.rule), System.of(point.problem).spectrum
+    (channel, minima), spectrum = at_its_nodes(point), System.of(point.problem).spectrum
     slopes = responses(point)
     # means over signs and nodes of dg_k/domega_(l, a) dg_k/domega_(l, b), (C, l, k, a, b, ., .)
     squares = np.einsum("lacxsnki,lbcxsnkj->clkabij", slopes, slopes) / np.prod(slopes.shape[3:6])
@@ -106,7 +113,7 @@ def test_replicon_is_the_growth_of_small_perturbations(name):
                 image[site] += weight * gamma[site] * R @ np.einsum("s,sab->ab", gamma, C) @ R
         P, growth = image, np.trace(image, axis1=1, axis2=2).sum()
     overlaps, conjugates = point.restart.overlaps, Conjugates.of_values(point.values)
-    radii = replicon(channel, point.alpha, overlaps, conjugates, point.restart.minima)
+    radii = replicon(channel, point.alpha, overlaps, conjugates, minima)
     assert len(radii) == 1 + REPLICATES
     assert radii[0] == pytest.approx(growth, rel=1e-3)
 
@@ -133,8 +140,8 @@ def test_small_gaps_grow_by_the_replicon():
     copies = copies_of(point)
     gap = 1e-4 * point.restart.overlaps.q
     growth = copies.images(gap)[:, :, 0, 0].sum(axis=0) / gap.sum()
-    channel, overlaps = Channel(System.of(PAPER), point.restart.rule), point.restart.overlaps
-    radius = replicon(channel, 2.0, overlaps, Conjugates.of_values(point.values), point.restart.minima)[0]
+    (channel, minima), overlaps = at_its_nodes(point), point.restart.overlaps
+    radius = replicon(channel, 2.0, overlaps, Conjugates.of_values(point.values), minima)[0]
     error = growth.std(ddof=1) / np.sqrt(len(growth))
     assert error < 0.04 * radius
     assert growth.mean() == pytest.approx(radius, abs=4 * error + 0.005)
@@ -236,25 +243,21 @@ def test_the_gap_tells_where_training_departs(setting, branch, alpha):
             "regularizer.strength": ridge,
         }
     )
-    points = solved(problem, alpha, branch, SolverSettings())
-    ds = labelled(points, branch)
+    ds = solve(problem, alpha, branch)
     name = "theta" if branch == "semantic" else "m"
     difference = abs(np.abs(ds[name]).mean().item() - run[name])
     departs = difference > 2 * run[f"{name}_sd"] + 0.1 * run[name]
     assert bool(untrusted(ds)) == departs
-    assert len(distrusts(points)) == departs
 
 
 # --- the dataset ------------------------------------------------------------------------------------------------------
 
 
 def test_without_stability_and_without_its_variables():
-    points = solved(PAPER, 1.9, "semantic", SolverSettings(stability=False))
-    ds = labelled(points, "semantic")
+    ds = solve(PAPER, 1.9, stability=False)
     assert np.isnan(ds["replicon"])
     assert np.isnan(ds["overlap_gap"])
     assert not bool(untrusted(ds))
-    assert not distrusts(points)
     validate_dataset(ds)
     names = [n for n in map(str, ds.data_vars) if n.startswith(("replicon", "overlap_gap", "map_eigenvalue"))]
     older = ds.drop_vars(names)
