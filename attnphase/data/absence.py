@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import xarray as xr
+from numpy.typing import NDArray
 
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.solver import SMALL_SIGNAL
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.starts import initial_overlaps
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["absences", "absent"]
 
@@ -31,30 +38,55 @@ def absent(ds: xr.Dataset, problem: Problem) -> xr.DataArray:
     xarray.DataArray
         Over the swept dimensions.
     """
-    found = xr.zeros_like(ds["status"], dtype=bool)
+    import xarray as xr
+
+    status = ds["status"]
+    found = xr.zeros_like(status, dtype=bool)
     for branch in map(str, np.atleast_1d(ds["branch"].to_numpy())):
         for name in Branch.named(branch).order_parameters:
-            found = found | ((ds["branch"] == branch) & _vanishes(ds, name, problem, branch))
+            size, error = (ds[each].transpose(*status.dims, ...).to_numpy() for each in (name, f"{name}_stderr"))
+            zero = _vanishes(size, error, status.to_numpy() == Status.converged, _small(problem, branch, name))
+            found = found | ((ds["branch"] == branch) & status.copy(data=zero))
     return found
 
 
-def _vanishes(ds: xr.Dataset, name: str, problem: Problem, branch: str) -> xr.DataArray:
-    """Whether every entry of m or theta is zero: exactly, or within its error where the iteration converged."""
-    size, error = abs(ds[name]), ds[f"{name}_stderr"].fillna(0.0)
-    # an error as large as the branch's own order parameter says nothing
-    small = SMALL_SIGNAL * float(np.abs(getattr(initial_overlaps(problem, branch), name)).max())
-    allowed = xr.where(ds["status"] == Status.converged, np.minimum(_ZERO * error, small), 0.0)
-    inner = [dim for dim in size.dims if dim not in ds["status"].dims]
+def _small(problem: Problem, branch: str, name: str) -> float:
+    """What an order parameter must be above: an error as large as the branch's own says nothing."""
+    return SMALL_SIGNAL * float(np.abs(getattr(initial_overlaps(problem, branch), name)).max())
+
+
+def _vanishes(values: Any, errors: Any, converged: Any, small: float) -> NDArray[np.bool_]:
+    """Whether every entry of m or theta is zero: exactly, or within its error where the iteration converged.
+
+    Parameters
+    ----------
+    values, errors : array
+        Of m or theta; the leading axes are those of `converged`.
+    converged : array of bool
+    small : float
+        See `_small`.
+    """
+    size, converged = np.abs(values), np.asarray(converged)
+    inner = tuple(range(converged.ndim, size.ndim))
+    allowed = np.minimum(_ZERO * np.nan_to_num(errors, nan=0.0), small)
+    allowed = np.where(np.expand_dims(converged, inner), allowed, 0.0)
     # clusters that a token does not have are NaN, and a point that was not computed is nothing but NaN
-    return ((size <= allowed) | size.isnull()).all(inner) & size.notnull().any(inner)
+    missing = np.isnan(size)
+    return ((size <= allowed) | missing).all(inner) & ~missing.all(inner)
 
 
-def absences(ds: xr.Dataset, problem: Problem) -> dict[str, str]:
+def absences(points: Sequence[BranchPoint]) -> dict[str, str]:
     """A sentence for every branch that does not exist at one sample complexity, by the branch's name; see `absent`."""
     sentences = {}
-    for branch in map(str, np.atleast_1d(ds["branch"].to_numpy())):
-        point = ds.sel(branch=branch) if "branch" in ds.dims else ds
-        zero = [name for name in Branch.named(branch).order_parameters if bool(_vanishes(point, name, problem, branch))]
+    for point in points:
+        branch, converged = point.branch, point.status == Status.converged
+        zero = [
+            name
+            for name in Branch.named(branch).order_parameters
+            if _vanishes(
+                point.values[name], point.errors.get(name, 0.0), converged, _small(point.problem, branch, name)
+            )
+        ]
         if zero:
             what, own = " and ".join(f"{name} = 0" for name in zero), "its error" if len(zero) == 1 else "their errors"
             found = "uninformed"
