@@ -169,7 +169,7 @@ def solutions_of(
 def _ends(search: _Search, start: Overlaps, known: Sequence[Overlaps]) -> Iterator[Overlaps]:
     """Where the damped iteration leads, and Newton's method with that and all that is known deflated."""
     family = search.family(start, _SEARCH_POINTS)
-    run = Run(search.system, search.setting.alpha, replace(search.settings, tolerance=_SEARCHED), family.sector)
+    run = Run(search.system, search.setting.alpha, search.settings, family.sector)
     map_ = run.map(family.rule)
     found = run.coarse(map_, family.sector.pack(start), _SEARCHED)
     family.minima = map_.minima

@@ -83,7 +83,9 @@ class StateEvolution:
             starts = Starts.FROM_ZERO
         elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
             starts = Starts.REFRESH if refresh else Starts.WARM
-        result = self.channel.evaluate(self.alpha, overlaps, starts, self.minima)
+        # minima of other representatives, at a point of other symmetry, are of other nodes
+        known = self.minima if starts in (Starts.WARM, Starts.REFRESH) else None
+        result = self.channel.evaluate(self.alpha, overlaps, starts, known)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result
         # a warm pass, from the known minima, need not see where others find no bottom
