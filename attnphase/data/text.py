@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Table",
+    "curve_table",
     "format_value",
     "json_text",
     "pairs_text",
     "points_json",
     "points_table",
     "runs_table",
+    "solutions_table",
     "terminal_width",
     "thresholds_table",
     "wrapped",
@@ -279,12 +281,16 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = ()) -
                 errors = (column[index] for column in columns[variable.stderr])
                 cells = [format_value(float(value), float(error)) for value, error in zip(values, errors, strict=True)]
             elif variable.dtype == "float64":
-                cells = [f"{value:.1e}" if math.isfinite(value) else "–" for value in values]
+                cells = [_short(float(value)) for value in values]
             else:
                 cells = [str(value) for value in values]
             rows.append((label, *cells))
     heads = (f"{name}{_MARK if name in missing else ''}" for name in names)
     return Table((f"alpha = {points[0].alpha:g}", *heads), tuple(rows), by_column=True)
+
+
+def _short(value: float) -> str:
+    return f"{value:.1e}" if math.isfinite(value) else "–"
 
 
 def _entries(name: str, dims: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -344,13 +350,76 @@ def runs_table(ds: xr.Dataset) -> Table:
 
 
 def thresholds_table(ds: xr.Dataset) -> Table:
-    """Thresholds: a row for each omega."""
-    names = ("alpha_c", "alpha_l")
-    rows = [
-        (
-            f"{float(here['omega']):g}",
-            *(format_value(float(here[name]), float(here[f"{name}_stderr"])) for name in names),
+    """Thresholds: a row for each omega, or value of another field; where there is none, why."""
+    (along,) = map(str, ds["alpha_c"].dims)
+    names = [name for name in map(str, ds.data_vars) if not name.endswith(("_stderr", "_status"))]
+    rows = []
+    for here in (ds.isel({along: i}) for i in range(ds.sizes[along])):
+        cells = [format_value(float(here[name]), float(here[f"{name}_stderr"])) for name in names]
+        for i, name in enumerate(names):
+            if int(here.get(f"{name}_status", 0)):
+                meanings = here[f"{name}_status"].attrs["flag_meanings"].split()
+                cells[i] = meanings[int(here[f"{name}_status"])].replace("_", " ")
+        rows.append((f"{float(here[along]):g}", *cells))
+    return Table((along, *names), tuple(rows), left=())
+
+
+def curve_table(ds: xr.Dataset) -> Table:
+    """A followed branch: a row for each point, in the order of the curve."""
+    from attnphase.data.reading import overlap_size
+    from attnphase.data.variables import STATUS_MEANINGS
+
+    (name,) = (str(c) for c in ds.coords if ds[c].dims == ("arclength",) and c != "arclength")
+    rows = []
+    for i in range(ds.sizes["arclength"]):
+        here = ds.isel(arclength=i)
+        rows.append(
+            (
+                format_value(float(here["field_value"]), float(here["field_value_stderr"])),
+                *_sizes(here, overlap_size),
+                format_value(float(here["training_loss"]), float(here["training_loss_stderr"])),
+                f"{float(here['leading_eigenvalue']):.3f}",
+                "unstable" if int(here["unstable_directions"]) else "stable",
+                "fold" if int(here["turn"]) else "",
+                STATUS_MEANINGS[int(here["status"])],
+            )
         )
-        for here in (ds.isel(omega=i) for i in range(ds.sizes["omega"]))
-    ]
-    return Table(("omega", *names), tuple(rows), left=())
+    heads = (name, "|m[1]|", "|theta[1]|", "training_loss", "eigenvalue", "", "turn", "status")
+    return Table(heads, tuple(rows), left=(5, 6, 7))
+
+
+def solutions_table(ds: xr.Dataset) -> Table:
+    """Fixed points at one place: a row for each, by rising training loss."""
+    from attnphase.data.reading import overlap_size
+    from attnphase.data.variables import STATUS_MEANINGS
+
+    rows = []
+    for i in range(ds.sizes["solution"]):
+        here = ds.isel(solution=i)
+        errors = (format_value(float(here[n]), float(here[f"{n}_stderr"])) for n in ("training_loss", "test_error"))
+        rows.append(
+            (
+                str(int(here["solution"])),
+                str(here["branch"].item()),
+                *errors,
+                *_sizes(here, overlap_size),
+                f"{float(here['leading_eigenvalue']):.3f}",
+                str(int(here["unstable_directions"])),
+                str(int(here["found"])),
+                STATUS_MEANINGS[int(here["status"])],
+            )
+        )
+    heads = ("", "branch", "training_loss", "test_error", "|m[1]|", "|theta[1]|", "eigenvalue", "unstable", "found")
+    return Table((*heads, "status"), tuple(rows), labels=2, left=(1, 9))
+
+
+def _sizes(here: xr.Dataset, size_of: Callable[[xr.Dataset, str], xr.DataArray]) -> list[str]:
+    """Sizes of m and theta of the first token, with errors."""
+    cells = []
+    for name in ("m", "theta"):
+        size = size_of(here, name)
+        error = here[f"{name}_stderr"].isel(token=0)
+        if "cluster" in size.dims:
+            size = (size**2).sum("cluster") ** 0.5
+        cells.append(format_value(float(size), float((error**2).sum() ** 0.5)))
+    return cells
