@@ -24,6 +24,7 @@ __all__ = [
     "HISTOGRAM_ENTRIES",
     "HISTOGRAM_STAGES",
     "HISTOGRAM_VARIABLES",
+    "IDENTITY_MEANINGS",
     "NOT_COMPUTED",
     "POINT_VARIABLES",
     "PROBLEM_ATTRIBUTES",
@@ -42,6 +43,9 @@ NOT_COMPUTED = max(Status) + 1
 
 STATUS_MEANINGS = (*(status.name for status in Status), "not_computed")
 """Names of the values 0, 1, … of ``status``."""
+
+IDENTITY_MEANINGS = ("on_branch", "merged_with_uninformed", "not_decided")
+"""Names of the values 0, 1, 2 of ``on_branch``, those of `attnphase.state_evolution.branches.Identity`."""
 
 
 class RunStatus(IntEnum):
@@ -161,6 +165,14 @@ POINT_VARIABLES = (
     Variable("nodes", (), "integration nodes, all replicates together", r"n_{\mathrm{nodes}}", dtype="int64"),
     Variable(
         "unsolved_nodes", (), "nodes whose local minimisation did not converge", r"n_{\mathrm{unsolved}}", dtype="int64"
+    ),
+    Variable(
+        "on_branch",
+        (),
+        "whether the point is on the branch whose name it bears",
+        r"\mathrm{on\ branch}",
+        dtype="int8",
+        meanings=IDENTITY_MEANINGS,
     ),
     Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8", meanings=STATUS_MEANINGS),
 )

@@ -12,6 +12,7 @@ from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
 from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response, flatten, restore, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 
@@ -62,7 +63,13 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
 
 
 def branch_point(
-    run: Run, branch: str, map_: StateEvolution, found: FixedPoint, result: Measured, response: Response
+    run: Run,
+    branch: str,
+    map_: StateEvolution,
+    found: FixedPoint,
+    result: Measured,
+    response: Response,
+    identity: Identity,
 ) -> BranchPoint:
     """The point with everything that its dataset holds."""
     values, errors = dict(result.values), dict(result.errors)
@@ -71,6 +78,7 @@ def branch_point(
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
+    values["on_branch"] = int(identity)
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
     status = Status.left_domain if map_.bottomless else found.status
     rule = map_.channel.rule

@@ -76,6 +76,8 @@ class Run:
             residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
             if residual <= self.settings.tolerance:
                 return replace(found, image=image, residual=residual)
+            # what a warm pass does not see it would keep from round to round
+            map_.thorough = True
             found = again(found.point)
         return found
 

@@ -34,6 +34,8 @@ class StateEvolution:
         Of the last evaluation.
     minima : Minima or None
         Local minima of the nodes that are not mirror images, for the next evaluation.
+    thorough : bool
+        Search every local problem afresh at every evaluation.
     bottomless : int
         Nodes without a minimum, in the last search from all starts or since.
     """
@@ -46,6 +48,7 @@ class StateEvolution:
         self.minima: Minima | None = None
         self.last: ChannelPass | None = None
         self.bottomless = 0
+        self.thorough = False
 
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
@@ -75,7 +78,7 @@ class StateEvolution:
         if self.channel.rule.from_zero:
             starts = Starts.FROM_ZERO
         elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
-            starts = Starts.REFRESH if refresh else Starts.WARM
+            starts = Starts.REFRESH if refresh or self.thorough else Starts.WARM
         result = self.channel.evaluate(self.alpha, overlaps, starts, self.minima)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result

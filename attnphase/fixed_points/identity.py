@@ -1,0 +1,236 @@
+"""Whether a point is on the branch whose name it bears, or has merged with the uninformed one.
+
+Where m or theta is large and known well, the point is on its branch. Elsewhere the curve of `reduced` decides: if the
+odd coordinates grow at the uninformed point, or at any amplitude, beyond doubt, there is a branch; if they shrink at
+all of them, there is none. A rule that leaves it open makes room for one of more nodes, up to the largest allowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.fixed_points.measuring import Measured, measured_at
+from attnphase.fixed_points.reduced import Level, at_rest, growth_noise, levels_at
+from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.spread import spread
+from attnphase.integration.refinement import COARSE_POINTS, Refinement
+from attnphase.integration.rules import Rule
+from attnphase.state_evolution.branches import Branch, Identity
+from attnphase.state_evolution.errors import Response, response_at
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.onset import odd_coordinates
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import informed_signal, without_signal
+
+__all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
+
+SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
+WELL_KNOWN = 0.05  # relative error of the order parameter up to which derivatives at the point tell it
+_QUIET = 0.08  # standard error of the growth, for an order parameter of the start's size
+BEYOND_DOUBT = 4.0  # standard errors
+_BY_CHANCE = 3.0
+AMPLITUDES = (0.8, 0.4, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
+_SEEN_FROM_REST = 0.3  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
+_FINER = 4  # points of a rule against the one before
+_AT_LEAST = 4096  # points per replicate that may decide, however few the numbers are made of
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What was found out about a point.
+
+    Attributes
+    ----------
+    identity : Identity
+    grows : (D,) array or None
+        Where the odd coordinates were seen to grow; the branch lies above.
+    """
+
+    identity: Identity
+    grows: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A fixed point with everything known of it.
+
+    Attributes
+    ----------
+    map_ : StateEvolution
+    found : FixedPoint
+    measured : Measured
+    response : Response
+    identity : Identity
+    """
+
+    map_: StateEvolution
+    found: FixedPoint
+    measured: Measured
+    response: Response
+    identity: Identity = Identity.on_branch
+
+    @property
+    def overlaps(self) -> Overlaps:
+        """The point's."""
+        return self.map_.unpack(self.found.point)
+
+
+def identified(run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str) -> Place:
+    """The point with its identity; where that differs from what was found, the point that it is, and honest errors.
+
+    Parameters
+    ----------
+    informed : Overlaps
+        The branch's informed start.
+    """
+    names = Branch.named(branch).order_parameters
+    if not names:
+        return place
+    if place.found.status is Status.left_domain:
+        return replace(place, identity=Identity.not_decided)
+    share = informed_signal(place.overlaps, branch) / informed_signal(informed, branch)
+    if share >= SMALL_SIGNAL and _well_known(place, names, _QUIET * share):
+        return place
+    if len(names) > 1 or not (run.system.reflects and run.system.prior.even):
+        return replace(place, identity=_by_error(place, names))
+    place = _in_own_sector(run, place, informed)
+    run.sector = place.map_.sector
+    verdict = judged(run, rules, place.map_.channel.rule, place.overlaps, informed)
+    return _with_errors(run, rules, _moved(run, rules, place, verdict), informed)
+
+
+def _well_known(place: Place, names: tuple[str, ...], quiet: float) -> bool:
+    """Whether derivatives at the point tell the errors of the order parameters.
+
+    They are differences over a hundredth. What chance does to these is several times what it does to the growth, so
+    that a noisy map can look steep, and its zero well known.
+    """
+    values, errors, map_ = place.measured.values, place.measured.errors, place.map_
+    if any(np.nanmax(np.abs(errors[name])) > WELL_KNOWN * np.abs(values[name]).max() for name in names):
+        return False
+    return not map_.channel.rule.randomised or growth_noise(map_, place.found.point) <= quiet
+
+
+def _by_error(place: Place, names: tuple[str, ...]) -> Identity:
+    """By the stated errors alone, where no symmetry makes the order parameter vanish, or there are two of them."""
+    values, errors = place.measured.values, place.measured.errors
+    sizes = [float(np.abs(values[name]).max()) for name in names]
+    noise = [float(np.nan_to_num(np.abs(errors[name])).max()) for name in names]
+    if any(size <= _BY_CHANCE * error or size == 0 for size, error in zip(sizes, noise, strict=True)):
+        return Identity.merged
+    far = all(size > BEYOND_DOUBT * error for size, error in zip(sizes, noise, strict=True))
+    return Identity.on_branch if far else Identity.not_decided
+
+
+def _in_own_sector(run: Run, place: Place, informed: Overlaps) -> Place:
+    """A point that was solved without its order parameter, among those that have it."""
+    if len(odd_coordinates(place.map_)):
+        return place
+    sector = Sector.of(informed, run.system.symmetries)
+    map_ = StateEvolution(place.map_.channel, place.map_.alpha, sector)
+    map_.adopt(place.map_.minima)
+    ends = (place.map_.unpack(end) for end in (place.found.point, place.found.image))
+    point, image = (sector.pack(end) for end in ends)
+    map_(point)
+    map_.bottomless = place.map_.bottomless
+    return replace(place, map_=map_, found=replace(place.found, point=point, image=image))
+
+
+def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place:
+    """The point that the verdict asks for."""
+    map_, odd = place.map_, odd_coordinates(place.map_)
+    size, identity, target = float(np.linalg.norm(place.found.point[odd])), verdict.identity, None
+    if identity is Identity.merged and size > 0:
+        target = map_.pack(without_signal(place.overlaps))
+    elif identity is Identity.on_branch and verdict.grows is not None:
+        target = verdict.grows if size < float(np.linalg.norm(verdict.grows[odd])) / 2 else None
+    if target is None:
+        return replace(place, identity=identity)
+    if not map_.channel.rule.randomised:
+        return replace(place, identity=Identity.not_decided)  # of its rule, whose errors are no statistics
+    response = response_at(map_, target, rules.medium())
+    found = run.newton(map_, target, response.jacobian)
+    found = run.verified(map_, found, lambda x: run.newton(map_, x, response.jacobian))
+    measured = measured_at(run, rules, map_, found, response)
+    if identity is Identity.on_branch and not found.point[odd].any():
+        identity = Identity.not_decided
+    return Place(map_, found, measured, response, identity)
+
+
+def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) -> Place:
+    """The point with errors that hold near an onset; the uninformed one has m = theta = 0 exactly."""
+    map_, x = place.map_, place.found.point
+    if not map_.channel.rule.randomised:
+        return place
+    errors = place.measured.errors
+    if place.identity is Identity.merged:
+        exact = {name: 0 * errors[name] for name in ("m", "theta", "m_hat", "theta_hat")}
+        return replace(place, measured=replace(place.measured, errors=errors | exact))
+    response = place.response
+    if len(response.jacobian) != len(x):
+        response = response_at(map_, x, rules.medium())
+    start = map_.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
+    wide = spread(run, map_, x, start, response, place.identity is Identity.not_decided)
+    return replace(place, measured=replace(place.measured, errors=errors | wide), response=response)
+
+
+def judged(run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed: Overlaps) -> Verdict:
+    """Decide by the curve of the branch of ``informed``, from coarse rules to fine ones.
+
+    Parameters
+    ----------
+    run : Run
+        Of the branch's own sector, in which the order parameter may differ from zero.
+    rule : Rule
+        That the point was found with.
+    overlaps : Overlaps
+        The point.
+    """
+    rest = run.sector.pack(without_signal(overlaps))
+    start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
+    shares, ladder = AMPLITUDES, _ladder(rules, rule)
+    for finer in ladder:
+        map_ = run.map(finer)
+        odd = odd_coordinates(map_)
+        full = float(np.linalg.norm(start[odd]))
+        bottom = at_rest(map_, rest)
+        if bottom is not None:
+            rest, shares = bottom.point, tuple(share for share in shares if share > _SEEN_FROM_REST)
+            if bottom.exceeds(BEYOND_DOUBT):
+                return Verdict(Identity.on_branch, _above(bottom, start, odd))
+            if not bottom.falls_short(BEYOND_DOUBT) and finer is not ladder[-1]:
+                continue  # whatever the amplitudes say
+        levels = levels_at(run.map(finer), start, [share * full for share in shares])
+        for level in levels:
+            if level.exceeds(BEYOND_DOUBT):
+                return Verdict(Identity.on_branch, _above(level, start, odd))
+        doubtful = [level for level in levels if not level.falls_short(BEYOND_DOUBT)]
+        if not doubtful and (bottom is None or bottom.falls_short(BEYOND_DOUBT)):
+            return Verdict(Identity.merged)
+        shares = tuple(level.amplitude / full for level in doubtful)
+    return Verdict(Identity.not_decided)
+
+
+def _above(level: Level, start: Array, odd: Array) -> Array:
+    """A point to go on from: the level's own, or a small amplitude at the uninformed point."""
+    if level.amplitude > 0:
+        return level.point
+    point = level.point.copy()
+    point[odd] = AMPLITUDES[-1] * start[odd]
+    return point
+
+
+def _ladder(rules: Refinement, rule: Rule) -> list[Rule]:
+    """Rules with replicates, from coarse to fine."""
+    limit = rules.most_points
+    if rules.asked.nodes is not None and rule.randomised:
+        limit = min(limit, max(rules.asked.nodes, _AT_LEAST))
+    points = [min(COARSE_POINTS, limit)]
+    while _FINER * points[-1] <= limit:
+        points.append(_FINER * points[-1])
+    return [rules.sobol(count) for count in points]
