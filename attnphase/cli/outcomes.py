@@ -64,15 +64,18 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
 
 
 def status_counts(ds: xr.Dataset, problem: Problem) -> str:
-    """How many points ended how, and where a branch does not exist."""
-    from attnphase.data.absence import absent
+    """How many points ended how, where a branch does not exist, and where that is not decided."""
+    from attnphase.data.absence import absent, undecided
     from attnphase.data.variables import STATUS_MEANINGS
 
     status = ds["status"].to_numpy().ravel().tolist()
     counts = [f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status]
-    missing = absent(ds, problem)
-    lost = [(str(name), int(missing.sel(branch=name).sum())) for name in ds["branch"].to_numpy()]
-    places = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in lost if count]
+    places = []
+    for where, text in ((absent(ds, problem), "no {} branch at {}"), (undecided(ds), "{} branch not decided at {}")):
+        for name in map(str, ds["branch"].to_numpy()):
+            count = int(where.sel(branch=name).sum())
+            if count:
+                places.append(text.format(name, f"{count} point{'s' if count > 1 else ''}"))
     return "; ".join([", ".join(counts), *places])
 
 

@@ -59,7 +59,7 @@ def solve(
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
-    from attnphase.data.absence import absences
+    from attnphase.data.absence import absences, doubts
     from attnphase.data.files import save_dataset, to_json
     from attnphase.sweeps.points import solve as solve_problem
 
@@ -68,10 +68,10 @@ def solve(
         save_dataset(with_command(ds), output, force)
     if as_json:
         click.echo(to_json(ds))
-    missing = {} if quiet else absences(ds, problem)
+    missing, doubtful = ({}, {}) if quiet else (absences(ds, problem), doubts(ds))
     if not (as_json or quiet):
-        print_table(points_table(ds, missing))
-    for sentence in missing.values():
+        print_table(points_table(ds, missing, doubtful))
+    for sentence in (*missing.values(), *doubtful.values()):
         click.echo(f"attnphase: {sentence}", err=True)
     return convergence(ds, allow_unconverged)
 

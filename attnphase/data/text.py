@@ -35,6 +35,7 @@ _GAP = "  "  # between two columns
 _READABLE = 30  # characters that lines of a paragraph have at least, if they can
 _BELOW = 8  # blanks before a text below its name
 _MARK = "*"  # at a branch that does not exist
+_DOUBT = "?"  # at one of which that is not decided
 
 
 def terminal_width() -> int | None:
@@ -247,7 +248,7 @@ def _longest(lines: Iterable[str]) -> int:
 # ----------------------------------------------------------------------------------------------------------- datasets
 
 
-def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
+def points_table(ds: xr.Dataset, missing: Collection[str] = (), doubtful: Collection[str] = ()) -> Table:
     """Points at one sample complexity: a row for each quantity, a column for each branch.
 
     Parameters
@@ -257,8 +258,10 @@ def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
     missing : collection of str
         Branches that do not exist there, which get a mark behind their names; see
         `attnphase.data.absence.absences`.
+    doubtful : collection of str
+        Branches of which that is not decided, which get another mark.
     """
-    from attnphase.data.variables import POINT_VARIABLES, STATUS_MEANINGS
+    from attnphase.data.variables import POINT_VARIABLES
 
     columns = [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
     names = [str(column["branch"].item()) for column in columns]
@@ -267,8 +270,8 @@ def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
         if variable.name.endswith("_hat"):
             continue
         for label, index in _entries(variable.name, ds):
-            if variable.name == "status":
-                cells = [STATUS_MEANINGS[int(column["status"])] for column in columns]
+            if variable.meanings:
+                cells = [variable.meanings[int(column[variable.name])] for column in columns]
             elif variable.has_stderr:
                 pairs = ((column[variable.name][index], column[variable.stderr][index]) for column in columns)
                 cells = [format_value(float(value), float(error)) for value, error in pairs]
@@ -277,7 +280,8 @@ def points_table(ds: xr.Dataset, missing: Collection[str] = ()) -> Table:
             else:
                 cells = [str(int(column[variable.name])) for column in columns]
             rows.append((label, *cells))
-    heads = (f"{name}{_MARK if name in missing else ''}" for name in names)
+    marks = {**dict.fromkeys(doubtful, _DOUBT), **dict.fromkeys(missing, _MARK)}
+    heads = (f"{name}{marks.get(name, '')}" for name in names)
     return Table((f"alpha = {float(ds['alpha']):g}", *heads), tuple(rows), by_column=True)
 
 

@@ -70,6 +70,8 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
     if {"student.rank", "student.tied", "teacher.rank", "tokens.length", "loss.kind", "loss.width"} & swept_fields:
         sizes = {}  # then the common size is not the problem's
     for variable in variables:
+        if variable.later and variable.name not in ds.data_vars:
+            continue
         for name in variable.names:
             _check_variable(ds, name, variable.dims_of(problem), variable, leading, sizes)
     if kind == "points":
@@ -188,6 +190,8 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
     linear = {name for name, kind in LOSSES.items() if kind.has_grams}
     for variable in POINT_VARIABLES:
         if variable.name == "linear_test_error" and not losses <= linear:
+            continue
+        if variable.name not in ds.data_vars:
             continue
         wrong = ds[variable.name].isnull() & (status != NOT_COMPUTED)
         if "cluster" in variable.dims_of(problem):

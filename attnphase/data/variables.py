@@ -86,6 +86,8 @@ class Variable:
         Names of the values 0, 1, ... of a flag.
     units : str
         "1" for everything but times.
+    later : bool
+        Whether datasets of earlier versions are without it.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Variable:
     dtype: str = "float64"
     meanings: tuple[str, ...] = ()
     units: str = "1"
+    later: bool = False
 
     @property
     def stderr(self) -> str:
@@ -173,6 +176,7 @@ POINT_VARIABLES = (
         r"\mathrm{on\ branch}",
         dtype="int8",
         meanings=IDENTITY_MEANINGS,
+        later=True,
     ),
     Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8", meanings=STATUS_MEANINGS),
 )
@@ -355,9 +359,9 @@ def schema_markdown() -> str:
         lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
     for kind in ("points", "experiments", "histogram"):
-        (flag,) = (variable for variable in SCHEMAS[kind] if variable.meanings)
-        meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
-        lines += [f"### Values of `status` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
+        for flag in (variable for variable in SCHEMAS[kind] if variable.meanings):
+            meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
+            lines += [f"### Values of `{flag.name}` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
     also = {name: f"{text} (not of `histogram`)" for name, text in PROBLEM_ATTRIBUTES.items()}
     described = ((f"`{name}`", text) for name, text in {**GLOBAL_ATTRIBUTES, **also}.items())
     return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])

@@ -146,18 +146,23 @@ def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place
     map_, odd = place.map_, odd_coordinates(place.map_)
     size, identity, target = float(np.linalg.norm(place.found.point[odd])), verdict.identity, None
     if identity is Identity.merged and size > 0:
-        target = map_.pack(without_signal(place.overlaps))
+        # of all symmetries, which keep the zeros exact
+        uninformed = without_signal(place.overlaps)
+        run.sector = Sector.of(uninformed, run.system.symmetries)
+        map_ = StateEvolution(map_.channel, map_.alpha, run.sector)
+        target = map_.pack(uninformed)
     elif identity is Identity.on_branch and verdict.grows is not None:
         target = verdict.grows if size < float(np.linalg.norm(verdict.grows[odd])) / 2 else None
     if target is None:
         return replace(place, identity=identity)
     if not map_.channel.rule.randomised:
+        run.sector = place.map_.sector
         return replace(place, identity=Identity.not_decided)  # of its rule, whose errors are no statistics
     response = response_at(map_, target, rules.medium())
     found = run.newton(map_, target, response.jacobian)
     found = run.verified(map_, found, lambda x: run.newton(map_, x, response.jacobian))
     measured = measured_at(run, rules, map_, found, response)
-    if identity is Identity.on_branch and not found.point[odd].any():
+    if identity is Identity.on_branch and not map_.unpack(found.point).has_signal:
         identity = Identity.not_decided
     return Place(map_, found, measured, response, identity)
 

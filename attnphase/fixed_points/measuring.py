@@ -78,7 +78,6 @@ def branch_point(
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
-    values["on_branch"] = int(identity)
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
     status = Status.left_domain if map_.bottomless else found.status
     rule = map_.channel.rule
@@ -94,4 +93,5 @@ def branch_point(
         rule=rule.name,
         nodes=rule.size,
         restart=Restart(map_.unpack(found.point), response, rule, map_.minima),
+        on_branch=identity,
     )
