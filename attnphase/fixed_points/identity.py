@@ -30,11 +30,11 @@ from attnphase.state_evolution.starts import informed_signal, without_signal
 __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
-WELL_KNOWN = 0.05  # relative error of the order parameter up to which derivatives at the point tell it
+WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
 _QUIET = 0.08  # standard error of the growth, for an order parameter of the start's size
 BEYOND_DOUBT = 4.0  # standard errors
 _BY_CHANCE = 3.0
-AMPLITUDES = (0.8, 0.4, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
+AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
 _SEEN_FROM_REST = 0.3  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
 _FINER = 4  # points of a rule against the one before
 _AT_LEAST = 4096  # points per replicate that may decide, however few the numbers are made of

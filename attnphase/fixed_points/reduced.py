@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Anderson, iterate
+from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Status, iterate
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import multiplier_at, odd_coordinates
 
 __all__ = ["Level", "at_rest", "displaced", "growth_noise", "level_at", "levels_at"]
 
 _TOLERANCE = 1e-3  # of what settles at a level: the growth there is known no better
-_MAPS = 12
+_TOPS = 2
+_UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,36 +68,68 @@ class Level:
 def at_rest(map_: StateEvolution, x: Array) -> Level | None:
     """The uninformed point near ``x``, and the multiplier less one as its growth; None where there is no multiplier."""
     odd = odd_coordinates(map_)
-    point = _settled(map_, _scaled(x, odd, 0.0), odd)
-    multiplier = None if point is None else multiplier_at(map_, point)
-    if point is None or multiplier is None:
+    found = _settled(map_, _scaled(x, odd, 0.0), odd)
+    if found is None or found.residual > _UNSETTLED * _TOLERANCE:
         return None
-    return Level(0.0, point, _images(map_), multiplier.replicates - 1)
+    multiplier = multiplier_at(map_, found.point)
+    return None if multiplier is None else Level(0.0, found.point, _images(map_), multiplier.replicates - 1)
 
 
 def level_at(map_: StateEvolution, x: Array, amplitude: float) -> Level | None:
-    """The level of an amplitude, from a point ``x`` whose odd coordinates do not vanish; None outside the domain."""
+    """The level of an amplitude, from a point ``x`` whose odd coordinates do not vanish; None outside the domain.
+
+    Its growth is unknown, NaN, where the others do not settle.
+    """
     odd = odd_coordinates(map_)
-    point = _settled(map_, _scaled(x, odd, amplitude), odd)
-    if point is None or map_(point, refresh=True) is None:
+    found = _settled(map_, _scaled(x, odd, amplitude), odd)
+    if found is None or map_(found.point, refresh=True) is None:
         return None
+    point = found.point
     assert map_.last is not None
     image = map_.image(map_.last.conjugates.mean())
     assert image is not None
     images = _images(map_)
     along = point[odd] / amplitude
     growth = (map_.pack(image)[odd] @ along) / amplitude - 1
+    if found.residual > _UNSETTLED * _TOLERANCE:
+        growth = np.nan
     return Level(amplitude, point, images, growth + (images - images.mean(axis=0))[:, odd] @ along / amplitude)
 
 
 def levels_at(map_: StateEvolution, x: Array, amplitudes: Sequence[float]) -> list[Level]:
-    """Levels of several amplitudes, each from the one before; those outside the domain are left out."""
+    """Levels of falling amplitudes, each from the one before, and where the growth has a top between them, that one.
+
+    Those outside the domain are left out.
+    """
     found: list[Level] = []
     for amplitude in amplitudes:
-        level = level_at(map_, found[-1].point if found else x, amplitude)
+        start = next((level.point for level in reversed(found) if np.isfinite(level.value)), x)
+        level = level_at(map_, start, amplitude)
         if level is not None:
             found.append(level)
+    for _ in range(_TOPS):
+        top = _top(found)
+        level = None if top is None else level_at(map_, *top)
+        if level is None:
+            break
+        found.append(level)
+        found.sort(key=lambda one: -one.amplitude)
     return found
+
+
+def _top(levels: Sequence[Level]) -> tuple[Array, float] | None:
+    """The highest level between lower ones, and the amplitude of the top of the parabola through the three."""
+    known = [level for level in levels if np.isfinite(level.value)]
+    inner = range(1, len(known) - 1)
+    tops = [i for i in inner if known[i].value > max(known[i - 1].value, known[i + 1].value)]
+    if not tops:
+        return None
+    i = max(tops, key=lambda j: known[j].value)
+    if known[i].value > 0:
+        return None  # nothing is asked for any more
+    (a, b, c), (f, g, h) = zip(*((level.amplitude, level.value) for level in known[i - 1 : i + 2]), strict=True)
+    upper, lower = (b - a) ** 2 * (g - h) - (b - c) ** 2 * (g - f), (b - a) * (g - h) - (b - c) * (g - f)
+    return known[i].point, b - upper / (2 * lower)
 
 
 def growth_noise(map_: StateEvolution, x: Array) -> float:
@@ -126,8 +159,8 @@ def displaced(level: Level, jacobian: Array, odd: Array) -> tuple[Level, Array]:
     return replace(level, growth=level.growth + moved @ (along @ jacobian) / level.amplitude), moved
 
 
-def _settled(map_: StateEvolution, x: Array, odd: Array) -> Array | None:
-    """Everything but the odd coordinates' norm at rest."""
+def _settled(map_: StateEvolution, x: Array, odd: Array) -> FixedPoint | None:
+    """Everything but the odd coordinates' norm at rest, or as near as it came; None outside the domain."""
     norm = float(np.linalg.norm(x[odd]))
 
     def constrained(point: Array) -> Array | None:
@@ -138,8 +171,14 @@ def _settled(map_: StateEvolution, x: Array, odd: Array) -> Array | None:
         turned = image[odd] * np.copysign(norm / size, image[odd] @ point[odd]) if norm and size else point[odd]
         return _with(image, odd, turned)
 
-    found = iterate(constrained, x, map_.scales, Anderson(mixing=0.5), tolerance=_TOLERANCE, max_maps=_MAPS)
-    return found.point if np.isfinite(found.residual) else None
+    found = FixedPoint(x, x, np.inf, 0, Status.left_domain)
+    # where the map turns far over, small steps first
+    for method, maps in ((Anderson(mixing=0.3), 15), (Damped(0.85), 20), (Anderson(mixing=0.15), 25)):
+        start = found.point if np.isfinite(found.residual) else x
+        found = iterate(constrained, start, map_.scales, method, tolerance=_TOLERANCE, max_maps=maps)
+        if found.residual <= _UNSETTLED * _TOLERANCE:
+            break
+    return found if np.isfinite(found.residual) else None
 
 
 def _scaled(x: Array, odd: Array, amplitude: float) -> Array:

@@ -90,7 +90,7 @@ def _rows(map_: StateEvolution, x: Array, start: Array, response: Response, unit
         previous = begin
         for step in steps:
             level = level_at(map_, previous, step * unit)
-            if level is None:
+            if level is None or np.isnan(level.value):
                 break
             rows.append(_row(map_, level, response, odd, here))
             previous = level.point
