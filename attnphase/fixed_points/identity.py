@@ -14,7 +14,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import Measured, measured_at
-from attnphase.fixed_points.reduced import Level, at_rest, growth_noise, levels_at
+from attnphase.fixed_points.reduced import Level, at_rest, growth_noise, level_at, levels_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.spread import spread
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
@@ -31,7 +31,8 @@ __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
 WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
-_QUIET = 0.08  # standard error of the growth, for an order parameter of the start's size
+_BELOW = 0.7  # share of a point's amplitude at which it must grow
+_AS_LARGE = 0.5  # relative error by derivatives, in units of the one by growth there: one of half the size is wrong
 BEYOND_DOUBT = 4.0  # standard errors
 _BY_CHANCE = 3.0
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
@@ -93,27 +94,36 @@ def identified(run: Run, rules: Refinement, place: Place, informed: Overlaps, br
         return place
     if place.found.status is Status.left_domain:
         return replace(place, identity=Identity.not_decided)
-    share = informed_signal(place.overlaps, branch) / informed_signal(informed, branch)
-    if share >= SMALL_SIGNAL and _well_known(place, names, _QUIET * share):
-        return place
     if len(names) > 1 or not (run.system.reflects and run.system.prior.even):
         return replace(place, identity=_by_error(place, names))
+    share = informed_signal(place.overlaps, branch) / informed_signal(informed, branch)
+    if share >= SMALL_SIGNAL and _well_known(run, rules, place, names[0]):
+        return place
     place = _in_own_sector(run, place, informed)
     run.sector = place.map_.sector
     verdict = judged(run, rules, place.map_.channel.rule, place.overlaps, informed)
     return _with_errors(run, rules, _moved(run, rules, place, verdict), informed)
 
 
-def _well_known(place: Place, names: tuple[str, ...], quiet: float) -> bool:
-    """Whether derivatives at the point tell the errors of the order parameters.
+def _well_known(run: Run, rules: Refinement, place: Place, name: str) -> bool:
+    """Whether derivatives at the point tell the errors of the order parameter, and there is a branch beyond doubt.
 
     They are differences over a hundredth. What chance does to these is several times what it does to the growth, so
-    that a noisy map can look steep, and its zero well known.
+    that a noisy map can look steep, and its zero well known; and they may be a neighbour's. Hence there must be growth
+    further below, as much as they say.
     """
-    values, errors, map_ = place.measured.values, place.measured.errors, place.map_
-    if any(np.nanmax(np.abs(errors[name])) > WELL_KNOWN * np.abs(values[name]).max() for name in names):
+    values, errors, map_, x = place.measured.values, place.measured.errors, place.map_, place.found.point
+    relative = float(np.nanmax(np.abs(errors[name])) / np.abs(values[name]).max())
+    if not relative <= WELL_KNOWN or not map_.channel.rule.randomised:
+        return relative <= WELL_KNOWN
+    medium = rules.medium()
+    probe = run.map(medium if medium.order < map_.channel.rule.order else map_.channel.rule)
+    if probe.channel.rule is map_.channel.rule:
+        probe.adopt(map_.minima)
+    level = level_at(probe, x, _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])))
+    if level is None or not level.exceeds(BEYOND_DOUBT):
         return False
-    return not map_.channel.rule.randomised or growth_noise(map_, place.found.point) <= quiet
+    return relative >= _AS_LARGE * growth_noise(map_, x) * (1 - _BELOW) / level.value
 
 
 def _by_error(place: Place, names: tuple[str, ...]) -> Identity:

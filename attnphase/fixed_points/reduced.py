@@ -22,6 +22,7 @@ __all__ = ["Level", "at_rest", "displaced", "growth_noise", "level_at", "levels_
 
 _TOLERANCE = 1e-3  # of what settles at a level: the growth there is known no better
 _TOPS = 2
+_EDGE = 1.1  # by what the odd coordinates may be enlarged, unless they lie at the edge of the domain
 _UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
 
 
@@ -92,6 +93,8 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float) -> Level | None:
     along = point[odd] / amplitude
     growth = (map_.pack(image)[odd] @ along) / amplitude - 1
     if found.residual > _UNSETTLED * _TOLERANCE:
+        if not map_.unpack(_scaled(point, odd, _EDGE * amplitude)).feasible(map_.system.spectrum.rho):
+            return None
         growth = np.nan
     return Level(amplitude, point, images, growth + (images - images.mean(axis=0))[:, odd] @ along / amplitude)
 
@@ -133,11 +136,11 @@ def _top(levels: Sequence[Level]) -> tuple[Array, float] | None:
 
 
 def growth_noise(map_: StateEvolution, x: Array) -> float:
-    """Standard error of the growth at a fixed point with an order parameter; nothing is evaluated twice."""
+    """Standard error of the growth at a fixed point with an order parameter."""
     if map_.at is None or not np.array_equal(map_.at, x):
         map_(x)
-    images, odd = _images(map_), odd_coordinates(map_)
-    along = images[:, odd] @ x[odd] / (x[odd] @ x[odd])
+    odd = odd_coordinates(map_)
+    along = _images(map_)[:, odd] @ x[odd] / (x[odd] @ x[odd])
     return float(along.std(ddof=1) / np.sqrt(len(along)))
 
 
