@@ -14,7 +14,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import Measured, measured_at
-from attnphase.fixed_points.reduced import Level, at_rest, growth_noise, level_at, levels_at
+from attnphase.fixed_points.reduced import at_rest, growth_noise, level_at, levels_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.spread import spread
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
@@ -32,7 +32,7 @@ __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
 WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
 _BELOW = 0.7  # share of a point's amplitude at which it must grow
-_AS_LARGE = 0.5  # relative error by derivatives, in units of the one by growth there: one of half the size is wrong
+_AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
 _BY_CHANCE = 3.0
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
@@ -120,7 +120,7 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str) -> bool:
     probe = run.map(medium if medium.order < map_.channel.rule.order else map_.channel.rule)
     if probe.channel.rule is map_.channel.rule:
         probe.adopt(map_.minima)
-    level = level_at(probe, x, _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])))
+    level = level_at(probe, x, _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), place.response.jacobian)
     if level is None or not level.exceeds(BEYOND_DOUBT):
         return False
     return relative >= _AS_LARGE * growth_noise(map_, x) * (1 - _BELOW) / level.value
@@ -190,12 +190,16 @@ def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) 
     if len(response.jacobian) != len(x):
         response = response_at(map_, x, rules.medium())
     start = map_.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
-    wide = spread(run, map_, x, start, response, place.identity is Identity.not_decided)
+    names = ("m", "theta")
+    size = max(float(np.abs(place.measured.values[name]).max()) for name in names)
+    error = max(float(np.nan_to_num(errors[name]).max()) for name in names)
+    relative = error / size if size > 0 else np.inf
+    wide = spread(run, map_, x, start, response, relative, place.identity is Identity.not_decided)
     return replace(place, measured=replace(place.measured, errors=errors | wide), response=response)
 
 
 def judged(run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed: Overlaps) -> Verdict:
-    """Decide by the curve of the branch of ``informed``, from coarse rules to fine ones.
+    """Decide by the curve of the branch of ``informed``, with as many nodes as it takes.
 
     Parameters
     ----------
@@ -206,46 +210,41 @@ def judged(run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed
     overlaps : Overlaps
         The point.
     """
-    rest = run.sector.pack(without_signal(overlaps))
     start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
-    shares, ladder = AMPLITUDES, _ladder(rules, rule)
-    for finer in ladder:
+    rest, bottom = run.sector.pack(without_signal(overlaps)), None
+    for finer in _ladder(rules, rule, min(rule.order, rules.medium().order) if rule.randomised else COARSE_POINTS):
+        bottom = at_rest(run.map(finer), rest) or bottom
+        if bottom is None:
+            break
+        rest = bottom.point
+        if bottom.exceeds(BEYOND_DOUBT):
+            small = {name: AMPLITUDES[-1] * getattr(informed, name) for name in ("m", "theta")}
+            return Verdict(Identity.on_branch, run.sector.pack(replace(run.sector.unpack(bottom.point), **small)))
+        if bottom.falls_short(BEYOND_DOUBT):
+            break
+    else:
+        return Verdict(Identity.not_decided)
+    shares = tuple(share for share in AMPLITUDES if bottom is None or share > _SEEN_FROM_REST)
+    for finer in _ladder(rules, rule, COARSE_POINTS):
         map_ = run.map(finer)
-        odd = odd_coordinates(map_)
-        full = float(np.linalg.norm(start[odd]))
-        bottom = at_rest(map_, rest)
-        if bottom is not None:
-            rest, shares = bottom.point, tuple(share for share in shares if share > _SEEN_FROM_REST)
-            if bottom.exceeds(BEYOND_DOUBT):
-                return Verdict(Identity.on_branch, _above(bottom, start, odd))
-            if not bottom.falls_short(BEYOND_DOUBT) and finer is not ladder[-1]:
-                continue  # whatever the amplitudes say
-        levels = levels_at(run.map(finer), start, [share * full for share in shares])
+        full = float(np.linalg.norm(start[odd_coordinates(map_)]))
+        levels = levels_at(map_, start, [share * full for share in shares])
         for level in levels:
             if level.exceeds(BEYOND_DOUBT):
-                return Verdict(Identity.on_branch, _above(level, start, odd))
+                return Verdict(Identity.on_branch, level.point)
         doubtful = [level for level in levels if not level.falls_short(BEYOND_DOUBT)]
-        if not doubtful and (bottom is None or bottom.falls_short(BEYOND_DOUBT)):
+        if not doubtful:
             return Verdict(Identity.merged)
         shares = tuple(level.amplitude / full for level in doubtful)
     return Verdict(Identity.not_decided)
 
 
-def _above(level: Level, start: Array, odd: Array) -> Array:
-    """A point to go on from: the level's own, or a small amplitude at the uninformed point."""
-    if level.amplitude > 0:
-        return level.point
-    point = level.point.copy()
-    point[odd] = AMPLITUDES[-1] * start[odd]
-    return point
-
-
-def _ladder(rules: Refinement, rule: Rule) -> list[Rule]:
-    """Rules with replicates, from coarse to fine."""
+def _ladder(rules: Refinement, rule: Rule, first: int) -> list[Rule]:
+    """Rules with replicates, from ``first`` points in each to as many as are allowed."""
     limit = rules.most_points
     if rules.asked.nodes is not None and rule.randomised:
         limit = min(limit, max(rules.asked.nodes, _AT_LEAST))
-    points = [min(COARSE_POINTS, limit)]
+    points = [min(first, limit)]
     while _FINER * points[-1] <= limit:
         points.append(_FINER * points[-1])
     return [rules.sobol(count) for count in points]

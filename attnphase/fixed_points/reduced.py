@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Status, iterate
+from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import multiplier_at, odd_coordinates
 
@@ -76,13 +76,13 @@ def at_rest(map_: StateEvolution, x: Array) -> Level | None:
     return None if multiplier is None else Level(0.0, found.point, _images(map_), multiplier.replicates - 1)
 
 
-def level_at(map_: StateEvolution, x: Array, amplitude: float) -> Level | None:
+def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array | None = None) -> Level | None:
     """The level of an amplitude, from a point ``x`` whose odd coordinates do not vanish; None outside the domain.
 
-    Its growth is unknown, NaN, where the others do not settle.
+    Its growth is unknown, NaN, where the others do not settle. A Jacobian of the map somewhere near spares evaluations.
     """
     odd = odd_coordinates(map_)
-    found = _settled(map_, _scaled(x, odd, amplitude), odd)
+    found = _settled(map_, _scaled(x, odd, amplitude), odd, jacobian)
     if found is None or map_(found.point, refresh=True) is None:
         return None
     point = found.point
@@ -162,7 +162,7 @@ def displaced(level: Level, jacobian: Array, odd: Array) -> tuple[Level, Array]:
     return replace(level, growth=level.growth + moved @ (along @ jacobian) / level.amplitude), moved
 
 
-def _settled(map_: StateEvolution, x: Array, odd: Array) -> FixedPoint | None:
+def _settled(map_: StateEvolution, x: Array, odd: Array, jacobian: Array | None = None) -> FixedPoint | None:
     """Everything but the odd coordinates' norm at rest, or as near as it came; None outside the domain."""
     norm = float(np.linalg.norm(x[odd]))
 
@@ -176,7 +176,12 @@ def _settled(map_: StateEvolution, x: Array, odd: Array) -> FixedPoint | None:
 
     found = FixedPoint(x, x, np.inf, 0, Status.left_domain)
     # where the map turns far over, small steps first
-    for method, maps in ((Anderson(mixing=0.3), 15), (Damped(0.85), 20), (Anderson(mixing=0.15), 25)):
+    methods: list[tuple[Method, int]] = [(Anderson(mixing=0.3), 15), (Damped(0.85), 20), (Anderson(mixing=0.15), 25)]
+    if jacobian is not None:
+        held = jacobian.copy()
+        held[odd], held[:, odd] = 0.0, 0.0
+        methods.insert(0, (Newton(held), 8))
+    for method, maps in methods:
         start = found.point if np.isfinite(found.residual) else x
         found = iterate(constrained, start, map_.scales, method, tolerance=_TOLERANCE, max_maps=maps)
         if found.residual <= _UNSETTLED * _TOLERANCE:

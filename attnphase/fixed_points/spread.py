@@ -22,10 +22,12 @@ from attnphase.state_evolution.onset import odd_coordinates
 
 __all__ = ["spread"]
 
-_DOWN, _UP = (1.0, 0.8, 0.6, 0.4, 0.2), (1.25, 1.6, 2.0, 2.6, 3.5, 5.0)
+_DOWN, _UP = (0, 1, 2, 4, 7), (1, 2, 4, 8, 12)  # powers of 1 - step and of 1 + step
+_CLOSE, _WIDE = 0.05, 0.2  # smallest and largest step, as a share of the point's amplitude
 _SMALL = 0.1  # share of the start's amplitude from which on the steps are shares of the point's own
 _ROOM = 3.0  # standard errors by which the growth differs from zero where the levels end
 _BOUND = 4.0  # likewise, where an amplitude is excluded
+_BEYOND = 1.25  # of the last level: no line is drawn on further
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +39,9 @@ class _Row:
     values: Array
 
 
-def spread(run: Run, map_: StateEvolution, x: Array, start: Array, response: Response, bounded: bool) -> dict[str, Any]:
+def spread(
+    run: Run, map_: StateEvolution, x: Array, start: Array, response: Response, relative: float, bounded: bool
+) -> dict[str, Any]:
     """Standard errors of everything but the training loss, which is stationary, at a point near an onset.
 
     Parameters
@@ -52,13 +56,18 @@ def spread(run: Run, map_: StateEvolution, x: Array, start: Array, response: Res
         With odd coordinates of the informed start's size.
     response : Response
         At ``x``, in the same sector.
+    relative : float
+        Error of the order parameter by derivatives, in units of its size.
     bounded : bool
         Whether errors reach a quarter of the way to where the branch is excluded by four of them, since it is not
         decided whether there is one.
     """
     odd, rule = odd_coordinates(map_), map_.channel.rule
     here, full = float(np.linalg.norm(x[odd])), float(np.linalg.norm(start[odd]))
-    rows = _rows(run.map(rule), x, start, response, max(here, _SMALL * full), here)
+    step = float(np.clip(2.5 * relative, _CLOSE, _WIDE)) if here > _SMALL * full else _WIDE
+    unit = max(here, _SMALL * full)
+    down, up = ([unit * factor**k for k in powers] for factor, powers in ((1 - step, _DOWN), (1 + step, _UP)))
+    rows = _rows(run.map(rule), x if here > 0 else start, (down, up), response, here)
     growth = np.stack([row.level.growth for row in rows])
     amplitudes = np.array([row.level.amplitude for row in rows])
     points, values = (np.stack([getattr(row, name) for row in rows]) for name in ("points", "values"))
@@ -81,15 +90,16 @@ def spread(run: Run, map_: StateEvolution, x: Array, start: Array, response: Res
     return errors | {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
 
 
-def _rows(map_: StateEvolution, x: Array, start: Array, response: Response, unit: float, here: float) -> list[_Row]:
+def _rows(
+    map_: StateEvolution, x: Array, amplitudes: tuple[list[float], list[float]], response: Response, here: float
+) -> list[_Row]:
     """Rows of growing amplitude, from where the growth is positive beyond doubt, or zero, to where it is negative."""
     odd = odd_coordinates(map_)
-    begin = x if here > 0 else start
     rows: list[_Row] = []
-    for steps, enough in ((_DOWN, Level.exceeds), (_UP, Level.falls_short)):
-        previous = begin
-        for step in steps:
-            level = level_at(map_, previous, step * unit)
+    for direction, enough in zip(amplitudes, (Level.exceeds, Level.falls_short), strict=True):
+        previous = x
+        for amplitude in direction:
+            level = level_at(map_, previous, amplitude, response.jacobian)
             if level is None or np.isnan(level.value):
                 break
             rows.append(_row(map_, level, response, odd, here))
@@ -129,7 +139,7 @@ def _zero(amplitudes: Array, growth: Array) -> float:
         return 0.0
     i = min(int(positive[-1]), len(growth) - 2)
     slope = (growth[i + 1] - growth[i]) / (amplitudes[i + 1] - amplitudes[i])
-    return float(np.clip(amplitudes[i] - growth[i] / slope, 0.0, 2 * amplitudes[-1]))
+    return float(np.clip(amplitudes[i] - growth[i] / slope, 0.0, _BEYOND * amplitudes[-1]))
 
 
 def _between(amplitudes: Array, points: Array, values: Array, at: float) -> Array:
