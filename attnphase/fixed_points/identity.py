@@ -34,9 +34,9 @@ WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivativ
 _BELOW = 0.7  # share of a point's amplitude at which it must grow
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
-_BY_CHANCE = 3.0
+_BY_CHANCE = 3.0  # likewise; what shrinks at both neighbours does so here, unless this is seen to be otherwise
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
-_SEEN_FROM_REST = 0.3  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
+_SEEN_FROM_REST = 0.4  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
 _FINER = 4  # points of a rule against the one before
 _AT_LEAST = 4096  # points per replicate that may decide, however few the numbers are made of
 
@@ -232,7 +232,7 @@ def judged(run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed
         for level in levels:
             if level.exceeds(BEYOND_DOUBT):
                 return Verdict(Identity.on_branch, level.point)
-        doubtful = [level for level in levels if not level.falls_short(BEYOND_DOUBT)]
+        doubtful = [level for level in levels if not level.falls_short(_BY_CHANCE)]
         if not doubtful:
             return Verdict(Identity.merged)
         shares = tuple(level.amplitude / full for level in doubtful)

@@ -22,6 +22,8 @@ __all__ = ["Level", "at_rest", "displaced", "growth_noise", "level_at", "levels_
 
 _TOLERANCE = 1e-3  # of what settles at a level: the growth there is known no better
 _TOPS = 2
+_NEAR = 0.03  # share of its amplitude by which a top must be off the highest level
+_BY_CHANCE = 2.0  # standard errors
 _EDGE = 1.1  # by what the odd coordinates may be enlarged, unless they lie at the edge of the domain
 _UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
 
@@ -124,7 +126,7 @@ def _top(levels: Sequence[Level]) -> tuple[Array, float] | None:
     """The highest level between lower ones, and the amplitude of the top of the parabola through the three."""
     known = [level for level in levels if np.isfinite(level.value)]
     inner = range(1, len(known) - 1)
-    tops = [i for i in inner if known[i].value > max(known[i - 1].value, known[i + 1].value)]
+    tops = [i for i in inner if all(_lies_above(known[i], known[i + side]) for side in (-1, 1))]
     if not tops:
         return None
     i = max(tops, key=lambda j: known[j].value)
@@ -132,7 +134,14 @@ def _top(levels: Sequence[Level]) -> tuple[Array, float] | None:
         return None  # nothing is asked for any more
     (a, b, c), (f, g, h) = zip(*((level.amplitude, level.value) for level in known[i - 1 : i + 2]), strict=True)
     upper, lower = (b - a) ** 2 * (g - h) - (b - c) ** 2 * (g - f), (b - a) * (g - h) - (b - c) * (g - f)
-    return known[i].point, b - upper / (2 * lower)
+    top = b - upper / (2 * lower)
+    return None if abs(top - b) < _NEAR * b else (known[i].point, top)
+
+
+def _lies_above(level: Level, other: Level) -> bool:
+    """Whether a level is higher than another, by more than chance."""
+    change = level.growth - other.growth
+    return float(change.mean()) > _BY_CHANCE * float(change.std(ddof=1)) / np.sqrt(len(change))
 
 
 def growth_noise(map_: StateEvolution, x: Array) -> float:
