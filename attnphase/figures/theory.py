@@ -29,12 +29,23 @@ from attnphase.figures.selection import (
     shown_value,
     vary_only,
 )
-from attnphase.figures.style import COLOURS, HATCH, MARKERS, STYLE, draw_contour, draw_map, size_symbol_of, symbol_of
+from attnphase.figures.style import (
+    COLOURS,
+    HATCH,
+    MARKERS,
+    STYLE,
+    UNDECIDED,
+    draw_contour,
+    draw_map,
+    draw_places,
+    size_symbol_of,
+    symbol_of,
+)
 from attnphase.fixed_points.crossings import Threshold, crossing
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
-from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.branches import Branch, Identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +142,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     Returns
     -------
     matplotlib.figure.Figure
-        With the lines where the differences vanish; where a branch is not converged the maps are hatched.
+        With the lines where the differences vanish, and in (a) dotted ones where a branch ends; circles are points of
+        which that is not decided. Where a branch is not converged the maps are hatched.
 
     Raises
     ------
@@ -157,9 +169,9 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     loss, error, linear = (symbol_of(theory, name).strip("$") for name in named)
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
     unsettled = (theory["status"] != Status.converged).any("branch")
-    # where one of the branches has fallen onto the trivial point there is no transition between the two
-    both = (_size(semantic, "theta") > _VISIBLE) & (_size(positional, "m") > _VISIBLE)
-    transition = loss_gap.where(both)
+    # where one of the branches has merged with the uninformed point there is no transition between the two
+    identity = {"semantic": _identity(semantic, "theta"), "positional": _identity(positional, "m")}
+    transition = loss_gap.where(np.logical_and(*(one != Identity.merged for one in identity.values())))
     compared = bool(error_gap.notnull().any())
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.9, 5.6), layout="constrained")
@@ -190,11 +202,37 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
             ax.set_ylabel(symbol_of(theory, up))
         for ax in axes[1]:
             draw_contour(ax, transition, up, r"$\alpha_c$", "white")
+        handles = [handle for branch, one in identity.items() for handle in _ends(axes[0, 0], one, up, branch)]
+        undecided = [one == Identity.not_decided for one in identity.values()]
+        if bool(np.logical_or(*undecided).any()):
+            for ax in axes.ravel():
+                draw_places(ax, np.logical_or(*undecided), up)
+            handles.append(Line2D([], [], **UNDECIDED, label="not decided whether both are branches"))
         if bool(unsettled.any()):
-            patch = Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here")
-            figure.legend(handles=[patch], loc="outside lower center", frameon=False)
+            handles.append(
+                Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here")
+            )
+        if handles:
+            figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
         _name_the_chosen(figure, theory, at)
     return figure
+
+
+def _identity(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """``on_branch`` of one branch; of earlier datasets, by whether one sees its order parameter ``name``."""
+    if "on_branch" in ds:
+        return ds["on_branch"]
+    return xr.where(_size(ds, name) > _VISIBLE, int(Identity.on_branch), int(Identity.merged))
+
+
+def _ends(ax: Axes, identity: xr.DataArray, up: str, branch: str) -> list[Line2D]:
+    """Draw where a branch merges with the uninformed point, half-way between the points; its entry for the legend."""
+    merged = (identity == Identity.merged).transpose(up, "alpha")
+    if not merged.any() or merged.all():
+        return []
+    line: dict[str, Any] = {"colors": COLOURS[branch], "linestyles": "dotted", "linewidths": 1.6}
+    ax.contour(merged["alpha"], merged[up], merged.astype(float), levels=[0.5], **line)
+    return [Line2D([], [], color=COLOURS[branch], ls=":", lw=1.6, label=f"end of the {branch} branch")]
 
 
 FIGURES: dict[str, Callable[..., Figure]] = {"fig2": fig2, "fig3": fig3}
@@ -276,10 +314,31 @@ def _curves(ax: Axes, theory: xr.Dataset, across: str, name: str, factor: float)
         error = factor * (line[f"{name}_stderr"] if scalar else _size_error(line, name)).fillna(0).to_numpy()
         place, colour = line[across].to_numpy(), COLOURS[branch]
         settled = (line["status"] == Status.converged).to_numpy()
-        ax.plot(place[settled], value[settled], color=colour, lw=1.3)
+        merged, undecided = _merged(line)[settled], _undecided(line)
+        ax.plot(place[settled], np.where(merged, np.nan, value[settled]), color=colour, lw=1.3)
+        # up to the first point of the branch
+        reach = merged.copy()
+        reach[:-1] |= merged[1:]
+        reach[1:] |= merged[:-1]
+        ax.plot(place[settled], np.where(reach, value[settled], np.nan), color=colour, lw=1.3, ls=":")
+        ax.plot(place[undecided], value[undecided], **{**UNDECIDED, "mec": colour}, zorder=3)
         low, high = (value - error)[settled], (value + error)[settled]
         ax.fill_between(place[settled], low, high, color=colour, alpha=0.3, lw=0)
         ax.plot(place[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
+
+
+def _merged(line: xr.Dataset) -> np.ndarray:
+    """Where the points of a branch have merged with the uninformed one."""
+    if "on_branch" not in line:
+        return np.zeros(line["status"].shape, dtype=bool)
+    return (line["on_branch"] == Identity.merged).to_numpy()
+
+
+def _undecided(line: xr.Dataset) -> np.ndarray:
+    """Where that is not decided."""
+    if "on_branch" not in line:
+        return np.zeros(line["status"].shape, dtype=bool)
+    return ((line["on_branch"] == Identity.not_decided) & (line["status"] == Status.converged)).to_numpy()
 
 
 def _experiment(ax: Axes, name: str, factor: float, branches: list[str]) -> None:
@@ -322,6 +381,11 @@ def _fig2_legend(theory: xr.Dataset, experiments: bool, baseline: bool) -> list[
             handles.append((Line2D([], [], color=colour, ls="", marker=MARKERS[branch], ms=4), label))
     if baseline:
         handles.append((Line2D([], [], color="0.3", ls="--", lw=1), "linear predictor"))
+    lines = [theory.sel(branch=branch) for branch in theory["branch"].to_numpy()]
+    if any(_merged(line).any() for line in lines):
+        handles.append((Line2D([], [], color="0.3", ls=":", lw=1.3), "merged with the uninformed point"))
+    if any(_undecided(line).any() for line in lines):
+        handles.append((Line2D([], [], **UNDECIDED), "branch not decided"))
     if bool((theory["status"] != Status.converged).any()):
         handles.append((Line2D([], [], color="0.3", ls="", marker="D", mfc="white", ms=4), "theory not converged"))
     return handles
