@@ -171,7 +171,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
     unsettled = (theory["status"] != Status.converged).any("branch")
     # where one of the branches has merged with the uninformed point there is no transition between the two
     identity = {"semantic": _identity(semantic, "theta"), "positional": _identity(positional, "m")}
-    transition = loss_gap.where(np.logical_and(*(one != Identity.merged for one in identity.values())))
+    transition = loss_gap.where((identity["semantic"] != Identity.merged) & (identity["positional"] != Identity.merged))
     compared = bool(error_gap.notnull().any())
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.9, 5.6), layout="constrained")
@@ -202,18 +202,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None) -> Figure:
             ax.set_ylabel(symbol_of(theory, up))
         for ax in axes[1]:
             draw_contour(ax, transition, up, r"$\alpha_c$", "white")
-        handles = [handle for branch, one in identity.items() for handle in _ends(axes[0, 0], one, up, branch)]
-        undecided = [one == Identity.not_decided for one in identity.values()]
-        if bool(np.logical_or(*undecided).any()):
-            for ax in axes.ravel():
-                draw_places(ax, np.logical_or(*undecided), up)
-            handles.append(Line2D([], [], **UNDECIDED, label="not decided whether both are branches"))
-        if bool(unsettled.any()):
-            handles.append(
-                Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here")
-            )
-        if handles:
-            figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
+        _fig3_legend(figure, axes, identity, unsettled, up)
         _name_the_chosen(figure, theory, at)
     return figure
 
@@ -223,6 +212,22 @@ def _identity(ds: xr.Dataset, name: str) -> xr.DataArray:
     if "on_branch" in ds:
         return ds["on_branch"]
     return xr.where(_size(ds, name) > _VISIBLE, int(Identity.on_branch), int(Identity.merged))
+
+
+def _fig3_legend(
+    figure: Figure, axes: Any, identity: Mapping[str, xr.DataArray], unsettled: xr.DataArray, up: str
+) -> None:
+    """Mark where branches end, and where that is not decided; say so, and what is hatched, below the figure."""
+    handles: list[Any] = [handle for branch, one in identity.items() for handle in _ends(axes[0, 0], one, up, branch)]
+    undecided = (identity["semantic"] == Identity.not_decided) | (identity["positional"] == Identity.not_decided)
+    if bool(undecided.any()):
+        for ax in axes.ravel():
+            draw_places(ax, undecided, up)
+        handles.append(Line2D([], [], **UNDECIDED, label="not decided whether both are branches"))
+    if bool(unsettled.any()):
+        handles.append(Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here"))
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
 
 
 def _ends(ax: Axes, identity: xr.DataArray, up: str, branch: str) -> list[Line2D]:

@@ -89,15 +89,15 @@ def identified(run: Run, rules: Refinement, place: Place, informed: Overlaps, br
     informed : Overlaps
         The branch's informed start.
     """
-    names = Branch.named(branch).order_parameters
-    if not names:
+    name, *others = Branch.named(branch).order_parameters or ("",)
+    if not name:
         return place
     if place.found.status is Status.left_domain:
         return replace(place, identity=Identity.not_decided)
-    if len(names) > 1 or not (run.system.reflects and run.system.prior.even):
-        return replace(place, identity=_by_error(place, names))
+    if others or not (run.system.reflects and run.system.prior.even):
+        return replace(place, identity=_by_error(place, (name, *others)))
     share = informed_signal(place.overlaps, branch) / informed_signal(informed, branch)
-    if share >= SMALL_SIGNAL and _well_known(run, rules, place, names[0]):
+    if share >= SMALL_SIGNAL and _well_known(run, rules, place, name):
         return place
     place = _in_own_sector(run, place, informed)
     run.sector = place.map_.sector

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
@@ -153,7 +154,7 @@ def growth_noise(map_: StateEvolution, x: Array) -> float:
     return float(along.std(ddof=1) / np.sqrt(len(along)))
 
 
-def displaced(level: Level, jacobian: Array, odd: Array) -> tuple[Level, Array]:
+def displaced(level: Level, jacobian: Array, odd: NDArray[np.int64]) -> tuple[Level, Array]:
     """The level with the replicates' displacements of what settles in their growth, and these (S, D).
 
     A replicate's map lets the others settle elsewhere, by ``(I - J)^-1 dF`` at the amplitude held.
@@ -171,7 +172,9 @@ def displaced(level: Level, jacobian: Array, odd: Array) -> tuple[Level, Array]:
     return replace(level, growth=level.growth + moved @ (along @ jacobian) / level.amplitude), moved
 
 
-def _settled(map_: StateEvolution, x: Array, odd: Array, jacobian: Array | None = None) -> FixedPoint | None:
+def _settled(
+    map_: StateEvolution, x: Array, odd: NDArray[np.int64], jacobian: Array | None = None
+) -> FixedPoint | None:
     """Everything but the odd coordinates' norm at rest, or as near as it came; None outside the domain."""
     norm = float(np.linalg.norm(x[odd]))
 
@@ -198,13 +201,13 @@ def _settled(map_: StateEvolution, x: Array, odd: Array, jacobian: Array | None 
     return found if np.isfinite(found.residual) else None
 
 
-def _scaled(x: Array, odd: Array, amplitude: float) -> Array:
+def _scaled(x: Array, odd: NDArray[np.int64], amplitude: float) -> Array:
     """The point with its odd coordinates at an amplitude."""
     norm = float(np.linalg.norm(x[odd]))
     return _with(x, odd, x[odd] * (amplitude / norm) if norm else 0 * x[odd])
 
 
-def _with(x: Array, odd: Array, values: Array) -> Array:
+def _with(x: Array, odd: NDArray[np.int64], values: Array) -> Array:
     copy = x.copy()
     copy[odd] = values
     return copy

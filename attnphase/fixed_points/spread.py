@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from attnphase.arrays import Array
@@ -59,8 +60,8 @@ def spread(
     relative : float
         Error of the order parameter by derivatives, in units of its size.
     bounded : bool
-        Whether errors reach a quarter of the way to where the branch is excluded by four of them, since it is not
-        decided whether there is one.
+        Whether four errors reach both the uninformed point and where the branch is excluded, since it is not decided
+        whether there is one.
     """
     odd, rule = odd_coordinates(map_), map_.channel.rule
     here, full = float(np.linalg.norm(x[odd])), float(np.linalg.norm(start[odd]))
@@ -80,8 +81,9 @@ def spread(
     squares = np.mean([(change - middle) ** 2 for change in changes], axis=0)
     if bounded:
         open_ = [row.level.amplitude for row in rows if not row.level.falls_short(_BOUND)]
-        highest = _between(amplitudes, points.mean(axis=1), values.mean(axis=1), max(open_, default=here))
-        squares = np.maximum(squares, ((highest - middle) / _BOUND) ** 2)
+        for end in (0.0, max(open_, default=here)):
+            there = _between(amplitudes, points.mean(axis=1), values.mean(axis=1), end)
+            squares = np.maximum(squares, ((there - middle) / _BOUND) ** 2)
     pattern = map_.quantities(x, pooled=False) if map_.measure(x) is not None else None
     assert pattern is not None
     errors = restore(np.sqrt(squares[len(x) :]), pattern)
@@ -115,7 +117,7 @@ def _rows(
     return rows
 
 
-def _row(map_: StateEvolution, level: Level, response: Response, odd: Array, here: float) -> _Row:
+def _row(map_: StateEvolution, level: Level, response: Response, odd: NDArray[np.int64], here: float) -> _Row:
     """What the map that has just made a level tells of it."""
     share = level.amplitude / here if here > 0 else 1.0
     jacobian = response.jacobian.copy()

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.linalg import eig
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 
-__all__ = ["Multiplier", "multiplier_at"]
+__all__ = ["Multiplier", "multiplier_at", "odd_coordinates"]
 
 _SMALLEST = 1e-4  # share of the teacher's variance below which a direction of q has no density to differentiate
 _PROBE = 1e-2  # of the source's scatter: where the regulariser is no ridge, the prior is linear in small sources only
@@ -75,13 +75,13 @@ def multiplier_at(map_: StateEvolution, x: Array) -> Multiplier | None:
         theta_hat = map_.alpha * np.einsum("saikbju,bju->asik", on_theta, unit.theta)
         columns.append(_through_prior(map_, hats, m_hat, theta_hat))
     matrices = np.stack(columns, axis=-1)
-    values, left, right = eig(matrices.mean(axis=0), left=True, right=True)
+    values, vectors = np.linalg.eig(matrices.mean(axis=0))
     leading = int(values.real.argmax())
-    first, last = left[:, leading].conj(), right[:, leading]
-    return Multiplier(np.real(np.einsum("i,sij,j->s", first, matrices, last) / (first @ last)))
+    dual = np.linalg.pinv(vectors)
+    return Multiplier(np.real(np.einsum("i,sij,j->s", dual[leading], matrices, vectors[:, leading])))
 
 
-def odd_coordinates(map_: StateEvolution) -> Array:
+def odd_coordinates(map_: StateEvolution) -> NDArray[np.int64]:
     """Coordinates of the map's sector that are entries of m or theta, (Z,) of int."""
     size = map_.sector.basis.shape[1]
     units = [map_.unpack(row) for row in np.eye(size)]
@@ -129,8 +129,8 @@ def _through_prior(map_: StateEvolution, hats: Conjugates, m_hat: Array, theta_h
     count = m_hat.shape[1]
     largest = max(float(np.abs(m_hat).max()), float(np.abs(theta_hat).max()), 1e-300)
     small = _PROBE * float(np.sqrt(np.abs(hats.q_hat).max())) / largest
-    wide = [np.repeat(values, count, axis=1) for values in (hats.q_hat, hats.V_hat)]
-    together = map_.sector.symmetrized(Conjugates(*wide, small * m_hat, small * theta_hat))
+    q_hat, V_hat = (np.repeat(values, count, axis=1) for values in (hats.q_hat, hats.V_hat))
+    together = map_.sector.symmetrized(Conjugates(q_hat, V_hat, small * m_hat, small * theta_hat))
     images = map_.prior.of_replicates(together, lift=True)
     assert images is not None
     odd = odd_coordinates(map_)
