@@ -152,7 +152,7 @@ def test_tables_sentences_and_figures_show_it():
     one = ds.isel(alpha=0, branch=0).copy(deep=True)
     assert "merged_with_uninformed" in points_table(one).text()
     assert set(absences(one, problem)) == {"semantic"}
-    one["on_branch"][...] = Identity.not_decided
+    one["on_branch"] = one["on_branch"].copy(data=np.int8(Identity.not_decided))
     assert bool(undecided(one))
     assert absences(one, problem) == {}
     sentence = doubts(one)["semantic"]
