@@ -26,11 +26,11 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
 
-__all__ = ["Comparison", "Quantity", "compare"]
+__all__ = ["COUNTED", "Comparison", "Quantity", "compare"]
 
 _SCALARS = ("training_loss", "test_error", "test_error_sampled", "linear_test_error", "weight_norm", "density")
 _LARGEST = 1e100
-_COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
+COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def compare(
 def _excluded(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
     for d in runs["dimension"].to_numpy().tolist():
         status = runs["status"].sel(dimension=d).to_numpy().tolist()
-        lost = [RunStatus(s).name for s in status if s not in _COUNTED]
+        lost = [RunStatus(s).name for s in status if s not in COUNTED]
         late = [RunStatus(s).name for s in status if s in (RunStatus.step_limit, RunStatus.unsettled)]
         for names, verb in ((lost, "not counted"), (late, "counted, though not converged")):
             if names:
@@ -243,7 +243,7 @@ def _quantities(
     samples: list[dict[str, Array]] = []
     for d in dimensions:
         here = runs.sel(dimension=d).transpose("seed", ...)
-        here = here.isel(seed=np.flatnonzero(here["status"].isin(_COUNTED).to_numpy()))
+        here = here.isel(seed=np.flatnonzero(here["status"].isin(COUNTED).to_numpy()))
         _check_sizes(here, (*_SCALARS, *OVERLAPS), f"the runs of {start}, alpha = {alpha:g}, d = {d}")
         samples.append({name: here[name].to_numpy() for name in _SCALARS} | frame.aligned(point, here))
     status = Status(int(point["status"])).name

@@ -22,7 +22,7 @@ from attnphase.cli.options import (
 )
 from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, print_table, status_counts, with_command
 from attnphase.cli.values import NUMBERS, ManyValues
-from attnphase.data.text import points_table, thresholds_table
+from attnphase.data.text import points_json, points_table, thresholds_table
 from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
@@ -53,27 +53,28 @@ def solve(
     **solver: Any,
 ) -> int:
     """Solve one problem at one sample complexity."""
-    from dataclasses import asdict
-
     alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
     from attnphase.data.absence import absences, doubts
-    from attnphase.data.files import save_dataset, to_json
-    from attnphase.sweeps.points import solve as solve_problem
+    from attnphase.sweeps.points import labelled, solved
 
-    ds = solve_problem(problem, alpha, branch, **asdict(settings), progress=not quiet)
+    points = solved(problem, alpha, branch, settings, progress=not quiet)
     if output is not None:
-        save_dataset(with_command(ds), output, force)
+        from attnphase.data.files import save_dataset
+
+        save_dataset(with_command(labelled(points, branch)), output, force)
     if as_json:
-        click.echo(to_json(ds))
-    missing, doubtful = ({}, {}) if quiet else (absences(ds, problem), doubts(ds))
+        click.echo(points_json(points, branch))
+    missing, doubtful = ({}, {}) if quiet else (absences(points), doubts(points))
     if not (as_json or quiet):
-        print_table(points_table(ds, missing, doubtful))
+        print_table(points_table(points, missing, doubtful))
     for sentence in (*missing.values(), *doubtful.values()):
         click.echo(f"attnphase: {sentence}", err=True)
-    return convergence(ds, allow_unconverged)
+    if all(point.status == 0 for point in points):
+        return 0
+    return convergence(labelled(points, branch), allow_unconverged)
 
 
 @click.command()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import xarray as xr
+from numpy.typing import NDArray
 
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.fixed_points.identity import SMALL_SIGNAL
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.starts import initial_overlaps
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["absences", "absent", "doubts", "undecided"]
 
@@ -33,41 +40,69 @@ def absent(ds: xr.Dataset, problem: Problem) -> xr.DataArray:
     xarray.DataArray
         Over the swept dimensions.
     """
+    import xarray as xr
+
+    status = ds["status"]
     if "on_branch" in ds:
-        return (ds["on_branch"] == Identity.merged) & (ds["status"] != NOT_COMPUTED)
-    found = xr.zeros_like(ds["status"], dtype=bool)
+        return (ds["on_branch"] == Identity.merged) & (status != NOT_COMPUTED)
+    found = xr.zeros_like(status, dtype=bool)
     for branch in map(str, np.atleast_1d(ds["branch"].to_numpy())):
         for name in Branch.named(branch).order_parameters:
-            found = found | ((ds["branch"] == branch) & _vanishes(ds, name, problem, branch))
+            size, error = (ds[each].transpose(*status.dims, ...).to_numpy() for each in (name, f"{name}_stderr"))
+            zero = _vanishes(size, error, status.to_numpy() == Status.converged, _small(problem, branch, name))
+            found = found | ((ds["branch"] == branch) & status.copy(data=zero))
     return found
 
 
 def undecided(ds: xr.Dataset) -> xr.DataArray:
     """Where it is not decided whether a point is on its branch, over the swept dimensions."""
     if "on_branch" not in ds:
-        return xr.zeros_like(ds["status"], dtype=bool)
+        return ds["status"] != ds["status"]
     return (ds["on_branch"] == Identity.not_decided) & (ds["status"] != NOT_COMPUTED)
 
 
-def _vanishes(ds: xr.Dataset, name: str, problem: Problem, branch: str) -> xr.DataArray:
-    """Whether every entry of m or theta is zero: exactly, or within its error where the iteration converged."""
-    size, error = abs(ds[name]), ds[f"{name}_stderr"].fillna(0.0)
-    # an error as large as the branch's own order parameter says nothing
-    small = SMALL_SIGNAL * float(np.abs(getattr(initial_overlaps(problem, branch), name)).max())
-    allowed = xr.where(ds["status"] == Status.converged, np.minimum(_ZERO * error, small), 0.0)
-    inner = [dim for dim in size.dims if dim not in ds["status"].dims]
+def _small(problem: Problem, branch: str, name: str) -> float:
+    """What an order parameter must be above: an error as large as the branch's own says nothing."""
+    return SMALL_SIGNAL * float(np.abs(getattr(initial_overlaps(problem, branch), name)).max())
+
+
+def _vanishes(values: Any, errors: Any, converged: Any, small: float) -> NDArray[np.bool_]:
+    """Whether every entry of m or theta is zero: exactly, or within its error where the iteration converged.
+
+    Parameters
+    ----------
+    values, errors : array
+        Of m or theta; the leading axes are those of `converged`.
+    converged : array of bool
+    small : float
+        See `_small`.
+    """
+    size, converged = np.abs(values), np.asarray(converged)
+    inner = tuple(range(converged.ndim, size.ndim))
+    allowed = np.minimum(_ZERO * np.nan_to_num(errors, nan=0.0), small)
+    allowed = np.where(np.expand_dims(converged, inner), allowed, 0.0)
     # clusters that a token does not have are NaN, and a point that was not computed is nothing but NaN
-    return ((size <= allowed) | size.isnull()).all(inner) & size.notnull().any(inner)
+    missing = np.isnan(size)
+    return ((size <= allowed) | missing).all(inner) & ~missing.all(inner)
 
 
-def absences(ds: xr.Dataset, problem: Problem) -> dict[str, str]:
+def absences(points: Sequence[BranchPoint]) -> dict[str, str]:
     """A sentence for every branch that does not exist at one sample complexity, by the branch's name; see `absent`."""
     sentences = {}
-    for branch, point in _by_branch(ds):
-        if not bool(absent(point, problem)):
+    for point in points:
+        if point.on_branch is not Identity.merged:
             continue
-        names = Branch.named(branch).order_parameters
-        zero = [name for name in names if bool(_vanishes(point, name, problem, branch))] or [*names]
+        branch, names = point.branch, Branch.named(point.branch).order_parameters
+        zero = [
+            name
+            for name in names
+            if _vanishes(
+                point.values[name],
+                point.errors.get(name, 0.0),
+                point.status == Status.converged,
+                _small(point.problem, branch, name),
+            )
+        ] or [*names]
         what, own = " and ".join(f"{name} = 0" for name in zero), "its error" if len(zero) == 1 else "their errors"
         found = "uninformed"
         if branch == "mixed" and len(zero) == 1:
@@ -76,20 +111,14 @@ def absences(ds: xr.Dataset, problem: Problem) -> dict[str, str]:
     return sentences
 
 
-def doubts(ds: xr.Dataset) -> dict[str, str]:
+def doubts(points: Sequence[BranchPoint]) -> dict[str, str]:
     """A sentence for every branch of which it is not decided whether it reaches one sample complexity, by its name."""
     sentences = {}
-    for branch, point in _by_branch(ds):
-        if bool(undecided(point)):
-            names = " and ".join(Branch.named(branch).order_parameters)
-            sentences[branch] = (
-                f"{branch}: whether this is the branch or the uninformed point is not decided: "
+    for point in points:
+        if point.on_branch is Identity.not_decided:
+            names = " and ".join(Branch.named(point.branch).order_parameters)
+            sentences[point.branch] = (
+                f"{point.branch}: whether this is the branch or the uninformed point is not decided: "
                 f"{names} may be zero within its error; more integration nodes may tell."
             )
     return sentences
-
-
-def _by_branch(ds: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
-    """The branches at one sample complexity, each with its point."""
-    names = map(str, np.atleast_1d(ds["branch"].to_numpy()))
-    return [(name, ds.sel(branch=name) if "branch" in ds.dims else ds) for name in names]

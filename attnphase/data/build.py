@@ -7,12 +7,10 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xarray as xr
 from numpy.typing import NDArray
 
 from attnphase.data.variables import (
@@ -33,6 +31,8 @@ from attnphase.state_evolution.branches import Identity
 from attnphase.version import __version__
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from attnphase.fixed_points.point import BranchPoint
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "from_points",
     "from_runs",
     "from_thresholds",
+    "point_columns",
 ]
 
 _TITLE = "Fixed points of the saddle-point equations"
@@ -107,7 +108,20 @@ def from_points(
     if not points:
         raise DatasetError("there is no point to make a dataset of.")
     swept = _in_order(swept or {})
-    problem = problem or points[0].problem
+    columns = point_columns(points, swept)
+    scalars = {"branch": points[0].branch, "alpha": points[0].alpha}
+    rules = sorted({point.rule for point in points})
+    return _assemble("points", columns, swept, scalars, problem or points[0].problem, rules, title or _TITLE)
+
+
+def point_columns(points: Sequence[BranchPoint], swept: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any]]:
+    """Every variable of points and its standard error, over the swept dimensions; see `from_points`.
+
+    Raises
+    ------
+    DatasetError
+        A point does not lie on the grid, or two lie on the same place.
+    """
     sizes = tuple(len(values) for values in swept.values())
     places: dict[tuple[int, ...], BranchPoint] = {}
     for point in points:
@@ -116,13 +130,10 @@ def from_points(
             raise DatasetError(f"two points lie at the same place: {_described(point)}; sweep what tells them apart.")
         places[index] = point
     ordered = [places.get(index) for index in product(*(range(size) for size in sizes))]
-    columns = {
+    return {
         name: np.stack(rows).reshape(sizes + rows[0].shape)
         for name, rows in _columns(ordered, points[0]).items()
     }  # fmt: skip
-    scalars = {"branch": points[0].branch, "alpha": points[0].alpha}
-    rules = sorted({point.rule for point in points})
-    return _assemble("points", columns, swept, scalars, problem, rules, title or _TITLE)
 
 
 def from_lines(
@@ -259,6 +270,8 @@ def from_histogram(
     xarray.Dataset
     """
     places = ("mechanism", "run")
+    import xarray as xr
+
     variables = _labelled(columns, {variable: (*places, *variable.dims) for variable in HISTOGRAM_VARIABLES})
     epochs = columns["epoch_accuracy"].shape[-1]
     values = {"mechanism": list(mechanisms), "run": range(runs), "stage": HISTOGRAM_STAGES}
@@ -342,6 +355,8 @@ def _assemble(
     rules: Sequence[str],
     title: str,
 ) -> xr.Dataset:
+    import xarray as xr  # a third of a second, which who prints points does not need
+
     leading = tuple(coordinate_name(name) for name in swept)
     variables = _labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in SCHEMAS[kind]})
     coordinates: dict[str, Any] = {name: ((), np.asarray(v), _coordinate(name)) for name, v in scalars.items()}
@@ -364,6 +379,8 @@ def _labelled(columns: Mapping[str, NDArray[Any]], dims: Mapping[Variable, tuple
 
 
 def _global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, Any]:
+    from importlib.metadata import version
+
     created = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "title": title,

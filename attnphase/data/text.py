@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnphase.fixed_points.point import BranchPoint
+
 __all__ = [
     "Table",
     "format_value",
     "json_text",
     "pairs_text",
+    "points_json",
     "points_table",
     "runs_table",
     "terminal_width",
@@ -248,53 +251,65 @@ def _longest(lines: Iterable[str]) -> int:
 # ----------------------------------------------------------------------------------------------------------- datasets
 
 
-def points_table(ds: xr.Dataset, missing: Collection[str] = (), doubtful: Collection[str] = ()) -> Table:
+def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), doubtful: Collection[str] = ()) -> Table:
     """Points at one sample complexity: a row for each quantity, a column for each branch.
 
     Parameters
     ----------
-    ds : xarray.Dataset
-        With one branch, or several.
+    points : sequence of BranchPoint
+        Of different branches.
     missing : collection of str
         Branches that do not exist there, which get a mark behind their names; see
         `attnphase.data.absence.absences`.
     doubtful : collection of str
         Branches of which that is not decided, which get another mark.
     """
+    from attnphase.data.build import point_columns
     from attnphase.data.variables import POINT_VARIABLES
 
-    columns = [ds.isel(branch=i) for i in range(ds.sizes["branch"])] if "branch" in ds.dims else [ds]
-    names = [str(column["branch"].item()) for column in columns]
+    names = [point.branch for point in points]
+    columns = point_columns(points, {"branch": names})
     rows = []
     for variable in POINT_VARIABLES:
         if variable.name.endswith("_hat"):
             continue
-        for label, index in _entries(variable.name, ds):
+        dims, sizes = variable.dims_of(points[0].problem), columns[variable.name].shape[1:]
+        for label, index in _entries(variable.name, dims, sizes):
+            values = [column[index] for column in columns[variable.name]]
             if variable.meanings:
-                cells = [variable.meanings[int(column[variable.name])] for column in columns]
+                cells = [variable.meanings[int(value)] for value in values]
             elif variable.has_stderr:
-                pairs = ((column[variable.name][index], column[variable.stderr][index]) for column in columns)
-                cells = [format_value(float(value), float(error)) for value, error in pairs]
+                errors = (column[index] for column in columns[variable.stderr])
+                cells = [format_value(float(value), float(error)) for value, error in zip(values, errors, strict=True)]
             elif variable.dtype == "float64":
-                cells = [f"{float(column[variable.name]):.1e}" for column in columns]
+                cells = [f"{value:.1e}" for value in values]
             else:
-                cells = [str(int(column[variable.name])) for column in columns]
+                cells = [str(value) for value in values]
             rows.append((label, *cells))
     marks = {**dict.fromkeys(doubtful, _DOUBT), **dict.fromkeys(missing, _MARK)}
     heads = (f"{name}{marks.get(name, '')}" for name in names)
-    return Table((f"alpha = {float(ds['alpha']):g}", *heads), tuple(rows), by_column=True)
+    return Table((f"alpha = {points[0].alpha:g}", *heads), tuple(rows), by_column=True)
 
 
-def _entries(name: str, ds: xr.Dataset) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _entries(name: str, dims: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
     import numpy as np
 
-    inner = [dim for dim in ds[name].dims if dim in ("token", "cluster", "row", "col", "teacher")]
-    for index in np.ndindex(*(ds.sizes[dim] for dim in inner)):
-        if inner[-2:] == ["row", "col"] and index[-1] < index[-2]:
+    for index in np.ndindex(*sizes):
+        if tuple(dims[-2:]) == ("row", "col") and index[-1] < index[-2]:
             continue
-        shown = [str(i + 1) for i, dim in zip(index, inner, strict=True) if dim == "token" or ds.sizes[dim] > 1]
+        shown = [str(i + 1) for i, dim, size in zip(index, dims, sizes, strict=True) if dim == "token" or size > 1]
         yield (f"{name}[{','.join(shown)}]" if shown else name), index
+
+
+def points_json(points: Sequence[BranchPoint], branch: str) -> str:
+    """Return the points of a branch, or of ``"all"``, as `attnphase.data.files.to_json` does their dataset."""
+    from attnphase.data.build import point_columns
+
+    names = [point.branch for point in points]
+    columns = point_columns(points, {"branch": names} if branch == "all" else {})
+    place = {"branch": names if branch == "all" else names[0], "alpha": points[0].alpha}
+    return json_text(place | {name: column.tolist() for name, column in columns.items()})
 
 
 def runs_table(ds: xr.Dataset) -> Table:

@@ -170,7 +170,8 @@ def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place
         return replace(place, identity=Identity.not_decided)  # of its rule, whose errors are no statistics
     response = response_at(map_, target, rules.medium())
     found = run.newton(map_, target, response.jacobian)
-    found = run.verified(map_, found, lambda x: run.newton(map_, x, response.jacobian))
+    error = place.measured.relative_error
+    found = run.verified(map_, found, error, lambda x: run.newton(map_, x, response.jacobian))
     measured = measured_at(run, rules, map_, found, response)
     if identity is Identity.on_branch and not map_.unpack(found.point).has_signal:
         identity = Identity.not_decided

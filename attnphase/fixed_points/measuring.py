@@ -13,7 +13,7 @@ from attnphase.fixed_points.run import Run
 from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
-from attnphase.state_evolution.errors import Response, flatten, restore, standard_errors
+from attnphase.state_evolution.errors import Response, flatten, relative_error, restore, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 
 __all__ = ["Measured", "branch_point", "measured_at"]
@@ -57,9 +57,7 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
     assert pooled is not None
     values = restore(flatten(pooled)[0], pooled)
     values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
-    floor = 1e-6 * np.trace(run.system.spectrum.rho, axis1=-2, axis2=-1).mean()
-    relative = float(np.abs(errors["q"]).max() / max(np.abs(overlaps.q).max(), floor))
-    return Measured(values, errors, relative)
+    return Measured(values, errors, relative_error(errors["q"], overlaps.q, run.system.spectrum.rho))
 
 
 def branch_point(

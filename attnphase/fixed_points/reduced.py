@@ -147,8 +147,7 @@ def _lies_above(level: Level, other: Level) -> bool:
 
 def growth_noise(map_: StateEvolution, x: Array) -> float:
     """Standard error of the growth at a fixed point with an order parameter."""
-    if map_.at is None or not np.array_equal(map_.at, x):
-        map_(x)
+    map_(x)
     odd = odd_coordinates(map_)
     along = _images(map_)[:, odd] @ x[odd] / (x[odd] @ x[odd])
     return float(along.std(ddof=1) / np.sqrt(len(along)))

@@ -11,6 +11,7 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
+from attnphase.kernels.local.constants import Starts
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
@@ -18,6 +19,10 @@ from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
 __all__ = ["Run"]
+
+# share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
+# new minima appear, and a share of so many changes means by less than the nodes' own scatter
+MISSED = 0.1
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Run:
         Is told how far the iteration is.
     maps : int
         Of all rules together.
+    starts : Starts or None
+        Where descents on finer rules start; None before anything has been learnt.
     """
 
     system: System
@@ -42,13 +49,23 @@ class Run:
     sector: Sector
     tell: Tell = silent
     maps: int = 0
+    starts: Starts | None = None
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""
-        return StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
+        map_ = StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
+        map_.first = map_.first if self.starts is None else self.starts
+        return map_
 
-    def iterate(self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None) -> FixedPoint:
-        """Iterate with what is left of the maps, or no more than `limit` of them."""
+    def learn(self, map_: StateEvolution) -> None:
+        """Have descents on finer rules begin at the likely starts alone, if these suffice on the first one."""
+        if self.starts is None:
+            self.starts = Starts.LIKELY if map_.likely_suffice() else Starts.COLD
+
+    def iterate(
+        self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None, tolerance: float | None = None
+    ) -> FixedPoint:
+        """Iterate with what is left of the maps, or `limit` of them, to the tolerance of the solve or another."""
         left = max(self.settings.max_maps - self.maps, 1)
         budget = left if limit is None else min(limit, left)
         nodes = map_.channel.rule.size
@@ -56,17 +73,22 @@ class Run:
         def report(maps: int, residual: float) -> None:
             self.tell(f"{self.maps + maps} maps, residual {residual:.0e}, {nodes} nodes")
 
-        tolerance = self.settings.tolerance
+        tolerance = self.settings.tolerance if tolerance is None else tolerance
         found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report)
         self.maps += found.maps
         return found
 
-    def verified(self, map_: StateEvolution, found: FixedPoint, again: Callable[[Array], FixedPoint]) -> FixedPoint:
-        """Search all local problems afresh, and go on iterating as long as that changes the map."""
+    def verified(
+        self, map_: StateEvolution, found: FixedPoint, error: float, again: Callable[[Array], FixedPoint]
+    ) -> FixedPoint:
+        """Search all local problems afresh, and go on iterating as long as that changes the map.
+
+        ``error`` is the relative one of q, below which a few nodes' minima do not matter.
+        """
         for _ in range(6):
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 break
-            if map_.spot_check(found.point):
+            if map_.spot_check(found.point, MISSED * error):
                 break
             self.tell("searching all minima again")
             image = map_(found.point, refresh=True)
@@ -81,14 +103,14 @@ class Run:
             found = again(found.point)
         return found
 
-    def coarse(self, map_: StateEvolution, x: Array) -> FixedPoint:
-        """Into the basin by damped steps, then Anderson; damped steps again where Anderson fails."""
+    def coarse(self, map_: StateEvolution, x: Array, tolerance: float) -> FixedPoint:
+        """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails."""
         map_.lift = True
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown = max(1.0, self.alpha / 2)
         first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120))
         map_.lift = False
-        found = self.iterate(map_, first.point, Anderson(), 40)
+        found = self.iterate(map_, first.point, Anderson(), 40, tolerance)
         if found.status is Status.converged:
             return found
         # near a transition a few nodes decide: no use in converging them on this rule

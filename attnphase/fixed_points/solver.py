@@ -20,7 +20,7 @@ from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_points.identity import SMALL_SIGNAL, Place, identified
-from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Status
+from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
@@ -30,7 +30,7 @@ from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
 from attnphase.state_evolution.branches import BRANCHES, Branch
-from attnphase.state_evolution.errors import response_at
+from attnphase.state_evolution.errors import Response, error_near, response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
@@ -41,6 +41,7 @@ from attnphase.state_evolution.system import System
 __all__ = ["SMALL_SIGNAL", "probe", "solve_point"]
 
 STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
+ROUGH = 1e-4  # residual on a rule that only shows the way: its own error is a hundred times as large
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 # of a solve on one rule, where Newton's method has no coarse solution to start from
 _SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Anderson, "damped": Damped}
@@ -150,24 +151,23 @@ def _solve_point(
         if not refine:
             found = run.iterate(map_, x, method())
         elif jacobian is None:
-            found = run.coarse(map_, x)
-            finer = _after_coarse(rules, rule, found)
-            if finer is not None:
+            finer = _after_coarse(rules, rule)
+            found = run.coarse(map_, x, settings.tolerance if finer is None else ROUGH)
+            if finer is not None and found.status is not Status.left_domain:
                 second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
+                run.learn(map_)
                 rule, point, map_ = finer, map_.unpack(found.point), run.map(finer)
-                tell("derivatives of the map")
-                x = map_.pack(point)
-                response = response_at(map_, x, rules.medium())
-                found = run.newton(map_, x, response.jacobian)
-                # where the point has moved away from the coarse one, so have the derivatives
-                response = response if found.maps <= STILL_GOOD else None
+                found, response = _with_derivatives(run, rules, map_, map_.pack(point))
         else:
+            ahead = None if response is None else _ahead(rules, map_, x, response, second_minima)
+            if ahead is not None:
+                (rule, point), run.maps = ahead, run.maps + 1
+                continue
             found = run.newton(map_, x, jacobian)
             if found.maps > FEW_MAPS and response is not None and response.order <= rule.order:
                 response = None
         # a point that was left behind outside the domain is measured on the lifted map; its status says so
         map_.lift = found.status is Status.left_domain
-        map_.at = None if map_.lift else map_.at
         final = not rule.randomised or rule.order >= rules.medium().order  # not just a first look on few nodes
         if final and _decays(map_, found, informed, branch):
             zeroed = without_signal(map_.unpack(found.point))
@@ -185,25 +185,49 @@ def _solve_point(
         failed = found.status is Status.left_domain or (final and found.status is not Status.converged)
         if finer is None or failed:
             break
+        run.learn(map_)
         rule, point, jacobian = finer, map_.unpack(found.point), response.jacobian
     newton = response.jacobian if refine else None
 
     def again(x: Array) -> FixedPoint:
         return run.iterate(map_, x, method()) if newton is None else run.newton(map_, x, newton)
 
-    checked = run.verified(map_, found, again)
+    checked = run.verified(map_, found, measured.relative_error, again)
     if checked is not found:
         found, measured = checked, measured_at(run, rules, map_, checked, response)
     place = identified(run, rules, Place(map_, found, measured, response), informed, branch)
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity)
 
 
-def _after_coarse(rules: Refinement, rule: Rule, found: FixedPoint) -> Rule | None:
-    """The rule to go on with where a coarse one has shown the way and nothing need be measured on it."""
-    if not rule.randomised or found.status is Status.left_domain:
-        return None
-    finer = rules.next(rule, np.inf, 0.0)
+def _after_coarse(rules: Refinement, rule: Rule) -> Rule | None:
+    """The rule to go on with where a coarse one only shows the way, so that nothing need be measured on it."""
+    finer = rules.next(rule, np.inf, 0.0) if rule.randomised else None
     return finer if finer is not None and rule.order < rules.medium().order <= finer.order else None
+
+
+def _with_derivatives(
+    run: Run, rules: Refinement, map_: StateEvolution, x: Array
+) -> tuple[FixedPoint, Response | None]:
+    """Newton's method with the derivatives at a coarse rule's point, and these if they are good at its end."""
+    run.tell("derivatives of the map")
+    response = response_at(map_, x, rules.medium())
+    found = run.newton(map_, x, response.jacobian)
+    # where the point has moved away from the coarse one, so have the derivatives
+    return found, response if found.maps <= STILL_GOOD else None
+
+
+def _ahead(
+    rules: Refinement, map_: StateEvolution, x: Array, response: Response, second_minima: float
+) -> tuple[Rule, Overlaps] | None:
+    """The rule and the point to go on with where a first evaluation shows that this rule will not be fine enough."""
+    rule, image = map_.channel.rule, map_(x)
+    if image is None or not rule.randomised or rule.order <= rules.medium().order:
+        return None
+    finer = rules.next(rule, error_near(map_, x, response), second_minima)
+    point = map_.unpack(Newton(response.jacobian).step(x, image, map_.scales(x), map_))
+    if finer is None:
+        return None
+    return finer, point if point.feasible(map_.system.spectrum.rho) else map_.unpack(x)
 
 
 def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:
@@ -229,7 +253,7 @@ def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings)
     rough = replace(settings, tolerance=1e-3, max_maps=75)
     run = Run(system, alpha, rough, Sector.of(informed, system.symmetries))
     map_ = run.map(system.refinement(settings.max_nodes).first())
-    found = run.coarse(map_, map_.pack(informed))
+    found = run.coarse(map_, map_.pack(informed), rough.tolerance)
     overlaps = map_.unpack(found.point)
     present = informed_signal(overlaps, branch) > SMALL_SIGNAL * informed_signal(informed, branch)
     return overlaps if found.status is Status.converged and present else None

@@ -19,6 +19,7 @@ MEDIUM_POINTS = 256  # derivatives of the map: fewer would be ruled by the jumps
 SINGLE_POINTS = 1024
 GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
 GAUGE_POINTS = 1024
+LARGEST_STEP = 8  # from one Sobol rule to the next: the error of few nodes foretells that of many badly
 MAX_TENSOR_NODES = 2**22
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
 
@@ -174,7 +175,7 @@ class Refinement(ABC):
         """The Sobol rule whose error is likely as small as it should be."""
         # the error falls about like N^-0.85
         factor = 2 ** math.ceil(math.log2(max((1.15 * error / self.asked.standard_error) ** (1 / 0.85), 2.0)))
-        points = min(rule.order * min(factor, 64), self.most_points)
+        points = min(rule.order * min(factor, LARGEST_STEP), self.most_points)
         return self.sobol(points) if points > rule.order else None
 
 

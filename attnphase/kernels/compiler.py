@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 _MAPS = ("ridge", "separable")
-# Fields of a sample up to which its nodes are done side by side: that code grows with their third power, and so does
-# the time to compile it.
-_SIDE_BY_SIDE = 4
+# Fields of a sample up to which its nodes are done side by side: above, compiling the step alone takes longer than all
+# else.
+_SIDE_BY_SIDE = 8
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import py_compile
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +17,19 @@ _LOCAL = Path(__file__).with_name("local")
 
 
 def write_package(folder: Path, generated: Mapping[str, str]) -> None:
-    """Copy the minimiser into a folder, with sources of the model's own in place of, or beside, its modules."""
+    """Copy the minimiser into a folder, with sources of the model's own in place of, or beside, its modules.
+
+    Their bytecode is written with them, for all the time that the folder is whole.
+    """
     # the values are the callers' own, and lanes are there for the models that have them
     copied = (path for path in _LOCAL.glob("*.py") if path.name not in ("values.py", "lanes.py"))
     sources = {path.stem: path.read_text(encoding="utf-8") for path in copied}
-    for name, source in (sources | dict(generated)).items():
-        (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH  # the manifest has checksums of all
+    with _nothing_elsewhere():
+        for name, source in (sources | dict(generated)).items():
+            path = folder / f"{name}.py"
+            path.write_text(source, encoding="utf-8")
+            py_compile.compile(str(path), doraise=True, invalidation_mode=unchecked)
 
 
 def import_package(folder: Path, kernel: str, modules: Sequence[str]) -> dict[str, ModuleType]:
@@ -58,17 +66,17 @@ def import_package(folder: Path, kernel: str, modules: Sequence[str]) -> dict[st
 
 @contextmanager
 def _nothing_elsewhere() -> Iterator[None]:
-    """No bytecode, which would not be in the manifest, and machine code beside its source alone.
+    """No more bytecode, which would not be in the manifest; it and machine code lie beside their source alone.
 
-    Wherever ``NUMBA_CACHE_DIR`` is, nobody looks at who may write there.
+    Wherever ``PYTHONPYCACHEPREFIX`` and ``NUMBA_CACHE_DIR`` are, nobody looks at who may write there.
     """
     from numba.core import config
 
-    written, elsewhere = sys.dont_write_bytecode, getattr(config, "CACHE_DIR", "")
-    sys.dont_write_bytecode = True
+    written, bytecode, machine_code = sys.dont_write_bytecode, sys.pycache_prefix, getattr(config, "CACHE_DIR", "")
+    sys.dont_write_bytecode, sys.pycache_prefix = True, None
     setattr(config, "CACHE_DIR", "")  # noqa: B010, Numba makes its settings as it is imported
     try:
         yield
     finally:
-        sys.dont_write_bytecode = written
-        setattr(config, "CACHE_DIR", elsewhere)  # noqa: B010
+        sys.dont_write_bytecode, sys.pycache_prefix = written, bytecode
+        setattr(config, "CACHE_DIR", machine_code)  # noqa: B010

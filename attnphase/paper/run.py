@@ -30,6 +30,7 @@ from attnphase.paper.catalogue import (
     check_results,
     result_files,
 )
+from attnphase.paper.ends import ends_text
 from attnphase.problem import Problem
 from attnphase.processes.progress import progress_line
 from attnphase.reference import read_reference
@@ -169,7 +170,8 @@ class _Part:
 
         def text(width: int | None) -> str:
             table = published_table(published, runs, width) if published else ""
-            return "\n\n".join(filter(None, (wrapped(head, width), comparison.text(width), table)))
+            parts = (wrapped(head, width), comparison.text(width), ends_text(theory, runs, width), table)
+            return "\n\n".join(filter(None, parts))
 
         return text, comparison_figure(comparison), comparison
 

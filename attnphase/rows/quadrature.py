@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm, qmc
 
 from attnphase.arrays import Array
 from attnphase.rows.moments import RowMoments
@@ -125,6 +124,8 @@ def _polar() -> tuple[Array, Array]:
 
 @lru_cache(maxsize=4)
 def _points(r: int) -> tuple[Array, Array]:
+    from scipy.stats import norm, qmc  # half a second to import, for three columns and more
+
     uniform = qmc.Sobol(r, scramble=True, rng=np.random.default_rng(11)).random(8192)
     half = norm.ppf(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
     z = np.concatenate([half, -half])

@@ -7,6 +7,7 @@ and the conjugates of a site, a token in one of its clusters, collect the config
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,18 +87,21 @@ class Channel:
 
     def law(self, overlaps: Overlaps) -> FieldLaw:
         """How every site's fields are made of normals, with the variance floor; the means are its overlaps' m."""
-        rho = self.system.spectrum.rho
-        floored = self.floored(overlaps)
-        root = matrix_root(floored.q)
+        rho, root = self.system.spectrum.rho, matrix_root(self.floored(overlaps).q)
         correlation: Array = np.linalg.solve(root, overlaps.theta).astype(float, copy=False)  # q^-1/2 theta
         remainder = matrix_root(rho - correlation.mT @ correlation)
         return FieldLaw(root, correlation, remainder, np.ascontiguousarray(overlaps.m[..., 0]))
 
     def floored(self, overlaps: Overlaps) -> Overlaps:
         """The overlaps with the variance floor, which the law of the fields has."""
-        rho, (columns, rank) = self.system.spectrum.rho, overlaps.theta.shape[-2:]
-        floor = _VARIANCE_FLOOR * np.trace(rho, axis1=-2, axis2=-1).mean() / rank
-        return Overlaps(overlaps.q + floor * np.eye(columns), overlaps.V, overlaps.m, overlaps.theta)
+        return Overlaps(overlaps.q + self._floor, overlaps.V, overlaps.m, overlaps.theta)
+
+    @cached_property
+    def _floor(self) -> Array:
+        """What is added to q, (r, r)."""
+        rho = self.system.spectrum.rho
+        natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
+        return _VARIANCE_FLOOR * natural * np.eye(self.system.kernels.columns)
 
     def draws(self, sign: int, part: slice = slice(None)) -> Draws:
         """Nodes of the rule under a sign change, replicate after replicate."""
@@ -182,7 +186,10 @@ class Channel:
         chosen = sorted({source for source, _ in orbit})
         moments, energies, minima = self._integrated(overlaps, chosen, starts, previous)
         index = [chosen.index(source) for source, _ in orbit]
-        moments = moments[:, index] * self._parities(orbit)
+        signs = ((1, 1), (1, 1)) if self.labelled else self.rule.signs
+        moments = moments[:, index] * _parities(
+            orbit, signs, self.system.kernels.columns, self.system.kernels.teacher_rank
+        )
         columns, floored = self.system.kernels.columns, self.floored(overlaps)
         means = self.site_means(moments)
         g, g_g, g_xi, g_k = np.split(means, [1, 1 + columns, 1 + 2 * columns], axis=-1)
@@ -218,6 +225,7 @@ class Channel:
             start = block * self.rule.size + part.nodes.start
             here = slice(start, start + len(omega))
             losses, residuals = np.empty(len(omega)), np.empty_like(omega)
+            minima.begin(here, previous)
             solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
             means = self.system.spectrum.teacher_means[self.configurations[part.configuration]]
             shifted = k + means if means.any() else k
@@ -236,19 +244,6 @@ class Channel:
             energies[place] += found[1]
         return moments, energies, minima
 
-    def _parities(self, orbit: tuple[tuple[int, int], ...]) -> Array:
-        """By what the moments of a sign change differ from those of the one they are taken from, (signs, ..., columns).
-
-        A copy has the residual times its factor, and its own xi and k, of which the one whose sign changes is turned.
-        """
-        columns, rank = self.system.kernels.columns, self.system.kernels.teacher_rank
-        signs = np.ones((len(orbit), 2)) if self.labelled else np.array(self.rule.signs, dtype=float)
-        rows = []
-        for (source, factor), sign in zip(orbit, signs, strict=True):
-            xi, zeta = factor * sign * signs[source]
-            rows.append([factor] + [1.0] * columns + [xi] * columns + [zeta] * rank)
-        return np.array(rows, dtype=float)[:, None, None, None, :]
-
     def scalar_mean(self, values: Array, shares: Array | None = None) -> Array:
         """Mean over configurations and nodes of one number a node, (C, signs, S, n) to (S,)."""
         values = values if shares is None else values * shares
@@ -256,7 +251,8 @@ class Channel:
 
     def loss_at_omega(self, overlaps: Overlaps) -> Array:
         """``E[loss(omega, k)]`` per replicate: half of L times the test error."""
-        law, variants = self.law(overlaps), range(2 if self.labelled else len(self.rule.signs))
+        law, orbit = self.law(overlaps), self.representatives(overlaps)
+        variants = sorted({source for source, _ in orbit})
         count, (replicates, points) = len(self.configurations), self.rule.nodes.shape[:2]
 
         def pass_over(part: Part) -> Array:
@@ -271,8 +267,9 @@ class Channel:
         parts = self.proximal.parts(count, variants, self.rule.size)
         means = np.zeros((count, len(variants), replicates))
         for part, found in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
-            means[part.configuration, part.variant] += found
-        return self.probabilities @ means.mean(axis=1)
+            means[part.configuration, variants.index(part.variant)] += found
+        index = [variants.index(source) for source, _ in orbit]
+        return self.probabilities @ means[:, index].mean(axis=1)
 
     def representatives(self, overlaps: Overlaps) -> tuple[tuple[int, int], ...]:
         """For every sign change, the sign change it takes its minimiser from and the sign that it then carries.
@@ -294,7 +291,22 @@ class Channel:
         return ((0, 1), (1, 1), (2, 1), (3, 1))
 
 
+@cache
+def _parities(orbit: tuple[tuple[int, int], ...], signs: tuple[tuple[int, int], ...], columns: int, rank: int) -> Array:
+    """By what the moments of a sign change differ from those of the one they are taken from, (signs, ..., columns).
+
+    A copy has the residual times its factor, and its own xi and k, of which the one whose sign changes is turned.
+    """
+    rows = []
+    for (source, factor), (student, teacher) in zip(orbit, signs, strict=True):
+        xi, zeta = factor * student * signs[source][0], factor * teacher * signs[source][1]
+        rows.append([factor] + [1.0] * columns + [xi] * columns + [zeta] * rank)
+    return np.array(rows, dtype=float)[:, None, None, None, :]
+
+
 def matrix_root(matrix: Array) -> Array:
     """Symmetric square root of positive semidefinite matrices (..., r, r); rounding below zero is cut off."""
+    if matrix.shape[-1] == 1:
+        return np.sqrt(np.clip(matrix, 0.0, None))
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * np.sqrt(np.clip(values, 0.0, None))[..., None, :]) @ vectors.mT

@@ -18,7 +18,16 @@ from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 
-__all__ = ["Response", "flatten", "packed_images", "response_at", "restore", "standard_errors"]
+__all__ = [
+    "Response",
+    "error_near",
+    "flatten",
+    "packed_images",
+    "relative_error",
+    "response_at",
+    "restore",
+    "standard_errors",
+]
 
 
 def flatten(measured: dict[str, Array]) -> Array:
@@ -73,7 +82,7 @@ def response_at(map_: StateEvolution, x: Array, enough: Rule) -> Response:
     # a difference may reach over the edge of the domain, where the lifted map goes on
     lift, map_.lift = map_.lift, True
     joint = finite_difference_jacobian(both, x, map_.scales(x))
-    map_.lift, map_.at = lift, None
+    map_.lift = lift
     order = rule.order if rule.randomised else enough.order
     return Response(joint[: len(x)], joint[len(x) :], order)
 
@@ -127,6 +136,27 @@ def standard_errors(
     # -Phi is stationary, so that to first order only the explicit change of its energy term is left
     errors["training_loss"] = float(error_energy)
     return errors
+
+
+def relative_error(error: Array, q: Array, rho: Array) -> float:
+    """Largest standard error of q relative to its largest entry, or to a millionth of the teacher's variance."""
+    floor = 1e-6 * np.trace(rho, axis1=-2, axis2=-1).mean()
+    return float(np.abs(error).max() / max(np.abs(q).max(), floor))
+
+
+def error_near(map_: StateEvolution, x: Array, response: Response) -> float:
+    """Relative standard error that q will have at the fixed point near ``x``, where the map was evaluated last.
+
+    Replicates scatter at ``x`` much as they do at the fixed point. Infinite where one of them has no image.
+    """
+    assert map_.last is not None
+    images = map_.prior.of_replicates(map_.last.conjugates, lift=True)
+    if images is None:
+        return np.inf
+    packed = np.stack([map_.pack(image) for image in images])
+    squares = _scatter(packed, np.zeros((len(packed), len(response.measured))), np.zeros(len(packed)), response)
+    error = map_.sector.errors(np.sqrt(squares[0]))
+    return relative_error(error.q, map_.unpack(x).q, map_.system.spectrum.rho)
 
 
 def _scatter(images: Array, values: Array, energy: Array, response: Response) -> list[Array]:

@@ -76,7 +76,7 @@ def multiplier_at(map_: StateEvolution, x: Array) -> Multiplier | None:
         columns.append(_through_prior(map_, hats, m_hat, theta_hat))
     matrices = np.stack(columns, axis=-1)
     values, vectors = np.linalg.eig(matrices.mean(axis=0))
-    leading = int(values.real.argmax())
+    leading = int(np.real(values).argmax())
     dual = np.linalg.pinv(vectors)
     return Multiplier(np.real(np.einsum("i,sij,j->s", dual[leading], matrices, vectors[:, leading])))
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Conjugates", "Overlaps"]
+__all__ = ["Conjugates", "Overlaps", "packed_scales"]
 
 
 @cache
@@ -47,11 +47,14 @@ class Overlaps:
 
         The joint covariance of student and teacher fields, ``(q, theta; theta^T, rho)``, must be positive semidefinite.
         """
-        if not all(np.isfinite(x).all() for x in (self.q, self.V, self.m, self.theta)):
+        if not np.isfinite(self.q.sum() + self.V.sum() + self.m.sum() + self.theta.sum()):
             return False
-        if np.linalg.eigvalsh(self.V).min() <= 0:
+        if (self.V if self.V.shape[-1] == 1 else np.linalg.eigvalsh(self.V)).min() <= 0:
             return False
-        joint = np.block([[self.q, self.theta], [self.theta.mT, rho]])
+        columns = self.q.shape[-1]
+        joint = np.empty((len(rho), columns + rho.shape[-1], columns + rho.shape[-1]))
+        joint[:, :columns, :columns], joint[:, columns:, columns:] = self.q, rho
+        joint[:, :columns, columns:], joint[:, columns:, :columns] = self.theta, self.theta.mT
         scale = np.trace(rho, axis1=-2, axis2=-1).max()
         return bool(np.linalg.eigvalsh(joint).min() >= -1e-10 * scale)
 
@@ -93,25 +96,23 @@ class Overlaps:
         Blocks that vanish (q, m and theta of the trivial point, theta of the positional branch) are measured against a
         millionth of their natural size, set by the teacher's variance.
         """
-        natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
-        pieces = []
-        # floor for |theta| follows from |theta|^2 <= q rho; m has the size of sqrt(q); V is held against the loss's
-        # curvature, of the teacher's size: it vanishes where a sparse regulariser makes all weights zero
-        for block, floor in (
-            (self.q, natural),
-            (self.V, 1 / natural),
-            (self.m, np.sqrt(natural)),
-            (self.theta, natural),
-        ):
-            size = np.abs(block).max() if block.size else 0.0
-            pieces.append(max(size, 1e-6 * floor))
-        counts = [
-            self.q.shape[0] * len(_triangle(self.q.shape[-1])[0]),
-            self.V.shape[0] * len(_triangle(self.V.shape[-1])[0]),
-            self.m.size,
-            self.theta.size,
-        ]
-        return np.repeat(pieces, counts)
+        return packed_scales(self.pack(), self.q.shape[-1], rho)
+
+
+def packed_scales(packed: Array, columns: int, rho: Array) -> Array:
+    """`Overlaps.scales` of packed overlaps (P,) with so many student columns."""
+    length, rank = rho.shape[:2]
+    natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rank
+    # floor for |theta| follows from |theta|^2 <= q rho; m has the size of sqrt(q); V is held against the loss's
+    # curvature, of the teacher's size: it vanishes where a sparse regulariser makes all weights zero
+    floors = 1e-6 * natural, 1e-6 / natural, 1e-6 * np.sqrt(natural), 1e-6 * natural
+    triangle = length * columns * (columns + 1) // 2
+    scales, start = np.abs(packed), 0
+    for size, floor in zip((triangle, triangle, length * columns, length * columns * rank), floors, strict=True):
+        block = scales[start : start + size]
+        block[:] = max(block.max(initial=0.0), floor)
+        start += size
+    return scales
 
 
 @dataclass(frozen=True, eq=False)

@@ -145,7 +145,8 @@ class Prior:
     def _margin(self, curvature: Array) -> float:
         if self.rows is not None:
             return self.rows.margin(curvature)
-        return float(np.linalg.eigvalsh(curvature).min()) + self.strength
+        lowest = curvature if curvature.shape[-1] == 1 else np.linalg.eigvalsh(curvature)
+        return float(lowest.min()) + self.strength
 
     def atoms(self, conjugates: Conjugates) -> dict[str, Any]:
         """The spectral atoms under the names of `overlaps_from_conjugates`, with axes (P,) A, replicate, row, column.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TypeVar
 
@@ -41,6 +41,14 @@ class Minima:
     fields: Array
     energies: Array
     steps: NDArray[np.int64]
+
+    def begin(self, nodes: slice, previous: Minima | None) -> None:
+        """Begin the descents of some nodes in the minima of a pass before, or in none.
+
+        Piece by piece, as they are needed: a copy of all would go through the memory once more.
+        """
+        self.fields[nodes] = 0.0 if previous is None else previous.fields[nodes]
+        self.energies[nodes] = 0.0 if previous is None else previous.energies[nodes]
 
     @property
     def unsolved(self) -> int:
@@ -84,22 +92,18 @@ class ProximalProblem:
     system: System
 
     def begun(self, starts: Starts, previous: Minima | None, count: int) -> Minima:
-        """Where a pass writes its minima; a warm one begins in those of the pass before."""
-        steps = np.empty(count, dtype=np.int64)
-        if starts not in (Starts.WARM, Starts.REFRESH):
-            length, columns = self.system.kernels.length, self.system.kernels.columns
-            return Minima(np.zeros((count, 2, length, columns)), np.zeros((count, 2)), steps)
-        if previous is None or len(previous.energies) != count:
+        """Where a pass writes its minima; `Minima.begin` puts in those of the pass before."""
+        if starts in (Starts.WARM, Starts.REFRESH) and (previous is None or len(previous.energies) != count):
             raise ValueError("a warm pass needs the minima of a pass over the same nodes")
-        return Minima(previous.fields.copy(), previous.energies.copy(), steps)
+        length, columns = self.system.kernels.length, self.system.kernels.columns
+        return Minima(np.empty((count, 2, length, columns)), np.empty((count, 2)), np.empty(count, dtype=np.int64))
 
     def parts(self, configurations: int, variants: Sequence[int], nodes: int) -> list[Part]:
         """What one thread does after another: some of the nodes of a configuration, under a sign change or a label.
 
         The same for any number of threads, so that sums are added in the same order.
         """
-        edges = np.linspace(0, nodes, max(1, -(-nodes // self.system.at_once)) + 1).astype(int).tolist()
-        pieces = [slice(a, b) for a, b in pairwise(edges)]
+        pieces = _pieces(nodes, self.system.at_once)
         return [Part(c, v, piece) for c in range(configurations) for v in variants for piece in pieces]
 
     def search(
@@ -158,6 +162,7 @@ class ProximalProblem:
 
         def run(part: Part) -> None:
             place = slice(part.configuration * nodes + part.nodes.start, part.configuration * nodes + part.nodes.stop)
+            minima.begin(place, previous)
             solution = Solution(minima.fields, minima.energies, losses, residuals, minima.steps).part(place)
             here = part.configuration, part.nodes
             self.search(part.configuration, centers[here], teacher[here], factors, starts, solution)
@@ -187,6 +192,13 @@ class ProximalProblem:
 
         for_all(self.parts(count, [0], flat.shape[1]), run, self.system.threads)
         return losses.reshape(fields.shape[:-2])
+
+
+@lru_cache(maxsize=64)
+def _pieces(nodes: int, at_once: int) -> list[slice]:
+    """Nodes in pieces of about the same size."""
+    edges = np.linspace(0, nodes, max(1, -(-nodes // at_once)) + 1).astype(int).tolist()
+    return [slice(a, b) for a, b in pairwise(edges)]
 
 
 _Result = TypeVar("_Result")

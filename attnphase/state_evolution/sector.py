@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 
 __all__ = ["Sector"]
@@ -73,7 +73,7 @@ class Sector:
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""
-        return (self.basis.T @ overlaps.pack()) / np.abs(self.basis).sum(axis=0)
+        return self._projection @ overlaps.pack()
 
     def unpack(self, vector: Array) -> Overlaps:
         """Overlaps with the given coordinates."""
@@ -105,8 +105,17 @@ class Sector:
 
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""
-        first = np.abs(self.basis).argmax(axis=0)
-        return self.unpack(vector).scales(rho)[first]
+        return packed_scales(self.basis @ vector, self.columns, rho)[self._first]
+
+    @cached_property
+    def _first(self) -> NDArray[np.intp]:
+        """An entry of each orbit."""
+        return np.abs(self.basis).argmax(axis=0)
+
+    @cached_property
+    def _projection(self) -> Array:
+        """Packed entries to coordinates."""
+        return self.basis.T / np.abs(self.basis).sum(axis=0)[:, None]
 
     def errors(self, vector: Array) -> Overlaps:
         """Standard errors of the coordinates as those of the entries."""
@@ -127,8 +136,5 @@ def _transformed(overlaps: Overlaps, element: _Element) -> Overlaps:
 
 
 def _unchanged(overlaps: Overlaps, element: _Element) -> bool:
-    image = _transformed(overlaps, element)
-    return all(
-        np.allclose(getattr(image, name), getattr(overlaps, name), rtol=1e-9, atol=1e-12)
-        for name in ("q", "V", "m", "theta")
-    )
+    image, packed = _transformed(overlaps, element).pack(), overlaps.pack()
+    return bool((np.abs(image - packed) <= 1e-12 + 1e-9 * np.abs(packed)).all())

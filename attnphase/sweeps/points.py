@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import xarray as xr
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from attnphase import arguments
 from attnphase.data.build import from_points
@@ -15,7 +16,10 @@ from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import branches_of
 
-__all__ = ["solve"]
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["labelled", "solve", "solved"]
 
 
 def solve(
@@ -52,7 +56,24 @@ def solve(
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
     settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend)
+    return labelled(solved(problem, alpha, branch, settings, start=start, progress=progress), branch)
+
+
+def solved(
+    problem: Problem,
+    alpha: float,
+    branch: str,
+    settings: SolverSettings,
+    *,
+    start: Overlaps | BranchPoint | None = None,
+    progress: bool = False,
+) -> list[BranchPoint]:
+    """The points of `solve`, of checked arguments, before they are labelled, for which xarray must be imported."""
     names = branches_of(problem) if branch == "all" else [branch]
     with progress_line(progress, "solving") as line:
-        points = [solve_point(problem, alpha, name, start=start, settings=settings, tell=line.tell) for name in names]
-    return from_points(points, {"branch": names} if branch == "all" else {})
+        return [solve_point(problem, alpha, name, start=start, settings=settings, tell=line.tell) for name in names]
+
+
+def labelled(points: Sequence[BranchPoint], branch: str) -> xr.Dataset:
+    """The dataset of `solved` points of a branch, or of ``"all"``."""
+    return from_points(points, {"branch": [point.branch for point in points]} if branch == "all" else {})

@@ -51,10 +51,12 @@ _STATE_EVOLUTION_HELPERS = """\
 
 
 def inverse(matrix):
-    return np.linalg.inv(matrix)
+    return 1 / matrix if matrix.shape[-1] == 1 else np.linalg.inv(matrix)
 
 
 def square_root(matrix):
+    if matrix.shape[-1] == 1:
+        return np.sqrt(matrix)
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
 

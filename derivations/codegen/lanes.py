@@ -14,7 +14,7 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
-from sympy import Add, Expr, Integer, Mul, Symbol
+from sympy import Add, Integer, Mul
 
 from derivations.codegen.ir import (
     Assign,
@@ -29,63 +29,34 @@ from derivations.codegen.ir import (
     element,
     name,
 )
-from derivations.codegen.unrolled import scalar, unrolled
+from derivations.codegen.lane_rows import RowByRow
+from derivations.codegen.lane_state import LANE, Block
+from derivations.codegen.rows import RowFunctions
+from derivations.codegen.unrolled import names_in, scalar, unrolled
 
-__all__ = ["LANES", "lanes"]
+__all__ = ["STRAIGHT", "lanes"]
 
 LANES = 64
 """Samples in a block: the rows of a small model then fit into the fastest memory."""
 
-_N = Symbol("n", integer=True)
+FEW_LANES = 16
+"""Samples in a block of a larger model."""
+
+STRAIGHT = 5
+"""Fields up to which all rows of the loss are one straight line, which grows with their third power."""
+
 _VALUE, _POSITIVE, _ACCEPTED = map(name, ("value", "positive", "accepted"))
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    """Numbers of tokens, columns of student and teacher, and the entries of the target that the loss reads."""
-
-    length: int
-    columns: int
-    teacher_rank: int
-    targets: tuple[Any, ...]
-
-    @property
-    def size(self) -> int:
-        """Fields of a sample."""
-        return self.length * self.columns
-
-    @property
-    def triangle(self) -> list[tuple[int, int]]:
-        """Entries of a symmetric matrix."""
-        return [(i, j) for i in range(self.size) for j in range(i + 1)]
-
-    def rows(self) -> dict[str, int]:
-        """The first row of every quantity, and their number."""
-        widths = {
-            "CENTER": self.size,
-            "TARGET": len(self.targets),
-            "POINT": self.size,
-            "GRADIENT": self.size,
-            "SLOPE": self.size,
-            "CURVATURE": len(self.triangle),
-            "BEST": self.size,
-            "OTHER": self.size,
-            **dict.fromkeys(("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES", "WIDEST", "DEEPEST", "EVENT"), 1),
-        }
-        rows, first = {}, 0
-        for quantity, width in widths.items():
-            rows[quantity] = first
-            first += width
-        return rows | {"ROWS": first}
-
-
-def lanes(problem: Module) -> Module:
+def lanes(problem: Module, apart: RowFunctions | None = None) -> Module:
     """The minimiser's step for a local problem, and the teacher's targets, for blocks of samples.
 
     Parameters
     ----------
     problem : Module
         As `derivations.codegen.local_problem.local_problem` makes it.
+    apart : RowFunctions, optional
+        Of a loss with rows, which are done one after another where there are many fields.
 
     Returns
     -------
@@ -94,56 +65,47 @@ def lanes(problem: Module) -> Module:
         constants say where the state's rows are.
     """
     functions = {function.name: function for function in problem.functions}
-    body = unrolled(functions["loss_derivatives"], "value")
     length, columns, rank = (problem.constants[key] for key in ("LENGTH", "COLUMNS", "TEACHER_RANK"))
-    places = [scalar("target", a, b) for a in range(length) for b in range(max(length, rank))]
-    read = {symbol for statement in body for symbol in _names_in(statement.value)}
-    sizes = _Sizes(length, columns, rank, tuple(place for place in places if place in read))
-    constants = {"LANES": LANES, **sizes.rows(), "TARGETS": len(sizes.targets)}
-    made = (
-        _Step(sizes, body).function(),
-        _targets(sizes, functions["teacher_target"]),
-        _losses(sizes, functions["loss"]),
-    )
-    return Module(constants, made)
+    if apart is not None and length * columns > STRAIGHT:
+        rows = RowByRow(length, columns, rank, apart)
+        block = Block(length, columns, rank, rows.targets, FEW_LANES, rows.scratch())
+        made = (_Step(block, (), rows).function(), rows.teacher_targets(block), rows.lane_losses(block))
+    else:
+        body = unrolled(functions["loss_derivatives"], "value")
+        places = [scalar("target", a, b) for a in range(length) for b in range(max(length, rank))]
+        read = {symbol for statement in body for symbol in names_in(statement.value)}
+        block = Block(length, columns, rank, tuple(place for place in places if place in read), LANES)
+        made = (
+            _Step(block, body).function(),
+            _targets(block, functions["teacher_target"]),
+            _losses(block, functions["loss"]),
+        )
+    return Module({"LANES": block.lanes, **block.rows(), "TARGETS": len(block.targets)}, made)
 
 
-def _losses(sizes: _Sizes, function: Function) -> Function:
+def _losses(block: Block, function: Function) -> Function:
     """``lane_losses(h, targets, variance, parameters, losses)``: a block's losses from the rows of its fields."""
     shared = [Assign(scalar("parameters", i), element("parameters", i)) for i in range(3)]
-    shared += [Assign(scalar("variance", token), element("variance", token)) for token in range(sizes.length)]
-    read = [Assign(scalar("h", *divmod(i, sizes.columns)), element("h", _N + i * LANES)) for i in range(sizes.size)]
-    read += [Assign(place, element("targets", _N + i * LANES)) for i, place in enumerate(sizes.targets)]
-    body = (*read, *unrolled(function, "value"), Assign(element("losses", _N), _VALUE))
+    shared += [Assign(scalar("variance", token), element("variance", token)) for token in range(block.length)]
+    read = block.fields_of("h", "h", block.columns)
+    read += [Assign(place, block.row_of("targets", i)) for i, place in enumerate(block.targets)]
+    body = (*read, *unrolled(function, "value"), Assign(element("losses", LANE), _VALUE))
     arguments = ("h", "targets", "variance", "parameters", "losses")
-    return Function("lane_losses", arguments, (*shared, Loop(_N, LANES, body)))
+    return Function("lane_losses", arguments, (*shared, Loop(LANE, block.lanes, body)))
 
 
-def _targets(sizes: _Sizes, function: Function) -> Function:
+def _targets(block: Block, function: Function) -> Function:
     """``teacher_targets(k, mixing, parameters, targets)``: rows of a block's targets from the rows of its fields."""
-    length, rank = sizes.length, sizes.teacher_rank
+    length = block.length
     shared = [Assign(scalar("parameters", i), element("parameters", i)) for i in (0, 2)]
     shared += [
         Assign(scalar("mixing", a, b), element("mixing", a, b)) for a, b in product(range(length), range(length))
     ]
-    read = [
-        Assign(scalar("k", a, c), element("k", _N + (a * rank + c) * LANES))
-        for a, c in product(range(length), range(rank))
-    ]
-    written = [Assign(element("targets", _N + number * LANES), place) for number, place in enumerate(sizes.targets)]
+    read = block.fields_of("k", "k", block.teacher_rank)
+    written = [Assign(block.row_of("targets", number), place) for number, place in enumerate(block.targets)]
     body = (*read, *unrolled(function, "nothing"), *written)
-    return Function("teacher_targets", ("k", "mixing", "parameters", "targets"), (*shared, Loop(_N, LANES, body)))
-
-
-def _names_in(value: Any) -> set[Any]:
-    """The names in a value."""
-    if isinstance(value, Expr):
-        return set(value.free_symbols)
-    if isinstance(value, Ordered):
-        return set().union(*map(_names_in, value.values))
-    if isinstance(value, Call):
-        return set().union(*map(_names_in, value.arguments))
-    return set()
+    loop = Loop(LANE, block.lanes, body)
+    return Function("teacher_targets", ("k", "mixing", "parameters", "targets"), (*shared, loop))
 
 
 def _all(conditions: Iterable[Value]) -> Value:
@@ -152,63 +114,93 @@ def _all(conditions: Iterable[Value]) -> Value:
 
 @dataclass(frozen=True)
 class _Step:
-    """The statements of one trial in one lane."""
+    """The statements of one trial in one lane.
 
-    sizes: _Sizes
+    Attributes
+    ----------
+    block : Block
+    derivatives : sequence
+        Of the loss, in one straight line, where it has no `rows`.
+    rows : RowByRow, optional
+    """
+
+    block: Block
     derivatives: Sequence[Any]
+    rows: RowByRow | None = None
 
     def function(self) -> Function:
         """``newton_trial(state, factor, variance, parameters)``."""
-        body = (
-            *self._read(),
-            *self._step(),
-            *self._trial(),
-            *self.derivatives,
-            *self._scaled(),
-            *self._judged(),
-            *self._written(),
-            *self._damped(),
-            *self._ended(),
-        )
-        return Function(
-            "newton_trial",
-            ("state", "factor", "variance", "parameters"),
-            (*self._shared(), Loop(_N, LANES, body)),
-        )
+        tried = (*self._step(), *self._trial())
+        decided = (*self._scaled(), *self._judged(), *self._written(), *self._damped(), *self._ended())
+        if self.rows is None:
+            loops = self._loop(*self._read(), *self._targets(), *self._scalars(), *tried, *self.derivatives, *decided)
+        else:
+            loops = (
+                *self._loop(
+                    *self._read(), *self._scalars(), *tried, *self._handed_on(), *self.rows.cleared(self.block)
+                ),
+                *self.rows.derivatives(self.block),
+                *self._loop(
+                    *self._read(), *self._scalars(), *self._taken_up(), *self.rows.collected(self.block), *decided
+                ),
+            )
+        return Function("newton_trial", ("state", "factor", "variance", "parameters"), (*self._shared(), *loops))
 
     # --- the state ---
 
+    def _loop(self, *body: Statement) -> tuple[Loop, ...]:
+        return (Loop(LANE, self.block.lanes, body),)
+
     def _row(self, quantity: str, number: int = 0) -> Any:
-        return element("state", _N + (self.sizes.rows()[quantity] + number) * LANES)
+        return self.block.row(quantity, number)
 
     def _vector(self, quantity: str, names: str) -> list[Assign]:
-        return [Assign(scalar(names, i), self._row(quantity, i)) for i in range(self.sizes.size)]
+        return [Assign(scalar(names, i), self._row(quantity, i)) for i in range(self.block.size)]
 
     def _shared(self) -> Iterator[Assign]:
         """What all lanes share: the parameters, the diagonal of D, the Cholesky factors of V."""
         for i in range(3):
             yield Assign(scalar("parameters", i), element("parameters", i))
-        for token in range(self.sizes.length):
+        for token in range(self.block.length):
             yield Assign(scalar("variance", token), element("variance", token))
-            for i in range(self.sizes.columns):
+            for i in range(self.block.columns):
                 for j in range(i + 1):
                     yield Assign(scalar("factor", token, i, j), element("factor", token, i, j))
 
     def _read(self) -> Iterator[Assign]:
         yield from self._vector("POINT", "point")
         yield from self._vector("SLOPE", "slope")
-        for number, entry in enumerate(self.sizes.triangle):
+        for number, entry in enumerate(self.block.triangle):
             yield Assign(scalar("curvature", *entry), self._row("CURVATURE", number))
-        for number, place in enumerate(self.sizes.targets):
+
+    def _targets(self) -> Iterator[Assign]:
+        for number, place in enumerate(self.block.targets):
             yield Assign(place, self._row("TARGET", number))
+
+    def _scalars(self) -> Iterator[Assign]:
         for quantity in ("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES"):
             yield Assign(name(quantity.lower()), self._row(quantity))
+
+    # --- what the loops of a trial hand on where the loss is done row by row ---
+
+    def _handed_on(self) -> Iterator[Assign]:
+        for i in range(self.block.size):
+            yield Assign(self._row("TRIAL", i), scalar("trial", i))
+            yield Assign(self._row("FIELD", i), scalar("h", *divmod(i, self.block.columns)))
+        yield Assign(self._row("EXPECTED"), name("decrease"))
+        yield Assign(self._row("DEFINITE"), Select(_POSITIVE, 1.0, 0.0))
+
+    def _taken_up(self) -> Iterator[Assign]:
+        yield from self._vector("TRIAL", "trial")
+        yield Assign(name("decrease"), self._row("EXPECTED"))
+        yield Assign(name("definite"), self._row("DEFINITE"))
+        yield Assign(_POSITIVE, Ordered(">", (name("definite"), 0.0)))
 
     # --- the step: (curvature + shift I) step = slope ---
 
     def _step(self) -> Iterator[Assign]:
         """By the factors of Cholesky without roots: lower triangle, pivots and their reciprocals."""
-        size = self.sizes.size
+        size = self.block.size
         pivots = [scalar("pivot", i) for i in range(size)]
         for j in range(size):
             reduced = [-scalar("lower", j, c) * scalar("product", j, c) for c in range(j)]
@@ -229,11 +221,11 @@ class _Step:
 
     def _trial(self) -> Iterator[Assign]:
         """The trial point ``u`` and its fields ``h = omega + C u``."""
-        columns = self.sizes.columns
-        for i in range(self.sizes.size):
+        columns = self.block.columns
+        for i in range(self.block.size):
             point = scalar("point", i)
             yield Assign(scalar("trial", i), Select(_POSITIVE, point - scalar("step", i), point))
-        for token in range(self.sizes.length):
+        for token in range(self.block.length):
             for i in range(columns):
                 place = token * columns + i
                 moved = [scalar("factor", token, i, j) * scalar("trial", token * columns + j) for j in range(i + 1)]
@@ -242,12 +234,12 @@ class _Step:
 
     def _scaled(self) -> Iterator[Assign]:
         """Gradient and Hessian of the energy in u, from those of the loss in h."""
-        columns = self.sizes.columns
-        for i in range(self.sizes.size):
+        columns = self.block.columns
+        for i in range(self.block.size):
             token, j = divmod(i, columns)
             parts = [scalar("factor", token, c, j) * scalar("gradient", token, c) for c in range(j, columns)]
             yield Assign(scalar("new_slope", i), Add(scalar("trial", i), *parts))
-        for row, column in self.sizes.triangle:
+        for row, column in self.block.triangle:
             (a, j), (b, l) = divmod(row, columns), divmod(column, columns)
             terms = [
                 scalar("factor", a, i, j)
@@ -263,7 +255,7 @@ class _Step:
     def _judged(self) -> Iterator[Assign]:
         """Whether the trial is accepted: at the start of a descent, whose energy is infinite, if it is finite."""
         energy, trial, first = name("energy"), name("trial_energy"), name("first")
-        norm, rounding, size = name("norm"), name("ROUNDING"), self.sizes.size
+        norm, rounding, size = name("norm"), name("ROUNDING"), self.block.size
         yield Assign(norm, Add(*(scalar("trial", i) ** 2 for i in range(size))))
         yield Assign(trial, norm / 2 + _VALUE)
         yield Assign(first, Ordered("<", (name("steps"), 0.0)))
@@ -275,14 +267,14 @@ class _Step:
 
     def _written(self) -> Iterator[Statement]:
         """The accepted trial becomes the lane's point."""
-        columns = self.sizes.columns
-        for i in range(self.sizes.size):
+        columns = self.block.columns
+        for i in range(self.block.size):
             yield self._chosen("POINT", i, scalar("trial", i), scalar("point", i))
             yield self._chosen("SLOPE", i, scalar("new_slope", i), scalar("slope", i))
             place = self._row("GRADIENT", i)
             yield Assign(scalar("old_gradient", i), place)
             yield self._chosen("GRADIENT", i, scalar("gradient", *divmod(i, columns)), scalar("old_gradient", i))
-        for number, entry in enumerate(self.sizes.triangle):
+        for number, entry in enumerate(self.block.triangle):
             yield self._chosen("CURVATURE", number, scalar("new_curvature", *entry), scalar("curvature", *entry))
         yield self._chosen("ENERGY", 0, name("trial_energy"), name("energy"))
         yield self._chosen("LOSS", 0, _VALUE, name("loss"))
@@ -314,7 +306,7 @@ class _Step:
         fall = Ordered("*", (-name("FAR"), Ordered("+", (1.0, _size_of(trial)))))
         started = _all([first, _ACCEPTED])
         yield Assign(self._row("DEEPEST"), Select(started, fall, name("deepest")))
-        slopes = Add(*(scalar("new_slope", i) ** 2 for i in range(self.sizes.size)))
+        slopes = Add(*(scalar("new_slope", i) ** 2 for i in range(self.block.size)))
         bound = Mul(name("GRADIENT_TOLERANCE") ** 2, 1 + norm, evaluate=False)
         yield Assign(name("flat"), Ordered("<=", (slopes, bound)))
         yield from self._near("BEST", "best")
@@ -336,7 +328,7 @@ class _Step:
         """Whether the trial is as close to a known minimum as a captured descent; an unknown one is not a number."""
         yield from self._vector(quantity, minimum)
         close = []
-        for i in range(self.sizes.size):
+        for i in range(self.block.size):
             known = scalar(minimum, i)
             width = Ordered("*", (name("CAPTURED"), Ordered("+", (1.0, _size_of(known)))))
             close.append(Ordered("<=", (_size_of(scalar("trial", i) - known), width)))

@@ -19,7 +19,7 @@ from derivations.codegen.entries import closed_form, entry_functions
 from derivations.codegen.ir import Function, Module, Return, element, name
 from derivations.codegen.lanes import lanes
 from derivations.codegen.modules import completed
-from derivations.codegen.rows import row_functions
+from derivations.codegen.rows import row_functions, rows_apart
 from derivations.codegen.writer import written
 from derivations.models.model import Model
 from derivations.models.symbolic import GENERIC
@@ -83,7 +83,8 @@ def kernel_source(model: Model) -> str:
 
 def lanes_source(model: Model) -> str:
     """The minimiser's step for many samples of a model side by side; see `derivations.codegen.lanes`."""
-    return completed(_LANES_TITLE, written(lanes(local_problem(model))), LANES)
+    apart = None if model.rows is None else rows_apart(model, model.rows)
+    return completed(_LANES_TITLE, written(lanes(local_problem(model), apart)), LANES)
 
 
 def module_source(model: Model, *, separable: bool = False) -> str:

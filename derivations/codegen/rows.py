@@ -6,7 +6,7 @@ bilinear map from fields to logits is chained around it, so that size and cost s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from derivations.codegen.lifting import Lifted, straight_line
 from derivations.models.model import Attention, Model, RowLoss, numbered, written_out
 from derivations.models.scores import RowScore, row_entries
 
-__all__ = ["row_functions"]
+__all__ = ["RowFunctions", "row_functions", "rows_apart"]
 
 _A, _I, _J = (Symbol(letter, integer=True) for letter in "aij")
 _INVERSE_TEMPERATURE, _OMEGA, _TOTAL, _ROW_LOSS = map(name, ("inverse_temperature", "omega", "total", "row_loss"))
@@ -27,7 +27,7 @@ _NULL = name("null")  # the logit that is zero before the largest is subtracted
 
 def row_functions(model: Model, rows: RowLoss) -> tuple[Function, ...]:
     """``teacher_target``, ``loss``, ``loss_gradient`` and ``loss_derivatives`` of a loss with rows."""
-    student = _Student(model, rows)
+    student = _Student(model, rows, model.length)
     fields = ("h", "target", "variance", "parameters")
     total = Assign(_TOTAL, 0.0)
     begun = (_inverse(1), *student.cleared_gradient())
@@ -51,6 +51,57 @@ def row_functions(model: Model, rows: RowLoss) -> tuple[Function, ...]:
             ),
         ),
     )
+
+
+@dataclass(frozen=True)
+class RowFunctions:
+    """Functions of one row alone: one for all rows, or under a causal mask one for each of them.
+
+    The row's own token, of whichever number, comes last among the fields, behind those that it sees: derivatives in it
+    are apart from the others, which belong to the same places for all rows.
+
+    Attributes
+    ----------
+    targets, losses, derivatives : tuple of Function
+        As ``teacher_target``, ``loss`` and ``loss_derivatives``, whose sums over the rows they make; fields, mixing and
+        target have a row ``length``.
+    """
+
+    targets: tuple[Function, ...]
+    losses: tuple[Function, ...]
+    derivatives: tuple[Function, ...]
+
+
+def rows_apart(model: Model, rows: RowLoss) -> RowFunctions:
+    """The functions of a loss with rows, for one row."""
+    student, own = _Student(model, rows, model.length + 1), Assign(_A, Integer(model.length))
+    fields = ("h", "target", "variance", "parameters")
+    begun = (own, _inverse(1), Assign(_TOTAL, 0.0))
+    cleared = (*student.cleared_gradient(), *student.cleared_hessian())
+    taken = ("k", "mixing", "parameters", "target")
+    return RowFunctions(
+        tuple(
+            Function("row_target", taken, (own, *_BEGUN_TARGET, *_target_row(model, rows, seen)))
+            for seen in _numbers_seen(model.length, rows.teacher)
+        ),
+        tuple(
+            Function("row_loss", fields, (*begun, *student.loss_row(seen), Return(_TOTAL)))
+            for seen in _numbers_seen(model.length, rows.student)
+        ),
+        tuple(
+            Function(
+                "row_derivatives",
+                (*fields, "gradient", "hessian", "contracted"),
+                (*begun, *cleared, *student.hessian_row(seen), Return(_TOTAL)),
+            )
+            for seen in _numbers_seen(model.length, rows.student)
+        ),
+    )
+
+
+def _numbers_seen(length: int, part: Attention) -> Iterable[int]:
+    """Tokens that rows see: one number for all of them, or under a causal mask a number for each."""
+    return range(1, length + 1) if part.causal else (length,)
 
 
 def _inverse(place: int) -> Assign:
@@ -99,37 +150,39 @@ def _row_values(score: RowScore, z: Sequence[Any]) -> tuple[Any, ...]:
 
 def _target(model: Model, rows: RowLoss) -> tuple[Statement, ...]:
     """The teacher's target of fields ``k``: ``T``, or the labels that are made of it."""
-    length, teacher = model.length, rows.teacher
+    each_row = _each_row(model.length, rows.teacher, lambda visible: _target_row(model, rows, visible))
+    return (*_BEGUN_TARGET, *each_row)
+
+
+_BEGUN_TARGET = (Assign(_OMEGA, element("parameters", 0)), _inverse(2))
+
+
+def _target_row(model: Model, rows: RowLoss, visible: int) -> list[Statement]:
+    """One row of the target."""
+    length, teacher, lifted = model.length, rows.teacher, Lifted()
+    entries = {f"s{b}": lifted.lift(value) for b, value in enumerate(_row_values(teacher.score, _logit_names(visible)))}
+    body = [*_logits("k", teacher, visible), *straight_line(entries, lifted.definitions.items())]
+    mixed = []
+    for b in range(length):
+        entry = name(f"s{b}") if b < visible else Integer(0)
+        parts = {
+            sym.teacher_attention[sym.row, sym.token]: entry,
+            sym.mixing[sym.row, sym.token]: element("mixing", _A, b),
+            sym.omega: _OMEGA,
+        }
+        mixed.append(rows.mixed.xreplace(parts))
+    if not rows.labels:
+        return body + [Assign(element("target", _A, b), value) for b, value in enumerate(mixed)]
     fields = {
         numbered(sym.k, b + 1, c + 1, model.teacher_rank): element("k", b, c)
         for b in range(length)
         for c in range(model.teacher_rank)
     }
-
-    def row(visible: int) -> list[Statement]:
-        lifted = Lifted()
-        entries = {
-            f"s{b}": lifted.lift(value) for b, value in enumerate(_row_values(teacher.score, _logit_names(visible)))
-        }
-        body = [*_logits("k", teacher, visible), *straight_line(entries, lifted.definitions.items())]
-        mixed = []
-        for b in range(length):
-            entry = name(f"s{b}") if b < visible else Integer(0)
-            parts = {
-                sym.teacher_attention[sym.row, sym.token]: entry,
-                sym.mixing[sym.row, sym.token]: element("mixing", _A, b),
-                sym.omega: _OMEGA,
-            }
-            mixed.append(rows.mixed.xreplace(parts))
-        if not rows.labels:
-            return body + [Assign(element("target", _A, b), value) for b, value in enumerate(mixed)]
-        names = {sym.target[sym.row, b + 1]: name(f"t{b}") for b in range(length)}
-        body += [Assign(t, value) for t, value in zip(names.values(), mixed, strict=True)]
-        for c, label in enumerate(rows.labels):
-            body.append(Assign(element("target", _A, c), written_out(label.value).xreplace(names | fields)))
-        return body
-
-    return (Assign(_OMEGA, element("parameters", 0)), _inverse(2), *_each_row(length, teacher, row))
+    names = {sym.target[sym.row, b + 1]: name(f"t{b}") for b in range(length)}
+    body += [Assign(t, value) for t, value in zip(names.values(), mixed, strict=True)]
+    for c, label in enumerate(rows.labels):
+        body.append(Assign(element("target", _A, c), written_out(label.value).xreplace(names | fields)))
+    return body
 
 
 # --- the student ------------------------------------------------------------------------------------------------------
@@ -173,10 +226,11 @@ _COMPARED = (sym.target, sym.label, sym.cross)
 
 @dataclass(frozen=True)
 class _Student:
-    """The parts of the functions that evaluate and differentiate the loss."""
+    """The parts of the functions that evaluate and differentiate the loss, of fields of so many tokens."""
 
     model: Model
     rows: RowLoss
+    tokens: int
 
     def row(self, visible: int) -> _Row:
         """The loss of a row that sees so many tokens."""
@@ -222,11 +276,11 @@ class _Student:
         """Zeros, of the samples' number."""
         zero = Ordered("*", (0.0, element("h", 0, 0)))
         columns = Loop(_J, self.model.columns, (Assign(element("gradient", _I, _J), zero),))
-        yield Loop(_I, self.model.length, (columns,))
+        yield Loop(_I, self.tokens, (columns,))
 
     def cleared_hessian(self) -> Iterator[Statement]:
         """Zeros, of the samples' number."""
-        zero, size = Ordered("*", (0.0, element("h", 0, 0))), self.model.length * self.model.columns
+        zero, size = Ordered("*", (0.0, element("h", 0, 0))), self.tokens * self.model.columns
         yield Loop(_I, size, (Loop(_J, size, (Assign(element("hessian", _I, _J), zero),)),))
 
     def loss_row(self, visible: int) -> list[Statement]:
@@ -286,7 +340,7 @@ class _Student:
         # curvature of the row contracted with the Jacobian of its variables: y_x = sum_y w_xy dy / dh, row by row
         cleared = Assign(element("contracted", _I), Ordered("*", (0.0, name("u0"))))
         for x in range(len(row.variables)):
-            yield Loop(_I, self.model.length * size, (cleared,))
+            yield Loop(_I, self.tokens * size, (cleared,))
             for y in range(len(row.variables)):
                 w = name(f"w{min(x, y)}_{max(x, y)}")
                 for place, slope in self._jacobian(row, y):
@@ -296,7 +350,7 @@ class _Student:
                 value = element("contracted", _I)
                 product = value if slope is None else Ordered("*", (slope, value))
                 spread.append(Accumulate(element("hessian", place, _I), product))
-            yield Loop(_I, self.model.length * size, tuple(spread))
+            yield Loop(_I, self.tokens * size, tuple(spread))
 
     def _jacobian(self, row: _Row, variable: int) -> Iterator[tuple[Any, Any]]:
         """The fields that a variable depends on, by their places, and its slopes in them; None for 1."""

@@ -5,15 +5,16 @@ A processor does such code for many samples at once, one in each lane of its reg
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import singledispatchmethod
 from typing import Any
 
-from sympy import Basic, Indexed, Integer, Symbol
+from sympy import Basic, Expr, Indexed, Integer, Symbol
 
 from derivations.codegen.ir import Accumulate, Assign, Call, Function, Loop, Ordered, Return, Statement, Value, name
 
-__all__ = ["scalar", "unrolled"]
+__all__ = ["names_in", "scalar", "unrolled"]
 
 
 def scalar(array: str, *indices: int) -> Any:
@@ -21,7 +22,18 @@ def scalar(array: str, *indices: int) -> Any:
     return name("_".join([array, *map(str, indices)]))
 
 
-def unrolled(function: Function, result: str) -> tuple[Assign | Accumulate, ...]:
+def names_in(value: Any) -> set[Any]:
+    """The names in a value."""
+    if isinstance(value, Expr):
+        return set(value.free_symbols)
+    if isinstance(value, Ordered):
+        return set().union(*map(names_in, value.values))
+    if isinstance(value, Call):
+        return set().union(*map(names_in, value.arguments))
+    return set()
+
+
+def unrolled(function: Function, result: str) -> tuple[Assign, ...]:
     """The body of a function as assignments to names, what it returns in the name ``result``.
 
     Parameters
@@ -32,7 +44,35 @@ def unrolled(function: Function, result: str) -> tuple[Assign | Accumulate, ...]
     """
     unrolling = _Unrolling(name(result))
     unrolling.run(function.body)
-    return tuple(unrolling.statements)
+    return tuple(_assigned_once(unrolling.statements))
+
+
+def _assigned_once(statements: Sequence[Assign | Accumulate]) -> Iterator[Assign]:
+    """The same with a name of its own for every value that a place has in turn; the last has the place's.
+
+    Numba's time for a name that is assigned twice is that of reading the whole function.
+    """
+    left = Counter(statement.place for statement in statements)
+    number = Counter[Any]()
+    current: dict[Any, Any] = {}
+    for statement in statements:
+        place, value = statement.place, _renamed(statement.value, current)
+        if isinstance(statement, Accumulate):
+            value = Ordered("+", (current[place], value))
+        number[place] += 1
+        current[place] = place if number[place] == left[place] else name(f"{place}_v{number[place]}")
+        yield Assign(current[place], value)
+
+
+def _renamed(value: Any, names: Mapping[Any, Any]) -> Any:
+    if isinstance(value, Ordered):
+        return Ordered(value.operation, tuple(_renamed(part, names) for part in value.values))
+    if isinstance(value, Call):
+        return Call(value.function, tuple(_renamed(part, names) for part in value.arguments))
+    if not isinstance(value, Expr):
+        return value
+    changed = {old: names[old] for old in value.free_symbols if names.get(old, old) != old}
+    return value.xreplace(changed) if changed else value
 
 
 class _Unrolling:

@@ -12,9 +12,11 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 
 import attnphase as ap
 from attnphase.checks.comparison import compare
+from attnphase.data.variables import RunStatus
 from attnphase.errors import ProblemError
 from attnphase.paper import run as paper
 from attnphase.paper.catalogue import EXPERIMENTS, planned
+from attnphase.paper.ends import ends_text
 from attnphase.paper.run import basins, published_table, run_experiment
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
@@ -221,6 +223,58 @@ def test_basins_are_told_apart_by_the_theorys_overlaps():
         }
     )
     assert basins(theory, runs) == {"semantic": 0.4, "positional": 0.2, "both": 0.2, "neither": 0.2}
+
+
+def made_up_ends(losses, m, theta, status):
+    """Theory of a mixture with one cluster at token 2, and runs of the semantic start at d = 30 and 60.
+
+    A third branch has run into the semantic one.
+    """
+    gap = [[1.0, 1.0], [1.0, np.nan]]  # pairs of token and cluster that there are
+    theory = xr.Dataset(
+        {
+            "theta": (("branch", "alpha", "token", "cluster"), np.multiply.outer([[0.1195], [0.12], [0.0]], gap)),
+            "m": (("branch", "alpha", "token", "cluster"), np.multiply.outer([[0.0], [0.0], [0.21]], gap)),
+            "training_loss": (("branch", "alpha"), [[2.0], [2.0], [1.5]]),
+            "training_loss_stderr": (("branch", "alpha"), [[0.03], [0.03], [0.04]]),
+            "test_error": (("branch", "alpha"), [[0.7], [0.7], [0.9]]),
+            "test_error_stderr": (("branch", "alpha"), [[0.0], [0.0], [0.0]]),
+        },
+        coords={"branch": ["mixed", "semantic", "positional"], "alpha": [0.8]},
+    )
+    dims = ("start", "dimension", "alpha", "seed")
+    shape = (1, 2, 1, -1)
+    runs = xr.Dataset(
+        {
+            "theta": ((*dims, "token", "cluster"), np.multiply.outer(np.reshape(theta, shape), gap)),
+            "m": ((*dims, "token", "cluster"), np.multiply.outer(np.reshape(m, shape), gap)),
+            "training_loss": (dims, np.reshape(losses, shape)),
+            "test_error": (dims, np.reshape(losses, shape) / 2),
+            "status": (dims, np.reshape(status, shape)),
+        },
+        coords={"start": ["semantic"], "dimension": [30, 60], "alpha": [0.8]},
+    )
+    return theory, runs
+
+
+def test_runs_that_left_their_branch_are_held_against_the_one_where_they_ended():
+    """At d = 60 two stayed, five left and one is lost; at d = 30 all stayed, and nothing is said."""
+    left = [1.6, 1.7, 1.5, 1.9, 1.8]
+    losses = [[2.0] * 8, [2.3, *left, 2.1, 9.0]]
+    m = [[0.05] * 8, [-0.08, 0.2, -0.19, 0.15, 0.18, -0.22, 0.0, 0.2]]
+    theta = [[0.11] * 8, [0.1, 0.01, 0.02, 0.05, -0.01, 0.0, 0.09, 0.0]]
+    status = [[RunStatus.converged] * 8, [RunStatus.converged] * 7 + [RunStatus.diverged]]
+    text = ends_text(*made_up_ends(losses, m, theta, status))
+    rows = [line.split() for line in text.splitlines()[3:]]
+    # mean 1.7, and the standard error of five numbers a tenth apart; that of two is none to speak of
+    error = np.sqrt(0.025 / 5)
+    loss, test = 0.2 / np.hypot(error, 0.04), (0.85 - 0.9) / (error / 2)
+    assert rows == [
+        ["semantic", "0.8", "60", "semantic", "2", "–", "–"],
+        ["semantic", "0.8", "60", "positional", "5", f"{loss:+.1f}", f"{test:+.1f}"],
+    ]
+    staying = [[0.05] * 8] * 2, [[0.11] * 8] * 2
+    assert ends_text(*made_up_ends(losses, *staying, status)) == ""
 
 
 def test_unknown_experiments_are_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import io
 import json
@@ -186,6 +187,20 @@ def test_a_closed_stream_leaves_its_number_to_nobody():
     )
     command = ["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh", sys.executable, "-c", script]
     assert subprocess.run(command).returncode == 0
+
+
+def test_garbage_is_looked_for_as_usual_once_modules_are_loaded():
+    usual = gc.get_threshold()
+    callbacks = list(gc.callbacks)
+    try:
+        process._let_load()
+        assert gc.get_threshold()[0] > 100 * usual[0]
+        gc.collect(0)
+        assert gc.get_threshold() == usual
+        assert gc.callbacks == callbacks
+    finally:
+        gc.set_threshold(*usual)
+        gc.callbacks[:] = callbacks
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -47,9 +47,11 @@ def built(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("ATTNPHASE_CACHE_DIR", str(root / "cache"))
             patch.setattr(config, "CACHE_DIR", str(root / "numba"), raising=False)
+            patch.setattr(sys, "pycache_prefix", str(root / "bytecode"))
             load_kernels.cache_clear()
             folder = load_kernels(SquareKey()).folder
             assert getattr(config, "CACHE_DIR", None) == str(root / "numba")
+            assert sys.pycache_prefix == str(root / "bytecode")
     finally:
         os.umask(mask)
         load_kernels.cache_clear()
@@ -137,6 +139,14 @@ def test_what_is_built_under_a_loose_umask_is_nobody_elses(built):
 def test_machine_code_lies_in_the_cache_wherever_numba_keeps_others(built):
     assert any(built.rglob("*.nbc"))
     assert not (built.parents[2] / "numba").exists()
+
+
+def test_bytecode_lies_in_the_cache_whole_wherever_python_keeps_others(built):
+    """Who loads a kernel writes none, which would not be in the manifest: what is missing is compiled every time."""
+    sources = {path.stem for path in built.glob("*.py")}
+    assert {path.name.split(".")[0] for path in (built / "__pycache__").glob("*.pyc")} == sources
+    prefix = built.parents[2] / "bytecode"
+    assert not any(built.name in str(path) for path in prefix.rglob("*.pyc"))
 
 
 ANOTHER = 54321  # a user that no machine of ours has

@@ -15,12 +15,14 @@ import xarray as xr
 
 from attnphase.data.build import coordinate_name, from_lines, from_points, from_thresholds
 from attnphase.data.files import load_dataset, save_dataset, to_json
+from attnphase.data.text import points_json
 from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import NOT_COMPUTED, POINT_VARIABLES, STATUS_MEANINGS
 from attnphase.errors import DatasetError
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
+from attnphase.sweeps.points import labelled
 
 DOCS = Path(__file__).parents[2] / "docs"
 PROBLEM = Problem().with_fields({"student.rank": 2, "teacher.rank": 3, "tokens.length": 4})
@@ -358,6 +360,13 @@ def test_json_has_scalars_and_nested_lists():
     assert data["q"] == point.values["q"].tolist()
     assert data["free_energy_gap"] is None
     assert data["iterations"] == 17
+
+
+def test_points_are_the_same_json_as_their_dataset():
+    """Which the command prints without making it, for xarray's sake."""
+    one, other = a_point(), a_point(branch="positional", status=Status.left_domain, residual=np.inf)
+    assert points_json([one], "semantic") == to_json(labelled([one], "semantic"))
+    assert points_json([one, other], "all") == to_json(labelled([one, other], "all"))
 
 
 def test_the_page_has_the_tables_of_the_code():

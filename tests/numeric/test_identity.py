@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -149,15 +151,15 @@ def test_tables_sentences_and_figures_show_it():
     labels = {text.get_text() for text in fig2(ds).legends[0].get_texts()}
     assert "merged with the uninformed point" in labels
     assert "branch not decided" not in labels
-    one = ds.isel(alpha=0, branch=0).copy(deep=True)
-    assert "merged_with_uninformed" in points_table(one).text()
-    assert set(absences(one, problem)) == {"semantic"}
-    one["on_branch"] = one["on_branch"].copy(data=np.int8(Identity.not_decided))
-    assert bool(undecided(one))
-    assert absences(one, problem) == {}
-    sentence = doubts(one)["semantic"]
+    assert "merged_with_uninformed" in points_table(points[:1]).text()
+    assert set(absences(points[:1])) == {"semantic"}
+    assert doubts(points[:1]) == {}
+    doubtful = [replace(points[0], on_branch=Identity.not_decided)]
+    assert undecided(from_points(doubtful, {"branch": ["semantic"], "alpha": alphas[:1]})).all()
+    assert absences(doubtful) == {}
+    sentence = doubts(doubtful)["semantic"]
     assert sentence.startswith("semantic: whether this is the branch or the uninformed point is not decided: theta")
-    assert points_table(one, (), doubts(one)).text().splitlines()[0].endswith(" semantic?")
+    assert points_table(doubtful, (), doubts(doubtful)).text().splitlines()[0].endswith(" semantic?")
     # a dataset of an earlier version
     earlier = validate_dataset(ds.drop_vars("on_branch"))
     assert absent(earlier, problem).values.tolist() == [[True, True, False]]

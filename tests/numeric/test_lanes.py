@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from attnphase.kernels import compiler
 from attnphase.kernels.compiler import kernels_for
-from attnphase.kernels.key import model_numbers
+from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.kernels.package import import_package
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.codegen.backends.lanes import LANES
+from derivations.codegen.ir import Module
+from derivations.codegen.lanes import lanes
+from derivations.codegen.local_problem import local_problem
 from derivations.codegen.modules import completed
+from derivations.codegen.rows import rows_apart
+from derivations.codegen.writer import written
+from derivations.models.attention import AttentionModel, Student, Teacher
+from derivations.models.scores import SCORES, linear, softmax
 
 SCALAR = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None}
 MODELS = {
@@ -32,6 +43,10 @@ MODELS = {
     "sigmoid of a formula": {"student.score": "tanh(z) + 0.3*z", "teacher.score": "sigmoid"},
     "four tokens": {"tokens.length": 4, "positions.kind": "none"}
     | {"teacher.mixing": [[0.25] * 4 for _ in range(4)], "student.score": "softmax1"},
+    "three tokens, rank two": {"tokens.length": 3, "student.rank": 2, "teacher.rank": 2, "positions.kind": "none"}
+    | {"teacher.mixing": [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.2, 0.4]]},
+    "six tokens, causal": {"tokens.length": 6, "student.causal": True, "positions.kind": "none"}
+    | {"teacher.mixing": [[0.3 - 0.06 * abs(a - b) for b in range(6)] for a in range(6)]},
 }
 FAST = ("softmax, tied", "logistic")
 
@@ -111,7 +126,7 @@ def compare(found: Solution, reference: Solution, where: str) -> int:
 def test_a_block_finds_what_a_search_of_its_own_finds(label, tmp_path):
     """A hundred thousand nodes of every model, the hard ones included; fewer where a test must be fast."""
     problem = Problem.paper(omega=0.3).with_fields(MODELS[label])
-    assert problem.tokens.length * problem.columns <= 4
+    assert problem.tokens.length * problem.columns <= 8
     side_by_side, one_by_one = ways_in(problem, tmp_path)
     several = 0
     for number, nodes in enumerate(nodes_of(problem, 1_000 if label in FAST else 17_000, seed=5)):
@@ -146,12 +161,73 @@ def test_blocks_that_are_not_full(count):
         np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[:count])
 
 
-def test_a_model_with_more_fields_is_done_node_by_node():
-    assert not (kernels_for(Problem.paper(omega=0.3).with_fields(FIVE)).folder / "lanes.py").exists()
-    assert (kernels_for(Problem.paper(omega=0.3)).folder / "lanes.py").exists()
+@pytest.mark.parametrize(("length", "way"), [(8, "blocks"), (9, "nodes")])
+def test_a_model_with_more_fields_is_done_node_by_node(length, way, monkeypatch, tmp_path):
+    imported = []
+    monkeypatch.setattr(compiler, "import_package", lambda folder, name, modules: imported.extend(modules))
+    monkeypatch.setattr(compiler, "_map_sources", dict)
+    compiler._build(ModelKey(length, 1, True, "linear", False, "linear", False, 1), tmp_path / "kernel")
+    assert imported == [way, "means"]
 
 
-FIVE = {"tokens.length": 5, "positions.kind": "none", "teacher.mixing": [[0.2] * 5 for _ in range(5)]}
+def run_as_python(module: Module) -> dict[str, Any]:
+    """The functions and constants of a module of lanes, without Numba."""
+    source = completed("", written(module), LANES)
+    plain = re.sub(r"from \.compiled import .*", "def plain(f):\n    return f\n\n\ncompiled = inlined = plain", source)
+    space: dict[str, Any] = {}
+    exec(plain.replace("from .constants", "from attnphase.kernels.local.constants"), space)
+    return space
+
+
+WIDE = {
+    "rank two": AttentionModel(3, Student(softmax, 2), Teacher(softmax, 2)),
+    "untied, causal": AttentionModel(3, Student(softmax, 1, tied=False, causal=True), Teacher(softmax, 1, causal=True)),
+    "values": AttentionModel(3, Student(softmax, 1, tied=True), Teacher(linear), values=1),
+    "null logit": AttentionModel(3, Student(SCORES["softmax1"], 2), Teacher(SCORES["relu"])),
+}
+QUICK = ("rank two", "untied, causal")
+
+
+@pytest.mark.parametrize("label", [pytest.param(m, marks=[] if m in QUICK else pytest.mark.slow) for m in WIDE])
+def test_rows_one_after_another_are_one_straight_line(label):
+    """Two trials of a descent, the targets and the losses: with a loop over the rows and without, to rounding."""
+    model, rng = WIDE[label], np.random.default_rng(11)
+    problem, size = local_problem(model), model.length * model.columns
+    ways = run_as_python(lanes(problem)), run_as_python(lanes(problem, rows_apart(model, model.rows)))
+    assert ways[0]["LANES"] > ways[1]["LANES"] == 16
+    factor = np.linalg.cholesky(np.eye(model.columns) + 0.3 * rng.random((model.length, 1, 1)))
+    variance, parameters = rng.uniform(0.4, 1.2, model.length), np.array([0.37, 1.3, 0.8])
+    mixing, k = (
+        rng.uniform(0, 1, (model.length, model.length)),
+        rng.normal(size=(model.length * model.teacher_rank, 16)),
+    )
+    center, point, drawn = rng.normal(size=(3, size, 16))
+    results = []
+    for way in ways:
+        width = way["LANES"]
+        spread = partial(np.pad, pad_width=((0, 0), (0, width - 16)))
+        targets, losses = np.zeros((way["TARGETS"], width)), np.zeros(width)
+        way["teacher_targets"](spread(k).ravel(), mixing, parameters, targets.reshape(-1))
+        way["lane_losses"](spread(drawn).ravel(), targets.reshape(-1), variance, parameters, losses)
+        state = np.zeros((way["ROWS"], width))
+        rows = {name: state[way[name] :] for name in (*ONE, *FIELDS, "CENTER", "TARGET", "CURVATURE", "WIDEST", "BEST")}
+        rows["CENTER"][:size], rows["POINT"][:size] = spread(center), spread(point)
+        rows["TARGET"][: len(targets)], rows["BEST"][: 2 * size] = targets, np.nan
+        rows["CURVATURE"][[i * (i + 3) // 2 for i in range(size)]] = 1.0
+        rows["ENERGY"][0], rows["STEPS"][0], rows["WIDEST"][0], rows["DEEPEST"][0] = np.inf, -1.0, 1e30, -np.inf
+        found = [losses[:16]]
+        for _ in range(2):
+            way["newton_trial"](state.reshape(-1), factor, variance, parameters)
+            found += [rows[name][:size, :16] for name in FIELDS]
+            found += [rows["CURVATURE"][: size * (size + 1) // 2, :16], *(rows[name][:1, :16] for name in ONE)]
+            found = [np.array(array) for array in found]
+        results.append(found)
+    for line, loop in zip(*results, strict=True):
+        np.testing.assert_allclose(loop, line, rtol=1e-11, atol=1e-13)
+    assert np.ptp(results[0][1]) > 0.1
+
+
+FIELDS, ONE = ("POINT", "GRADIENT", "SLOPE"), ("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES", "DEEPEST", "EVENT")
 
 
 def test_elementary_functions_of_lanes():

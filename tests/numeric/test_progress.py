@@ -473,7 +473,7 @@ RUNS = ["--dimension", "20", "--seeds", "2"]
 @pytest.mark.parametrize(
     ("home", "function", "arguments"),
     [
-        ("sweeps.points", "solve", ["solve", "--alpha", "2"]),
+        ("sweeps.points", "solved", ["solve", "--alpha", "2"]),
         ("sweeps.critical", "thresholds", ["thresholds", "--omega", "0.3"]),
         ("checks.consistency", "check", ["check"]),
         ("pages.page", "derive", ["derive"]),

@@ -11,7 +11,7 @@ import pytest
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import _decays, probe, solve_point
+from attnphase.fixed_points.solver import _ahead, _decays, probe, solve_point
 from attnphase.integration.kinds import Sobol
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
@@ -19,6 +19,9 @@ from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.errors import error_near
+from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Sector
@@ -28,6 +31,7 @@ from attnphase.state_evolution.system import System
 module = import_module("attnphase.state_evolution.system")
 
 ONE_THREAD = SolverSettings(threads=1)
+FEW_NODES = SolverSettings(threads=1, max_nodes=4096)
 PAPER = Problem.paper(omega=0.36)
 FEW = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
 
@@ -48,7 +52,7 @@ def test_a_converged_point_is_searched_afresh():
     """Nodes that sit in their second minimum look converged; the fresh search finds the lowest, and goes on."""
     run = run_of(FEW, 0.7)
     map_ = run.map(ladder_of(run).sobol(64))
-    x = map_.pack(Overlaps(*(np.array(v).reshape(2, 1, 1) for v in ([0.09] * 2, [30.0] * 2, [0.0] * 2, [0.1] * 2))))
+    x = map_.pack(TWO_MINIMA)
     map_(x)
     assert map_.minima is not None
     right = map_.minima
@@ -56,7 +60,7 @@ def test_a_converged_point_is_searched_afresh():
     assert len(two) > 10
     fields, energies = right.fields.copy(), right.energies.copy()
     fields[two, 0], energies[two, 0] = fields[two, 1], energies[two, 1]
-    map_.minima = Minima(fields, energies, right.steps)
+    map_.adopt(Minima(fields, energies, right.steps))
     image = map_(x)  # a warm pass stays where it is
     assert image is not None
     np.testing.assert_allclose(map_.minima.energies[two, 0], energies[two, 0], rtol=1e-12)
@@ -68,7 +72,7 @@ def test_a_converged_point_is_searched_afresh():
         np.testing.assert_allclose(map_.minima.energies[:, 0], right.energies[:, 0], rtol=1e-10)
         return FixedPoint(point, point, 0.0, 1, Status.iteration_limit)
 
-    found = run.verified(map_, FixedPoint(x, image, 1e-12, 3, Status.converged), again)
+    found = run.verified(map_, FixedPoint(x, image, 1e-12, 3, Status.converged), 1e-3, again)
     assert len(went_on) == 1
     assert found.status is Status.iteration_limit
 
@@ -83,8 +87,103 @@ def test_a_spot_check_sees_a_slightly_lower_minimum():
     assert map_.spot_check(x)
     energies = map_.minima.energies.copy()
     energies[5, 0] += 1e-6
-    map_.minima = Minima(map_.minima.fields, energies, map_.minima.steps)
+    map_.adopt(Minima(map_.minima.fields, energies, map_.minima.steps))
     assert not map_.spot_check(x)
+    one = 1 / (2 * 16 * 13)  # two sign changes, 16 replicates, every fifth of 64 points
+    assert not map_.spot_check(x, 0.99 * one)
+    assert map_.spot_check(x, 1.01 * one)
+
+
+def test_a_spot_check_sees_that_nearly_degenerate_minima_were_lost():
+    """More than the root of their number in the sample."""
+    map_ = in_two_minima()
+    x, minima = map_.pack(TWO_MINIMA), map_.minima
+    assert minima is not None
+    assert map_.spot_check(x)
+    near = np.flatnonzero((minima.gap < NEAR_DEGENERATE) & (np.arange(len(minima.energies)) % 64 % 5 == 0))
+    assert 4 < len(near) < 9
+    for lost, enough in ((2, True), (3, False)):
+        energies = minima.energies.copy()
+        energies[near[:lost], 1] = energies[near[:lost], 0]
+        map_.adopt(Minima(minima.fields, energies, minima.steps))
+        assert map_.spot_check(x) is enough
+
+
+def test_likely_starts_suffice_where_they_lead_to_all_that_a_full_search_finds():
+    """Not where a node is known to have a lower minimum, or one nearly as low, that they do not lead to."""
+    map_ = in_two_minima()
+    minima = map_.minima
+    assert minima is not None
+    assert map_.likely_suffice()
+    single = int(np.flatnonzero(np.isinf(minima.gap))[3])
+    for lowest, second, enough in ((-1e-6, 0.0, False), (0.0, 5e-4, False), (0.0, 5e-3, True)):
+        energies = minima.energies.copy()
+        energies[single] += lowest, second
+        map_.minima = Minima(minima.fields, energies, minima.steps)
+        assert map_.likely_suffice() is enough
+
+
+def test_a_map_is_evaluated_once_at_a_point(monkeypatch):
+    """Unless it is to search afresh, or was lifted there."""
+    map_ = in_two_minima()
+    x = map_.pack(TWO_MINIMA)
+    first, evaluate, asked = map_(x), Channel.evaluate, []
+
+    def counted(self: Channel, *args: object) -> object:
+        asked.append(args)
+        return evaluate(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Channel, "evaluate", counted)
+    again = map_(x.copy())
+    assert first is not None
+    assert again is not None
+    assert np.array_equal(first, again)
+    again[:] = np.nan  # what is handed out is the caller's own
+    assert np.array_equal(first, map_(x))  # type: ignore[arg-type]
+    assert not asked
+    map_(x, refresh=True)
+    assert len(asked) == 1
+    map_.lift = True
+    map_(x)
+    assert len(asked) == 2
+    map_(x * (1 + 1e-12))
+    assert len(asked) == 3
+
+
+TWO_MINIMA = Overlaps(*(np.array(v).reshape(2, 1, 1) for v in ([0.09] * 2, [30.0] * 2, [0.0] * 2, [0.1] * 2)))
+
+
+def in_two_minima() -> StateEvolution:
+    """A map evaluated where many nodes have two minima."""
+    run = run_of(FEW, 0.7)
+    map_ = run.map(ladder_of(run).sobol(64))
+    map_(map_.pack(TWO_MINIMA))
+    return map_
+
+
+def test_a_rule_that_will_not_do_is_left_after_one_look():
+    """Where its replicates scatter too much the next rule is taken at once, a Newton step further on."""
+    problem = PAPER.with_fields({"integration.rule": "sobol", "integration.standard_error": 1e-3})
+    run = run_of(problem, 1.5)
+    rules = run.system.refinement(2**18)
+    coarse = solve_point(problem, 1.5, settings=FEW_NODES)
+    medium, response = run.map(rules.medium()), coarse.restart.response
+    assert response is not None
+    start = medium.pack(coarse.restart.overlaps)
+    medium(start)
+    stated = np.max(coarse.errors["q"]) / np.max(coarse.values["q"])
+    assert error_near(medium, start, response) == pytest.approx(stated, rel=1e-4)
+    fine = run.map(rules.sobol(512))
+    ahead = _ahead(rules, fine, start, response, 0.0)
+    assert ahead is not None
+    rule, point = ahead
+    assert rule.order > 512
+    end = run.newton(fine, start, response.jacobian).point
+    assert np.abs(fine.pack(point) - end).max() < 0.2 * np.abs(start - end).max()
+    # asked for less, it is good enough; and a medium rule is always solved
+    easy = run_of(problem.with_fields({"integration.standard_error": 0.9}), 1.5).system.refinement(2**18)
+    assert _ahead(easy, fine, start, response, 0.0) is None
+    assert _ahead(rules, medium, start, response, 0.0) is None
 
 
 def ladder_of(run: Run) -> Refinement:

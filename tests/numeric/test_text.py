@@ -5,6 +5,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,12 @@ from attnphase.data.text import (
     thresholds_table,
     wrapped,
 )
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Identity
+from attnphase.sweeps.points import solved
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
 EXPERIMENTS = Path(__file__).parents[2] / "data" / "experiments"
@@ -43,7 +49,7 @@ def no_columns(monkeypatch):
 @pytest.fixture(scope="module")
 def points():
     problem = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
-    return ap.solve(problem, 1.6, "all")
+    return solved(problem, 1.6, "all", SolverSettings())
 
 
 def columns_of(block):
@@ -351,6 +357,13 @@ def test_such_an_error_excuses_nothing(error):
     assert bool(absent(ds, spread)) is (error == 0.07)
 
 
+def solved_point(problem, branch, m, theta, on_branch=Identity.on_branch):
+    values = {"m": np.array([m, -m]), "theta": np.array([theta, theta])}
+    errors = {name: np.full(2, 0.002) for name in values}
+    nothing: Any = None  # nobody goes on from here
+    return BranchPoint(problem, 1.6, branch, values, errors, Status.converged, 0.0, 1, "sobol", 64, nothing, on_branch)
+
+
 def test_a_sentence_says_what_was_found_instead():
     problem = Problem().with_fields({"student.rank": 2})
     cases = {
@@ -371,8 +384,11 @@ def test_a_sentence_says_what_was_found_instead():
         ),
     }
     for (branch, m, theta), sentence in cases.items():
-        assert absences(point(branch, [m, -m], [theta, theta]), problem) == {branch: sentence}
-    assert absences(point("semantic", [0.0, 0.0], [0.3, 0.3]), problem) == {}
+        assert absences([solved_point(problem, branch, m, theta, Identity.merged)]) == {branch: sentence}
+    assert absences([solved_point(problem, "semantic", 0.0, 0.3)]) == {}
+    merged = solved_point(problem, "semantic", 0.3, 0.0, Identity.merged)
+    both = absences([merged, solved_point(problem, "positional", 0.3, 0.0)])
+    assert list(both) == ["semantic"]
 
 
 def test_solve_and_sweep_say_where_a_branch_is_missing(tmp_path):

@@ -6,6 +6,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from numba import njit, void
+from numba.core import config
+from numba.core.caching import FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.core.runtime.nrt import rtsys
 
 __all__ = ["allocating", "compiled", "entry", "in_lanes", "side_by_side"]
 
@@ -16,6 +21,20 @@ _HANDED: Any = {"_nrt": False, **_INNER}
 # sums in any order and products with reciprocals, as code for many lanes needs them; infinities keep their meaning, and
 # so does what is not a number
 _LOOSE = {"reassoc", "contract", "arcp", "nsz", "afn"}
+
+
+class _Loader:
+    """Numba's compiler for processors, as far as it takes to load machine code.
+
+    Numba would first import and register everything that it can compile, which takes far longer.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(cpu_target.target_context, name)
+
+    def refresh(self) -> None:
+        """Make ready what machine code calls."""
+        rtsys.initialize(cpu_target.target_context)
 
 
 def compiled(function: _Function) -> _Function:
@@ -30,8 +49,21 @@ def allocating(function: _Function) -> _Function:
 
 def entry(*arguments: Any) -> Callable[[_Function], _Function]:
     """Compile a function of arguments of these types where it is defined, and keep the machine code on the disk."""
-    decorator: Any = njit(void(*arguments), cache=True, nogil=True, error_model="numpy")
-    return decorator
+    signature: Any = void(*arguments)
+
+    def define(function: _Function) -> _Function:
+        way_in: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
+        if getattr(config, "DISABLE_JIT", False):
+            return function
+        with global_compiler_lock:
+            kept = FunctionCache(function).load_overload(signature, cast(Any, _Loader()))
+        if kept is not None:
+            way_in.add_overload(kept)
+        way_in.compile(signature)  # unless it was there
+        way_in.disable_compile()
+        return cast(_Function, way_in)
+
+    return define
 
 
 def side_by_side(function: _Function) -> _Function:

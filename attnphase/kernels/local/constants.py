@@ -18,6 +18,7 @@ __all__ = [
     "FLED",
     "GOES_ON",
     "GRADIENT_TOLERANCE",
+    "LIKELY_STARTS",
     "MAX_NEWTON",
     "MAX_TRIES",
     "MERGED",
@@ -71,21 +72,27 @@ GOES_ON, CONVERGED, MERGED, FLED, STUCK, ENDLESS = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0
 FINITE = 1.7976931348623157e308
 """No energy is larger."""
 
+LIKELY_STARTS = (0, 1, 2, 4)
+"""Which of the cold starts are the likely ones: omega and the teacher's field, each with both signs."""
+
 
 class Starts(IntEnum):
     """Starting points of the local minimisation.
 
     WARM: the two lowest minima of the previous pass.  FROM_ZERO: zero alone, as in the published recipe.  COLD: omega,
     the teacher's field lifted to the student's columns with both signs, zero, the reflected omega, and omega with one
-    token reflected.  REFRESH: both, so that a pass can only find lower minima.
+    token reflected.  REFRESH: both, so that a pass can only find lower minima.  LIKELY: of COLD, omega and the
+    teacher's field with both signs, which lead to all minima that matter at most fixed points.
     """
 
     COLD = 0
     WARM = 1
     FROM_ZERO = 2
     REFRESH = 3
+    LIKELY = 4
 
     def number(self, length: int) -> int:
         """How many points these are for so many tokens."""
         known, cold = 2, 5 + length
-        return {Starts.COLD: cold, Starts.WARM: known, Starts.FROM_ZERO: 1, Starts.REFRESH: known + cold}[self]
+        every = {Starts.COLD: cold, Starts.WARM: known, Starts.FROM_ZERO: 1, Starts.LIKELY: len(LIKELY_STARTS)}
+        return known + cold if self is Starts.REFRESH else every[self]
