@@ -73,17 +73,22 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
 
 
 def status_counts(ds: xr.Dataset, problem: Problem) -> str:
-    """How many points ended how, and where a branch does not exist."""
-    from attnphase.data.absence import absent
+    """How many points ended how, where a branch does not exist, where that is not decided, and where RS fails."""
+    from attnphase.data.absence import absent, undecided
     from attnphase.data.trust import untrusted
 
-    missing = absent(ds, problem)
-    lost = [(str(name), int(missing.sel(branch=name).sum())) for name in ds["branch"].to_numpy()]
-    places = [f"no {name} branch at {count} point{'s' if count > 1 else ''}" for name, count in lost if count]
-    doubtful = int(untrusted(ds).sum())
-    if doubtful:
-        places.append(f"replica symmetry fails at {doubtful} point{'s' if doubtful > 1 else ''}")
+    places = []
+    for where, text in ((absent(ds, problem), "no {} branch at {}"), (undecided(ds), "{} branch not decided at {}")):
+        for name in map(str, ds["branch"].to_numpy()):
+            if count := int(where.sel(branch=name).sum()):
+                places.append(text.format(name, _points(count)))
+    if count := int(untrusted(ds).sum()):
+        places.append(f"replica symmetry fails at {_points(count)}")
     return "; ".join([counted(ds["status"]), *places])
+
+
+def _points(count: int) -> str:
+    return f"{count} point{'s' if count > 1 else ''}"
 
 
 def counted(statuses: xr.DataArray) -> str:

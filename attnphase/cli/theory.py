@@ -59,7 +59,7 @@ def solve(
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
-    from attnphase.data.absence import absences
+    from attnphase.data.absence import absences, doubts
     from attnphase.data.trust import distrusts
     from attnphase.sweeps.points import labelled, solved
 
@@ -70,12 +70,12 @@ def solve(
         save_dataset(with_command(labelled(points, branch)), output, force)
     if as_json:
         click.echo(points_json(points, branch))
-    missing = {} if quiet else absences(points)
+    missing, doubtful = ({}, {}) if quiet else (absences(points), doubts(points))
     if not (as_json or quiet):
-        print_table(points_table(points, missing))
+        print_table(points_table(points, missing, doubtful))
     # of a branch that does not exist enough is said
-    doubts = {} if quiet else {name: text for name, text in distrusts(points).items() if name not in missing}
-    for sentence in (*missing.values(), *doubts.values()):
+    distrusted = {} if quiet else {name: text for name, text in distrusts(points).items() if name not in missing}
+    for sentence in (*missing.values(), *doubtful.values(), *distrusted.values()):
         click.echo(f"attnphase: {sentence}", err=True)
     if all(point.status == 0 for point in points):
         return 0

@@ -1,4 +1,4 @@
-"""Branches that do not exist: points whose order parameter vanishes."""
+"""Branches that do not exist where they were looked for, and points of which that is not known."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase.data.variables import NOT_COMPUTED
+from attnphase.fixed_points.identity import SMALL_SIGNAL
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
-from attnphase.fixed_points.solver import SMALL_SIGNAL
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.starts import initial_overlaps
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["absences", "absent"]
+__all__ = ["absences", "absent", "doubts", "undecided"]
 
 _ZERO = 3.0  # standard errors within which an order parameter counts as zero
 
 
 def absent(ds: xr.Dataset, problem: Problem) -> xr.DataArray:
-    """Where a branch does not exist: what makes a fixed point one of that branch vanishes at the one that was found.
+    """Where a branch does not exist: the point that was found has merged with the uninformed one.
 
     Parameters
     ----------
     ds : xarray.Dataset
-        Points, of one branch or of several.
+        Points, of one branch or of several. Of a dataset without ``on_branch``, which was made before there was one,
+        those whose order parameter vanishes within its error.
     problem : Problem
         Whose points they are; where a field is swept, any of its problems.
 
@@ -41,6 +43,8 @@ def absent(ds: xr.Dataset, problem: Problem) -> xr.DataArray:
     import xarray as xr
 
     status = ds["status"]
+    if "on_branch" in ds:
+        return (ds["on_branch"] == Identity.merged) & (status != NOT_COMPUTED)
     found = xr.zeros_like(status, dtype=bool)
     for branch in map(str, np.atleast_1d(ds["branch"].to_numpy())):
         for name in Branch.named(branch).order_parameters:
@@ -48,6 +52,13 @@ def absent(ds: xr.Dataset, problem: Problem) -> xr.DataArray:
             zero = _vanishes(size, error, status.to_numpy() == Status.converged, _small(problem, branch, name))
             found = found | ((ds["branch"] == branch) & status.copy(data=zero))
     return found
+
+
+def undecided(ds: xr.Dataset) -> xr.DataArray:
+    """Where it is not decided whether a point is on its branch, over the swept dimensions."""
+    if "on_branch" not in ds:
+        return ds["status"] != ds["status"]
+    return (ds["on_branch"] == Identity.not_decided) & (ds["status"] != NOT_COMPUTED)
 
 
 def _small(problem: Problem, branch: str, name: str) -> float:
@@ -79,18 +90,35 @@ def absences(points: Sequence[BranchPoint]) -> dict[str, str]:
     """A sentence for every branch that does not exist at one sample complexity, by the branch's name; see `absent`."""
     sentences = {}
     for point in points:
-        branch, converged = point.branch, point.status == Status.converged
+        if point.on_branch is not Identity.merged:
+            continue
+        branch, names = point.branch, Branch.named(point.branch).order_parameters
         zero = [
             name
-            for name in Branch.named(branch).order_parameters
+            for name in names
             if _vanishes(
-                point.values[name], point.errors.get(name, 0.0), converged, _small(point.problem, branch, name)
+                point.values[name],
+                point.errors.get(name, 0.0),
+                point.status == Status.converged,
+                _small(point.problem, branch, name),
             )
-        ]
-        if zero:
-            what, own = " and ".join(f"{name} = 0" for name in zero), "its error" if len(zero) == 1 else "their errors"
-            found = "uninformed"
-            if branch == "mixed" and len(zero) == 1:
-                found = "semantic" if zero == ["m"] else "positional"
-            sentences[branch] = f"{branch}: {what} within {own}; no such branch here: this is the {found} point."
+        ] or [*names]
+        what, own = " and ".join(f"{name} = 0" for name in zero), "its error" if len(zero) == 1 else "their errors"
+        found = "uninformed"
+        if branch == "mixed" and len(zero) == 1:
+            found = "semantic" if zero == ["m"] else "positional"
+        sentences[branch] = f"{branch}: {what} within {own}; no such branch here: this is the {found} point."
+    return sentences
+
+
+def doubts(points: Sequence[BranchPoint]) -> dict[str, str]:
+    """A sentence for every branch of which it is not decided whether it reaches one sample complexity, by its name."""
+    sentences = {}
+    for point in points:
+        if point.on_branch is Identity.not_decided:
+            names = " and ".join(Branch.named(point.branch).order_parameters)
+            sentences[point.branch] = (
+                f"{point.branch}: whether this is the branch or the uninformed point is not decided: "
+                f"{names} may be zero within its error; more integration nodes may tell."
+            )
     return sentences

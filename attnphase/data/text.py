@@ -40,6 +40,7 @@ _GAP = "  "  # between two columns
 _READABLE = 30  # characters that lines of a paragraph have at least, if they can
 _BELOW = 8  # blanks before a text below its name
 _MARK = "*"  # at a branch that does not exist
+_DOUBT = "?"  # at one of which that is not decided
 
 
 def terminal_width() -> int | None:
@@ -252,7 +253,7 @@ def _longest(lines: Iterable[str]) -> int:
 # ----------------------------------------------------------------------------------------------------------- datasets
 
 
-def points_table(points: Sequence[BranchPoint], missing: Collection[str] = ()) -> Table:
+def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), doubtful: Collection[str] = ()) -> Table:
     """Points at one sample complexity: a row for each quantity, a column for each branch.
 
     Parameters
@@ -262,9 +263,11 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = ()) -
     missing : collection of str
         Branches that do not exist there, which get a mark behind their names; see
         `attnphase.data.absence.absences`.
+    doubtful : collection of str
+        Branches of which that is not decided, which get another mark.
     """
     from attnphase.data.build import point_columns
-    from attnphase.data.variables import POINT_VARIABLES, STATUS_MEANINGS
+    from attnphase.data.variables import POINT_VARIABLES
 
     names = [point.branch for point in points]
     columns = point_columns(points, {"branch": names})
@@ -275,8 +278,8 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = ()) -
         dims, sizes = variable.dims_of(points[0].problem), columns[variable.name].shape[1:]
         for label, index in _entries(variable.name, dims, sizes):
             values = [column[index] for column in columns[variable.name]]
-            if variable.name == "status":
-                cells = [STATUS_MEANINGS[int(value)] for value in values]
+            if variable.meanings:
+                cells = [variable.meanings[int(value)] for value in values]
             elif variable.has_stderr:
                 errors = (column[index] for column in columns[variable.stderr])
                 cells = [format_value(float(value), float(error)) for value, error in zip(values, errors, strict=True)]
@@ -285,7 +288,8 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = ()) -
             else:
                 cells = [str(value) for value in values]
             rows.append((label, *cells))
-    heads = (f"{name}{_MARK if name in missing else ''}" for name in names)
+    marks = {**dict.fromkeys(doubtful, _DOUBT), **dict.fromkeys(missing, _MARK)}
+    heads = (f"{name}{marks.get(name, '')}" for name in names)
     return Table((f"alpha = {points[0].alpha:g}", *heads), tuple(rows), by_column=True)
 
 

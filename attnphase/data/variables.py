@@ -26,6 +26,7 @@ __all__ = [
     "HISTOGRAM_ENTRIES",
     "HISTOGRAM_STAGES",
     "HISTOGRAM_VARIABLES",
+    "IDENTITY_MEANINGS",
     "NOT_COMPUTED",
     "OUTCOME_MEANINGS",
     "POINT_VARIABLES",
@@ -47,6 +48,9 @@ NOT_COMPUTED = max(Status) + 1
 
 STATUS_MEANINGS = (*(status.name for status in Status), "not_computed")
 """Names of the values 0, 1, … of ``status``."""
+
+IDENTITY_MEANINGS = ("on_branch", "merged_with_uninformed", "not_decided")
+"""Names of the values 0, 1, 2 of ``on_branch``, those of `attnphase.state_evolution.branches.Identity`."""
 
 
 class RunStatus(IntEnum):
@@ -193,9 +197,21 @@ POINT_VARIABLES = (
     Variable(
         "unsolved_nodes", (), "nodes whose local minimisation did not converge", r"n_{\mathrm{unsolved}}", dtype="int64"
     ),
+    Variable(
+        "on_branch",
+        (),
+        "whether the point is on the branch whose name it bears",
+        r"\mathrm{on\ branch}",
+        dtype="int8",
+        meanings=IDENTITY_MEANINGS,
+        optional=True,
+    ),
     Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8", meanings=STATUS_MEANINGS),
 )
 """What a solved point consists of."""
+
+# a curve that is followed shows where its branch ends, and a solution is called after what it has
+_UNNAMED = tuple(variable for variable in POINT_VARIABLES[:-1] if variable.name != "on_branch")
 
 _EIGENVALUE = Variable(
     "leading_eigenvalue", (), "largest real part of an eigenvalue of the state-evolution map's Jacobian", r"\Lambda_1"
@@ -206,7 +222,7 @@ _UNSTABLE = Variable(
 )  # fmt: skip
 
 CURVE_VARIABLES = (
-    *POINT_VARIABLES[:-1],
+    *_UNNAMED,
     Variable(
         "field_value", (), "value of the field that is followed; its error is that of the curve's place", "p", True
     ),
@@ -220,7 +236,7 @@ CURVE_VARIABLES = (
 """What a point of a followed branch consists of."""
 
 SOLUTION_VARIABLES = (
-    *POINT_VARIABLES[:-1],
+    *_UNNAMED,
     _EIGENVALUE,
     _UNSTABLE,
     Variable(
@@ -442,9 +458,9 @@ def schema_markdown() -> str:
     lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
     for kind in ("points", "experiments", "histogram"):
-        (flag,) = (variable for variable in SCHEMAS[kind] if variable.meanings)
-        meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
-        lines += [f"### Values of `status` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
+        for flag in (variable for variable in SCHEMAS[kind] if variable.meanings):
+            meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
+            lines += [f"### Values of `{flag.name}` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
     meanings = enumerate(f"`{meaning}`" for meaning in OUTCOME_MEANINGS)
     lines += ["### Values of `alpha_c_status` and its like", "", *_table(("value", "meaning"), meanings), ""]
     also = {name: f"{text} (not of `histogram`)" for name, text in PROBLEM_ATTRIBUTES.items()}

@@ -29,8 +29,10 @@ __all__ = [
     "MARKERS",
     "SEQUENTIAL",
     "STYLE",
+    "UNDECIDED",
     "draw_contour",
     "draw_map",
+    "draw_places",
     "save_figure",
     "size_symbol_of",
     "symbol_of",
@@ -80,6 +82,9 @@ HATCH = 8 * "/"
 DOTS = 4 * "."
 """Of what is not to be trusted."""
 
+UNDECIDED: dict[str, Any] = {"ls": "", "marker": "o", "mfc": "white", "mec": "0.2", "ms": 3, "mew": 0.8}
+"""Marker of a point of which it is not decided whether it is on its branch."""
+
 
 def symbol_of(ds: xr.Dataset, name: str) -> str:
     """The symbol of a variable or coordinate, as a formula."""
@@ -121,6 +126,12 @@ def _edges(centres: np.ndarray, scale: str) -> np.ndarray:
     middle = (places[1:] + places[:-1]) / 2
     edges = np.concatenate([[2 * places[0] - middle[0]], middle, [2 * places[-1] - middle[-1]]])
     return np.exp(edges) if scale == "log" else edges
+
+
+def draw_places(ax: Axes, where: xr.DataArray, up: str) -> None:
+    """Mark points over alpha and the dimension `up` as not decided."""
+    rows, columns = np.nonzero(where.transpose(up, "alpha").to_numpy())
+    ax.plot(where["alpha"].to_numpy()[columns], where[up].to_numpy()[rows], **UNDECIDED, clip_on=False)
 
 
 def draw_contour(ax: Axes, values: xr.DataArray, up: str, label: str, colour: str) -> None:

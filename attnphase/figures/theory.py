@@ -6,7 +6,7 @@ Both are drawn over whatever field of the problem a dataset varies.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
@@ -37,8 +37,10 @@ from attnphase.figures.style import (
     HATCH,
     MARKERS,
     STYLE,
+    UNDECIDED,
     draw_contour,
     draw_map,
+    draw_places,
     size_symbol_of,
     symbol_of,
 )
@@ -48,7 +50,7 @@ from attnphase.fixed_points.threshold import Threshold
 from attnphase.fixed_points.transitions import TRANSITIONS
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
-from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.branches import Branch, Identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,8 +149,9 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     Returns
     -------
     matplotlib.figure.Figure
-        With the lines where the differences vanish; where a branch is not converged the maps are hatched, and dotted
-        where replica symmetry fails (`attnphase.data.trust`): in (a) for either branch, else for the lower one.
+        With the lines where the differences vanish, and in (a) dotted ones where a branch ends; circles are points of
+        which that is not decided. Where a branch is not converged the maps are hatched, and dotted where replica
+        symmetry fails (`attnphase.data.trust`): in (a) for either branch, else for the lower one.
 
     Raises
     ------
@@ -177,9 +180,9 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     unsettled = (theory["status"] != Status.converged).any("branch")
     either = {HATCH: unsettled, DOTS: untrusted(theory.sel(branch=["semantic", "positional"])).any("branch")}
     of_lowest = {HATCH: unsettled, DOTS: untrusted(lowest)}
-    # where one of the branches has fallen onto the trivial point there is no transition between the two
-    both = (_size(semantic, "theta") > _VISIBLE) & (_size(positional, "m") > _VISIBLE)
-    transition = loss_gap.where(both)
+    # where one of the branches has merged with the uninformed point there is no transition between the two
+    identity = {"semantic": _identity(semantic, "theta"), "positional": _identity(positional, "m")}
+    transition = loss_gap.where((identity["semantic"] != Identity.merged) & (identity["positional"] != Identity.merged))
     compared = bool(error_gap.notnull().any())
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.9, 5.6), layout="constrained")
@@ -207,7 +210,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
             ax.set_xlabel(symbol_of(theory, "alpha"))
         for ax in axes[:, 0]:
             ax.set_ylabel(symbol_of(theory, up))
-        _legend_below(figure, lines, either)
+        if handles := [*lines, *_identities(axes, identity, up), *_patches(either)]:
+            figure.legend(handles=handles, loc="outside lower center", ncols=3 if lines else 2, frameon=False)
         _name_the_chosen(figure, theory, at)
     return figure
 
@@ -236,19 +240,46 @@ def _boundaries(
     return lines
 
 
+def _identity(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """``on_branch`` of one branch; of earlier datasets, by whether one sees its order parameter ``name``."""
+    if "on_branch" in ds:
+        return ds["on_branch"]
+    return xr.where(_size(ds, name) > _VISIBLE, int(Identity.on_branch), int(Identity.merged))
+
+
+def _identities(axes: Any, identity: Mapping[str, xr.DataArray], up: str) -> list[Line2D]:
+    """Mark in (a) where branches end, and everywhere where that is not decided; the entries for the legend."""
+    handles = [handle for branch, one in identity.items() for handle in _ends(axes[0, 0], one, up, branch)]
+    undecided = (identity["semantic"] == Identity.not_decided) | (identity["positional"] == Identity.not_decided)
+    if bool(undecided.any()):
+        for ax in axes.ravel():
+            draw_places(ax, undecided, up)
+        handles.append(Line2D([], [], **UNDECIDED, label="not decided whether both are branches"))
+    return handles
+
+
+def _ends(ax: Axes, identity: xr.DataArray, up: str, branch: str) -> list[Line2D]:
+    """Draw where a branch merges with the uninformed point, half-way between the points; its entry for the legend."""
+    merged = (identity == Identity.merged).transpose(up, "alpha")
+    if not merged.any() or merged.all():
+        return []
+    line: dict[str, Any] = {"colors": COLOURS[branch], "linestyles": "dotted", "linewidths": 1.6}
+    ax.contour(merged["alpha"], merged[up], merged.astype(float), levels=[0.5], **line)
+    return [Line2D([], [], color=COLOURS[branch], ls=":", lw=1.6, label=f"end of the {branch} branch")]
+
+
 FIGURES: dict[str, Callable[..., Figure]] = {"fig2": fig2, "fig3": fig3}
 """The figures by name."""
 
 
-def _legend_below(figure: Figure, lines: Sequence[Line2D], hatches: Mapping[str, xr.DataArray]) -> None:
+def _patches(hatches: Mapping[str, xr.DataArray]) -> list[Patch]:
+    """Entries of the legend for what is hatched somewhere."""
     meanings = {HATCH: "a branch is not converged here", DOTS: "replica symmetry fails for a branch that is shown"}
-    patches = [
+    return [
         Patch(facecolor="none", edgecolor="0.55", hatch=hatch, label=meanings[hatch])
         for hatch, places in hatches.items()
         if bool(places.any())
     ]
-    if handles := [*lines, *patches]:
-        figure.legend(handles=handles, loc="outside lower center", ncols=3 if lines else 2, frameon=False)
 
 
 def loss_crossing(theory: xr.Dataset) -> Threshold:
@@ -326,13 +357,34 @@ def _curves(ax: Axes, theory: xr.Dataset, across: str, name: str, factor: float)
         error = factor * (line[f"{name}_stderr"] if scalar else _size_error(line, name)).fillna(0).to_numpy()
         place, colour = line[across].to_numpy(), COLOURS[branch]
         settled = (line["status"] == Status.converged).to_numpy()
-        ax.plot(place[settled], value[settled], color=colour, lw=1.3)
+        merged, undecided = _merged(line)[settled], _undecided(line)
+        ax.plot(place[settled], np.where(merged, np.nan, value[settled]), color=colour, lw=1.3)
+        # up to the first point of the branch
+        reach = merged.copy()
+        reach[:-1] |= merged[1:]
+        reach[1:] |= merged[:-1]
+        ax.plot(place[settled], np.where(reach, value[settled], np.nan), color=colour, lw=1.3, ls=":")
+        ax.plot(place[undecided], value[undecided], **{**UNDECIDED, "mec": colour}, zorder=3)
         low, high = (value - error)[settled], (value + error)[settled]
         ax.fill_between(place[settled], low, high, color=colour, alpha=0.3, lw=0)
-        # dotted where it is not to be trusted
-        doubtful = np.where(untrusted(line).to_numpy() & settled, value, np.nan)
+        # dotted where it is not to be trusted; what has merged is dotted anyhow
+        doubtful = np.where(untrusted(line).to_numpy() & settled & ~_merged(line), value, np.nan)
         ax.plot(place, doubtful, color="white", lw=1.5, ls=(0, (1.5, 1.5)))
         ax.plot(place[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
+
+
+def _merged(line: xr.Dataset) -> np.ndarray:
+    """Where the points of a branch have merged with the uninformed one."""
+    if "on_branch" not in line:
+        return np.zeros(line["status"].shape, dtype=bool)
+    return (line["on_branch"] == Identity.merged).to_numpy()
+
+
+def _undecided(line: xr.Dataset) -> np.ndarray:
+    """Where that is not decided."""
+    if "on_branch" not in line:
+        return np.zeros(line["status"].shape, dtype=bool)
+    return ((line["on_branch"] == Identity.not_decided) & (line["status"] == Status.converged)).to_numpy()
 
 
 def _experiment(ax: Axes, name: str, factor: float, branches: list[str]) -> None:
@@ -377,6 +429,11 @@ def _fig2_legend(theory: xr.Dataset, experiments: bool, baseline: bool) -> list[
         handles.append((Line2D([], [], color="0.3", ls="--", lw=1), "linear predictor"))
     if bool(untrusted(theory).any()):
         handles.append((Line2D([], [], color="0.3", lw=1.3, ls=(0, (1.5, 1.5))), "replica symmetry fails"))
+    lines = [theory.sel(branch=branch) for branch in theory["branch"].to_numpy()]
+    if any(_merged(line).any() for line in lines):
+        handles.append((Line2D([], [], color="0.3", ls=":", lw=1.3), "merged with the uninformed point"))
+    if any(_undecided(line).any() for line in lines):
+        handles.append((Line2D([], [], **UNDECIDED), "branch not decided"))
     if bool((theory["status"] != Status.converged).any()):
         handles.append((Line2D([], [], color="0.3", ls="", marker="D", mfc="white", ms=4), "theory not converged"))
     return handles

@@ -10,13 +10,13 @@ import numpy as np
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import probe, solve_point, without_signal
+from attnphase.fixed_points.solver import probe, solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import measure_of
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import informed_signal, initial_overlaps
+from attnphase.state_evolution.starts import informed_signal, initial_overlaps, without_signal
 
 __all__ = ["follow"]
 

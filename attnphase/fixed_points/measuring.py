@@ -13,6 +13,7 @@ from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.stability import stability_at
 from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response, flatten, relative_error, restore, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 
@@ -61,7 +62,13 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
 
 
 def branch_point(
-    run: Run, branch: str, map_: StateEvolution, found: FixedPoint, result: Measured, response: Response
+    run: Run,
+    branch: str,
+    map_: StateEvolution,
+    found: FixedPoint,
+    result: Measured,
+    response: Response,
+    identity: Identity = Identity.on_branch,
 ) -> BranchPoint:
     """The point with everything that its dataset holds."""
     values, errors = dict(result.values), dict(result.errors)
@@ -87,4 +94,5 @@ def branch_point(
         rule=rule.name,
         nodes=rule.size,
         restart=Restart(map_.unpack(found.point), response, rule, map_.minima),
+        on_branch=identity,
     )

@@ -8,6 +8,7 @@ from typing import Any
 from attnphase.fixed_points.iteration import Status
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Minima
@@ -56,6 +57,8 @@ class BranchPoint:
     nodes : int
         Distinct nodes of the last rule.
     restart : Restart
+    on_branch : Identity
+        Whether it is on the branch whose name it bears.
     """
 
     problem: Problem
@@ -69,3 +72,4 @@ class BranchPoint:
     rule: str
     nodes: int
     restart: Restart = field(repr=False)
+    on_branch: Identity = Identity.on_branch

@@ -23,6 +23,7 @@ __all__ = ["Run"]
 # share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
 # new minima appear, and a share of so many changes means by less than the nodes' own scatter
 MISSED = 0.1
+_ROUNDS = 6  # of iteration between searches of all minima
 
 
 @dataclass
@@ -83,13 +84,14 @@ class Run:
     ) -> FixedPoint:
         """Search all local problems afresh, and go on iterating as long as that changes the map.
 
+        Where that takes too many rounds the point has not converged: its minima are not known to be the lowest.
         ``error`` is the relative one of q, below which a few nodes' minima do not matter.
         """
-        for _ in range(6):
+        for _ in range(_ROUNDS):
             if found.status is not Status.converged or map_.channel.rule.from_zero:
-                break
+                return found
             if map_.spot_check(found.point, MISSED * error):
-                break
+                return found
             self.tell("searching all minima again")
             image = map_(found.point, refresh=True)
             self.maps += 1
@@ -98,8 +100,13 @@ class Run:
             residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
             if residual <= self.settings.tolerance:
                 return replace(found, image=image, residual=residual)
+            # what a warm pass does not see it would keep from round to round
+            map_.thorough = True
             found = again(found.point)
-        return found
+        # the last round has not been looked at
+        if found.status is not Status.converged or map_.spot_check(found.point, MISSED * error):
+            return found
+        return replace(found, status=Status.iteration_limit)
 
     def coarse(self, map_: StateEvolution, x: Array, tolerance: float) -> FixedPoint:
         """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails."""

@@ -19,6 +19,7 @@ import numpy as np
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError, SolverError
+from attnphase.fixed_points.identity import SMALL_SIGNAL, Place, identified
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint
@@ -33,13 +34,12 @@ from attnphase.state_evolution.errors import Response, error_near, response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.starts import check_start, informed_signal, initial_overlaps
+from attnphase.state_evolution.starts import check_start, informed_signal, initial_overlaps, without_signal
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
 
-__all__ = ["SMALL_SIGNAL", "probe", "solve_point", "without_signal"]
+__all__ = ["SMALL_SIGNAL", "probe", "solve_point"]
 
-SMALL_SIGNAL = 0.25  # share of the start's order parameter below which a shrinking one is taken to vanish
 STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
 ROUGH = 1e-4  # residual on a rule that only shows the way: its own error is a hundred times as large
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
@@ -195,7 +195,8 @@ def _solve_point(
     checked = run.verified(map_, found, measured.relative_error, again)
     if checked is not found:
         found, measured = checked, measured_at(run, rules, map_, checked, response)
-    return branch_point(run, branch, map_, found, measured, response)
+    place = identified(run, rules, Place(map_, found, measured, response), informed, branch)
+    return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity)
 
 
 def _after_coarse(rules: Refinement, rule: Rule) -> Rule | None:
@@ -243,11 +244,6 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
         return False
     return informed_signal(map_.unpack(found.image), branch) < small
-
-
-def without_signal(overlaps: Overlaps) -> Overlaps:
-    """Overlaps with m = theta = 0, exactly those of an uninformed point."""
-    return replace(overlaps, m=0 * overlaps.m, theta=0 * overlaps.theta)
 
 
 def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:

@@ -25,7 +25,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.onset import growth_at, has_symmetric_point
+from attnphase.state_evolution.onset import Growth, growth_at, has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.starts import informed_signal, initial_overlaps
@@ -295,7 +295,7 @@ class _SymmetricPoints:
         except ArithmeticError:
             return None
         x, map_ = family.split(place)[0], family.map_at(alpha)
-        if size > steps_of(family, self.settings, 1).loose or map_ is None or map_(x) is None:
+        if size > steps_of(family, self.settings, 1).loose or map_ is None or map_(x, refresh=True) is None:
             return None
         self.overlaps = family.sector.unpack(x)
         return family, map_, x
@@ -316,25 +316,29 @@ class _SymmetricPoints:
         if found is None:
             return float("nan")
         family, map_, x = found
-        rows = growth_at(map_, x)[self.name].rows
+        growth = growth_at(map_, x)[self.name]
         moved = variations(map_, x, None).images / family.scale
         jacobian = family.derivative(family.place(map_.unpack(x), alpha))
         if jacobian is None:
             return float("nan")
         displaced = np.linalg.lstsq(jacobian[:, :-1], -moved.T, rcond=None)[0]
-        return float(np.sqrt(((rows + self._by_overlaps(family, map_, x) @ displaced) ** 2).sum()))
+        return float(np.sqrt(((growth.rows + self._by_overlaps(family, map_, x, growth) @ displaced) ** 2).sum()))
 
-    def _by_overlaps(self, family: Family, map_: StateEvolution, x: Array) -> Array:
+    def _by_overlaps(self, family: Family, map_: StateEvolution, x: Array, growth: Growth) -> Array:
         """Derivatives of the growth by the coordinates, in units of their scale."""
-        centre = growth_at(map_, x)[self.name].factor
+
+        def factor(at: Array) -> float | None:
+            # minima that are tracked over the step would hide the jumps
+            return None if map_(at, refresh=True) is None else growth_at(map_, at)[self.name].factor
+
         found = []
         for direction in np.diag(0.01 * family.scale):
             # where all weights vanish, q can only grow
-            ends = [(side, x + side * direction) for side in (1, -1)]
-            inside = [(side, growth_at(map_, at)[self.name].factor) for side, at in ends if map_(at) is not None]
+            ends = [(side, factor(x + side * direction)) for side in (1, -1)]
+            inside = [(side, value) for side, value in ends if value is not None]
             if not inside:
                 return np.full(len(x), np.nan)
-            (right, upper), (left, lower) = inside if len(inside) == 2 else [*inside, (0, centre)]
+            (right, upper), (left, lower) = inside if len(inside) == 2 else [*inside, (0, growth.factor)]
             found.append((upper - lower) / (0.01 * (right - left)))
         return np.array(found)
 

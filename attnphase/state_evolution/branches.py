@@ -6,10 +6,19 @@ Nothing heavy is imported, so that a wrong name is refused at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from attnphase.errors import ProblemError
 
-__all__ = ["BRANCHES", "Branch"]
+__all__ = ["BRANCHES", "Branch", "Identity"]
+
+
+class Identity(IntEnum):
+    """Whether a point belongs to the branch whose name it bears; the CF flags of the dataset's ``on_branch``."""
+
+    on_branch = 0
+    merged = 1  # there is no such branch here: the point is the uninformed one
+    not_decided = 2  # the order parameter's error, or the multiplier's, leaves both open
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class StateEvolution:
         Of the last evaluation.
     minima : Minima or None
         Local minima of the nodes that are not mirror images, for the next evaluation.
+    thorough : bool
+        Search every local problem afresh at every evaluation.
     bottomless : int
         Nodes without a minimum, in the last search from all starts or since.
     """
@@ -51,6 +53,7 @@ class StateEvolution:
         self._known: tuple[Array, bool, Array] | None = None  # where `last` was evaluated, whether lifted, its image
         self._loss_at_omega: Array | None = None  # there
         self.bottomless = 0
+        self.thorough = False
 
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
@@ -82,7 +85,7 @@ class StateEvolution:
         if self.channel.rule.from_zero:
             starts = Starts.FROM_ZERO
         elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
-            starts = Starts.REFRESH if refresh else Starts.WARM
+            starts = Starts.REFRESH if refresh or self.thorough else Starts.WARM
         # minima of other representatives, at a point of other symmetry, are of other nodes
         known = self.minima if starts in (Starts.WARM, Starts.REFRESH) else None
         result = self.channel.evaluate(self.alpha, overlaps, starts, known)

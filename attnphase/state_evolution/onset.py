@@ -1,8 +1,10 @@
-"""How m and theta grow from zero: derivatives of the map at a point where both vanish by symmetry.
+"""Where a branch leaves the uninformed point: by what factor one map enlarges a small m or theta there.
 
-There the fields' centres and the teacher's are independent, and a small m or theta changes their joint law, not the
-minimiser.  So the derivative of a mean is a mean too, of the same residuals with the law's own derivatives (Stein's
-lemma, as for V_hat): it holds where the minimiser jumps, unlike differences of a sampled map and pointwise derivatives.
+Differences of the sampled map do not tell. A node whose minimiser jumps is met by a step with a probability of the
+step's size, so that the derivative at a point misses every jump, and a small step meets few. Here the nodes stay where
+they are and their weights are differentiated instead: m and theta enter the law of the fields alone, and the derivative
+of a Gaussian density is the density times a polynomial (Stein's lemma, as for V_hat). This sees all jumps, and its
+replicates tell its error.
 """
 
 from __future__ import annotations
@@ -11,33 +13,44 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 
-__all__ = ["Growth", "growth_at", "has_symmetric_point"]
+__all__ = ["Growth", "growth_at", "growth_within", "has_symmetric_point", "odd_coordinates"]
 
 _STEP = 1e-3  # of a conjugate, for the prior's derivative, relative to the root of q_hat
 _DECOUPLED = 1e-9  # mean of tau pi that is rounding
+_SMALLEST = 1e-4  # share of the teacher's variance below which a direction of q has no density to differentiate
 
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """By what the map multiplies a small order parameter.
+    """By what the map multiplies a small order parameter: the leading eigenvalue of its derivative by it.
 
     Attributes
     ----------
-    factor : float
-        The largest eigenvalue: above one the order parameter grows.
-    rows : (S,) array
-        Its displacement by every replicate at the same point; the squares add up to its variance. Empty where the rule
-        has no replicates.
+    replicates : (S,) array
+        To first order in what tells the replicates from their mean.
     """
 
-    factor: float
-    rows: Array
+    replicates: Array
+
+    @property
+    def factor(self) -> float:
+        """Above one the order parameter grows, and an informed branch has left the uninformed point."""
+        return float(self.replicates.mean())
+
+    @property
+    def rows(self) -> Array:
+        """Its displacement by every replicate at the same point, (S,); the squares add up to its variance.
+
+        Empty where the rule has no replicates. The point's own error is not part of it.
+        """
+        count = len(self.replicates)
+        return (self.replicates - self.factor) / np.sqrt(count * (count - 1)) if count > 1 else self.replicates[:0]
 
 
 def has_symmetric_point(map_: StateEvolution) -> bool:
@@ -50,87 +63,137 @@ def has_symmetric_point(map_: StateEvolution) -> bool:
 
 
 def growth_at(map_: StateEvolution, x: Array) -> dict[str, Growth]:
-    """Growth of "m" and of "theta" at a point where they vanish.
+    """Growth of "m" alone and of "theta" alone, of any symmetry.
 
     Parameters
     ----------
     map_ : StateEvolution
-        Evaluated at ``x``, with replicates or without.
+        With replicates or without. Minima that are known at ``x`` are used; none are searched for again.
     x : (D,) array
-        A fixed point with m = theta = 0.
+        A fixed point with m = theta = 0, inside the domain.
     """
+    derivatives, count = _derivatives(map_, x), map_.unpack(x).m.size
+    parts = {"m": slice(None, count), "theta": slice(count, None)}
+    return {name: _leading(derivatives[:, part, part]) for name, part in parts.items()}
+
+
+def growth_within(map_: StateEvolution, x: Array) -> Growth | None:
+    """Growth of m and theta together, in coordinates of the map's sector, in which one of them may differ from zero.
+
+    Parameters
+    ----------
+    map_, x
+        See `growth_at`.
+
+    Returns
+    -------
+    Growth or None
+        None where weights have a direction without any scatter, as Q - K of an untied student, or outside the domain.
+    """
+    overlaps = map_.channel.floored(map_.unpack(x))
+    rho = map_.system.spectrum.rho
+    smallest = np.linalg.eigvalsh(overlaps.q).min() / np.trace(rho, axis1=-2, axis2=-1).mean()
+    if smallest < _SMALLEST or map_(x) is None:
+        return None
+    odd, nothing = odd_coordinates(map_), map_.unpack(0 * x)
+    units = np.stack([_signal(map_.unpack(unit)) for unit in np.eye(len(x))[odd]], axis=1)
+    entries = (_with_signal(nothing, unit) for unit in np.eye(len(units)))
+    onto = np.stack([map_.pack(entry)[odd] for entry in entries], axis=1)
+    return _leading(onto @ _derivatives(map_, x) @ units)
+
+
+def odd_coordinates(map_: StateEvolution) -> NDArray[np.int64]:
+    """Coordinates of the map's sector that are entries of m or theta, (Z,) of int."""
+    size = map_.sector.basis.shape[1]
+    units = [map_.unpack(row) for row in np.eye(size)]
+    return np.array([i for i, unit in enumerate(units) if unit.m.any() or unit.theta.any()], dtype=np.int64)
+
+
+def _leading(matrices: Array) -> Growth:
+    """The leading eigenvalue of the mean of (S, E, E) matrices, and of every one to first order."""
+    values, right = np.linalg.eig(matrices.mean(axis=0))
+    leading = int(np.real(values).argmax())
+    left = np.linalg.pinv(right)[leading]
+    return Growth(np.real(np.einsum("i,sij,j->s", left, matrices, right[:, leading])))
+
+
+def _signal(overlaps: Overlaps) -> Array:
+    """Entries of m and of theta, (E,)."""
+    return np.concatenate([overlaps.m.ravel(), overlaps.theta.ravel()])
+
+
+def _with_signal(overlaps: Overlaps, signal: Array) -> Overlaps:
+    count = overlaps.m.size
+    m, theta = signal[:count].reshape(overlaps.m.shape), signal[count:].reshape(overlaps.theta.shape)
+    return replace(overlaps, m=m, theta=theta)
+
+
+def _derivatives(map_: StateEvolution, x: Array) -> Array:
+    """Derivatives of the image's m and theta by those of ``x``, per replicate (S, E, E)."""
+    if map_(x) is None:
+        raise ArithmeticError("the uninformed point lies outside the domain")
     assert map_.last is not None
-    channel = _channel_derivatives(map_, map_.unpack(x))
-    prior = _prior_derivatives(map_, map_.last.conjugates.mean())
-    found = {}
-    for name, per_replicate in channel.items():
-        matrices = prior[name] @ per_replicate
-        mean = matrices.mean(axis=0)
-        values, right = np.linalg.eig(mean)
-        leading = int(np.real(values).argmax())
-        left = np.linalg.pinv(right)[leading]
-        count = len(matrices)
-        rows = np.einsum("i,sij,j->s", left, matrices - mean, right[:, leading]).real
-        found[name] = Growth(
-            float(np.real(values[leading])), rows / np.sqrt(count * (count - 1)) if count > 1 else rows[:0]
-        )
-    return found
+    prior, channel = _of_prior(map_, map_.last.conjugates.mean()), _of_channel(map_, map_.unpack(x))
+    count = map_.unpack(x).m.size
+    # of the channel's, neither of the two brings forth the other
+    return np.concatenate([prior[:, :count] @ channel["m"], prior[:, count:] @ channel["theta"]], axis=2)
 
 
-def _channel_derivatives(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
+def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
     """``dm_hat/dm`` and ``dtheta_hat/dtheta`` per replicate, (S, entries, entries)."""
-    channel, rho = map_.channel, map_.system.spectrum.rho
-    omega, k, _, floored = channel.fields(overlaps)
-    orbit = channel.representatives(overlaps)
-    points, _ = channel.proximal.minimise(omega, k, overlaps.V, orbit, Starts.COLD, None)
-    g = points.residual
-    sites, (columns, rank) = len(rho), overlaps.theta.shape[-2:]
-    by_m = np.zeros((channel.rule.replicates, sites, columns, sites, columns))
-    by_theta = np.zeros((channel.rule.replicates, sites, columns, rank, sites, columns, rank))
-    share = channel.rule.weights / len(channel.rule.signs)
-    precision, inverse_rho = np.linalg.inv(floored.q), np.linalg.inv(rho)
-    for configuration, (of_token, probability) in enumerate(
-        zip(channel.configurations, channel.probabilities, strict=True)
-    ):
-        weighted = g[configuration] * (probability * share)[:, None, None]
+    channel, kernels, rho = map_.channel, map_.system.kernels, map_.system.spectrum.rho
+    rule, floored, law = channel.rule, channel.floored(overlaps), channel.law(overlaps)
+    sites, columns, rank, length = len(rho), kernels.columns, kernels.teacher_rank, kernels.length
+    orbit = [source for source, _ in channel.representatives(overlaps)]
+    # of mirror images one is solved, and its moments of even order are those of all
+    solved = sorted(set(orbit))
+    assert map_.minima is not None
+    fields = map_.minima.fields[:, 0].reshape(len(channel.configurations), len(solved), rule.size, length, columns)
+    by_m = np.zeros((rule.replicates, sites, columns, sites, columns))
+    by_theta = np.zeros((rule.replicates, sites, columns, rank, sites, columns, rank))
+    precision, inverse_rho, inverse_V = (np.linalg.inv(each) for each in (floored.q, rho, overlaps.V))
+    for (c, here), (place, sign) in product(enumerate(channel.configurations), enumerate(solved)):
+        omega, k = np.empty((rule.size, length, columns)), np.empty((rule.size, length, rank))
+        kernels.fields_at(channel.draws(sign), type(law)(*(np.ascontiguousarray(one[here]) for one in law)), omega, k)
+        shape = (*rule.nodes.shape[:2], length)
+        g = np.einsum("lij,nlj->nli", inverse_V[here], fields[c, place] - omega).reshape(*shape, columns)
         # derivatives of the logarithm of the fields' law, by m and by theta
-        w = np.einsum("lab,isnlb->isnla", precision[of_token], omega[configuration])
-        z = np.einsum("lxy,isnly->isnlx", inverse_rho[of_token], k[configuration])
-        of_m = np.einsum("isnla,isnkb->slakb", weighted, w)
-        source = np.einsum("isnla,isnlc->isnlac", weighted, z)
-        of_theta = np.einsum("isnlac,isnkb,isnkx->slackbx", source, w, z, optimize=True)
-        tokens = range(len(of_token))
-        for l, j in product(tokens, tokens):
-            by_m[:, of_token[l], :, of_token[j]] += of_m[:, l, :, j]
-            by_theta[:, of_token[l], :, :, of_token[j]] += of_theta[:, l, :, :, j]
-        for l in tokens:
-            own = np.einsum("sab,xc->sacbx", of_m[:, l, :, l], inverse_rho[of_token[l]])
-            by_theta[:, of_token[l], :, :, of_token[l]] -= own
-    shape = (channel.rule.replicates, sites * columns, sites * columns)
+        w = np.einsum("lab,nlb->nla", precision[here], omega).reshape(*shape, columns)
+        z = np.einsum("lxy,nly->nlx", inverse_rho[here], k).reshape(*shape, rank)
+        share = channel.probabilities[c] * orbit.count(sign) / len(orbit)
+        weighted = g * (share * rule.weights)[:, None, None]
+        of_m = np.einsum("snla,snkb->slakb", weighted, w)
+        of_theta = np.einsum("snla,snlc,snkb,snkx->slackbx", weighted, z, w, z, optimize=True)
+        for l, j in product(range(length), repeat=2):
+            by_m[:, here[l], :, here[j]] += of_m[:, l, :, j]
+            by_theta[:, here[l], :, :, here[j]] += of_theta[:, l, :, :, j]
+        for l in range(length):
+            own = np.einsum("sab,xc->sacbx", of_m[:, l, :, l], inverse_rho[here[l]])
+            by_theta[:, here[l], :, :, here[l]] -= own
+    shape = (rule.replicates, sites * columns, sites * columns)
     return {
         "m": map_.alpha * by_m.reshape(shape),
         "theta": map_.alpha * by_theta.reshape(shape[0], shape[1] * rank, shape[2] * rank),
     }
 
 
-def _prior_derivatives(map_: StateEvolution, conjugates: Conjugates) -> dict[str, Array]:
-    """``dm/dm_hat`` and ``dtheta/dtheta_hat``, by central differences of a function that has no noise."""
-    found = {}
-    for name in ("m", "theta"):
-        hat = getattr(conjugates, f"{name}_hat")
-        step = _STEP * max(float(np.sqrt(np.abs(conjugates.q_hat).max())), 1e-12)
-        columns = []
-        for index in range(hat.size):
-            unit = np.zeros(hat.size)
-            unit[index] = step
-            ends = []
-            for side in (1.0, -1.0):
-                moved = replace(conjugates, m_hat=0 * conjugates.m_hat, theta_hat=0 * conjugates.theta_hat)
-                moved = replace(moved, **{f"{name}_hat": side * unit.reshape(hat.shape)})
-                image = map_.image(moved, lift=True)
-                if image is None:
-                    raise ArithmeticError("the symmetric point lies at the edge of the domain")
-                ends.append(getattr(image, name).ravel())
-            columns.append((ends[0] - ends[1]) / (2 * step))
-        found[name] = np.stack(columns, axis=1)
-    return found
+def _of_prior(map_: StateEvolution, conjugates: Conjugates) -> Array:
+    """Derivatives of m and theta by m_hat and theta_hat (E, E), by central differences of a function without noise."""
+    step = _STEP * max(float(np.sqrt(np.abs(conjugates.q_hat).max())), 1e-12)
+    count, size = conjugates.m_hat.size, conjugates.m_hat.size + conjugates.theta_hat.size
+    columns = []
+    for unit in step * np.eye(size):
+        m_hat, theta_hat = unit[:count], unit[count:]
+        ends = []
+        for side in (1.0, -1.0):
+            moved = replace(
+                conjugates,
+                m_hat=side * m_hat.reshape(conjugates.m_hat.shape),
+                theta_hat=side * theta_hat.reshape(conjugates.theta_hat.shape),
+            )
+            image = map_.image(moved, lift=True)
+            if image is None:
+                raise ArithmeticError("the uninformed point lies at the edge of the domain")
+            ends.append(_signal(image))
+        columns.append((ends[0] - ends[1]) / (2 * step))
+    return np.stack(columns, axis=1)

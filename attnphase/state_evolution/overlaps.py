@@ -60,6 +60,11 @@ class Overlaps:
         scale = np.trace(rho, axis1=-2, axis2=-1).max()
         return bool(np.linalg.eigvalsh(joint).min() >= -1e-10 * scale)
 
+    @property
+    def has_signal(self) -> bool:
+        """Whether m or theta differs from zero."""
+        return bool(self.m.any() or self.theta.any())
+
     def replicate(self, s: int) -> Overlaps:
         """One of the replicates that stand behind the token axis."""
         return Overlaps(self.q[:, s], self.V[:, s], self.m[:, s], self.theta[:, s])

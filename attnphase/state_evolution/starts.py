@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnphase.arrays import Array
@@ -11,7 +13,14 @@ from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.overlaps import Overlaps
 
-__all__ = ["branches_of", "check_start", "informed_signal", "initial_overlaps", "random_overlaps"]
+__all__ = [
+    "branches_of",
+    "check_start",
+    "informed_signal",
+    "initial_overlaps",
+    "random_overlaps",
+    "without_signal",
+]
 
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2  # size of the signal, or of the noise without one
 _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside the signal
@@ -132,6 +141,11 @@ def informed_signal(overlaps: Overlaps, branch: str) -> float:
     """Size of the order parameter that tells an informed branch from the uninformed one: theta or m, or the smaller."""
     names = Branch.named(branch).order_parameters or ("q",)
     return min(float(np.abs(getattr(overlaps, name)).max()) for name in names)
+
+
+def without_signal(overlaps: Overlaps) -> Overlaps:
+    """Overlaps with m = theta = 0, exactly those of an uninformed point."""
+    return replace(overlaps, m=0 * overlaps.m, theta=0 * overlaps.theta)
 
 
 def check_start(problem: Problem, overlaps: Overlaps, like: Overlaps) -> None:

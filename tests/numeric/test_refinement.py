@@ -77,6 +77,28 @@ def test_a_converged_point_is_searched_afresh():
     assert found.status is Status.iteration_limit
 
 
+def test_a_point_whose_minima_never_agree_has_not_converged(monkeypatch):
+    """Every round ends well on minima that are not the lowest, and the next search finds others."""
+    run = run_of(FEW, 1.4)
+    map_ = run.map(ladder_of(run).sobol(64))
+    x = map_.pack(initial_overlaps(FEW, "semantic"))
+    map_(x)
+    monkeypatch.setattr(map_, "spot_check", lambda *_: False)
+    rounds = []
+
+    def again(point: np.ndarray) -> FixedPoint:
+        rounds.append(point)
+        return FixedPoint(point, point, 1e-12, 1, Status.converged)
+
+    found = run.verified(map_, again(x), 1e-3, again)
+    assert found.status is Status.iteration_limit
+    assert len(rounds) == 1 + 6
+    # a last round that the search agrees with has converged
+    calls = iter([False] * 6 + [True])
+    monkeypatch.setattr(map_, "spot_check", lambda *_: next(calls))
+    assert run.verified(map_, again(x), 1e-3, again).status is Status.converged
+
+
 def test_a_spot_check_sees_a_slightly_lower_minimum():
     """Lower by a millionth in a single node of the quarter that is searched."""
     run = run_of(FEW, 1.4)

@@ -34,6 +34,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Identity
 from attnphase.sweeps.points import solved
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -201,7 +202,7 @@ def test_the_width_is_that_of_a_terminal(monkeypatch):
 @pytest.mark.parametrize("width", [60, 40, 20])
 def test_points_say_the_same_at_every_width(points, width):
     whole = columns_of(points_table(points).text())
-    assert len(whole) == 3 * 28
+    assert len(whole) == 3 * 29
     assert whole["status", "positional"] == "converged"
     text = points_table(points).text(width)
     found = {}
@@ -356,11 +357,11 @@ def test_such_an_error_excuses_nothing(error):
     assert bool(absent(ds, spread)) is (error == 0.07)
 
 
-def solved_point(problem, branch, m, theta):
+def solved_point(problem, branch, m, theta, on_branch=Identity.on_branch):
     values = {"m": np.array([m, -m]), "theta": np.array([theta, theta])}
     errors = {name: np.full(2, 0.002) for name in values}
     nothing: Any = None  # nobody goes on from here
-    return BranchPoint(problem, 1.6, branch, values, errors, Status.converged, 0.0, 1, "sobol", 64, nothing)
+    return BranchPoint(problem, 1.6, branch, values, errors, Status.converged, 0.0, 1, "sobol", 64, nothing, on_branch)
 
 
 def test_a_sentence_says_what_was_found_instead():
@@ -383,9 +384,10 @@ def test_a_sentence_says_what_was_found_instead():
         ),
     }
     for (branch, m, theta), sentence in cases.items():
-        assert absences([solved_point(problem, branch, m, theta)]) == {branch: sentence}
+        assert absences([solved_point(problem, branch, m, theta, Identity.merged)]) == {branch: sentence}
     assert absences([solved_point(problem, "semantic", 0.0, 0.3)]) == {}
-    both = absences([solved_point(problem, "semantic", 0.3, 0.0), solved_point(problem, "positional", 0.3, 0.0)])
+    merged = solved_point(problem, "semantic", 0.3, 0.0, Identity.merged)
+    both = absences([merged, solved_point(problem, "positional", 0.3, 0.0)])
     assert list(both) == ["semantic"]
 
 

@@ -1,0 +1,260 @@
+"""Whether a point is on the branch whose name it bears, or has merged with the uninformed one.
+
+Where m or theta is large and known well, the point is on its branch. Elsewhere the curve of `reduced` decides: if the
+odd coordinates grow at the uninformed point, or at any amplitude, beyond doubt, there is a branch; if they shrink at
+all of them, there is none. A rule that leaves it open makes room for one of more nodes, up to the largest allowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.fixed_points.measuring import Measured, measured_at
+from attnphase.fixed_points.reduced import at_rest, growth_noise, level_at, levels_at
+from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.spread import spread
+from attnphase.integration.refinement import COARSE_POINTS, Refinement
+from attnphase.integration.rules import Rule
+from attnphase.state_evolution.branches import Branch, Identity
+from attnphase.state_evolution.errors import Response, response_at
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.onset import odd_coordinates
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import informed_signal, without_signal
+
+__all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
+
+SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
+WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
+_BELOW = 0.7  # share of a point's amplitude at which it must grow
+_AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
+BEYOND_DOUBT = 4.0  # standard errors
+_BY_CHANCE = 3.0  # likewise; what shrinks at both neighbours does so here, unless this is seen to be otherwise
+AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
+_OWN = (1.0, 0.94, 0.87)  # of the point's: near a fold the growth is positive in a narrow window just below it alone
+_SEEN_FROM_REST = 0.4  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
+_FINER = 4  # points of a rule against the one before
+_AT_LEAST = 4096  # points per replicate that may decide, however few the numbers are made of
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What was found out about a point.
+
+    Attributes
+    ----------
+    identity : Identity
+    grows : (D,) array or None
+        Where the odd coordinates were seen to grow; the branch lies above.
+    """
+
+    identity: Identity
+    grows: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A fixed point with everything known of it.
+
+    Attributes
+    ----------
+    map_ : StateEvolution
+    found : FixedPoint
+    measured : Measured
+    response : Response
+    identity : Identity
+    """
+
+    map_: StateEvolution
+    found: FixedPoint
+    measured: Measured
+    response: Response
+    identity: Identity = Identity.on_branch
+
+    @property
+    def overlaps(self) -> Overlaps:
+        """The point's."""
+        return self.map_.unpack(self.found.point)
+
+
+def identified(run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str) -> Place:
+    """The point with its identity; where that differs from what was found, the point that it is, and honest errors.
+
+    Parameters
+    ----------
+    informed : Overlaps
+        The branch's informed start.
+    """
+    name, *others = Branch.named(branch).order_parameters or ("",)
+    if not name:
+        return place
+    if place.found.status is Status.left_domain:
+        return replace(place, identity=Identity.not_decided)
+    if others or not (run.system.reflects and run.system.prior.even):
+        return replace(place, identity=_by_error(place, (name, *others)))
+    share = informed_signal(place.overlaps, branch) / informed_signal(informed, branch)
+    if share >= SMALL_SIGNAL and _well_known(run, rules, place, name):
+        return place
+    own = _in_own_sector(run, place, informed)
+    run.sector = own.map_.sector
+    verdict = judged(run, rules, own.map_.channel.rule, own.overlaps, informed)
+    # what was solved without its order parameter, and has none, stays as it is, with the derivatives there
+    stays = verdict.identity is Identity.merged and not own.overlaps.has_signal
+    moved = replace(place, identity=verdict.identity) if stays else _moved(run, rules, own, verdict)
+    return _with_errors(run, rules, moved, informed)
+
+
+def _well_known(run: Run, rules: Refinement, place: Place, name: str) -> bool:
+    """Whether derivatives at the point tell the errors of the order parameter, and there is a branch beyond doubt.
+
+    They are differences over a hundredth. What chance does to these is several times what it does to the growth, so
+    that a noisy map can look steep, and its zero well known; and they may be a neighbour's. Hence there must be growth
+    further below, as much as they say.
+    """
+    values, errors, map_, x = place.measured.values, place.measured.errors, place.map_, place.found.point
+    relative = float(np.nanmax(np.abs(errors[name])) / np.abs(values[name]).max())
+    if not relative <= WELL_KNOWN or not map_.channel.rule.randomised:
+        return relative <= WELL_KNOWN
+    medium = rules.medium()
+    probe = run.map(medium if medium.order < map_.channel.rule.order else map_.channel.rule)
+    if probe.channel.rule is map_.channel.rule:
+        probe.adopt(map_.minima)
+    level = level_at(probe, x, _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), place.response.jacobian)
+    if level is None or not level.exceeds(BEYOND_DOUBT):
+        return False
+    return relative >= _AS_LARGE * growth_noise(map_, x) * (1 - _BELOW) / level.value
+
+
+def _by_error(place: Place, names: tuple[str, ...]) -> Identity:
+    """By the stated errors alone, where no symmetry makes the order parameter vanish, or there are two of them."""
+    values, errors = place.measured.values, place.measured.errors
+    sizes = [float(np.abs(values[name]).max()) for name in names]
+    noise = [float(np.nan_to_num(np.abs(errors[name])).max()) for name in names]
+    if any(size <= _BY_CHANCE * error or size == 0 for size, error in zip(sizes, noise, strict=True)):
+        return Identity.merged
+    far = all(size > BEYOND_DOUBT * error for size, error in zip(sizes, noise, strict=True))
+    return Identity.on_branch if far else Identity.not_decided
+
+
+def _in_own_sector(run: Run, place: Place, informed: Overlaps) -> Place:
+    """A point that was solved without its order parameter, among those that have it."""
+    if len(odd_coordinates(place.map_)):
+        return place
+    sector = Sector.of(informed, run.system.symmetries)
+    map_ = StateEvolution(place.map_.channel, place.map_.alpha, sector)
+    map_.adopt(place.map_.minima)
+    ends = (place.map_.unpack(end) for end in (place.found.point, place.found.image))
+    point, image = (sector.pack(end) for end in ends)
+    map_(point)
+    map_.bottomless = place.map_.bottomless
+    return replace(place, map_=map_, found=replace(place.found, point=point, image=image))
+
+
+def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place:
+    """The point that the verdict asks for."""
+    map_, odd = place.map_, odd_coordinates(place.map_)
+    size, identity, target = float(np.linalg.norm(place.found.point[odd])), verdict.identity, None
+    if identity is Identity.merged and size > 0:
+        # of all symmetries, which keep the zeros exact
+        uninformed = without_signal(place.overlaps)
+        run.sector = Sector.of(uninformed, run.system.symmetries)
+        map_ = StateEvolution(map_.channel, map_.alpha, run.sector)
+        target = map_.pack(uninformed)
+    elif identity is Identity.on_branch and verdict.grows is not None:
+        target = verdict.grows if size < float(np.linalg.norm(verdict.grows[odd])) / 2 else None
+    if target is None:
+        return replace(place, identity=identity)
+    if not map_.channel.rule.randomised:
+        run.sector = place.map_.sector
+        return replace(place, identity=Identity.not_decided)  # of its rule, whose errors are no statistics
+    response = response_at(map_, target, rules.medium())
+    found = run.newton(map_, target, response.jacobian)
+    error = place.measured.relative_error
+    found = run.verified(map_, found, error, lambda x: run.newton(map_, x, response.jacobian))
+    if found.status is Status.left_domain:
+        run.sector = place.map_.sector
+        return replace(place, identity=Identity.not_decided)
+    measured = measured_at(run, rules, map_, found, response)
+    if identity is Identity.on_branch and not map_.unpack(found.point).has_signal:
+        identity = Identity.not_decided
+    return Place(map_, found, measured, response, identity)
+
+
+def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) -> Place:
+    """The point with errors that hold near an onset; the uninformed one has m = theta = 0 exactly."""
+    map_, x = place.map_, place.found.point
+    if not map_.channel.rule.randomised:
+        return place
+    errors = place.measured.errors
+    if place.identity is Identity.merged:
+        exact = {name: 0 * errors[name] for name in ("m", "theta", "m_hat", "theta_hat")}
+        return replace(place, measured=replace(place.measured, errors=errors | exact))
+    response = place.response
+    if len(response.jacobian) != len(x):
+        response = response_at(map_, x, rules.medium())
+    start = map_.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
+    names = ("m", "theta")
+    size = max(float(np.abs(place.measured.values[name]).max()) for name in names)
+    error = max(float(np.nan_to_num(errors[name]).max()) for name in names)
+    relative = error / size if size > 0 else np.inf
+    wide = spread(run, map_, x, start, response, relative, place.identity is Identity.not_decided)
+    return replace(place, measured=replace(place.measured, errors=errors | wide), response=response)
+
+
+def judged(run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed: Overlaps) -> Verdict:
+    """Decide by the curve of the branch of ``informed``, with as many nodes as it takes.
+
+    Parameters
+    ----------
+    run : Run
+        Of the branch's own sector, in which the order parameter may differ from zero.
+    rule : Rule
+        That the point was found with.
+    overlaps : Overlaps
+        The point.
+    """
+    start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
+    rest, bottom = run.sector.pack(without_signal(overlaps)), None
+    for finer in _ladder(rules, rule, min(rule.order, rules.medium().order) if rule.randomised else COARSE_POINTS):
+        bottom = at_rest(run.map(finer), rest) or bottom
+        if bottom is None:
+            break
+        rest = bottom.point
+        if bottom.exceeds(BEYOND_DOUBT):
+            small = {name: AMPLITUDES[-1] * getattr(informed, name) for name in ("m", "theta")}
+            return Verdict(Identity.on_branch, run.sector.pack(replace(run.sector.unpack(bottom.point), **small)))
+        if bottom.falls_short(BEYOND_DOUBT):
+            break
+    else:
+        return Verdict(Identity.not_decided)
+    odd = odd_coordinates(run.map(rule))
+    full = float(np.linalg.norm(start[odd]))
+    own = float(np.linalg.norm(run.sector.pack(overlaps)[odd])) / full
+    candidates = sorted({*AMPLITUDES, *(own * part for part in _OWN)}, reverse=True)
+    shares = tuple(share for share in candidates if share > (0.0 if bottom is None else _SEEN_FROM_REST))
+    for finer in _ladder(rules, rule, COARSE_POINTS):
+        levels = levels_at(run.map(finer), start, [share * full for share in shares])
+        for level in levels:
+            if level.exceeds(BEYOND_DOUBT):
+                return Verdict(Identity.on_branch, level.point)
+        doubtful = [level for level in levels if not level.falls_short(_BY_CHANCE)]
+        if not doubtful:
+            return Verdict(Identity.merged)
+        shares = tuple(level.amplitude / full for level in doubtful)
+    return Verdict(Identity.not_decided)
+
+
+def _ladder(rules: Refinement, rule: Rule, first: int) -> list[Rule]:
+    """Rules with replicates, from ``first`` points in each to as many as are allowed."""
+    limit = rules.most_points
+    if rules.asked.nodes is not None and rule.randomised:
+        limit = min(limit, max(rules.asked.nodes, _AT_LEAST))
+    points = [min(first, limit)]
+    while _FINER * points[-1] <= limit:
+        points.append(_FINER * points[-1])
+    return [rules.sobol(count) for count in points]

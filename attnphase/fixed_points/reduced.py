@@ -1,0 +1,220 @@
+"""The fixed-point equations with the size of m or theta held: what is left is one curve, whose zero is the branch.
+
+Under the symmetry ``W -> -W`` m and theta are odd, q and V even. With the amplitude ``a`` of the odd ones held, all
+others settle; ``growth(a)`` is by what share one map then enlarges the odd ones. A branch is a zero of it, a continuous
+onset is ``growth(0) = 0``. Near such a point the zero moves far for a small error of the map, so that a derivative at
+the zero tells little; the curve with its error tells where the zero can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.onset import growth_within, odd_coordinates
+
+__all__ = ["Level", "at_rest", "displaced", "growth_noise", "level_at", "levels_at"]
+
+_TOLERANCE = 1e-3  # of what settles at a level: the growth there is known no better
+_TOPS = 2
+_NEAR = 0.03  # share of its amplitude by which a top must be off the highest level
+_BY_CHANCE = 2.0  # standard errors
+_EDGE = 1.1  # by what the odd coordinates may be enlarged, unless they lie at the edge of the domain
+_UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One amplitude of the odd coordinates.
+
+    Attributes
+    ----------
+    amplitude : float
+        Norm of the odd coordinates.
+    point : (D,) array
+        With all others settled.
+    images : (S, D) array
+        Of the replicates, at the point.
+    growth : (S,) array
+        Of the replicates; their mean is that of all.
+    """
+
+    amplitude: float
+    point: Array
+    images: Array
+    growth: Array
+
+    @property
+    def value(self) -> float:
+        """Growth by all replicates together."""
+        return float(self.growth.mean())
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of the growth."""
+        return float(self.growth.std(ddof=1) / np.sqrt(len(self.growth)))
+
+    def exceeds(self, errors: float) -> bool:
+        """Whether the odd coordinates grow here beyond so many standard errors."""
+        return self.value > errors * self.stderr
+
+    def falls_short(self, errors: float) -> bool:
+        """Whether they shrink here beyond so many standard errors."""
+        return self.value < -errors * self.stderr
+
+
+def at_rest(map_: StateEvolution, x: Array) -> Level | None:
+    """The uninformed point near ``x``, and the multiplier less one as its growth; None where there is no multiplier."""
+    odd = odd_coordinates(map_)
+    found = _settled(map_, _scaled(x, odd, 0.0), odd)
+    if found is None or found.residual > _UNSETTLED * _TOLERANCE:
+        return None
+    multiplier = growth_within(map_, found.point)
+    return None if multiplier is None else Level(0.0, found.point, _images(map_), multiplier.replicates - 1)
+
+
+def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array | None = None) -> Level | None:
+    """The level of an amplitude, from a point ``x`` whose odd coordinates do not vanish; None outside the domain.
+
+    Its growth is unknown, NaN, where the others do not settle. A Jacobian of the map somewhere near spares evaluations.
+    """
+    odd = odd_coordinates(map_)
+    found = _settled(map_, _scaled(x, odd, amplitude), odd, jacobian)
+    if found is None or map_(found.point, refresh=True) is None:
+        return None
+    point = found.point
+    assert map_.last is not None
+    image = map_.image(map_.last.conjugates.mean())
+    assert image is not None
+    images = _images(map_)
+    along = point[odd] / amplitude
+    growth = (map_.pack(image)[odd] @ along) / amplitude - 1
+    if found.residual > _UNSETTLED * _TOLERANCE:
+        if not map_.unpack(_scaled(point, odd, _EDGE * amplitude)).feasible(map_.system.spectrum.rho):
+            return None
+        growth = np.nan
+    return Level(amplitude, point, images, growth + (images - images.mean(axis=0))[:, odd] @ along / amplitude)
+
+
+def levels_at(map_: StateEvolution, x: Array, amplitudes: Sequence[float]) -> list[Level]:
+    """Levels of falling amplitudes, each from the one before, and where the growth has a top between them, that one.
+
+    Those outside the domain are left out.
+    """
+    found: list[Level] = []
+    for amplitude in amplitudes:
+        start = next((level.point for level in reversed(found) if np.isfinite(level.value)), x)
+        level = level_at(map_, start, amplitude)
+        if level is not None:
+            found.append(level)
+    for _ in range(_TOPS):
+        top = _top(found)
+        level = None if top is None else level_at(map_, *top)
+        if level is None:
+            break
+        found.append(level)
+        found.sort(key=lambda one: -one.amplitude)
+    return found
+
+
+def _top(levels: Sequence[Level]) -> tuple[Array, float] | None:
+    """The highest level between lower ones, and the amplitude of the top of the parabola through the three."""
+    known = [level for level in levels if np.isfinite(level.value)]
+    inner = range(1, len(known) - 1)
+    tops = [i for i in inner if all(_lies_above(known[i], known[i + side]) for side in (-1, 1))]
+    if not tops:
+        return None
+    i = max(tops, key=lambda j: known[j].value)
+    if known[i].value > 0:
+        return None  # nothing is asked for any more
+    (a, b, c), (f, g, h) = zip(*((level.amplitude, level.value) for level in known[i - 1 : i + 2]), strict=True)
+    upper, lower = (b - a) ** 2 * (g - h) - (b - c) ** 2 * (g - f), (b - a) * (g - h) - (b - c) * (g - f)
+    top = b - upper / (2 * lower)
+    return None if abs(top - b) < _NEAR * b else (known[i].point, top)
+
+
+def _lies_above(level: Level, other: Level) -> bool:
+    """Whether a level is higher than another, by more than chance."""
+    change = level.growth - other.growth
+    return float(change.mean()) > _BY_CHANCE * float(change.std(ddof=1)) / np.sqrt(len(change))
+
+
+def growth_noise(map_: StateEvolution, x: Array) -> float:
+    """Standard error of the growth at a fixed point with an order parameter."""
+    map_(x)
+    odd = odd_coordinates(map_)
+    along = _images(map_)[:, odd] @ x[odd] / (x[odd] @ x[odd])
+    return float(along.std(ddof=1) / np.sqrt(len(along)))
+
+
+def displaced(level: Level, jacobian: Array, odd: NDArray[np.int64]) -> tuple[Level, Array]:
+    """The level with the replicates' displacements of what settles in their growth, and these (S, D).
+
+    A replicate's map lets the others settle elsewhere, by ``(I - J)^-1 dF`` at the amplitude held.
+    """
+    change = level.images - level.images.mean(axis=0)
+    along, held = np.zeros(len(level.point)), np.eye(len(level.point))
+    if level.amplitude == 0:
+        held[odd, odd] = 0.0
+    else:
+        along[odd] = level.point[odd] / level.amplitude
+        held -= np.outer(along, along)
+    moved = np.linalg.lstsq(np.eye(len(along)) - held @ jacobian @ held, held @ change.T, rcond=1e-12)[0].T
+    if level.amplitude == 0:
+        return level, moved
+    return replace(level, growth=level.growth + moved @ (along @ jacobian) / level.amplitude), moved
+
+
+def _settled(
+    map_: StateEvolution, x: Array, odd: NDArray[np.int64], jacobian: Array | None = None
+) -> FixedPoint | None:
+    """Everything but the odd coordinates' norm at rest, or as near as it came; None outside the domain."""
+    norm = float(np.linalg.norm(x[odd]))
+
+    def constrained(point: Array) -> Array | None:
+        image = map_(point)
+        if image is None:
+            return None
+        size = float(np.linalg.norm(image[odd]))
+        turned = image[odd] * np.copysign(norm / size, image[odd] @ point[odd]) if norm and size else point[odd]
+        return _with(image, odd, turned)
+
+    found = FixedPoint(x, x, np.inf, 0, Status.left_domain)
+    # where the map turns far over, small steps first
+    methods: list[tuple[Method, int]] = [(Anderson(mixing=0.3), 15), (Damped(0.85), 20), (Anderson(mixing=0.15), 25)]
+    if jacobian is not None:
+        held = jacobian.copy()
+        held[odd], held[:, odd] = 0.0, 0.0
+        methods.insert(0, (Newton(held), 8))
+    for method, maps in methods:
+        start = found.point if np.isfinite(found.residual) else x
+        found = iterate(constrained, start, map_.scales, method, tolerance=_TOLERANCE, max_maps=maps)
+        if found.residual <= _UNSETTLED * _TOLERANCE:
+            break
+    return found if np.isfinite(found.residual) else None
+
+
+def _scaled(x: Array, odd: NDArray[np.int64], amplitude: float) -> Array:
+    """The point with its odd coordinates at an amplitude."""
+    norm = float(np.linalg.norm(x[odd]))
+    return _with(x, odd, x[odd] * (amplitude / norm) if norm else 0 * x[odd])
+
+
+def _with(x: Array, odd: NDArray[np.int64], values: Array) -> Array:
+    copy = x.copy()
+    copy[odd] = values
+    return copy
+
+
+def _images(map_: StateEvolution) -> Array:
+    """Images of the replicates of the last evaluation."""
+    assert map_.last is not None
+    images = map_.prior.of_replicates(map_.last.conjugates, lift=True)
+    assert images is not None
+    return np.stack([map_.pack(image) for image in images])

@@ -1,0 +1,182 @@
+"""Whether a point is on the branch whose name it bears, and its errors where branches end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from attnphase.data.absence import absences, absent, doubts, undecided
+from attnphase.data.build import from_points
+from attnphase.data.text import points_table
+from attnphase.data.validate import validate_dataset
+from attnphase.figures.theory import fig2
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.reduced import Level, _top, at_rest, level_at
+from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.spread import _between, _zero
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Identity
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
+
+SETTINGS = SolverSettings(threads=1, tolerance=1e-6)
+
+
+def paper(omega: float, nodes: int, seed: int = 0, sigma: float = 0.5) -> Problem:
+    integration = {"integration.rule": "sobol", "integration.nodes": nodes, "integration.seed": seed}
+    return Problem.paper(omega=omega).with_fields({**integration, "tokens.sigma": sigma})
+
+
+def the_map(problem: Problem, alpha: float, branch: str, points: int) -> StateEvolution:
+    system = System.of(problem, "numba", 1)
+    sector = Sector.of(initial_overlaps(problem, branch), system.symmetries)
+    return Run(system, alpha, SETTINGS, sector).map(system.refinement(2**18).sobol(points))
+
+
+# --- the multiplier ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("branch", "alpha", "amplitude"), [("semantic", 1.3, 0.02), ("positional", 0.7, 0.03)])
+def test_a_small_order_parameter_grows_as_the_multiplier_says(branch, alpha, amplitude):
+    """The map itself at a small amplitude, whose nodes move, against the derivative of the weights of nodes at rest."""
+    problem = paper(0.27, 1024, sigma=0.55)
+    map_ = the_map(problem, alpha, branch, 1024)
+    start = map_.pack(initial_overlaps(problem, branch))
+    rest = at_rest(the_map(problem, alpha, branch, 1024), start)
+    level = level_at(map_, start, amplitude)
+    assert rest is not None
+    assert level is not None
+    assert rest.exceeds(8.0)
+    change = level.growth - rest.growth
+    assert abs(change.mean()) < 4 * change.std(ddof=1) / 4 + 0.04  # the curve bends by so much at the most
+    assert level.value == pytest.approx(rest.value, rel=0.25)
+
+
+# --- identities -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 2, 4])
+def test_nodes_of_no_seed_make_a_branch_where_there_is_none(seed):
+    """With 256 nodes the sampled map has points with theta from 0 to 0.05 here; 2**18 nodes have none."""
+    point = solve_point(paper(0.44, 256, seed), 0.8625, settings=SETTINGS)
+    assert point.status is Status.converged
+    assert point.on_branch is Identity.merged
+    assert not np.any(point.values["theta"])
+    assert not np.any(point.errors["theta"])
+
+
+def test_what_is_not_decided_is_never_zero_without_an_error():
+    """The multiplier of 2**18 nodes differs from one by less than 0.01 here."""
+    point = solve_point(paper(0.44, 64), 0.97, settings=SETTINGS)
+    assert point.on_branch is Identity.not_decided
+    assert point.errors["theta"].min() > 3e-3
+    assert abs(point.values["theta"]).max() <= 4.01 * point.errors["theta"].max()
+
+
+def test_far_from_its_end_a_branch_is_itself_and_below_it_is_not():
+    for branch, alpha, expected in (
+        ("semantic", 1.7, Identity.on_branch),
+        ("positional", 1.7, Identity.on_branch),
+        ("semantic", 0.3, Identity.merged),
+        ("uninformed", 0.3, Identity.on_branch),
+    ):
+        assert solve_point(paper(0.33, 64), alpha, branch, settings=SETTINGS).on_branch is expected, (branch, alpha)
+
+
+def test_a_branch_above_its_fold_is_itself():
+    """Its fold is at 7.3, by continuation; below 0.87 of its m the order parameter shrinks again."""
+    point = solve_point(paper(0.3, 256, 1, 0.6), 7.8, "positional", settings=SETTINGS)
+    assert point.status is Status.converged
+    assert point.on_branch is Identity.on_branch
+    assert abs(point.values["m"]).min() > 10 * point.errors["m"].max()
+
+
+def test_what_has_not_merged_is_not_uninformed():
+    """Just above the fold the sampled growth leaves it open; there is no uninformed point inside the domain."""
+    point = solve_point(paper(0.3, 256, 0, 0.6), 7.3, "positional", settings=SETTINGS)
+    assert point.on_branch is Identity.not_decided
+    assert abs(point.values["m"]).min() > 0.2
+    assert abs(point.values["m"]).max() <= 4.01 * point.errors["m"].max()
+
+
+@pytest.mark.parametrize("seed", [4, 6])
+def test_a_point_that_converged_is_one_of_the_global_minima(seed):
+    """Minima that are followed from map to map may be left behind: a search from all starts must find the same."""
+    point = solve_point(paper(0.0, 256, seed), 0.8625, "positional", settings=SETTINGS)
+    map_ = the_map(point.problem, 0.8625, "positional", 256)
+    map_.adopt(point.restart.minima)
+    x = map_.pack(point.restart.overlaps)
+    image = map_(x, refresh=True)
+    assert image is not None
+    residual = np.max(np.abs(image - x) / map_.scales(x))
+    assert (residual < 2e-6) == (point.status is Status.converged)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_errors_near_an_onset_are_those_of_the_seeds():
+    """The zero of a flat and noisy curve: derivatives at the point understate its error."""
+    seeds = 10
+    points = [solve_point(paper(0.4, 64, seed), 1.0, settings=SETTINGS) for seed in range(seeds)]
+    for name in ("q", "V", "theta", "test_error", "training_loss"):
+        values = np.stack([np.abs(np.ravel(point.values[name])[0]) for point in points])
+        errors = np.stack([np.ravel(point.errors[name])[0] for point in points])
+        low, high = stats.f.ppf([1e-3, 1 - 1e-3], seeds - 1, seeds * 15)
+        ratio = values.var(ddof=1) / np.mean(errors**2)
+        assert low / 1.5**2 < ratio < high * 1.5**2, (name, ratio)
+
+
+def test_a_zero_of_the_curve():
+    amplitudes = np.array([0.0, 0.1, 0.2, 0.4])
+    assert _zero(amplitudes, np.array([-0.1, 0.3, 0.1, -0.3])) == pytest.approx(0.25, rel=1e-12)  # the last one
+    assert _zero(amplitudes, np.array([-0.1, -0.2, -0.3, -0.4])) == 0.0
+    assert _zero(amplitudes, np.array([0.9, 0.8, 0.7, 0.1])) == pytest.approx(0.4 + 0.1 * 0.2 / 0.6, rel=1e-12)
+    points, values = amplitudes[:, None], 3 * amplitudes[:, None] - 1
+    assert _between(amplitudes, points, values, 0.27) == pytest.approx([0.27, -0.19], rel=1e-12)
+
+
+def test_the_top_of_the_curve_is_looked_for_where_a_fold_may_hide():
+    def level(amplitude: float) -> Level:
+        growth = -0.2 - 30 * (amplitude - 0.23) ** 2
+        return Level(amplitude, np.array([amplitude]), np.zeros((16, 1)), growth + 1e-4 * np.arange(-7.5, 8))
+
+    found = _top([level(a) for a in (0.4, 0.3, 0.16, 0.1)])
+    assert found is not None
+    assert found[1] == pytest.approx(0.23, rel=1e-9)
+    assert _top([level(a) for a in (0.4, 0.35, 0.3)]) is None  # it falls throughout
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_tables_sentences_and_figures_show_it():
+    problem, alphas = paper(0.33, 64), [0.3, 0.4, 1.7]
+    points = [solve_point(problem, alpha, settings=SETTINGS) for alpha in alphas]
+    ds = from_points(points, {"branch": ["semantic"], "alpha": alphas})
+    assert ds["on_branch"].attrs["flag_meanings"].split() == ["on_branch", "merged_with_uninformed", "not_decided"]
+    assert absent(ds, problem).values.tolist() == [[True, True, False]]
+    labels = {text.get_text() for text in fig2(ds).legends[0].get_texts()}
+    assert "merged with the uninformed point" in labels
+    assert "branch not decided" not in labels
+    assert "merged_with_uninformed" in points_table(points[:1]).text()
+    assert set(absences(points[:1])) == {"semantic"}
+    assert doubts(points[:1]) == {}
+    doubtful = [replace(points[0], on_branch=Identity.not_decided)]
+    assert undecided(from_points(doubtful, {"branch": ["semantic"], "alpha": alphas[:1]})).all()
+    assert absences(doubtful) == {}
+    sentence = doubts(doubtful)["semantic"]
+    assert sentence.startswith("semantic: whether this is the branch or the uninformed point is not decided: theta")
+    assert points_table(doubtful, (), doubts(doubtful)).text().splitlines()[0].endswith(" semantic?")
+    # a dataset of an earlier version
+    earlier = validate_dataset(ds.drop_vars("on_branch"))
+    assert absent(earlier, problem).values.tolist() == [[True, True, False]]
+    assert not undecided(earlier).any()
