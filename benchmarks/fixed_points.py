@@ -7,6 +7,7 @@ time but for a tenth, so one is timed at the point and multiplied by their numbe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import numpy as np
 
@@ -93,21 +94,25 @@ def converged(branch: str, *names: str) -> list[float]:
 
 
 def point_rows(options: Options) -> Iterator[Row]:
-    """A fixed point of either branch, in a process that has solved one before."""
+    """A fixed point of either branch, in a process that has solved one before, and with its stability."""
     clock = clock_named(options.clock)
     rough = {"integration.rule": "sobol", "integration.nodes": 16}
     asked = rough if options.quick else {"integration.standard_error": STANDARD_ERROR}
     problem = Problem.paper(omega=0.3).with_fields(asked)
-    settings = SolverSettings(threads=options.threads)
-    for branch, alpha in SETTINGS.items():
-        last: list[BranchPoint] = []
+    for stability, (branch, alpha) in product((False, True), SETTINGS.items()):
+        settings, last = SolverSettings(threads=options.threads, stability=stability), []
 
-        def solve(branch: str = branch, alpha: float = alpha, last: list[BranchPoint] = last) -> None:
+        def solve(
+            branch: str = branch,
+            alpha: float = alpha,
+            settings: SolverSettings = settings,
+            last: list[BranchPoint] = last,
+        ) -> None:
             last[:] = [solve_point(problem, alpha, branch, settings=settings)]
 
         solve()
         yield Row(
-            f"point: {branch}, alpha = {alpha:g}",
+            f"point: {branch}, alpha = {alpha:g}{', with stability' if stability else ''}",
             "s",
             lambda solve=solve: timed(clock, solve),
             outcome=lambda last=last: how_good(last[0]),

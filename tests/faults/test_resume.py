@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -460,7 +461,7 @@ def test_the_command_takes_up_what_fits(unfinished, solver):
     result = command(*options, "--resume-fitting")
     assert "1 of 6 lines are finished already" in result.stderr
     assert "1 finished line that is no part of this sweep stays in" in result.stderr
-    assert result.stdout == f"{unfinished}: 12 converged\n"
+    assert re.match(rf"{unfinished}: 12 converged(; replica symmetry fails at \d points)?\n$", result.stdout)
     assert "holds this sweep already" in command(*options, "--resume").stderr
     assert len(solver.labels) == 5
 

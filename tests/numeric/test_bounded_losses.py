@@ -366,6 +366,7 @@ def test_what_a_search_from_all_starts_found_is_not_forgotten():
     marked[:] = [1, 4]
     assert map_(x) is not None  # from all starts
     assert (map_.bottomless, map_.unsolved) == (4, 4)
+    map_.adopt(map_.minima)
     map_(x)  # warm
     assert map_.minima is not None
     assert (map_.minima.unsolved, map_.bottomless, map_.unsolved) == (0, 4, 4)

@@ -196,7 +196,7 @@ def test_a_model_with_more_fields_is_done_node_by_node(length, way, monkeypatch,
     monkeypatch.setattr(compiler, "import_package", lambda folder, name, modules: imported.extend(modules))
     monkeypatch.setattr(compiler, "_map_sources", dict)
     compiler._build(ModelKey(length, 1, True, "linear", False, "linear", False, 1), tmp_path / "kernel")
-    assert imported == [way, "means"]
+    assert imported == [way, "means", "curvature"]
 
 
 def run_as_python(module: Module) -> dict[str, Any]:

@@ -855,5 +855,6 @@ def test_what_did_not_converge_is_kept_and_flagged(fields, alpha, branch, settin
     assert 0 < point.iterations < 30
     ds = validate_dataset(from_points([point]))
     assert ds["status"].item() == status
-    names = [variable.name for variable in POINT_VARIABLES if variable.name != "residual"]
+    # there is no stability of what is no fixed point
+    names = [one.name for one in POINT_VARIABLES if one.name != "residual" and not one.optional]
     assert all(np.isfinite(ds[name]).all() for name in names)
