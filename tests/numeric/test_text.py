@@ -4,6 +4,7 @@ import io
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,15 @@ from command import run
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from made_up import made_up_point
 
 import attnphase as ap
 from attnphase.checks.comparison import Comparison, Quantity
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.report import Check, Report
+from attnphase.cli.outcomes import status_counts
 from attnphase.data.absence import absences, absent
+from attnphase.data.build import from_points
 from attnphase.data.text import (
     Table,
     format_value,
@@ -405,6 +409,35 @@ def test_solve_and_sweep_say_where_a_branch_is_missing(tmp_path):
     line = ["sweep", "--alpha", "0.4,1.8", "--branch", "semantic", *COARSE, "--workers", 1, "-o", tmp_path / "x.nc"]
     ended = "2 converged; no semantic branch at 1 point; replica symmetry fails at 1 point"
     assert run(*line).stdout == f"{tmp_path / 'x.nc'}: {ended}\n"
+
+
+def test_what_is_doubtful_is_said_in_one_order(monkeypatch):
+    """What is missing, what is not decided, then where replica symmetry fails: not of what is missing."""
+    problem = Problem()
+    identities = {
+        "semantic": Identity.not_decided,
+        "positional": Identity.merged,
+        "uninformed": Identity.on_branch,
+    }
+    points = [
+        replace(made_up_point(problem, 1.6, branch, overlap_gap=0.53), on_branch=identity)
+        for branch, identity in identities.items()
+    ]
+    monkeypatch.setattr("attnphase.sweeps.points.solved", lambda *_, **__: points)
+    result = run("solve", "--alpha", 1.6, "--branch", "all")
+    assert result.stdout.splitlines()[0].split() == ["alpha", "=", "1.6", "semantic?", "positional*", "uninformed"]
+    said = [" ".join(line.split()[1:4]) for line in result.stderr.splitlines()]
+    assert said == [
+        "positional: m =",
+        "semantic: whether this",
+        "semantic: overlap_gap =",
+        "uninformed: overlap_gap =",
+    ]
+    ds = from_points(points, {"branch": list(identities), "alpha": [1.6]})
+    assert status_counts(ds, problem) == (
+        "3 converged; no positional branch at 1 point; semantic branch not decided at 1 point;"
+        " replica symmetry fails at 3 points"
+    )
 
 
 def test_solve_says_where_replica_symmetry_fails():
