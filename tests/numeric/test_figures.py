@@ -14,13 +14,14 @@ from matplotlib.collections import QuadMesh
 from matplotlib.mathtext import MathTextParser
 
 from attnphase.cli.commands import main
-from attnphase.data.build import from_points
+from attnphase.data.build import from_points, from_thresholds
 from attnphase.data.files import save_dataset
 from attnphase.data.variables import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.figures import FIGURES, fig2, fig3, save_figure
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Identity
 
 ALPHAS = [0.5, 1.25, 2.0]
 BRANCHES = ["semantic", "positional"]
@@ -352,3 +353,28 @@ def test_a_label_that_is_no_formula_is_named(tmp_path):
     ):
         save_figure(figure, tmp_path / "x.png")
     assert not list(tmp_path.iterdir())
+
+
+def test_one_legend_of_the_map_names_everything_that_is_marked(tmp_path):
+    """Lines of thresholds, ends of branches, points not decided, what is not converged and what is not trusted."""
+    sigmas = [0.3, 0.45, 0.6]
+    ds = grid({"tokens.sigma": sigmas}, unsettled=[("semantic", 2.0)], overlap_gap=0.47)
+    identity = ds["on_branch"].copy()
+    identity.loc[{"branch": "semantic", "alpha": 0.5}] = Identity.merged
+    identity.loc[{"branch": "semantic", "alpha": 1.25, "sigma": 0.45}] = Identity.not_decided
+    lines = {name: [1.1, 1.2, 1.3] for name in ("alpha_c", "alpha_l")}
+    errors = {name: [0.01, 0.02, 0.01] for name in lines}
+    thresholds = from_thresholds(Problem(), sigmas, lines, errors, "sobol", field="tokens.sigma")
+    figure = fig3(ds.assign(on_branch=identity), thresholds=thresholds)
+    save_figure(figure, tmp_path / "map.png")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        r"$\alpha_c$",
+        r"$\alpha_l$",
+        "end of the semantic branch",
+        "not decided whether both are branches",
+        "a branch is not converged here",
+        "replica symmetry fails for a branch that is shown",
+    ]
+    texts = [text.get_text() for text in fig3(ds, thresholds=thresholds).legends[0].get_texts()]
+    assert not [text for text in texts if "end of" in text or "decided" in text]
