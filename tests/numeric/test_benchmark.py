@@ -107,7 +107,7 @@ def test_a_quick_run_saves_all_its_repeats(tmp_path):
     assert saved["clock"] == "cpu"
     figures = {each["name"]: each for each in saved["figures"]}
     made = [re.split(r"\W", name)[0] for name in figures]
-    assert made == [*["recipe"] * 3, *["local"] * 3, *["point"] * 2, "memory"]
+    assert made == [*["recipe"] * 3, *["local"] * 3, *["point"] * 4, "memory"]
     for name, each in figures.items():
         assert len(each["values"]) == (1 if name.startswith("recipe: to") else 2), name
         assert cells(text, name)[0] == name
