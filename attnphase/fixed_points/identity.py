@@ -203,6 +203,8 @@ def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) 
     error = max(float(np.nan_to_num(errors[name]).max()) for name in names)
     relative = error / size if size > 0 else np.inf
     wide = spread(run, map_, x, start, response, relative, place.identity is Identity.not_decided)
+    if not wide:  # what is left are errors by derivatives, which do not tell zero from a small order parameter
+        return replace(place, identity=Identity.not_decided, response=response)
     return replace(place, measured=replace(place.measured, errors=errors | wide), response=response)
 
 

@@ -62,6 +62,11 @@ def spread(
     bounded : bool
         Whether four errors reach both the uninformed point and where the branch is excluded, since it is not decided
         whether there is one.
+
+    Returns
+    -------
+    dict
+        By the names of the dataset; empty where the map has no curve about the point.
     """
     odd, rule = odd_coordinates(map_), map_.channel.rule
     here, full = float(np.linalg.norm(x[odd])), float(np.linalg.norm(start[odd]))
@@ -69,6 +74,8 @@ def spread(
     unit = max(here, _SMALL * full)
     down, up = ([unit * factor**k for k in powers] for factor, powers in ((1 - step, _DOWN), (1 + step, _UP)))
     rows = _rows(run.map(rule), x if here > 0 else start, (down, up), response, here)
+    if len(rows) < 2:
+        return {}
     growth = np.stack([row.level.growth for row in rows])
     amplitudes = np.array([row.level.amplitude for row in rows])
     points, values = (np.stack([getattr(row, name) for row in rows]) for name in ("points", "values"))

@@ -135,6 +135,19 @@ def test_errors_near_an_onset_are_those_of_the_seeds():
         assert low / 1.5**2 < ratio < high * 1.5**2, (name, ratio)
 
 
+def test_a_point_whose_curve_cannot_be_had_is_not_decided(monkeypatch):
+    """It keeps the errors by derivatives, which do not tell a small order parameter from none."""
+    problem = paper(0.4, 64)
+    known = solve_point(problem, 1.0, settings=SETTINGS)
+    assert known.on_branch is Identity.on_branch
+    monkeypatch.setattr("attnphase.fixed_points.spread.level_at", lambda *_: None)
+    point = solve_point(problem, 1.0, settings=SETTINGS)
+    assert point.on_branch is Identity.not_decided
+    assert point.status is Status.converged
+    np.testing.assert_array_equal(point.values["theta"], known.values["theta"])
+    assert (point.errors["theta"] > 0).all()
+
+
 def test_a_zero_of_the_curve():
     amplitudes = np.array([0.0, 0.1, 0.2, 0.4])
     assert _zero(amplitudes, np.array([-0.1, 0.3, 0.1, -0.3])) == pytest.approx(0.25, rel=1e-12)  # the last one
