@@ -204,7 +204,8 @@ def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) 
     relative = error / size if size > 0 else np.inf
     wide = spread(run, map_, x, start, response, relative, place.identity is Identity.not_decided)
     if not wide:  # what is left are errors by derivatives, which do not tell zero from a small order parameter
-        return replace(place, identity=Identity.not_decided, response=response)
+        settled = place.found.status is Status.converged
+        return replace(place, identity=Identity.not_decided if settled else place.identity, response=response)
     return replace(place, measured=replace(place.measured, errors=errors | wide), response=response)
 
 
