@@ -103,10 +103,10 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the points that did not converge."""
     import numpy as np
 
-    from attnphase.data.variables import STATUS_MEANINGS
+    from attnphase.data.variables import NOT_COMPUTED, STATUS_MEANINGS
 
     status = ds["status"]
-    failed = np.argwhere(status.to_numpy() != 0)
+    failed = np.argwhere(~np.isin(status.to_numpy(), (0, NOT_COMPUTED)))
     if not len(failed):
         return 0
     names = []

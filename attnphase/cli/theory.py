@@ -106,6 +106,7 @@ def solve(
 @force_option
 @workers_option
 @distribution_options
+@click.option("--refine", is_flag=True, help="Solve only where a boundary passes, and a coarse lattice of the rest.")
 @click.option("--resume", is_flag=True, help="Take up the finished lines of this sweep, which was interrupted.")
 @click.option(
     "--resume-fitting", is_flag=True, help="Take up those of another sweep too that fit, and leave the others."
@@ -128,6 +129,7 @@ def sweep(
     plan: int | None,
     block: int | None,
     merge: bool,
+    refine: bool,
     resume: bool,
     resume_fitting: bool,
     allow_unconverged: bool,
@@ -171,6 +173,7 @@ def sweep(
     with interruption_told(lambda: kept_lines(output, "run the same command again with --resume")):
         ds = sweep_problem(
             **grid,
+            refine=refine,
             workers=workers,
             scheduler=scheduler,
             output=output,

@@ -6,7 +6,6 @@ validator, and ``docs/schema.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -16,8 +15,10 @@ import numpy as np
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import BRANCHES, Branch
 
 __all__ = [
+    "BOUNDARY_VARIABLES",
     "COORDINATES",
     "COORDINATES_OF",
     "CURVE_VARIABLES",
@@ -40,7 +41,6 @@ __all__ = [
     "TRANSITION_VARIABLES",
     "RunStatus",
     "Variable",
-    "schema_markdown",
 ]
 
 NOT_COMPUTED = max(Status) + 1
@@ -109,6 +109,13 @@ class Variable:
     def stderr(self) -> str:
         """Name of the standard error."""
         return f"{self.name}_stderr"
+
+    @property
+    def missing(self) -> float:
+        """What stands where nothing was computed: the last value of a flag, which says so or that it is not known."""
+        if self.meanings:
+            return len(self.meanings) - 1
+        return np.nan if self.dtype == "float64" else 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -285,6 +292,23 @@ THRESHOLD_VARIABLES = (
 )  # fmt: skip
 """What `attnphase.thresholds` returns; NaN where there is no threshold, which its flag then explains."""
 
+BOUNDARY_VARIABLES = (
+    *THRESHOLD_VARIABLES[::2],
+    *(
+        Variable(
+            f"end_{branch}",
+            (),
+            f"sample complexity below which the {branch} branch has merged with the uninformed point",
+            rf"\alpha_{{\mathrm{{end}}}}^{{\mathrm{{{branch[:3]}}}}}",
+            True,
+        )
+        for branch in BRANCHES
+        if Branch.named(branch).is_informed
+    ),
+)
+"""Where boundaries pass in a refined sweep, over its fields: crossings by linear interpolation between points, ends of
+branches half-way between the last point that has merged and the first one that has not; NaN where there is none."""
+
 _POINT = {variable.name: variable for variable in POINT_VARIABLES}
 
 
@@ -447,43 +471,3 @@ GLOBAL_ATTRIBUTES = {
     "history": "one line for each command",
 }
 """Global attributes of every dataset."""
-
-
-def schema_markdown() -> str:
-    """The tables of ``docs/schema.md``: the variables of every kind of dataset and the global attributes."""
-    lines: list[str] = []
-    for kind, variables in SCHEMAS.items():
-        lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
-    title = "### Further variables of `thresholds`, with transitions"
-    lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
-    lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
-    for kind in ("points", "experiments", "histogram"):
-        for flag in (variable for variable in SCHEMAS[kind] if variable.meanings):
-            meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
-            lines += [f"### Values of `{flag.name}` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
-    meanings = enumerate(f"`{meaning}`" for meaning in OUTCOME_MEANINGS)
-    lines += ["### Values of `alpha_c_status` and its like", "", *_table(("value", "meaning"), meanings), ""]
-    also = {name: f"{text} (not of `histogram`)" for name, text in PROBLEM_ATTRIBUTES.items()}
-    described = ((f"`{name}`", text) for name, text in {**GLOBAL_ATTRIBUTES, **also}.items())
-    return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])
-
-
-def _variable_table(variables: Iterable[Variable]) -> list[str]:
-    rows = (
-        (
-            f"`{v.name}`",
-            ", ".join(v.dims) or "–",
-            # a bar would end the cell
-            f"${v.latex}$".replace("|", r"\vert "),
-            v.dtype,
-            f"`{v.stderr}`" if v.has_stderr else "–",
-            v.long_name,
-        )
-        for v in variables
-    )
-    return _table(("name", "dimensions", "symbol", "type", "standard error", "meaning"), rows)
-
-
-def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(map(str, line))} |" for line in lines]
