@@ -113,18 +113,25 @@ def _boundaries(line: Columns, alpha: NDArray[np.float64], branches: Sequence[st
             both, positional = own & there["positional"], place["positional"]
             found["alpha_c"] = crossed(both, ("training_loss", semantic), ("training_loss", positional))
     for branch in filter(lambda name: Branch.named(name).is_informed, branches):
-        found[f"end_{branch}"] = _end(alpha, line["status"][place[branch]], line["on_branch"][place[branch]])
+        i = place[branch]
+        computed = line["status"][i] != NOT_COMPUTED
+        reach = _reach(alpha[computed], line["on_branch"][i][computed])
+        found[f"begin_{branch}"], found[f"end_{branch}"] = reach
     return found
 
 
-def _end(alpha: NDArray[np.float64], status: NDArray[Any], on_branch: NDArray[Any]) -> Threshold:
-    """Between the last point that has merged and the first one on the branch above it, anywhere with equal right."""
-    computed = status != NOT_COMPUTED
-    merged = np.flatnonzero(computed & (on_branch == Identity.merged))
-    if not len(merged):
-        return NOT_FOUND
-    above = np.flatnonzero(computed & (on_branch == Identity.on_branch) & (alpha > alpha[merged[-1]]))
-    if not len(above):
-        return NOT_FOUND
-    low, high = alpha[merged[-1]], alpha[above[0]]
+def _reach(alpha: NDArray[np.float64], on_branch: NDArray[Any]) -> tuple[Threshold, Threshold]:
+    """Where a branch begins and ends: between the points next to it that have merged and those that have not."""
+    on, merged = (alpha[on_branch == value] for value in (Identity.on_branch, Identity.merged))
+    if not len(on):
+        return NOT_FOUND, NOT_FOUND
+    below, above = merged[merged < on[0]], merged[merged > on[-1]]
+    return (
+        _between(below[-1], on[0]) if len(below) else NOT_FOUND,
+        _between(on[-1], above[0]) if len(above) else NOT_FOUND,
+    )
+
+
+def _between(low: float, high: float) -> Threshold:
+    """Anywhere between two points with equal right."""
     return Threshold(float(low + high) / 2, float(high - low) / 12**0.5)

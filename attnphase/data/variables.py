@@ -296,14 +296,15 @@ BOUNDARY_VARIABLES = (
     *THRESHOLD_VARIABLES[::2],
     *(
         Variable(
-            f"end_{branch}",
+            f"{side}_{branch}",
             (),
-            f"sample complexity below which the {branch} branch has merged with the uninformed point",
-            rf"\alpha_{{\mathrm{{end}}}}^{{\mathrm{{{branch[:3]}}}}}",
+            f"sample complexity {text} the {branch} branch has merged with the uninformed point",
+            rf"\alpha_{{\mathrm{{{side}}}}}^{{\mathrm{{{branch[:3]}}}}}",
             True,
         )
         for branch in BRANCHES
         if Branch.named(branch).is_informed
+        for side, text in (("begin", "below which"), ("end", "beyond which"))
     ),
 )
 """Where boundaries pass in a refined sweep, over its fields: crossings by linear interpolation between points, ends of

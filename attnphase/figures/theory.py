@@ -19,7 +19,9 @@ from matplotlib.patches import Patch
 from attnphase import arguments
 from attnphase.data.reading import overlap_size, spacing
 from attnphase.data.trust import untrusted
+from attnphase.data.variables import NOT_COMPUTED
 from attnphase.figures.boundaries import check_boundaries, draw_boundaries
+from attnphase.figures.filling import computed_points, filled
 from attnphase.figures.selection import (
     OMEGA,
     at_values,
@@ -33,11 +35,12 @@ from attnphase.figures.selection import (
 )
 from attnphase.figures.style import (
     COLOURS,
-    DOTS,
+    COMPUTED,
     HATCH,
     MARKERS,
     STYLE,
     UNDECIDED,
+    UNTRUSTED,
     draw_contour,
     draw_map,
     draw_places,
@@ -151,7 +154,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     matplotlib.figure.Figure
         With the lines where the differences vanish, and in (a) dotted ones where a branch ends; circles are points of
         which that is not decided. Where a branch is not converged the maps are hatched, and dotted where replica
-        symmetry fails (`attnphase.data.trust`): in (a) for either branch, else for the lower one.
+        symmetry fails (`attnphase.data.trust`): in (a) for either branch, else for the lower one. Between the points
+        of a refined sweep, which (d) shows, the maps are interpolated.
 
     Raises
     ------
@@ -170,6 +174,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     theory, up = over_two(at_values(theory, at))
     if thresholds is not None:
         check_boundaries(thresholds, theory, up)
+    computed, theory = computed_points(theory), filled(theory, up)
     semantic, positional = both_branches(theory)
     loss_gap = semantic["training_loss"] - positional["training_loss"]
     lowest = _lower_branch(theory)
@@ -178,8 +183,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     loss, error, linear = (symbol_of(theory, name).strip("$") for name in named)
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
     unsettled = (theory["status"] != Status.converged).any("branch")
-    either = {HATCH: unsettled, DOTS: untrusted(theory.sel(branch=["semantic", "positional"])).any("branch")}
-    of_lowest = {HATCH: unsettled, DOTS: untrusted(lowest)}
+    doubtful = [untrusted(theory.sel(branch=["semantic", "positional"])).any("branch"), *3 * [untrusted(lowest)]]
     # where one of the branches has merged with the uninformed point there is no transition between the two
     identity = {"semantic": _identity(semantic, "theta"), "positional": _identity(positional, "m")}
     transition = loss_gap.where((identity["semantic"] != Identity.merged) & (identity["positional"] != Identity.merged))
@@ -190,13 +194,17 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
         for ax, name in ((axes[0, 0].set_xscale, "alpha"), (axes[0, 0].set_yscale, up)):
             if spacing(theory[name].to_numpy()) == "log":
                 ax("log")
-        draw_map(axes[0, 0], 1e3 * loss_gap, up, rf"$10^3\,({loss}{sem} - {loss}{pos})$", True, either)
+        draw_map(axes[0, 0], 1e3 * loss_gap, up, rf"$10^3\,({loss}{sem} - {loss}{pos})$", True, unsettled)
         if compared:
-            draw_map(axes[0, 1], 1e3 * error_gap, up, rf"$10^3\,({error} - {linear})$", True, of_lowest)
+            draw_map(axes[0, 1], 1e3 * error_gap, up, rf"$10^3\,({error} - {linear})$", True, unsettled)
         else:
-            draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, of_lowest)
-        draw_map(axes[1, 0], _size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, of_lowest)
-        draw_map(axes[1, 1], _size(lowest, "m"), up, size_symbol_of(theory, "m"), False, of_lowest)
+            draw_map(axes[0, 1], 1e3 * lowest["test_error"], up, rf"$10^3\,{error}$", False, unsettled)
+        draw_map(axes[1, 0], _size(lowest, "theta"), up, size_symbol_of(theory, "theta"), False, unsettled)
+        draw_map(axes[1, 1], _size(lowest, "m"), up, size_symbol_of(theory, "m"), False, unsettled)
+        for ax, where in zip(axes.ravel(), doubtful, strict=True):
+            draw_places(ax, where, up, UNTRUSTED, every=False)
+        if computed is not None:
+            draw_places(axes[1, 1], computed, up, COMPUTED)
         lines = _boundaries(axes, transition, error_gap, up, thresholds)
         titles = (
             "training loss, semantic minus positional",
@@ -210,7 +218,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
             ax.set_xlabel(symbol_of(theory, "alpha"))
         for ax in axes[:, 0]:
             ax.set_ylabel(symbol_of(theory, up))
-        if handles := [*lines, *_identities(axes, identity, up), *_patches(either)]:
+        if handles := [*lines, *_identities(axes, identity, up, computed), *_marks(unsettled, doubtful[0], computed)]:
             figure.legend(handles=handles, loc="outside lower center", ncols=3 if lines else 2, frameon=False)
         _name_the_chosen(figure, theory, at)
     return figure
@@ -247,13 +255,16 @@ def _identity(ds: xr.Dataset, name: str) -> xr.DataArray:
     return xr.where(_size(ds, name) > _VISIBLE, int(Identity.on_branch), int(Identity.merged))
 
 
-def _identities(axes: Any, identity: Mapping[str, xr.DataArray], up: str) -> list[Line2D]:
+def _identities(
+    axes: Any, identity: Mapping[str, xr.DataArray], up: str, computed: xr.DataArray | None
+) -> list[Line2D]:
     """Mark in (a) where branches end, and everywhere where that is not decided; the entries for the legend."""
     handles = [handle for branch, one in identity.items() for handle in _ends(axes[0, 0], one, up, branch)]
     undecided = (identity["semantic"] == Identity.not_decided) | (identity["positional"] == Identity.not_decided)
+    undecided = undecided if computed is None else undecided & computed
     if bool(undecided.any()):
         for ax in axes.ravel():
-            draw_places(ax, undecided, up)
+            draw_places(ax, undecided, up, UNDECIDED)
         handles.append(Line2D([], [], **UNDECIDED, label="not decided whether both are branches"))
     return handles
 
@@ -272,14 +283,16 @@ FIGURES: dict[str, Callable[..., Figure]] = {"fig2": fig2, "fig3": fig3}
 """The figures by name."""
 
 
-def _patches(hatches: Mapping[str, xr.DataArray]) -> list[Patch]:
-    """Entries of the legend for what is hatched somewhere."""
-    meanings = {HATCH: "a branch is not converged here", DOTS: "replica symmetry fails for a branch that is shown"}
-    return [
-        Patch(facecolor="none", edgecolor="0.55", hatch=hatch, label=meanings[hatch])
-        for hatch, places in hatches.items()
-        if bool(places.any())
-    ]
+def _marks(unsettled: xr.DataArray, doubtful: xr.DataArray, computed: xr.DataArray | None) -> list[Line2D | Patch]:
+    """Entries of the legend for what is marked somewhere."""
+    marks: list[Line2D | Patch] = []
+    if bool(unsettled.any()):
+        marks.append(Patch(facecolor="none", edgecolor="0.55", hatch=HATCH, label="a branch is not converged here"))
+    if bool(doubtful.any()):
+        marks.append(Line2D([], [], **UNTRUSTED, label="replica symmetry fails for a branch that is shown"))
+    if computed is not None:
+        marks.append(Line2D([], [], **{**COMPUTED, "ms": 3}, label="computed in (d); interpolated between"))
+    return marks
 
 
 def loss_crossing(theory: xr.Dataset) -> Threshold:
@@ -434,6 +447,6 @@ def _fig2_legend(theory: xr.Dataset, experiments: bool, baseline: bool) -> list[
         handles.append((Line2D([], [], color="0.3", ls=":", lw=1.3), "merged with the uninformed point"))
     if any(_undecided(line).any() for line in lines):
         handles.append((Line2D([], [], **UNDECIDED), "branch not decided"))
-    if bool((theory["status"] != Status.converged).any()):
+    if bool((~theory["status"].isin([Status.converged, NOT_COMPUTED])).any()):
         handles.append((Line2D([], [], color="0.3", ls="", marker="D", mfc="white", ms=4), "theory not converged"))
     return handles
