@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from attnphase import arguments
 from attnphase.errors import DatasetError
+from attnphase.figures.selection import shown_value
 from attnphase.files.writing import figure_format, write_file
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "draw_contour",
     "draw_map",
     "draw_places",
+    "name_the_chosen",
     "save_figure",
     "size_symbol_of",
     "symbol_of",
@@ -152,6 +154,14 @@ def draw_contour(ax: Axes, values: xr.DataArray, up: str, label: str, colour: st
         return
     lines = ax.contour(values["alpha"], values[up], numbers, levels=[0.0], colors=colour, linewidths=1.2)
     ax.clabel(lines, fmt=lambda _: label, fontsize=9)
+
+
+def name_the_chosen(figure: Figure, ds: xr.Dataset, at: Mapping[str, Any]) -> None:
+    """Above the figure, the values that the caller selected."""
+    chosen = [dim for dim in map(str, ds.coords) if {dim, ds[dim].attrs.get("field")} & at.keys() and ds[dim].ndim == 0]
+    if chosen:
+        values = (f"{symbol_of(ds, dim)} = {shown_value(ds[dim].item())}" for dim in chosen)
+        figure.suptitle(", ".join(values), fontsize=9)
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

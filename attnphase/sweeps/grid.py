@@ -99,9 +99,8 @@ def sweep(
     settings : SolverSettings, optional
         How every point is solved.
     refine : bool
-        Solve only where a boundary passes, and a coarse lattice of the rest, which has the status ``not_computed``. At
-        a boundary the training losses of two branches cross, a branch's test error passes the linear predictor's, or
-        a branch merges with the uninformed point. Where that is along alpha, variables of the result say.
+        Solve only where a boundary passes, and a coarse lattice of the rest, which is ``not_computed``: where training
+        losses of two branches cross, a branch passes the linear predictor or merges with the uninformed point.
     workers : int, optional
         Processes; one for every core by default.  With 1, everything runs in this process.
     scheduler : str, optional
@@ -141,12 +140,9 @@ def sweep(
         check_caller("sweep", workers)
     problem = arguments.instance("problem", problem, Problem)
     settings = checked_settings(settings)
-    options = _Options.of(workers, scheduler, output, resume, force, progress)
-    refine = arguments.flag("refine", refine)
+    options = _Options.of(refine, workers, scheduler, output, resume, force, progress)
     lines, swept = lines_of(problem, axes_of(alpha, omega, branches, fields), settings)
-    if refine:
-        check_refinable(swept)
-    return _swept(problem, lines, swept, options, refine)
+    return _swept(problem, lines, swept, options)
 
 
 def check_caller(name: str, workers: Any) -> None:
@@ -187,8 +183,9 @@ def number_of_workers(workers: Any) -> int:
 
 @dataclass(frozen=True)
 class _Options:
-    """How a sweep runs and where its result goes, checked."""
+    """What of a grid is solved, how, and where the result goes, checked."""
 
+    refine: bool
     workers: int
     scheduler: str | None
     output: Path | None
@@ -197,7 +194,7 @@ class _Options:
     progress: bool
 
     @classmethod
-    def of(cls, workers: Any, scheduler: Any, output: Any, resume: Any, force: Any, progress: Any) -> Self:
+    def of(cls, refine: Any, workers: Any, scheduler: Any, output: Any, resume: Any, force: Any, progress: Any) -> Self:
         """From the arguments of `sweep`."""
         address, processes = check_scheduler(scheduler, workers), number_of_workers(workers)
         path = None if output is None else arguments.path("output", output)
@@ -206,6 +203,7 @@ class _Options:
         if resume and path is None:
             raise ProblemError("resume", "resume needs output, the file of the sweep that was interrupted: give both.")
         return cls(
+            arguments.flag("refine", refine),
             processes,
             address,
             path,
@@ -215,11 +213,11 @@ class _Options:
         )
 
 
-def _swept(
-    problem: Problem, lines: list[Line], swept: dict[str, list[Any]], options: _Options, refine: bool
-) -> xr.Dataset:
+def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], options: _Options) -> xr.Dataset:
     """The result, from the finished lines and those that are solved now."""
-    path, force = options.output, options.force
+    path, force, refine = options.output, options.force, options.refine
+    if refine:
+        check_refinable(swept)
     description = Description.of(problem, swept, lines, refine)
     if path is not None and options.resume and not force and path.is_file():
         return finished_result(path, description)
