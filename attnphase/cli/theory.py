@@ -19,7 +19,7 @@ from attnphase.cli.options import (
     solver_options,
     workers_option,
 )
-from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, print_table, status_counts, with_command
+from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, print_table, with_command
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_table
@@ -168,6 +168,7 @@ def sweep(
     grid |= {"fields": fields, "settings": settings}
     if plan is not None:
         return make_plan(grid, plan, output, force, quiet)
+    from attnphase.data.counts import status_counts
     from attnphase.sweeps.grid import sweep as sweep_problem
 
     with interruption_told(lambda: kept_lines(output, "run the same command again with --resume")):

@@ -14,7 +14,8 @@ from attnphase.data.variables import NOT_COMPUTED
 
 __all__ = ["computed_points", "filled"]
 
-_BETWEEN = ("training_loss", "test_error", "linear_test_error", "overlap_gap")
+_COMPARED = ("training_loss", "test_error", "linear_test_error")
+_BETWEEN = (*_COMPARED, *(f"{name}_stderr" for name in _COMPARED), "overlap_gap")
 _SIZES = ("m", "theta")  # of either sign, or turned: only their size is the same from point to point
 _NEAREST = ("on_branch", "status")
 

@@ -118,7 +118,9 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
             draw_places(ax, where, up, UNTRUSTED, every=False)
         if computed is not None:
             draw_places(axes[1, 1], computed, up, COMPUTED)
-        lines = _boundaries(axes, transition, error_gap, up, thresholds)
+        if thresholds is None:
+            _contours(axes, (transition, error_gap), (_loss_error(semantic, positional), _gap_error(lowest)), up)
+        lines = [] if thresholds is None else _boundaries(axes, thresholds)
         _label(axes, theory, up, compared)
         if handles := [*lines, *_identities(axes, identity, up, computed), *_marks(unsettled, doubtful[0], computed)]:
             figure.legend(handles=handles, loc="outside lower center", ncols=3 if lines else 2, frameon=False)
@@ -148,16 +150,26 @@ def _lower_branch(theory: xr.Dataset) -> xr.Dataset:
     return both.isel(branch=both["training_loss"].fillna(np.inf).argmin("branch"))
 
 
-def _boundaries(
-    axes: Any, transition: xr.DataArray, error_gap: xr.DataArray, up: str, thresholds: xr.Dataset | None
-) -> list[Line2D]:
-    """Contours where the differences vanish, or the thresholds instead, whose lines a legend names."""
-    if thresholds is None:
-        draw_contour(axes[0, 0], transition, up, r"$\alpha_c$", "black")
-        draw_contour(axes[0, 1], error_gap, up, r"$\alpha_l$", "black")
-        for ax in axes[1]:
-            draw_contour(ax, transition, up, r"$\alpha_c$", "white")
-        return []
+def _loss_error(semantic: xr.Dataset, positional: xr.Dataset) -> xr.DataArray:
+    return np.hypot(semantic["training_loss_stderr"], positional["training_loss_stderr"])
+
+
+def _gap_error(lowest: xr.Dataset) -> xr.DataArray:
+    return np.hypot(lowest["test_error_stderr"], lowest["linear_test_error_stderr"])
+
+
+def _contours(
+    axes: Any, differences: tuple[xr.DataArray, xr.DataArray], errors: tuple[xr.DataArray, xr.DataArray], up: str
+) -> None:
+    """Lines where the differences in training loss and test error vanish."""
+    draw_contour(axes[0, 0], differences[0], up, r"$\alpha_c$", "black", errors[0])
+    draw_contour(axes[0, 1], differences[1], up, r"$\alpha_l$", "black", errors[1])
+    for ax in axes[1]:
+        draw_contour(ax, differences[0], up, r"$\alpha_c$", "white", errors[0])
+
+
+def _boundaries(axes: Any, thresholds: xr.Dataset) -> list[Line2D]:
+    """The thresholds with their errors; their lines for the legend."""
     lines = draw_boundaries(axes[0, 0], thresholds, ("alpha_c", *TRANSITIONS), "black")
     draw_boundaries(axes[0, 1], thresholds, ("alpha_c",), "0.5")
     lines += draw_boundaries(axes[0, 1], thresholds, ("alpha_l",), "black")

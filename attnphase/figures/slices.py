@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatter
 
 from attnphase import arguments
 from attnphase.data.reading import spacing
@@ -53,7 +54,7 @@ def fig9(
     -------
     matplotlib.figure.Figure
         Lighter colours for larger values; lines of different dashes for the branches, with their standard errors. They
-        are dotted where a branch has merged with the uninformed point, speckled where replica symmetry fails.
+        are dotted where a branch has merged with the uninformed point, and have dots where replica symmetry fails.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def fig9(
         panels.append(over_values(at_values(ds, at), _MOST))
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(0.6 + 2.4 * max(len(panels), 1.4), 3.1), layout="constrained")
-        axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        axes = figure.subplots(1, len(panels), squeeze=False)[0]
         published = [
             _panel(ax, ds, along, quantity, arguments.flag("experiments", experiments))
             for ax, (ds, along) in zip(axes, panels, strict=True)
@@ -98,6 +99,7 @@ def fig9(
 
 _DRAWN = ("test_error", "training_loss", "weight_norm", "density", "overlap_gap", "replicon", "m", "theta")
 _SCALED = ("test_error", "training_loss")
+_WIDE = 10.0  # ratio of the values from which on an axis is logarithmic
 
 
 def _panel(ax: Axes, ds: xr.Dataset, along: str, quantity: str, experiments: bool) -> bool:
@@ -120,6 +122,11 @@ def _panel(ax: Axes, ds: xr.Dataset, along: str, quantity: str, experiments: boo
     ax.set_xlabel(symbol_of(ds, "alpha"))
     if spacing(ds["alpha"].to_numpy()) == "log":
         ax.set_xscale("log")
+    low, high = (float(of(ds[quantity])) for of in (np.nanmin, np.nanmax))
+    if quantity in _SCALED and high > _WIDE * low > 0:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(LogFormatter())
     return runs_drawn
 
 

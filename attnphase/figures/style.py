@@ -145,13 +145,18 @@ def draw_places(ax: Axes, where: xr.DataArray, up: str, marker: Mapping[str, Any
         ax.plot(where["alpha"].to_numpy()[columns], where[up].to_numpy()[rows], **marker, clip_on=False)
 
 
-def draw_contour(ax: Axes, values: xr.DataArray, up: str, label: str, colour: str) -> None:
-    """The line where values over alpha and the dimension `up` vanish, if they do."""
+def draw_contour(
+    ax: Axes, values: xr.DataArray, up: str, label: str, colour: str, error: xr.DataArray | None = None
+) -> None:
+    """The line where values over alpha and the dimension `up` vanish, if they do, in a band of one standard error."""
     values = values.transpose(up, "alpha")
     numbers = values.to_numpy()
     known = numbers[np.isfinite(numbers)]
     if not known.size or not known.min() < 0 < known.max():
         return
+    if error is not None:
+        within = (values / error).transpose(up, "alpha")
+        ax.contourf(values["alpha"], values[up], within, levels=[-1.0, 1.0], colors=colour, alpha=0.25)
     lines = ax.contour(values["alpha"], values[up], numbers, levels=[0.0], colors=colour, linewidths=1.2)
     ax.clabel(lines, fmt=lambda _: label, fontsize=9)
 

@@ -32,6 +32,7 @@ from attnphase.figures.style import (
     MARKERS,
     STYLE,
     UNDECIDED,
+    UNTRUSTED,
     name_the_chosen,
     size_symbol_of,
     symbol_of,
@@ -160,7 +161,7 @@ def _crossing(first: xr.Dataset, name: str, second: xr.Dataset, other: str) -> T
 
 
 def draw_curve(ax: Axes, line: xr.Dataset, across: str, name: str, factor: float, look: Mapping[str, Any]) -> None:
-    """A quantity of one branch with its standard error: dotted where it has merged, speckled where not to be trusted.
+    """A quantity of one branch with its standard error: dotted where it has merged, with dots where not to trust it.
 
     Parameters
     ----------
@@ -190,9 +191,8 @@ def draw_curve(ax: Axes, line: xr.Dataset, across: str, name: str, factor: float
     ax.plot(place[undecided], value[undecided], **{**UNDECIDED, "mec": colour}, zorder=3)
     low, high = (value - error)[settled], (value + error)[settled]
     ax.fill_between(place[settled], low, high, color=colour, alpha=0.3, lw=0)
-    # dotted where it is not to be trusted; what has merged is dotted anyhow
-    doubtful = np.where(untrusted(line).to_numpy() & settled & ~_merged(line), value, np.nan)
-    ax.plot(place, doubtful, color="white", lw=1.5, ls=(0, (1.5, 1.5)))
+    doubtful = untrusted(line).to_numpy() & settled & ~_merged(line)
+    ax.plot(place[doubtful], value[doubtful], **UNTRUSTED, zorder=2.5)
     ax.plot(place[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
 
 
@@ -257,7 +257,7 @@ def marks_of_curves(datasets: Sequence[xr.Dataset]) -> list[tuple[Any, str]]:
     lines = [ds.sel(branch=branch) for ds in datasets for branch in ds["branch"].to_numpy()]
     handles: list[tuple[Any, str]] = []
     if any(bool(untrusted(line).any()) for line in lines):
-        handles.append((Line2D([], [], color="0.3", lw=1.3, ls=(0, (1.5, 1.5))), "replica symmetry fails"))
+        handles.append((Line2D([], [], **{**UNTRUSTED, "ls": "-", "color": "0.3"}), "replica symmetry fails"))
     if any(_merged(line).any() for line in lines):
         handles.append((Line2D([], [], color="0.3", ls=":", lw=1.3), "merged with the uninformed point"))
     if any(_undecided(line).any() for line in lines):
