@@ -111,12 +111,12 @@ def _computed(name: str, changes: tuple[str, ...], workers: int | None, quiet: b
     from attnphase.problem import parse_setting
     from attnphase.sweeps.grid import sweep
 
-    settings = dict(map(parse_setting, changes))
+    settings, sweeps = dict(map(parse_setting, changes)), PAPER_FIGURES[name].sweeps
+    for taken in (field for one in sweeps for field in one.fields if field in settings):
+        raise ProblemError("set", f"{name} varies {taken}: leave --set {taken} out.")
     found = []
     with interruption_told(lambda: kept_lines(None, "run the same command again")):
-        for one in PAPER_FIGURES[name].sweeps:
-            if taken := sorted(settings.keys() & one.fields.keys()):
-                raise ProblemError("set", f"{name} varies {taken[0]}: leave --set {taken[0]} out.")
+        for one in sweeps:
             problem = one.problem.with_fields(settings) if settings else one.problem
             found.append(sweep(problem, one.alphas, fields=one.fields, workers=workers, progress=not quiet))
     return found

@@ -18,7 +18,7 @@ from attnphase.state_evolution.branches import Branch, Identity
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["COMPARED", "classes", "with_boundaries"]
+__all__ = ["COMPARED", "classes", "compared_branches", "with_boundaries"]
 
 COMPARED = ("training_loss", "test_error", "linear_test_error", "on_branch", "status")
 """The variables that decide where a boundary passes."""
@@ -38,19 +38,28 @@ def classes(columns: Columns, branches: Sequence[str]) -> NDArray[np.int8]:
     Returns
     -------
     (boundaries, ...) array
-        The signs of the difference in training loss of every two branches and of the test error of every branch less
-        that of the linear predictor, each 0 where a branch is not there; and twice for every branch that may end, +1
-        where it has not merged with the uninformed point, and where it certainly has not, -1 elsewhere.
+        Of those of `compared_branches`, in their order: the sign of the difference in training loss of two branches; of
+        one, that of its test error less the linear predictor's, both 0 where a branch is not there; and, if it may end,
+        +1 where it has not merged with the uninformed point, and where it certainly has not, -1 elsewhere.
     """
     there = [_there(columns, i, branch) for i, branch in enumerate(branches)]
     loss, error, linear = (columns[name] for name in COMPARED[:3])
     signs = [np.where(there[i] & there[j], loss[i] - loss[j], 0.0) for i, j in combinations(range(len(branches)), 2)]
-    signs += [np.where(there[i], error[i] - linear[i], 0.0) for i in range(len(branches))]
     computed, identity = columns["status"] != NOT_COMPUTED, columns["on_branch"]
-    for i in (i for i, branch in enumerate(branches) if Branch.named(branch).is_informed):
-        for here in (identity[i] != Identity.merged, identity[i] == Identity.on_branch):
-            signs.append(np.where(computed[i], np.where(here, 1.0, -1.0), 0.0))
+    for i, branch in enumerate(branches):
+        signs.append(np.where(there[i], error[i] - linear[i], 0.0))
+        if Branch.named(branch).is_informed:
+            for here in (identity[i] != Identity.merged, identity[i] == Identity.on_branch):
+                signs.append(np.where(computed[i], np.where(here, 1.0, -1.0), 0.0))
     return np.sign(np.nan_to_num(np.stack(signs), nan=0.0)).astype(np.int8)
+
+
+def compared_branches(branches: Sequence[str]) -> NDArray[np.bool_]:
+    """Which branches each boundary of `classes` is of, (boundaries, branches)."""
+    own = np.eye(len(branches), dtype=bool)
+    pairs = [own[i] | own[j] for i, j in combinations(range(len(branches)), 2)]
+    alone = [own[i] for i, name in enumerate(branches) for _ in range(3 if Branch.named(name).is_informed else 1)]
+    return np.stack([*pairs, *alone])
 
 
 def _there(columns: Columns, i: int, branch: str) -> NDArray[np.bool_]:

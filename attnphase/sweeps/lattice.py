@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 __all__ = ["ClassesOf", "points_at_boundaries"]
 
 ClassesOf = Callable[[NDArray[np.bool_]], NDArray[np.int8]]
-"""Looks at points, a mask over the grid, and returns the classes of all points seen so far, (kinds, *sizes)."""
+"""Looks at points, a mask (things, *sizes), and returns the classes of all points seen so far, (kinds, *sizes)."""
 
 _FEWEST = 13  # values of an axis on the first lattice, if it has so many
 _WIDEST = 8  # steps of the grid that its neighbours are apart there, at most
 
 
-def points_at_boundaries(sizes: Sequence[int], divided: Sequence[bool], classes_of: ClassesOf) -> NDArray[np.bool_]:
+def points_at_boundaries(
+    sizes: Sequence[int], divided: Sequence[bool], needed: NDArray[np.bool_], classes_of: ClassesOf
+) -> NDArray[np.bool_]:
     """Look at the points of a grid where a class changes, and at a coarse lattice of the others.
 
     Parameters
@@ -32,34 +34,44 @@ def points_at_boundaries(sizes: Sequence[int], divided: Sequence[bool], classes_
     divided : sequence of bool
         Whether an axis has an order, along which what lies between two values is like them; of the others every value
         is looked at by itself.
+    needed : (kinds, things) array of bool
+        Which of the things that can be looked at somewhere must be, for the class of a kind.
     classes_of : callable
 
     Returns
     -------
-    array of bool
+    (things, *sizes) array of bool
         What was looked at.
     """
     steps = [_lattices(size) if one else [np.arange(size)] for size, one in zip(sizes, divided, strict=True)]
-    seen = np.zeros(tuple(sizes), dtype=bool)
-    seen[np.ix_(*(lattices[0] for lattices in steps))] = True
+    seen = np.zeros((needed.shape[1], *sizes), dtype=bool)
+    seen[(slice(None), *np.ix_(*(lattices[0] for lattices in steps)))] = True
     known = classes_of(seen.copy()).copy()
 
-    def look(fresh: NDArray[np.bool_]) -> None:
+    def look(where: NDArray[np.bool_]) -> None:
+        """Look at what kinds need at places, (kinds, *sizes)."""
         nonlocal known
+        fresh = np.tensordot(needed.T.astype(int), where.astype(int), 1).astype(bool) & ~seen
         seen[fresh] = True
-        known = np.where(seen, classes_of(fresh), known)
+        known = np.where(_told(seen, needed), classes_of(fresh), known)
 
     for level in range(1, max(map(len, steps))):
         coarse, fine = ([lattices[min(k, len(lattices) - 1)] for lattices in steps] for k in (level - 1, level))
         high, low = _around(known, coarse, fine)
-        here = np.ix_(*fine)
-        known[(slice(None), *here)] = np.where(seen[here], known[(slice(None), *here)], _alike(high, low))
-        fresh = np.zeros_like(seen)
-        fresh[here] = ((high > 0) & (low < 0)).any(0) & ~seen[here]
-        look(fresh)
-    while (missing := _crossed(known, divided) & ~seen).any():
+        here = (slice(None), *np.ix_(*fine))
+        told = _told(seen, needed)
+        known[here] = np.where(told[here], known[here], _alike(high, low))
+        passed = np.zeros_like(told)
+        passed[here] = (high > 0) & (low < 0)
+        look(passed & ~told)
+    while (missing := _crossed(known, divided) & ~_told(seen, needed)).any():
         look(missing)
     return seen
+
+
+def _told(seen: NDArray[np.bool_], needed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Where the class of a kind has been seen, (kinds, *sizes)."""
+    return np.stack([seen[things].all(0) for things in needed])
 
 
 def _lattices(size: int) -> list[NDArray[np.intp]]:
@@ -88,12 +100,11 @@ def _alike(high: NDArray[np.int8], low: NDArray[np.int8]) -> NDArray[np.int8]:
 
 
 def _crossed(known: NDArray[np.int8], divided: Sequence[bool]) -> NDArray[np.bool_]:
-    """Both ends of every step along an axis that a boundary crosses."""
-    found = np.zeros(known.shape[1:], dtype=bool)
-    for axis in (axis for axis, one in enumerate(divided) if one):
-        first, second = (np.moveaxis(known, axis + 1, 0)[part] for part in (slice(None, -1), slice(1, None)))
-        crossed = (first * second < 0).any(1)
+    """Both ends of every step along an axis that a boundary of a kind crosses, (kinds, *sizes)."""
+    found = np.zeros(known.shape, dtype=bool)
+    for axis in (axis for axis, one in enumerate(divided, 1) if one):
+        first, second = (np.moveaxis(known, axis, 0)[part] for part in (slice(None, -1), slice(1, None)))
         ends = np.moveaxis(found, axis, 0)
-        ends[:-1] |= crossed
-        ends[1:] |= crossed
+        ends[:-1] |= first * second < 0
+        ends[1:] |= first * second < 0
     return found

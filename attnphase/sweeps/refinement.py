@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from attnphase.data.boundaries import COMPARED, classes
+from attnphase.data.boundaries import COMPARED, classes, compared_branches
 from attnphase.data.variables import POINT_VARIABLES
 from attnphase.errors import ProblemError
 from attnphase.sweeps.lattice import points_at_boundaries
@@ -70,7 +70,7 @@ def solved_at_boundaries(
     divided = [_divided(values.tolist()) for values in axes]
     orders = [np.argsort(values) if one else np.arange(len(values)) for values, one in zip(axes, divided, strict=True)]
     grid = _Grid(tuple(lines), tuple(swept["branch"]), tuple(map(len, axes)), np.ix_(*orders), solve)
-    points_at_boundaries(grid.sizes, divided, grid.classes_of)
+    points_at_boundaries(grid.sizes, divided, compared_branches(grid.branches), grid.classes_of)
     return grid.parts, [grid.whole(i) for i in range(len(lines))]
 
 
@@ -105,10 +105,10 @@ class _Grid:
         self._columns = {name: np.full(shape, _VARIABLE[name].missing) for name in COMPARED}
 
     def classes_of(self, wanted: NDArray[np.bool_]) -> NDArray[np.int8]:
-        """Solve points, over the sorted axes, and say on which side of every boundary all are."""
-        here = np.zeros(self.sizes, dtype=bool)
-        here[self.sorted] = wanted
-        rows = np.tile(here.reshape(-1, self.sizes[-1]), (len(self.branches), 1))
+        """Solve points of branches, over the sorted axes, and say on which side of every boundary all are."""
+        here = np.zeros((len(self.branches), *self.sizes), dtype=bool)
+        here[(slice(None), *self.sorted)] = wanted
+        rows = here.reshape(-1, self.sizes[-1])
         todo = {i: np.flatnonzero(row) for i, row in enumerate(rows) if row.any()}
         parts = [replace(self.lines[i], alphas=tuple(self.lines[i].alphas[k] for k in at)) for i, at in todo.items()]
         self._rounds += 1

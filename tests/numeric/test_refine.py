@@ -31,16 +31,18 @@ OMEGAS = np.linspace(0, 0.5, 25).tolist()
 # --- which points ----------------------------------------------------------------------------------------------------
 
 
-def looked_at(classes, divided=(True, True)):
-    """The points that are looked at where all classes are known; the others must not be read."""
-    seen = np.zeros(classes.shape[1:], dtype=bool)
+def looked_at(classes, divided=(True, True), needed=None):
+    """What is looked at where all classes are known; those of other points must not be read."""
+    kinds, *sizes = classes.shape
+    needed = np.ones((kinds, 1), dtype=bool) if needed is None else np.array(needed)
+    seen = np.zeros((needed.shape[1], *sizes), dtype=bool)
 
     def classes_of(wanted):
         assert not (seen & wanted).any(), "a point is looked at twice"
         seen[wanted] = True
-        return np.where(seen, classes, 0)
+        return np.where([seen[things].all(0) for things in needed], classes, 0)
 
-    found = points_at_boundaries(classes.shape[1:], divided, classes_of)
+    found = points_at_boundaries(sizes, divided, needed, classes_of)
     np.testing.assert_array_equal(found, seen)
     return found
 
@@ -60,9 +62,14 @@ def test_a_tenth_of_a_grid_of_200_has_all_its_boundaries():
     up, across = np.linspace(0, 1, 200)[:, None], np.linspace(0, 1, 200)
     signs = [across - 0.3 - 0.5 * up**2, 0.2 + 0.7 * up**1.4 - across, (across - 0.6) ** 2 + (up - 0.5) ** 2 - 0.1]
     classes = np.stack([np.where(sign > 0, 1, -1) for sign in signs]).astype(np.int8)
-    found = looked_at(classes)
+    (found,) = looked_at(classes)
     assert found[crossed(classes)].all()
     assert found.mean() < 0.1
+    # two things of which one is needed for the first boundary, the other for the second, both for the third
+    apart = looked_at(classes, needed=[[True, False], [False, True], [True, True]])
+    for thing, kinds in zip(apart, ([0, 2], [1, 2]), strict=True):
+        assert thing[crossed(classes[kinds])].all()
+        assert thing.sum() < found.sum()
 
 
 def test_what_a_coarse_lattice_misses_is_followed_from_where_it_is_seen():
@@ -71,7 +78,7 @@ def test_what_a_coarse_lattice_misses_is_followed_from_where_it_is_seen():
     classes[0, :, 41:] = -1
     classes[1, 43, 12:70] = -1
     assert not crossed(classes[1:, ::8, ::8]).any()
-    found = looked_at(classes)
+    (found,) = looked_at(classes)
     assert found[crossed(classes)].all()
 
 
@@ -83,7 +90,7 @@ def test_points_without_a_class_have_no_boundary():
 
 def test_values_without_an_order_are_looked_at_one_by_one():
     classes = np.where(np.arange(60) > np.array([[50], [7], [31]]), 1, -1)[None].astype(np.int8)
-    found = looked_at(classes, (False, True))
+    (found,) = looked_at(classes, (False, True))
     assert found[classes[0] * np.roll(classes[0], 1, 1) < 0].all()
     assert (found.sum(1) < 20).all()
 
