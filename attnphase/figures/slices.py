@@ -31,7 +31,7 @@ _LIGHTEST = 0.82  # of the colours of a map, the part that is dark enough for a 
 
 
 def fig9(
-    theory: xr.Dataset | Sequence[xr.Dataset],
+    theory: xr.Dataset | list[xr.Dataset] | tuple[xr.Dataset, ...],
     *,
     quantity: str = "test_error",
     experiments: bool = True,
@@ -41,7 +41,7 @@ def fig9(
 
     Parameters
     ----------
-    theory : xarray.Dataset or sequence of xarray.Dataset
+    theory : xarray.Dataset, or list or tuple of them
         Branches over alpha and one field.
     quantity : str
         What is drawn: a variable of the schema without inner dimensions, or "m" or "theta".
@@ -67,8 +67,7 @@ def fig9(
     -----
     Figure 9 of arXiv:2402.03902 has the test error of trained students over omega, sigma and lambda.
     """
-    at, several = chosen_values(at), isinstance(theory, Sequence)
-    given = list(theory) if several else [theory]
+    at, given = chosen_values(at), [*theory] if isinstance(theory, list | tuple) else [theory]
     if not given:
         raise DatasetError("there is no dataset to draw: give one or more.")
     arguments.word("quantity", quantity, _DRAWN)
@@ -86,7 +85,7 @@ def fig9(
         first = panels[0][0]
         _name_the_axes(axes, first, quantity)
         for ax, letter in zip(axes, "abcdefgh", strict=False):
-            ax.set_title(f"({letter})" if several else "", loc="left")
+            ax.set_title(f"({letter})" if len(given) > 1 else "", loc="left")
         handles = _branches(list(dict.fromkeys(b for ds, _ in panels for b in map(str, ds["branch"].to_numpy()))))
         if any(published):
             runs = Line2D([], [], color="0.3", ls="", marker="o", ms=3)

@@ -309,9 +309,8 @@ def _across_turns(whole: Family, at: Array, overlaps: Overlaps) -> Array:
         for i, j in combinations(range(columns), 2):
             A = np.zeros((columns, columns))
             A[i, j], A[j, i] = 1.0, -1.0
-            change = Overlaps(
-                *(A @ one - one @ A for one in (overlaps.q, overlaps.V)), A @ overlaps.m, A @ overlaps.theta
-            )
+            q, V = (A @ one - one @ A for one in (overlaps.q, overlaps.V))
+            change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta)
             moved = Overlaps.unpack(overlaps.pack() + change.pack(), len(overlaps.q), columns, overlaps.theta.shape[-1])
             turns.append((whole.place(moved, whole.split(at)[1]) - at)[:-1])
     vectors, sizes, _ = np.linalg.svd(np.array(turns).reshape(-1, len(at) - 1).T, full_matrices=True)

@@ -6,12 +6,12 @@ The datasets' numbers are formulas, so that every expected number follows from t
 import io
 import itertools
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from made_up import SWEEP, made_up_point
 from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_rgb
 from matplotlib.contour import ContourSet
 from matplotlib.mathtext import MathTextParser
 
@@ -390,8 +390,10 @@ def test_every_value_has_its_lightness_and_every_branch_its_dashes():
     ds = grid({"tokens.sigma": [0.3, 0.6], "teacher.score": ["softmax", "linear"]})
     figure = fig9(ds, at={"teacher.score": "linear"}, quantity="training_loss")
     lines = figure.axes[0].get_lines()
-    colours = [handle.get_color() for handle in figure.axes[0].get_legend().get_lines()]
-    assert np.diff([np.dot(mpl.colors.to_rgb(colour), [0.3, 0.59, 0.11]) for colour in colours]) > 0.3
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    colours = [handle.get_color() for handle in legend.get_lines()]
+    assert np.diff([np.dot(to_rgb(colour), [0.3, 0.59, 0.11]) for colour in colours]) > 0.3
     for sigma, colour in zip([0.3, 0.6], colours, strict=True):
         for branch, dashes in (("semantic", "-"), ("positional", "--")):
             (line,) = (
@@ -399,7 +401,7 @@ def test_every_value_has_its_lightness_and_every_branch_its_dashes():
             )
             np.testing.assert_array_equal(line.get_xdata(), ALPHAS)
             expected = [1e3 * loss(branch, alpha, {"tokens.sigma": sigma, "x": 0.0}) for alpha in ALPHAS]
-            np.testing.assert_allclose(line.get_ydata(), expected)
+            np.testing.assert_allclose(np.asarray(line.get_ydata()), expected)
     drawn(figure)
 
 
@@ -407,7 +409,7 @@ def test_published_runs_stand_beside_the_values_that_have_some():
     figure = fig9(grid({"tokens.sigma": [0.3, 0.5, 0.7]}), quantity="theta")
     theirs = read_reference("gradient_descent_other")
     theirs = theirs[(theirs["sigma"] == 0.7) & (theirs["start"] == "semantic")]
-    heights = [bars.lines[0].get_ydata() for bars in figure.axes[0].containers]
+    heights = [np.asarray(bars[0].get_ydata()) for bars in figure.axes[0].containers]
     assert len(heights) == 4  # two starts at 0.5 and at 0.7
     assert any(np.array_equal(one, theirs["theta"]) for one in heights)
     assert fig9(grid({"tokens.sigma": [0.3, 0.7]}), experiments=False).axes[0].containers == []

@@ -278,7 +278,7 @@ def test_a_map_has_no_gaps_and_its_line_is_where_the_losses_cross(refined):
     panel = figure.axes[0]
     (mesh,) = (item for item in panel.collections if type(item).__name__ == "QuadMesh")
     assert np.isfinite(np.asarray(mesh.get_array())).all()
-    (line,) = (item for item in panel.collections if isinstance(item, ContourSet) and item.levels.tolist() == [0.0])
+    (line,) = (item for item in panel.collections if isinstance(item, ContourSet) and list(item.levels) == [0.0])
     alpha, omega = np.concatenate([path.vertices for path in line.get_paths()]).T
     assert np.ptp(omega) > 0.3
     np.testing.assert_allclose(alpha, alpha_c(omega), atol=0.003)  # a chord of the curve from value to value of omega
