@@ -165,6 +165,8 @@ def good(name, parameter):
             return datasets()[kinds[parameter]]
     if name == "compare":
         return datasets()["points" if parameter == "theory" else "experiments"]
+    if parameter == "dataset":
+        return datasets()["points"]
     if name == "Spectrum":
         return getattr(ap.Spectrum.of(PAPER), parameter)
     if parameter == "figure":
