@@ -122,7 +122,7 @@ def fig2(
         elif across == "alpha":
             axes[0].set_xlim(0, float(theory["alpha"].max()) * 1.02)
         handles, labels = zip(*_fig2_legend(theory, runs is not None, bool(baseline.notnull().any())), strict=True)
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(handles, labels, loc="outside lower center", ncols=3 if len(handles) < 6 else 2, frameon=False)
         name_the_chosen(figure, theory, at)
     return figure
 
