@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatter
+from matplotlib.ticker import LogLocator
 
 from attnphase import arguments
 from attnphase.data.reading import spacing
@@ -125,7 +125,8 @@ def _panel(ax: Axes, ds: xr.Dataset, along: str, quantity: str, experiments: boo
     if quantity in _SCALED and high > _WIDE * low > 0:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter("{x:g}")
-        ax.yaxis.set_minor_formatter(LogFormatter())
+        ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        ax.yaxis.set_minor_formatter("{x:g}")
     return runs_drawn
 
 
