@@ -5,6 +5,7 @@ The datasets' numbers are formulas, so that every expected number follows from t
 
 import io
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from attnphase.data.variables import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.figures import FIGURES, fig2, fig3, fig9, save_figure
 from attnphase.fixed_points.iteration import Status
+from attnphase.paper.figures import PAPER_FIGURES
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 from attnphase.state_evolution.branches import Identity
@@ -494,3 +496,9 @@ def test_the_error_of_a_crossing_is_a_band_around_it():
     # alpha sigma - 0.6 times 0.004 is one error away
     np.testing.assert_allclose(np.abs(inside[:, 0] * inside[:, 1] - 0.6), 0.0004 * 2**0.5 / 0.004, rtol=0.1)
     assert len(inside) > 10
+
+
+def test_the_page_of_figures_has_the_captions_of_today():
+    page = " ".join((Path(__file__).parents[2] / "docs" / "figures.md").read_text(encoding="utf-8").split())
+    for figure in PAPER_FIGURES.values():
+        assert f"*{figure.title}.* {figure.shown}" in page
