@@ -56,8 +56,13 @@ def published_runs(problem: Mapping[str, Any]) -> NDArray[Any] | None:
     -------
     structured array or None
         Rows of ``fig2_gradient_descent`` or ``gradient_descent_other``; None if none were published.
+
+    Raises
+    ------
+    ProblemError
+        `problem` is no mapping.
     """
-    own = {**problem, "integration": None}
+    own = {**arguments.mapping("problem", problem, "a mapping from sections to fields"), "integration": None}
     papers = Problem().with_fields({"teacher.omega": 0.3})
     if own == {**papers.to_dict(), "integration": None}:
         return read_reference("fig2_gradient_descent")

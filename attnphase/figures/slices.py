@@ -69,8 +69,9 @@ def fig9(
     """
     at, given = chosen_values(at), [*theory] if isinstance(theory, list | tuple) else [theory]
     if not given:
-        raise DatasetError("there is no dataset to draw: give one or more.")
+        raise DatasetError("theory has no dataset to draw: give one or more.")
     arguments.word("quantity", quantity, _DRAWN)
+    experiments = arguments.flag("experiments", experiments)
     panels = []
     for ds in given:
         check_dataset("theory", ds, "points")
@@ -78,10 +79,7 @@ def fig9(
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(0.6 + 2.4 * max(len(panels), 1.4), 3.1), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
-        published = [
-            _panel(ax, ds, along, quantity, arguments.flag("experiments", experiments))
-            for ax, (ds, along) in zip(axes, panels, strict=True)
-        ]
+        published = [_panel(ax, ds, along, quantity, experiments) for ax, (ds, along) in zip(axes, panels, strict=True)]
         first = panels[0][0]
         _name_the_axes(axes, first, quantity)
         for ax, letter in zip(axes, "abcdefgh", strict=False):
