@@ -61,7 +61,8 @@ RIGHT = {
 }  # fmt: skip
 # where the same name means something else
 RIGHT_HERE = {
-    ("compare", "experiment"): set(), ("read_reference", "name"): set(), ("published_runs", "problem"): {MAPPING}, ("load_problem", "path"): set(),
+    ("compare", "experiment"): set(), ("read_reference", "name"): set(), ("load_problem", "path"): set(),
+    ("published_runs", "problem"): {MAPPING},
     ("load_dataset", "path"): set(), ("Spectrum.isotropic", "positions"): set(), ("Spectrum", "mean"): set(),
     ("Spectrum.power_law", "positions"): set(), ("Spectrum.two_level", "positions"): set(),
     ("Spectrum.from_matrices", "positions"): set(), ("Spectrum.from_matrices", "teacher"): set(),
