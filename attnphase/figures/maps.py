@@ -151,11 +151,11 @@ def _lower_branch(theory: xr.Dataset) -> xr.Dataset:
 
 
 def _loss_error(semantic: xr.Dataset, positional: xr.Dataset) -> xr.DataArray:
-    return np.hypot(semantic["training_loss_stderr"], positional["training_loss_stderr"])
+    return (semantic["training_loss_stderr"] ** 2 + positional["training_loss_stderr"] ** 2) ** 0.5
 
 
 def _gap_error(lowest: xr.Dataset) -> xr.DataArray:
-    return np.hypot(lowest["test_error_stderr"], lowest["linear_test_error_stderr"])
+    return (lowest["test_error_stderr"] ** 2 + lowest["linear_test_error_stderr"] ** 2) ** 0.5
 
 
 def _contours(
