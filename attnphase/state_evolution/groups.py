@@ -377,6 +377,11 @@ class GroupMap:
         step = _PROBE * self.y
         return self.free_entropy(complex(self.y, step), halved=halved).imag / step
 
+    def test_error(self) -> Array:
+        """Test error of one replica at the last point, (S,)."""
+        assert self._pass is not None
+        return 2 / self.system.kernels.length * self.nodes.channel.loss_at_omega(self._pass.overlaps.near)
+
     @property
     def unsolved(self) -> int:
         """Nodes whose minimisation did not converge in the last evaluation."""
