@@ -42,7 +42,7 @@ class GroupPoint:
     residual : float
     iterations : int
         Maps.
-    nodes, unsolved : int
+    nodes, unsolved_nodes : int
     overlaps : GroupOverlaps
         What a neighbour can start from.
     """
@@ -53,7 +53,7 @@ class GroupPoint:
     residual: float
     iterations: int
     nodes: int
-    unsolved: int
+    unsolved_nodes: int
     overlaps: GroupOverlaps
 
 
@@ -105,6 +105,7 @@ class Breaking:
             Whether ``x`` is far from it.
         """
         map_, tolerance = self.map_, self.settings.tolerance
+        map_.thorough = False
         if fresh:
             map_.lift = True
             x = self._iterate(x, Damped(0.7), _ROUGH, _FEW).point
@@ -122,7 +123,8 @@ class Breaking:
             checked = self._checked(found)
             if checked.status is not Status.iteration_limit or self.maps >= self.settings.max_maps:
                 return checked
-            found = checked
+            # what a warm pass does not see it would keep from round to round
+            found, map_.thorough = checked, True
         return found
 
     def _aim(self, x: Array) -> None:
@@ -213,6 +215,7 @@ class Breaking:
             shift = map_.y**2 * abs(float(map_.slope().mean()))
             if checked.status is Status.converged and shift <= self.settings.tolerance:
                 return checked
+            map_.thorough = True
         return replace(found, status=Status.iteration_limit)
 
     # ----------------------------------------------------------------------------------------------- measures

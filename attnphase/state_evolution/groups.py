@@ -152,6 +152,8 @@ class GroupMap:
         May be changed from one evaluation to the next.
     lift : bool
         Extend the map to where a group has no mean, by adding to V_hat.
+    thorough : bool
+        Search every local problem afresh at every evaluation.
     last : GroupConjugates or None
         Of the last evaluation, with replicates.
     minima : Minima or None
@@ -159,7 +161,7 @@ class GroupMap:
 
     def __init__(self, nodes: GroupNodes, alpha: float, y: float, sector: Sector) -> None:
         self.nodes, self.alpha, self.y, self.sector = nodes, alpha, y, sector
-        self.system, self.lift = nodes.system, False
+        self.system, self.lift, self.thorough = nodes.system, False, False
         self.minima: Minima | None = None
         self.last: GroupConjugates | None = None
         self._proposal: Proposal | None = None
@@ -305,7 +307,7 @@ class GroupMap:
         teacher = np.broadcast_to(shifted, (*shape[:-1], k.shape[-1]))
         flat = [values.reshape(*shape[:3], -1, *values.shape[-2:]) for values in (omega, teacher)]
         known = self.minima if self.minima is not None and len(self.minima.energies) == omega[..., 0, 0].size else None
-        starts = Starts.COLD if known is None else Starts.REFRESH if refresh else Starts.WARM
+        starts = Starts.COLD if known is None else Starts.REFRESH if refresh or self.thorough else Starts.WARM
         orbit = tuple((variant, 1) for variant in range(shape[1]))
         points, self.minima = channel.proximal.minimise(flat[0], flat[1], variance, orbit, starts, known)
         return ProximalPoints(
@@ -373,9 +375,15 @@ class GroupMap:
         return np.asarray(sum(terms.values()))
 
     def slope(self, *, halved: bool = False) -> Array:
-        """``dF/dy`` at the last point (S,): where F is stationary in all else, that at fixed overlaps and conjugates."""
+        """``dF/dy`` at the last point (S,), all else held: where F is stationary in it, that is the whole."""
         step = _PROBE * self.y
         return self.free_entropy(complex(self.y, step), halved=halved).imag / step
+
+    def mean_envelope(self) -> float:
+        """``E[M]`` at the last point, without a tilt."""
+        assert self._pass is not None
+        means = (self._pass.shares * self._pass.envelope).sum(axis=-1).mean(axis=(1, 2, 3))
+        return float(self.nodes.channel.probabilities @ means)
 
     def test_error(self) -> Array:
         """Test error of one replica at the last point, (S,)."""
