@@ -25,7 +25,8 @@ __all__ = ["Breaking", "GroupPoint", "apart_by"]
 
 _ROUNDS = 6  # of iteration between searches of all minima
 _ROUGH, _FEW = 3e-2, 40  # residual to which damped steps lead, and how many they may be
-_FACTOR, _STEPS = 1.35, 14  # of y, and how many, on the way to the maximum of F
+_FACTOR, _STEPS = 1.35, 9  # of y, and how many, on the way to the maximum of F
+_UNRESOLVED = 3  # steps in a row on which half of the inner points give another slope by more than its size
 _TOGETHER = 1e-3  # share of q_1 below which groups have merged
 _MEASURED = ("free_entropy", "energy", "complexity", "test_error")
 
@@ -155,11 +156,17 @@ class Breaking:
         Raises
         ------
         SolverError
-            F has no maximum over y within reach, or the groups merge.
+            F has no maximum over y within reach, the inner points do not resolve it, or the groups merge.
         """
         map_, first = self.map_, self.map_.y
         found, slope = self._sloped(x, fresh=True)
+        unresolved = 0
         for _ in range(_STEPS):
+            # too few inner points miss where the weights are, and F grows with y for ever
+            lost = slope > 0 and map_.slope(halved=True).mean() > 2 * map_.slope().mean()
+            unresolved = unresolved + 1 if lost else 0
+            if unresolved == _UNRESOLVED:
+                raise SolverError(f"the inner points do not resolve dF/dy at y = {map_.y:.4g}: give more of them, or y.")
             before = map_.y, found.point, slope
             map_.y *= _FACTOR if slope > 0 else 1 / _FACTOR
             found, slope = self._sloped(found.point, fresh=False)
@@ -171,9 +178,10 @@ class Breaking:
 
     def _sloped(self, x: Array, *, fresh: bool) -> tuple[FixedPoint, float]:
         found = self.settled(x, fresh=fresh)
-        if found.status is Status.left_domain:
+        merged = self.merged(found.point)
+        if found.status is Status.left_domain and not merged:
             raise SolverError(f"the one-step equations have no solution here at y = {self.map_.y:.4g}: give y.")
-        if self.merged(found.point):
+        if merged:
             raise SolverError(
                 f"at y = {self.map_.y:.4g} the groups merge into the replica-symmetric solution, where F does not "
                 "depend on y: there is nothing to break here, or start elsewhere."

@@ -216,7 +216,7 @@ class GroupMap:
         Raises
         ------
         ArithmeticError
-            A replicate by itself lies outside the domain.
+            A replicate by itself has no finite conjugates.
         """
         assert self.last is not None
         assert self._pass is not None
@@ -224,9 +224,12 @@ class GroupMap:
             each = [self._conjugates(self._pass.part(*self.nodes.halved())).mean()]
         else:
             each = [self.last.replicate(s) for s in range(self.nodes.replicates)]
+        # a replicate of few nodes may lie beyond the edge of the domain, where the lifted map goes on
+        lift, self.lift = self.lift, True
         images = [self.image(one) for one in each]
+        self.lift = lift
         if any(image is None for image in images):
-            raise ArithmeticError("a replicate has no image: give more outer points")
+            raise ArithmeticError("a replicate has no image")
         return np.stack([self.pack(image) for image in images if image is not None])
 
     def _feasible(self, overlaps: GroupOverlaps) -> bool:

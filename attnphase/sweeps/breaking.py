@@ -19,6 +19,7 @@ from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, progress_line
 from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.copies import RESOLVED
 from attnphase.state_evolution.groups import GroupMap, GroupOverlaps
 from attnphase.state_evolution.nested import GroupNodes
 from attnphase.state_evolution.overlaps import Overlaps
@@ -33,6 +34,7 @@ STARTS = ("replica-symmetric", "informed")
 
 _MOST_NODES = 2**22
 _APART = 0.5  # share of a start's free overlap that groups do not have in common
+_LEAST_APART = 0.05
 _GUESS = 0.5  # of the y at which the training loss of one sample, times y, is one
 _TOLERANCE, _MOST_MAPS = 1e-5, 1000
 
@@ -98,18 +100,36 @@ def one_step(
         check_start(problem, start, informed)
     with progress_line(progress, "one step") as line, np.errstate(over="ignore", invalid="ignore"):
         system = System.of(problem, "numba", settings.threads or os.cpu_count() or 1, line.tell)
-        beginning = start if isinstance(start, Overlaps) else informed
+        beginning, share = start if isinstance(start, Overlaps) else informed, _APART
         if start == "replica-symmetric":
-            beginning = solve_point(
-                problem, alpha, branch, settings=replace(settings, stability=False, tolerance=1e-6), tell=line.tell
-            ).restart.overlaps
-        begun = apart_by(beginning, system.spectrum.rho, _APART)
+            beginning, share = _without_breaking(problem, alpha, branch, settings, line.tell)
+        begun = apart_by(beginning, system.spectrum.rho, share)
         sector = Sector.of(beginning, system.symmetries)
         try:
             points = _solved(system, alpha, tilts, sector, (outer, inner), begun, settings, line.tell)
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             raise SolverError(f"the one-step equations cannot be solved from this start: {error}.") from error
     return from_groups(points, problem, alpha, branch, f"sobol, {outer} outer and {inner} inner points")
+
+
+def _without_breaking(
+    problem: Problem, alpha: float, branch: str, settings: SolverSettings, tell: Tell
+) -> tuple[Overlaps, float]:
+    """The replica-symmetric solution, and the share of its q to begin with that groups do not have in common.
+
+    Raises
+    ------
+    SolverError
+        Two solutions on the same samples are one.
+    """
+    point = solve_point(problem, alpha, branch, settings=replace(settings, tolerance=1e-6), tell=tell)
+    gap = point.values["overlap_gap"]
+    if gap <= RESOLVED:
+        raise SolverError(
+            f"the {branch} branch has overlap_gap = 0 at alpha = {alpha:g}: all solutions are one and there is nothing "
+            "to break; start informed to look for another."
+        )
+    return point.restart.overlaps, _APART if np.isnan(gap) else float(np.clip(gap, _LEAST_APART, _APART))
 
 
 def _solved(

@@ -107,14 +107,14 @@ def test_slope_is_that_of_the_solved_free_entropy():
     slope = here.slope()
     assert slope.mean() > 0
     # on sampled nodes F is stationary up to their error only
-    error = np.sqrt((slope.var(ddof=1) + difference.var(ddof=1)) / len(slope))
+    error = (slope - difference).std(ddof=1) / np.sqrt(len(slope))
     assert difference.mean() == pytest.approx(slope.mean(), abs=3 * error)
-    assert error < 0.35 * slope.mean()
+    assert error < 0.2 * slope.mean()
 
 
 def test_static_solution_of_the_wide_problem():
     """Section 13 of the theory: F is about .0042 where the replica-symmetric loss is .003745(6); published training
-    ends at .0054. At y = 200 a solution by hand has F = .00423, q_0 = .10, q_1 = .229 and V = 14.5, to some per cent."""
+    ends at .0054. At y = 200 a solution by hand has F = .00423, q_0 = .10, q_1 = .229 and V = 14.5, roughly."""
     ds = ap.one_step(WIDE, 1.0, y=200, branch="uninformed", start="informed", inner=32, settings=SETTINGS)
     validate_dataset(ds)
     here = ds.isel(state=0)
@@ -146,7 +146,7 @@ def test_command_finds_the_maximum(tmp_path, capsys):
         "--outer",
         "32",
         "--inner",
-        "16",
+        "32",
     ]
     options = ["--set", "tokens.sigma=0.7", "--quiet", "--json", "-o", str(path)]
     assert main.main([*words, *options], standalone_mode=False) == 0
@@ -158,7 +158,7 @@ def test_command_finds_the_maximum(tmp_path, capsys):
     assert 100 - 3 * y_error < y < 300 + 3 * y_error
     assert abs(printed["complexity"][0]) < 1e-4
     assert printed["free_entropy"][0] == pytest.approx(printed["energy"][0], rel=1e-3)
-    assert 0.0042 == pytest.approx(printed["free_entropy"][0], abs=3 * printed["free_entropy_stderr"][0])
+    assert printed["free_entropy"][0] == pytest.approx(0.0042, abs=3 * printed["free_entropy_stderr"][0])
 
 
 def test_replicates_and_seeds_scatter_alike():
@@ -177,8 +177,8 @@ def test_replicates_and_seeds_scatter_alike():
         assert 0.45 < table[:, column].std(ddof=1) / stated < 1.9
 
 
-def test_where_groups_merge_there_is_nothing_to_break():
-    with pytest.raises(SolverError, match="merge"):
+def test_where_all_solutions_are_one_there_is_nothing_to_break():
+    with pytest.raises(SolverError, match="overlap_gap = 0"):
         ap.one_step(PAPER, 2.0, branch="semantic", outer=16, inner=8, settings=SETTINGS)
 
 
@@ -186,10 +186,10 @@ def test_where_groups_merge_there_is_nothing_to_break():
     ("changes", "arguments", "name"),
     [
         ({"regularizer.kind": "lasso"}, {}, "regularizer.kind"),
-        ({"tokens.length": 1, "loss.kind": "logistic"}, {}, "loss.kind"),
+        ({"tokens.length": 1, "loss.kind": "logistic", "teacher.mixing": [[1.0]]}, {}, "loss.kind"),
         ({}, {"outer": 48}, "outer"),
         ({}, {"inner": 4}, "inner"),
-        ({}, {"outer": 2**14, "inner": 2**10}, "inner"),
+        ({}, {"outer": 2**14, "inner": 2**10}, "outer"),
         ({}, {"y": [100, -1]}, "y"),
         ({}, {"start": "replica"}, "start"),
     ],
