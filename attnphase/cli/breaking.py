@@ -18,6 +18,7 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import convergence, print_table, with_command
 from attnphase.cli.values import NUMBERS
 from attnphase.files.writing import check_output
+from attnphase.fixed_points.group_settings import STARTS, check_covered, nested_sizes, parisi_parameters
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -31,8 +32,8 @@ __all__ = ["one_step"]
 @click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
 @click.option(
     "--start",
-    type=click.Choice(("replica-symmetric", "informed")),
-    default="replica-symmetric",
+    type=click.Choice(STARTS),
+    default=STARTS[0],
     show_default=True,
     help="The branch's solution without breaking, or its informed start.",
 )
@@ -67,9 +68,11 @@ def one_step(
     Without --y the static solution, at the maximum of F; with it metastable states, with their energy and complexity.
     """
     alpha, settings = sample_complexity("alpha", alpha), SolverSettings(tolerance=tolerance, max_maps=max_maps)
+    tilts, (outer, inner) = parisi_parameters(tilts), nested_sizes(outer, inner)
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), (branch,))
+    check_covered(problem)
     from attnphase.data.breaking import groups_table
     from attnphase.data.files import save_dataset, to_json
     from attnphase.sweeps.breaking import one_step as solve_one_step
@@ -77,7 +80,7 @@ def one_step(
     ds = solve_one_step(
         problem,
         alpha,
-        y=tilts,
+        y=tilts or None,
         branch=branch,
         start=start,
         outer=outer,

@@ -166,7 +166,9 @@ class Breaking:
             lost = slope > 0 and map_.slope(halved=True).mean() > 2 * map_.slope().mean()
             unresolved = unresolved + 1 if lost else 0
             if unresolved == _UNRESOLVED:
-                raise SolverError(f"the inner points do not resolve dF/dy at y = {map_.y:.4g}: give more of them, or y.")
+                raise SolverError(
+                    f"the inner points do not resolve dF/dy at y = {map_.y:.4g}: give more of them, or y."
+                )
             before = map_.y, found.point, slope
             map_.y *= _FACTOR if slope > 0 else 1 / _FACTOR
             found, slope = self._sloped(found.point, fresh=False)

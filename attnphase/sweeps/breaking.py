@@ -11,9 +11,10 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.breaking import from_groups
-from attnphase.errors import ProblemError, SolverError
+from attnphase.errors import SolverError
 from attnphase.fixed_points.breaking import Breaking, GroupPoint, apart_by
-from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.fixed_points.group_settings import STARTS, check_covered, nested_sizes, parisi_parameters
+from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
@@ -27,12 +28,8 @@ from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import check_start, initial_overlaps
 from attnphase.state_evolution.system import System
 
-__all__ = ["STARTS", "check_groups", "one_step"]
+__all__ = ["one_step"]
 
-STARTS = ("replica-symmetric", "informed")
-"""Where the iteration may start, by name."""
-
-_MOST_NODES = 2**22
 _APART = 0.5  # share of a start's free overlap that groups do not have in common
 _LEAST_APART = 0.05
 _GUESS = 0.5  # of the y at which the training loss of one sample, times y, is one
@@ -91,10 +88,11 @@ def one_step(
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
     if not isinstance(start, Overlaps):
         start = arguments.word("start", start, STARTS)
-    tilts = () if y is None else arguments.numbers("y", y, lambda x: x > 0, "a positive number, or a list of them")
-    outer, inner = check_groups(problem, outer, inner)
+    tilts, (outer, inner) = parisi_parameters(y), nested_sizes(outer, inner)
     default = SolverSettings(tolerance=_TOLERANCE, max_maps=_MOST_MAPS)
     settings = default if settings is None else arguments.instance("settings", settings, SolverSettings)
+    check_covered(problem)
+    check_affordable(problem)
     informed = initial_overlaps(problem, branch)
     if isinstance(start, Overlaps):
         check_start(problem, start, informed)
@@ -163,26 +161,3 @@ def _first_tilt(system: System, alpha: float, begun: GroupOverlaps) -> float:
     probe = GroupMap(nodes, alpha, 1.0, Sector.of(begun.near, system.symmetries))
     probe(probe.pack(begun))
     return _GUESS / probe.mean_envelope()
-
-
-def check_groups(problem: Problem, outer: int, inner: int) -> tuple[int, int]:
-    """Refuse what the one-step equations are not solved for, and numbers of nodes out of range.
-
-    Raises
-    ------
-    ProblemError
-        Naming the field or the argument.
-    """
-    if not problem.regularizer.form.quadratic:
-        raise ProblemError("regularizer.kind", "regularizer.kind must be ridge: one step is solved for the ridge.")
-    if problem.loss.form.has_labels:
-        raise ProblemError(
-            "loss.kind", f"loss.kind is {problem.loss.kind}, which knows the teacher by its sign only: choose another."
-        )
-    outer, inner = arguments.whole("outer", outer, 8), arguments.whole("inner", inner, 8)
-    for name, value in (("outer", outer), ("inner", inner)):
-        if value & (value - 1):
-            raise ProblemError(name, f"{name} must be a power of two, not {value}.")
-    if outer * inner * REPLICATES > _MOST_NODES:
-        raise ProblemError("inner", f"outer times inner must be at most {_MOST_NODES // REPLICATES}.")
-    return outer, inner

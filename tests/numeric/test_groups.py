@@ -58,7 +58,10 @@ def test_without_a_tilt_a_group_is_the_replica_symmetric_theory(name):
     assert expected is not None
     size = len(expected)
     scatter = map_.images()[:, :size].std(axis=0, ddof=1) / 4
-    other = np.stack([plain.pack(one) for one in plain.prior.of_replicates(plain.last.conjugates, lift=True)])
+    assert plain.last is not None
+    each = plain.prior.of_replicates(plain.last.conjugates, lift=True)
+    assert each is not None
+    other = np.stack([plain.pack(one) for one in each])
     error = np.sqrt(scatter**2 + other.var(axis=0, ddof=1) / 16)
     np.testing.assert_array_less(np.abs(image[:size] - expected), 4 * error + 1e-12)
     assert (error < 0.12 * plain.scales(expected)).all()
