@@ -103,22 +103,25 @@ def solved(y, problem=WIDE, alpha=1.0, sizes=(64, 16, 8)):
 
 
 def test_slope_is_that_of_the_solved_free_entropy():
-    """dF/dy at fixed overlaps against differences of F between solutions at two y."""
+    """dF/dy at fixed overlaps against differences of F there, and of F between solutions at two y."""
     ys = 112.0, 118.0, 124.0
     low, here, high = (solved(y) for y in ys)
     difference = (high.free_entropy() - low.free_entropy()) / (ys[2] - ys[0])
     slope = here.slope()
+    step = 1e-3
+    partial = (here.free_entropy(118.0 + step) - here.free_entropy(118.0 - step)) / (2 * step)
+    np.testing.assert_allclose(slope, partial, rtol=1e-5)
     assert slope.mean() > 0
     # on sampled nodes F is stationary up to their error only
     error = (slope - difference).std(ddof=1) / np.sqrt(len(slope))
     assert difference.mean() == pytest.approx(slope.mean(), abs=3 * error)
-    assert error < 0.2 * slope.mean()
+    assert error < 0.5 * slope.mean()
 
 
 def test_static_solution_of_the_wide_problem():
     """Section 13 of the theory: F is about .0042 where the replica-symmetric loss is .003745(6); published training
     ends at .0054. At y = 200 a solution by hand has F = .00423, q_0 = .10, q_1 = .229 and V = 14.5, roughly."""
-    ds = ap.one_step(WIDE, 1.0, y=200, branch="uninformed", start="informed", inner=32, settings=SETTINGS)
+    ds = ap.one_step(WIDE, 1.0, y=200, branch="uninformed", start="informed", outer=64, inner=32, settings=SETTINGS)
     validate_dataset(ds)
     here = ds.isel(state=0)
     assert int(here.status) == 0
