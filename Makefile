@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit("attnphase needs Python 3.11 to 3.13, but $(PYTHON) is %d.%d: run make with PYTHON=/path/to/python3.x." % sys.version_info[:2])'
 	@echo "Installing attnphase and its dependencies into $(VENV) (a few minutes, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch,distributed]' -c constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch,distributed,explore]' -c constraints.txt
 	@touch $@
 
 phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
