@@ -19,6 +19,7 @@ from attnphase.data.variables import (
     HISTOGRAM_STAGES,
     HISTOGRAM_VARIABLES,
     NOT_COMPUTED,
+    ONE_STEP_VARIABLES,
     POINT_VARIABLES,
     RANK,
     SCHEMAS,
@@ -35,15 +36,16 @@ from attnphase.version import __version__
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnphase.fixed_points.breaking import GroupPoint
     from attnphase.fixed_points.continuation import Curve
     from attnphase.fixed_points.deflation import Solution
     from attnphase.fixed_points.point import BranchPoint
 
 __all__ = [
-    "assembled",
     "by_cluster",
     "coordinate_name",
     "from_curve",
+    "from_groups",
     "from_histogram",
     "from_lines",
     "from_points",
@@ -55,7 +57,7 @@ __all__ = [
 
 _TITLE = "Fixed points of the saddle-point equations"
 
-_PER_SITE = {variable.name for variable in POINT_VARIABLES if "token" in variable.dims}
+_PER_SITE = {one.name for one in (*POINT_VARIABLES, *ONE_STEP_VARIABLES) if "token" in one.dims}
 
 
 def coordinate_name(field: str) -> str:
@@ -118,7 +120,7 @@ def from_points(
     columns = point_columns(points, swept)
     scalars = {"branch": points[0].branch, "alpha": points[0].alpha}
     rules = sorted({point.rule for point in points})
-    return assembled("points", columns, swept, scalars, problem or points[0].problem, rules, title or _TITLE)
+    return _assemble("points", columns, swept, scalars, problem or points[0].problem, rules, title or _TITLE)
 
 
 def point_columns(points: Sequence[BranchPoint], swept: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any]]:
@@ -170,7 +172,7 @@ def from_lines(
         for name in map(str, lines[0].data_vars)
     }
     rules = sorted({rule for line in lines for rule in line.attrs["rule"].split(", ")})
-    return assembled("points", columns, swept, {}, problem, rules, title or _TITLE)
+    return _assemble("points", columns, swept, {}, problem, rules, title or _TITLE)
 
 
 def from_curve(curve: Curve, field: str, problem: Problem) -> xr.Dataset:
@@ -205,7 +207,7 @@ def from_curve(curve: Curve, field: str, problem: Problem) -> xr.Dataset:
         scalars["alpha"] = points[0].alpha
     swept = {"arclength": [one.arclength for one in along]}
     title = f"A branch followed along {field}"
-    ds = assembled("curve", columns, swept, scalars, problem, sorted({point.rule for point in points}), title)
+    ds = _assemble("curve", columns, swept, scalars, problem, sorted({point.rule for point in points}), title)
     name = coordinate_name(field)
     ds.attrs["ends"] = ", ".join(curve.ends)
     return ds.assign_coords({name: ("arclength", values, _coordinate(name, field))})
@@ -222,8 +224,21 @@ def from_solutions(found: Sequence[Solution], problem: Problem) -> xr.Dataset:
     }
     swept = {"solution": range(1, len(found) + 1)}
     rules = sorted({point.rule for point in points})
-    ds = assembled("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
+    ds = _assemble("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
     return ds.assign_coords(branch=("solution", [point.branch for point in points], _coordinate("branch")))
+
+
+def from_groups(points: Sequence[GroupPoint], problem: Problem, alpha: float, branch: str, rule: str) -> xr.Dataset:
+    """Label solutions of the one-step equations, in the order given."""
+    columns: dict[str, NDArray[Any]] = {}
+    for name, dtype in ((one.name, one.dtype) for one in ONE_STEP_VARIABLES):
+        rows = [point.values[name] if name in point.values else getattr(point, name) for point in points]
+        columns[name] = np.stack([by_cluster(problem, name, row) for row in rows]).astype(dtype)
+        if name in points[0].errors:
+            errors = [by_cluster(problem, name, point.errors[name]) for point in points]
+            columns[f"{name}_stderr"] = np.stack(errors).astype(float)
+    swept, place = {"state": range(1, len(points) + 1)}, {"branch": branch, "alpha": alpha}
+    return _assemble("one_step", columns, swept, place, problem, [rule], "One step of replica-symmetry breaking")
 
 
 def from_thresholds(
@@ -264,7 +279,7 @@ def from_thresholds(
     columns |= {f"{name}_stderr": np.array(column, dtype=float) for name, column in errors.items()}
     columns |= {f"{name}_status": np.array(known[name], dtype=np.int8) for name in values}
     title = "Thresholds of the positional-semantic transition"
-    ds = assembled("thresholds", columns, _in_order({field: omega}), {}, problem, [rule], title)
+    ds = _assemble("thresholds", columns, _in_order({field: omega}), {}, problem, [rule], title)
     leading = (coordinate_name(field),)
     extra = _labelled(columns, {one: leading for one in TRANSITION_VARIABLES if one.name in columns})
     return ds.assign(extra)
@@ -302,7 +317,7 @@ def from_runs(
     -------
     xarray.Dataset
     """
-    ds = assembled("experiments", columns, _in_order(swept), {}, problem, [rule], title or "Finite-size experiments")
+    ds = _assemble("experiments", columns, _in_order(swept), {}, problem, [rule], title or "Finite-size experiments")
     ds.attrs["seed"] = seed
     if len(record):
         leading = ds["status"].dims
@@ -419,7 +434,7 @@ def by_cluster(problem: Problem, name: str, values: Any) -> Any:
     return spread
 
 
-def assembled(
+def _assemble(
     kind: str,
     columns: Mapping[str, NDArray[Any]],
     swept: Mapping[str, Sequence[Any]],
@@ -428,7 +443,6 @@ def assembled(
     rules: Sequence[str],
     title: str,
 ) -> xr.Dataset:
-    """A dataset of one kind, from columns of its variables over what is swept."""
     import xarray as xr  # a third of a second, which who prints points does not need
 
     leading = tuple(coordinate_name(name) for name in swept)

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.breaking import from_groups
+from attnphase.data.build import from_groups
 from attnphase.errors import SolverError
 from attnphase.fixed_points.breaking import Breaking, GroupPoint, apart_by
 from attnphase.fixed_points.group_settings import STARTS, check_covered, nested_sizes, parisi_parameters
@@ -105,6 +105,8 @@ def one_step(
         sector = Sector.of(beginning, system.symmetries)
         try:
             points = _solved(system, alpha, tilts, sector, (outer, inner), begun, settings, line.tell)
+        except SolverError:
+            raise
         except (ArithmeticError, np.linalg.LinAlgError) as error:
             raise SolverError(f"the one-step equations cannot be solved from this start: {error}.") from error
     return from_groups(points, problem, alpha, branch, f"sobol, {outer} outer and {inner} inner points")

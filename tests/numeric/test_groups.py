@@ -188,6 +188,15 @@ def test_where_all_solutions_are_one_there_is_nothing_to_break():
         ap.one_step(PAPER, 2.0, branch="semantic", outer=16, inner=8, settings=SETTINGS)
 
 
+def test_clusters_have_overlaps_of_their_own_and_few_maps_are_no_solution():
+    settings = SolverSettings(tolerance=1e-5, max_maps=2, threads=1)
+    ds = ap.one_step(MIXTURE, 0.6, y=200, start="informed", outer=8, inner=8, settings=settings)
+    validate_dataset(ds)
+    assert ds.q_1.dims == ("state", "token", "cluster", "row", "col")
+    assert int(ds.status[0]) == 1
+    assert float(ds.residual[0]) > settings.tolerance
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "name"),
     [
