@@ -49,7 +49,7 @@ RIGHT = {
     "max_maps": {NUMBERS}, "max_nodes": {NUMBERS}, "threads": {NUMBERS}, "workers": {NUMBERS},
     "length": {NUMBERS}, "size": {NUMBERS}, "largest": {NUMBERS}, "counts": {NUMBERS}, "columns": {NUMBERS},
     "exponent": {NUMBERS}, "atoms": {NUMBERS}, "teacher_rank": {NUMBERS}, "variance": {NUMBERS}, "sigma": {NUMBERS},
-    "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
+    "y": {NUMBERS}, "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
     "starts": {NUMBERS}, "progress": {FLAG}, "stability": {FLAG}, "identity": {FLAG}, "force": {FLAG}, "resume": {FLAG},
     "experiment": {FLAG}, "experiments": {FLAG},
     "concrete": {FLAG}, "transitions": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
