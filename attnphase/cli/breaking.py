@@ -68,10 +68,11 @@ def one_step(
     Without --y the static solution, at the maximum of F; with it metastable states, with their energy and complexity.
     """
     alpha, settings = sample_complexity("alpha", alpha), SolverSettings(tolerance=tolerance, max_maps=max_maps)
-    tilts, (outer, inner) = parisi_parameters(tilts), nested_sizes(outer, inner)
+    tilts = parisi_parameters(tilts)
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), (branch,))
+    outer, inner = nested_sizes(problem, outer, inner)
     check_covered(problem)
     from attnphase.data.breaking import groups_table
     from attnphase.data.files import save_dataset, to_json

@@ -20,6 +20,8 @@ STARTS = ("replica-symmetric", "informed")
 
 _FEWEST, _MOST = 8, 2**18  # points of either kind; both together in a replicate
 
+_FOR_EACH = 4  # inner points for each field of a sample: half of them must span it
+
 
 def check_covered(problem: Problem) -> None:
     """Refuse a problem whose one-step equations are not solved.
@@ -40,18 +42,21 @@ def check_covered(problem: Problem) -> None:
         )
 
 
-def nested_sizes(outer: Any, inner: Any) -> tuple[int, int]:
-    """Numbers of outer and inner points.
+def nested_sizes(problem: Problem, outer: Any, inner: Any) -> tuple[int, int]:
+    """Numbers of outer and inner points for a problem.
 
     Raises
     ------
     ProblemError
-        One is no power of two, or they are too many; the message names the argument.
+        One is no power of two, or they are too few or too many; the message names the argument.
     """
     sizes = arguments.whole("outer", outer, _FEWEST), arguments.whole("inner", inner, _FEWEST)
     for name, value in zip(("outer", "inner"), sizes, strict=True):
         if value & (value - 1):
             raise ProblemError(name, f"{name} must be a power of two, not {arguments.shown(value)}.")
+    fields = problem.tokens.length * problem.columns
+    if sizes[1] < _FOR_EACH * fields:
+        raise ProblemError("inner", f"inner must be at least {_FOR_EACH * fields} for the {fields} fields of a sample.")
     if sizes[0] * sizes[1] > _MOST:
         raise ProblemError("outer", f"outer times inner must be at most {_MOST}: give fewer of one.")
     return sizes

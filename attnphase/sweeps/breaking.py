@@ -88,7 +88,7 @@ def one_step(
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
     if not isinstance(start, Overlaps):
         start = arguments.word("start", start, STARTS)
-    tilts, (outer, inner) = parisi_parameters(y), nested_sizes(outer, inner)
+    tilts, (outer, inner) = parisi_parameters(y), nested_sizes(problem, outer, inner)
     default = SolverSettings(tolerance=_TOLERANCE, max_maps=_MOST_MAPS)
     settings = default if settings is None else arguments.instance("settings", settings, SolverSettings)
     check_covered(problem)

@@ -204,6 +204,7 @@ def test_clusters_have_overlaps_of_their_own_and_few_maps_are_no_solution():
         ({"tokens.length": 1, "loss.kind": "logistic", "teacher.mixing": [[1.0]]}, {}, "loss.kind"),
         ({}, {"outer": 48}, "outer"),
         ({}, {"inner": 4}, "inner"),
+        ({"student.tied": False}, {"inner": 8}, "inner"),
         ({}, {"outer": 2**14, "inner": 2**10}, "outer"),
         ({}, {"y": [100, -1]}, "y"),
         ({}, {"start": "replica"}, "start"),
