@@ -47,11 +47,12 @@ def maps_of(problem, branch, y, sizes):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_without_a_tilt_a_group_is_the_replica_symmetric_theory(name):
-    """At y = 0 the equations of q_1, V, m and theta do not know q_0: nested fields have the law of plain ones."""
+@pytest.mark.parametrize(("y", "apart"), [(1e-9, 0.37), (35.0, 1e-3)], ids=["no tilt", "one group"])
+def test_the_replica_symmetric_theory_is_a_limit(name, y, apart):
+    """At y = 0 the equations of q_1, V, m and theta do not know q_0, and at q_1 = q_0 they do not know y."""
     problem, branch = PROBLEMS[name]
-    system, start, sector, map_ = maps_of(problem, branch, 1e-9, (64, 32, 16))
-    image = map_(map_.pack(apart_by(start, system.spectrum.rho, 0.37)))
+    system, start, sector, map_ = maps_of(problem, branch, y, (64, 32, 16))
+    image = map_(map_.pack(apart_by(start, system.spectrum.rho, apart)))
     assert image is not None
     plain = StateEvolution(GroupNodes(system, 1024, 8, 16).channel, 1.3, sector)
     expected = plain(plain.pack(start))
@@ -76,9 +77,9 @@ def test_proposals_change_no_mean():
         Proposal(np.broadcast_to(mean, (*shape, 2)), np.broadcast_to(root, (*shape, 2, 2)))
     )
     flat = points.reshape(*shape, 512, 2)
-    assert np.einsum("...j,...ja->...a", shares, flat) == pytest.approx(0.0, abs=0.06)
+    np.testing.assert_allclose(np.einsum("...j,...ja->...a", shares, flat), 0.0, atol=1e-12)
     square = np.einsum("...j,...ja,...jb->...ab", shares, flat, flat)
-    np.testing.assert_allclose(square.mean(axis=(0, 1, 2, 3)), np.eye(2), atol=0.02)
+    np.testing.assert_allclose(square, np.broadcast_to(np.eye(2), square.shape), atol=1e-12)
     # E exp(a . xi - b xi^2 / 2) = exp(a^2 / (2 (1 + b))) / (1 + b), for two normals
     a, b = np.array([1.9, -0.7]), 1.4
     tilted = (shares * np.exp(flat @ a - b * (flat**2).sum(axis=-1) / 2)).sum(axis=-1)
