@@ -29,6 +29,7 @@ __all__ = [
     "HISTOGRAM_VARIABLES",
     "IDENTITY_MEANINGS",
     "NOT_COMPUTED",
+    "ONE_STEP_VARIABLES",
     "OUTCOME_MEANINGS",
     "POINT_VARIABLES",
     "PROBLEM_ATTRIBUTES",
@@ -388,11 +389,25 @@ HISTOGRAM_VARIABLES = (
 )  # fmt: skip
 """What a run of the histogram task consists of; NaN for a stage that was not made and behind its last epoch."""
 
+_SHARED = ("V", "m", "theta", "test_error", "residual", "iterations", "nodes", "unsolved_nodes", "status")
+
+ONE_STEP_VARIABLES = (
+    Variable("y", (), "Parisi parameter; its error, where it was found, is that of the maximum of F", "y", True),
+    Variable("q_0", _SQUARE, "overlap of two solutions of different groups", r"q_{0,\ell}", True),
+    Variable("q_1", _SQUARE, "overlap of a solution with itself, and of two of one group", r"q_{1,\ell}", True),
+    Variable("free_entropy", (), "F(y), whose maximum over y is the training loss of the best solutions", "F", True),
+    Variable("energy", (), "training loss of the metastable solutions that y selects", r"\partial_y (y F)", True),
+    Variable("complexity", (), "logarithm of their number, divided by d", r"y^2 \partial_y F", True),
+    *(_POINT[name] for name in _SHARED),
+)
+"""What a solution of the one-step equations consists of."""
+
 SCHEMAS = {
     "points": POINT_VARIABLES,
     "thresholds": THRESHOLD_VARIABLES,
     "curve": CURVE_VARIABLES,
     "solutions": SOLUTION_VARIABLES,
+    "one_step": ONE_STEP_VARIABLES,
     "experiments": EXPERIMENT_VARIABLES,
     "histogram": HISTOGRAM_VARIABLES,
 }
@@ -429,6 +444,7 @@ COORDINATES = {
     "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
     "arclength": ("length of the curve from its start, in units of the start's overlaps and of half the range", "s"),
     "solution": ("rank of the solution by its training loss, from 1", "n"),
+    "state": ("number of the solution", "n"),
     "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
     "run": ("number of the run", r"\mathrm{run}"),
     "stage": ("stage of training", r"\mathrm{stage}"),
@@ -443,12 +459,13 @@ COORDINATES_OF = {
     "thresholds": (),
     "curve": ("branch", "alpha", "arclength"),
     "solutions": ("branch", "alpha", "solution"),
+    "one_step": ("branch", "alpha", "state"),
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
 }
 """Coordinates that every dataset of a kind has."""
 
-RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3}
+RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3, "state": 3}
 """Order of the dimensions: lowest first, and fields of the problem have 2."""
 
 PROBLEM_ATTRIBUTES = {

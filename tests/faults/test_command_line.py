@@ -113,6 +113,17 @@ REFUSED = {
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "{none}"], "there is no such file"),
     ],
+    "one-step": [
+        (["--alpha", "0"], "alpha must be"),
+        (["--alpha", "1", "--y", "100,-1"], "y must be"),
+        (["--alpha", "1", "--outer", "48"], "outer must be a power of two"),
+        (["--alpha", "1", "--inner", "4"], "inner must be"),
+        (["--alpha", "1", "--outer", "65536"], "outer times inner"),
+        (["--alpha", "1", "--tolerance", "2"], "tolerance must be"),
+        (["--alpha", "1", "-o", "{file}"], "the file exists"),
+        (["--alpha", "1", "--set", "regularizer.kind=lasso"], "regularizer.kind must be ridge"),
+        (["--alpha", "1", "--set", "positions.kind=none", "--branch", "positional"], "positions.kind"),
+    ],
     "thresholds": [
         ([], "--omega"),
         (["--omega", "0.3", "--vary", "tokens.sigma=0.3,0.4"], "cannot both be given"),

@@ -134,6 +134,7 @@ INTERFACE = {
     "attnphase.sweeps.points": {"solve"},
     "attnphase.sweeps.grid": {"sweep"},
     "attnphase.sweeps.blocks": {"plan_sweep"},
+    "attnphase.sweeps.breaking": {"one_step"},
     "attnphase.experiments.simulate": {"simulate"},
     "attnphase.experiments.plan": {"of"},
     "attnphase.experiments.histogram.stages": {"train_histogram"},
