@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.errors import ProblemError
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.own_functions import printed_scores
 from attnphase.problem.problem import Problem
@@ -44,6 +45,10 @@ class ModelKey:
             with data and names a function of a module.
         """
         problem.require_functions()
+        if problem.teacher.noise:
+            raise ProblemError(
+                "teacher.noise", "teacher.noise must be 0 here: trained students do not know it yet; leave it out."
+            )
         student, teacher = problem.student, problem.teacher
         return cls(
             problem.tokens.length,
