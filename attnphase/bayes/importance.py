@@ -1,0 +1,226 @@
+"""Labels with Gaussian noise: the posterior of the fields by importance sampling from a mixture that fits it.
+
+The posterior of a node's fields, ``N(k; omega, V) N(Y; T(k), Delta)``, has a peak near every image of the true fields
+under the symmetries of the labels, as sharp as the noise is small, and the shape of the prior where it is large.  Draws
+come from normal laws around these peaks, and from the prior, in fixed shares; their weights are over the density of the
+whole mixture.  All is done with logarithms of densities relative to the largest.
+
+A node's draws are one of a few scrambled Sobol sets, so that their errors are independent between sets and replicates:
+the scatter of the replicates holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.bayes.channel import Fields, Posterior, SecondMoments, outer
+from attnphase.integration.rules import sobol
+
+__all__ = ["Noisy", "Target"]
+
+Target = Callable[[Array], Array]
+"""Labels (B, M) of fields (B, L, t)."""
+
+_SETS = 64  # of draws that nodes take in turn
+_AT_ONCE = 2048  # nodes
+_DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a peak is, not what the posterior is
+_NEWTON_STEPS = 2
+_INFLATION = 1.15  # of a peak's standard deviations, for tails that are not normal
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """Nodes in a row: omega, k (B, F), labels Y (B, M), and precision and root (F, F) of the prior."""
+
+    omega: Array
+    k: Array
+    labels: Array
+    precision: Array
+    root: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """Draws from the posterior of every node: fields (B, n, F), weights (B, n) that sum to one, and log Z (B,)."""
+
+    fields: Array
+    weights: Array
+    log_evidence: Array
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Labels ``T(k) + sqrt(Delta) z``.
+
+    Attributes
+    ----------
+    target : Target
+    size : int
+        Entries M of a label.
+    length, rank : int
+    noise : float
+        Delta, above zero.
+    images : tuple of (t, t) nested tuples
+        Orthogonal matrices of the columns that leave the labels unchanged; the identity is the first.
+    draws : int
+        For every node; a power of two.
+    seed : int
+    """
+
+    target: Target
+    size: int
+    length: int
+    rank: int
+    noise: float
+    images: tuple[tuple[tuple[float, ...], ...], ...]
+    draws: int = 128
+    seed: int = 0
+
+    @property
+    def noise_dimensions(self) -> int:
+        """See `Channel`."""
+        return self.size
+
+    @property
+    def entropy(self) -> float:
+        """See `Channel`."""
+        return -self.size / 2 * float(1 + np.log(2 * np.pi * self.noise))
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        shape = fields.omega.shape
+        spread, gain, alignment = (np.empty((*shape, shape[-1])) for _ in range(3))
+        evidence = np.empty(shape[:2])
+        flat = [a.reshape(-1, *a.shape[2:]) for a in (spread, gain, alignment, evidence)]
+        omega, k = (a.reshape(-1, *shape[2:]) for a in (fields.omega, fields.k))
+        for part, drawn in self._in_parts(fields):
+            draws = drawn.fields.reshape(*drawn.fields.shape[:2], *shape[2:])
+            mean = np.einsum("bn,bnli->bli", drawn.weights, draws)
+            about = draws - mean[:, None]
+            flat[0][part] = np.einsum("bn,bnli,bnlj->blij", drawn.weights, about, about)
+            known = mean - omega[part]
+            flat[1][part], flat[2][part] = outer(known, known), outer(known, k[part] - omega[part])
+            flat[3][part] = drawn.log_evidence
+        return Posterior(spread, gain, alignment, evidence)
+
+    def second_moments(self, fields: Fields) -> SecondMoments:
+        """See `Channel`."""
+        S, N, L, t = fields.omega.shape
+        first, second = np.empty((S * N, L * t)), np.empty((S * N, L * t, L * t))
+        for part, drawn in self._in_parts(fields):
+            first[part] = np.einsum("bn,bni->bi", drawn.weights, drawn.fields)
+            second[part] = np.einsum("bn,bni,bnj->bij", drawn.weights, drawn.fields, drawn.fields)
+        ones = np.ones((S, N, 1))
+        return SecondMoments(ones, first.reshape(S, N, 1, L, t), second.reshape(S, N, 1, L, t, L, t))
+
+    def _in_parts(self, fields: Fields):
+        """Slices of the nodes in a row, and the draws for them."""
+        size = self.length * self.rank
+        omega, k = (a.reshape(-1, size) for a in (fields.omega, fields.k))
+        root = _blocks(np.linalg.cholesky(fields.V))
+        precision = _blocks(np.linalg.inv(fields.V))
+        noise = fields.noise.reshape(-1, self.size)
+        for first in range(0, len(k), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            labels = self._labels(k[part]) + np.sqrt(self.noise) * noise[part]
+            yield part, self._drawn(_Nodes(omega[part], k[part], labels, precision, root), first)
+
+    def _labels(self, k: Array) -> Array:
+        """Labels of fields (..., F)."""
+        flat = np.ascontiguousarray(k.reshape(-1, self.length, self.rank))
+        return self.target(flat).reshape(*k.shape[:-1], self.size)
+
+    def _drawn(self, nodes: _Nodes, first: int) -> _Draws:
+        size = nodes.k.shape[1]
+        sets = _normals(size, self.draws, self.seed)
+        normals = sets[(first + np.arange(len(nodes.k))) % _SETS]
+        images = [_blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
+        centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
+        for image in images:
+            center, root = self._peak(nodes.k @ image.T, nodes)
+            centers.append(center)
+            roots.append(_INFLATION * root)
+        shares = _shares(self.draws, len(centers))
+        draws = np.concatenate(
+            [
+                center[:, None] + np.einsum("bij,bnj->bni", root, normals[:, part])
+                for center, root, part in zip(centers, roots, shares, strict=True)
+            ],
+            axis=1,
+        )
+        densities = [
+            _log_normal(draws, center, root) + np.log((part.stop - part.start) / self.draws)
+            for center, root, part in zip(centers, roots, shares, strict=True)
+        ]
+        target = densities[0] - np.log((shares[0].stop - shares[0].start) / self.draws)
+        misfit = ((self._labels(draws) - nodes.labels[:, None]) ** 2).sum(axis=-1)
+        logs = target - misfit / (2 * self.noise) - np.logaddexp.reduce(densities, axis=0)
+        highest = logs.max(axis=1, keepdims=True)
+        weights = np.exp(logs - highest)
+        total = weights.sum(axis=1, keepdims=True)
+        constant = -self.size / 2 * np.log(2 * np.pi * self.noise)
+        return _Draws(draws, weights / total, highest[:, 0] + np.log(total[:, 0] / self.draws) + constant)
+
+    def _peak(self, start: Array, nodes: _Nodes) -> tuple[Array, Array]:
+        """A maximum of the posterior near a start, by Gauss and Newton, and the root of its covariance there."""
+        center, cost = start, self._cost(start, nodes)
+        for _ in range(_NEWTON_STEPS):
+            step = self._step(center, nodes)[0]
+            trial = center + step
+            new = self._cost(trial, nodes)
+            better = new < cost
+            center = np.where(better[:, None], trial, center)
+            cost = np.where(better, new, cost)
+        curvature = self._step(center, nodes)[1]
+        return center, np.linalg.inv(np.linalg.cholesky(curvature)).mT
+
+    def _cost(self, k: Array, nodes: _Nodes) -> Array:
+        about = k - nodes.omega
+        misfit = ((self._labels(k) - nodes.labels) ** 2).sum(axis=-1)
+        return misfit / (2 * self.noise) + np.einsum("bi,ij,bj->b", about, nodes.precision, about) / 2
+
+    def _step(self, k: Array, nodes: _Nodes) -> tuple[Array, Array]:
+        """The Gauss-Newton step and the curvature that it takes the posterior to have."""
+        size = k.shape[1]
+        moved = _DIFFERENCE * np.eye(size)
+        slope = (self._labels(k[:, None] + moved) - self._labels(k[:, None] - moved)) / (2 * _DIFFERENCE)  # (B, F, M)
+        curvature = nodes.precision + slope @ slope.mT / self.noise
+        residual = (nodes.labels - self._labels(k))[..., None]
+        force = (slope @ residual)[..., 0] / self.noise - (k - nodes.omega) @ nodes.precision
+        return np.linalg.solve(curvature, force[..., None])[..., 0], curvature
+
+
+def _log_normal(draws: Array, center: Array, root: Array) -> Array:
+    """Logarithm of normal densities (B, n), without the constant of their dimension."""
+    white = np.linalg.solve(root, (draws - center[:, None]).mT)
+    return -(white**2).sum(axis=1) / 2 - np.linalg.slogdet(root)[1][:, None]
+
+
+def _blocks(matrices: Array) -> Array:
+    """The tokens' matrices as one of all fields."""
+    length, rank = matrices.shape[:2]
+    whole = np.zeros((length, rank, length, rank))
+    for token in range(length):
+        whole[token, :, token] = matrices[token]
+    return whole.reshape(length * rank, length * rank)
+
+
+def _shares(draws: int, components: int) -> list[slice]:
+    """Which draws come from the prior, a quarter, and from each of the peaks."""
+    prior = draws // 4
+    ends = np.linspace(prior, draws, components).astype(int)
+    return [slice(0, prior), *(slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True))]
+
+
+@lru_cache(maxsize=8)
+def _normals(dimensions: int, draws: int, seed: int) -> Array:
+    """Sets of normals for the draws, (sets, n, F).
+
+    Neighbours in a Sobol sequence are far apart, so that every stretch of it is spread out.
+    """
+    return sobol(dimensions, 0, False, draws, _SETS, seed + 7919).nodes

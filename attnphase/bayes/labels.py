@@ -1,0 +1,90 @@
+"""Finitely many labels of one token: the posterior of its field by draws from the prior, summed over all labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.bayes.channel import Fields, Posterior, SecondMoments, outer
+from attnphase.integration.rules import sobol
+
+__all__ = ["Labels"]
+
+_SETS = 64  # of draws that nodes take in turn
+_AT_ONCE = 1024  # nodes
+_LEAST = 1e-300  # probability of a label, whose logarithm is taken
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels with given probabilities ``P(y | k)``.
+
+    Attributes
+    ----------
+    probabilities : callable
+        Of fields (..., t), the probabilities (..., Y).
+    rank : int
+    certain : bool
+        Whether the label follows from the field.
+    draws : int
+        For every node; a power of two.
+    seed : int
+    """
+
+    probabilities: Callable[[Array], Array]
+    rank: int
+    certain: bool
+    draws: int = 256
+    seed: int = 0
+    noise_dimensions = 0
+
+    @property
+    def entropy(self) -> float:
+        """See `Channel`; what the noise of uncertain labels has follows from their law, and is not asked for here."""
+        return 0.0 if self.certain else float("nan")
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        omega = fields.omega[:, :, 0].reshape(-1, self.rank)
+        count, shape = len(omega), fields.omega.shape[:2]
+        spread, gain = np.zeros((count, self.rank, self.rank)), np.zeros((count, self.rank, self.rank))
+        evidence = np.zeros(count)
+        for part, about, likelihood in self._in_parts(fields):
+            weight, mean, second = _given(about, likelihood)
+            evidence[part] = (weight * np.log(np.maximum(weight, _LEAST))).sum(axis=-1)
+            square = outer(mean, mean)
+            gain[part] = np.einsum("by,byij->bij", weight, square)
+            spread[part] = np.einsum("by,byij->bij", weight, second - square)
+        gain, spread = (a.reshape(*shape, 1, self.rank, self.rank) for a in (gain, spread))
+        return Posterior(spread, gain, gain, evidence.reshape(shape))
+
+    def second_moments(self, fields: Fields) -> SecondMoments:
+        """See `Channel`."""
+        parts = [_given(about, likelihood) for _, about, likelihood in self._in_parts(fields)]
+        weight, mean, second = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        shape = (*fields.omega.shape[:2], weight.shape[1])
+        t = self.rank
+        return SecondMoments(
+            weight.reshape(shape), mean.reshape(*shape, 1, t), second.reshape(*shape, 1, t, 1, t)
+        )
+
+    def _in_parts(self, fields: Fields):
+        """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""
+        omega = fields.omega[:, :, 0].reshape(-1, self.rank)
+        normals = sobol(self.rank, 0, False, self.draws, _SETS, self.seed + 7919).nodes
+        centered = normals @ np.linalg.cholesky(fields.V[0]).T
+        for first in range(0, len(omega), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            about = centered[(first + np.arange(len(omega[part]))) % _SETS]
+            yield part, about, self.probabilities(omega[part, None] + about)
+
+
+def _given(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:
+    """Probability of every label (B, Y), and first and second moments of the draws given it."""
+    draws = about.shape[1]
+    weight = likelihood.mean(axis=1)
+    share = likelihood / np.maximum(weight, _LEAST)[:, None] / draws
+    return weight, np.einsum("bny,bni->byi", share, about), np.einsum("bny,bni,bnj->byij", share, about, about)
