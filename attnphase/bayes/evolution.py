@@ -139,9 +139,19 @@ class Evolution:
         return Moments(spread, gain, alignment, evidence)
 
     def conjugates(self, alpha: float, V: Array, moments: Moments) -> Array:
-        """The conjugate of every replicate, (S, P, t, t)."""
-        q_hat = [self.maps.conjugates_from_spreads(alpha, spread, V) for spread in moments.spread]
-        return np.stack([(x + x.mT) / 2 for x in q_hat])
+        """The conjugate of every replicate, (S, P, t, t).
+
+        By the residuals, whose error vanishes with q, as far as nothing is known, and by the posterior's covariance,
+        whose error vanishes with V, as far as all is: two sums with one mean.
+        """
+        inverse = np.linalg.inv(V)
+        share = np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum()
+        by_spread = np.stack([self.maps.conjugates_from_spreads(alpha, spread, V) for spread in moments.spread])
+        by_residual = np.stack(
+            [self.maps.conjugates_from_residuals(alpha, inverse @ x @ inverse) for x in moments.gain]
+        )
+        q_hat = share * by_residual + (1 - share) * by_spread
+        return (q_hat + q_hat.mT) / 2
 
     def overlaps(self, q_hat: Array) -> tuple[Array, Array]:
         """Overlap q and what it leaves, V, of a conjugate."""
@@ -151,7 +161,9 @@ class Evolution:
     def images(self, alpha: float, V: Array) -> tuple[Array, Array]:
         """V after one application of the map, and that of every replicate."""
         q_hat = self.conjugates(alpha, V, self.moments(V))
-        return self.overlaps(_positive(q_hat.mean(axis=0)))[1], np.stack([self.overlaps(_positive(x))[1] for x in q_hat])
+        return self.overlaps(_positive(q_hat.mean(axis=0)))[1], np.stack(
+            [self.overlaps(_positive(x))[1] for x in q_hat]
+        )
 
     def image(self, alpha: float, V: Array) -> Array:
         """V after one application of the map."""
@@ -159,9 +171,8 @@ class Evolution:
         pooled = Moments(*(a.mean(axis=0, keepdims=True) for a in vars(moments).values()))
         return self.overlaps(_positive(self.conjugates(alpha, V, pooled)[0]))[1]
 
-    def free_entropy(self, alpha: float, V: Array) -> Array:
+    def free_entropy(self, alpha: float, V: Array, moments: Moments) -> Array:
         """The free entropy of every replicate, with the overlaps and conjugates of all, (S,)."""
-        moments = self.moments(V)
         q_hat = _positive(self.conjugates(alpha, V, moments).mean(axis=0))
         q = self.rho - V
         terms = self.maps.free_entropy_terms(

@@ -103,10 +103,21 @@ class Noisy:
             mean = np.einsum("bn,bnli->bli", drawn.weights, draws)
             about = draws - mean[:, None]
             flat[0][part] = np.einsum("bn,bnli,bnlj->blij", drawn.weights, about, about)
-            known = mean - omega[part]
-            flat[1][part], flat[2][part] = outer(known, known), outer(known, k[part] - omega[part])
+            flat[1][part] = self._squares(drawn, draws, omega[part])
+            flat[2][part] = outer(mean - omega[part], k[part] - omega[part])
             flat[3][part] = drawn.log_evidence
         return Posterior(spread, gain, alignment, evidence)
+
+    @staticmethod
+    def _squares(drawn: _Draws, draws: Array, omega: Array) -> Array:
+        """``(<k> - omega)(<k> - omega)^T`` by two halves of the draws, whose errors are independent."""
+        halves = []
+        for part in (slice(0, None, 2), slice(1, None, 2)):
+            weights = drawn.weights[:, part]
+            total = np.maximum(weights.sum(axis=1), 1e-300)[:, None, None]
+            halves.append(np.einsum("bn,bnli->bli", weights, draws[:, part]) / total - omega)
+        product = outer(*halves)
+        return (product + product.mT) / 2
 
     def second_moments(self, fields: Fields) -> SecondMoments:
         """See `Channel`."""

@@ -55,9 +55,10 @@ class Labels:
         for part, about, likelihood in self._in_parts(fields):
             weight, mean, second = _given(about, likelihood)
             evidence[part] = (weight * np.log(np.maximum(weight, _LEAST))).sum(axis=-1)
-            square = outer(mean, mean)
-            gain[part] = np.einsum("by,byij->bij", weight, square)
-            spread[part] = np.einsum("by,byij->bij", weight, second - square)
+            halves = [_given(about[:, i::2], likelihood[:, i::2])[1] for i in (0, 1)]  # of independent errors
+            square = outer(*halves)
+            gain[part] = np.einsum("by,byij->bij", weight, square + square.mT) / 2
+            spread[part] = np.einsum("by,byij->bij", weight, second - outer(mean, mean))
         gain, spread = (a.reshape(*shape, 1, self.rank, self.rank) for a in (gain, spread))
         return Posterior(spread, gain, gain, evidence.reshape(shape))
 
@@ -67,9 +68,7 @@ class Labels:
         weight, mean, second = (np.concatenate([part[i] for part in parts]) for i in range(3))
         shape = (*fields.omega.shape[:2], weight.shape[1])
         t = self.rank
-        return SecondMoments(
-            weight.reshape(shape), mean.reshape(*shape, 1, t), second.reshape(*shape, 1, t, 1, t)
-        )
+        return SecondMoments(weight.reshape(shape), mean.reshape(*shape, 1, t), second.reshape(*shape, 1, t, 1, t))
 
     def _in_parts(self, fields: Fields):
         """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""
