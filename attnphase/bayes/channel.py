@@ -93,8 +93,13 @@ class Channel(Protocol):
         ...
 
     @property
-    def entropy(self) -> float:
-        """``E log P_out(Y | k)``: minus the entropy of the observation's noise; NaN where it is not finite."""
+    def exact(self) -> bool:
+        """Whether labels tell the fields up to a sign: then the evidence is a density on them, and has no scale."""
+        ...
+
+    @property
+    def coarsest(self) -> int:
+        """Nodes in a replicate of the rule to begin with: few where each is an integral."""
         ...
 
     def posterior(self, fields: Fields) -> Posterior:
@@ -123,7 +128,8 @@ class Preimages:
 
     even: bool
     noise_dimensions = 0
-    entropy = float("nan")
+    exact = True
+    coarsest = 128
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`: two points, with the densities of ``k`` and ``-k``."""
@@ -161,11 +167,8 @@ class Signs:
 
     noise: float
     noise_dimensions = 0
-
-    @property
-    def entropy(self) -> float:
-        """See `Channel`."""
-        return 0.0 if self.noise == 0 else float("nan")
+    exact = False
+    coarsest = 128
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`: a normal law cut off at one point, and the mean over both labels."""

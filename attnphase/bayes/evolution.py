@@ -14,7 +14,7 @@ from attnphase.bayes.channel import Channel, Fields
 from attnphase.integration.rules import sobol
 from attnphase.kernels.bayes import BayesMaps
 
-__all__ = ["Evolution", "Moments", "WeightPrior", "joined"]
+__all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,19 +161,19 @@ class Evolution:
     def images(self, alpha: float, V: Array) -> tuple[Array, Array]:
         """V after one application of the map, and that of every replicate."""
         q_hat = self.conjugates(alpha, V, self.moments(V))
-        return self.overlaps(_positive(q_hat.mean(axis=0)))[1], np.stack(
-            [self.overlaps(_positive(x))[1] for x in q_hat]
+        return self.overlaps(positive(q_hat.mean(axis=0)))[1], np.stack(
+            [self.overlaps(positive(x))[1] for x in q_hat]
         )
 
     def image(self, alpha: float, V: Array) -> Array:
         """V after one application of the map."""
         moments = self.moments(V)
         pooled = Moments(*(a.mean(axis=0, keepdims=True) for a in vars(moments).values()))
-        return self.overlaps(_positive(self.conjugates(alpha, V, pooled)[0]))[1]
+        return self.overlaps(positive(self.conjugates(alpha, V, pooled)[0]))[1]
 
     def free_entropy(self, alpha: float, V: Array, moments: Moments) -> Array:
         """The free entropy of every replicate, with the overlaps and conjugates of all, (S,)."""
-        q_hat = _positive(self.conjugates(alpha, V, moments).mean(axis=0))
+        q_hat = positive(self.conjugates(alpha, V, moments).mean(axis=0))
         q = self.rho - V
         terms = self.maps.free_entropy_terms(
             alpha=alpha,
@@ -233,7 +233,7 @@ def _root(matrix: Array) -> Array:
     return (vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]) @ vectors.mT
 
 
-def _positive(q_hat: Array) -> Array:
+def positive(q_hat: Array) -> Array:
     """The nearest conjugate without negative eigenvalues, which the error of few nodes may bring."""
     values, vectors = np.linalg.eigh(q_hat)
     return (vectors * np.clip(values, 0, None)[..., None, :]) @ vectors.mT

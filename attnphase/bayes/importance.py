@@ -2,7 +2,7 @@
 
 The posterior of a node's fields, ``N(k; omega, V) N(Y; T(k), Delta)``, has a peak near every image of the true fields
 under the symmetries of the labels, as sharp as the noise is small, and the shape of the prior where it is large.  Draws
-come from normal laws around these peaks, and from the prior, in fixed shares; their weights are over the density of the
+come from normal laws around these peaks, and from the prior, in equal shares; their weights are over the density of the
 whole mixture.  All is done with logarithms of densities relative to the largest.
 
 A node's draws are one of a few scrambled Sobol sets, so that their errors are independent between sets and replicates:
@@ -35,11 +35,15 @@ _INFLATION = 1.15  # of a peak's standard deviations, for tails that are not nor
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """Nodes in a row: omega, k (B, F), labels Y (B, M), and precision and root (F, F) of the prior."""
+    """Nodes in a row: omega, k (B, F), labels Y (B, M) and half the square of their noise over Delta (B,).
+
+    With precision and root (F, F) of the prior.
+    """
 
     omega: Array
     k: Array
     labels: Array
+    misfit: Array
     precision: Array
     root: Array
 
@@ -68,7 +72,7 @@ class Noisy:
     images : tuple of (t, t) nested tuples
         Orthogonal matrices of the columns that leave the labels unchanged; the identity is the first.
     draws : int
-        For every node; a power of two.
+        From the prior, and from every peak, for each node; a power of two.
     seed : int
     """
 
@@ -78,18 +82,15 @@ class Noisy:
     rank: int
     noise: float
     images: tuple[tuple[tuple[float, ...], ...], ...]
-    draws: int = 128
+    draws: int = 32
     seed: int = 0
+    exact = False
+    coarsest = 16
 
     @property
     def noise_dimensions(self) -> int:
         """See `Channel`."""
         return self.size
-
-    @property
-    def entropy(self) -> float:
-        """See `Channel`."""
-        return -self.size / 2 * float(1 + np.log(2 * np.pi * self.noise))
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""
@@ -100,22 +101,25 @@ class Noisy:
         omega, k = (a.reshape(-1, *shape[2:]) for a in (fields.omega, fields.k))
         for part, drawn in self._in_parts(fields):
             draws = drawn.fields.reshape(*drawn.fields.shape[:2], *shape[2:])
-            mean = np.einsum("bn,bnli->bli", drawn.weights, draws)
+            mean = (drawn.weights[:, None] @ drawn.fields).reshape(len(draws), *shape[2:])
             about = draws - mean[:, None]
-            flat[0][part] = np.einsum("bn,bnli,bnlj->blij", drawn.weights, about, about)
-            flat[1][part] = self._squares(drawn, draws, omega[part])
+            square = (about[..., :, None] * about[..., None, :]).reshape(*drawn.weights.shape, -1)
+            flat[0][part] = (drawn.weights[:, None] @ square).reshape(len(draws), *shape[2:], shape[-1])
+            flat[1][part] = self._squares(drawn, omega[part])
             flat[2][part] = outer(mean - omega[part], k[part] - omega[part])
             flat[3][part] = drawn.log_evidence
         return Posterior(spread, gain, alignment, evidence)
 
-    @staticmethod
-    def _squares(drawn: _Draws, draws: Array, omega: Array) -> Array:
+    def _squares(self, drawn: _Draws, omega: Array) -> Array:
         """``(<k> - omega)(<k> - omega)^T`` by two halves of the draws, whose errors are independent."""
         halves = []
-        for part in (slice(0, None, 2), slice(1, None, 2)):
+        half = self.draws // 2
+        second = np.arange(drawn.weights.shape[1]) // half % 2 == 1  # of what every component draws
+        for part in (second, ~second):
             weights = drawn.weights[:, part]
             total = np.maximum(weights.sum(axis=1), 1e-300)[:, None, None]
-            halves.append(np.einsum("bn,bnli->bli", weights, draws[:, part]) / total - omega)
+            mean = weights[:, None] @ drawn.fields[:, part]
+            halves.append(mean.reshape(omega.shape) / total - omega)
         product = outer(*halves)
         return (product + product.mT) / 2
 
@@ -139,7 +143,8 @@ class Noisy:
         for first in range(0, len(k), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             labels = self._labels(k[part]) + np.sqrt(self.noise) * noise[part]
-            yield part, self._drawn(_Nodes(omega[part], k[part], labels, precision, root), first)
+            nodes = _Nodes(omega[part], k[part], labels, (noise[part] ** 2).sum(axis=1) / 2, precision, root)
+            yield part, self._drawn(nodes, first)
 
     def _labels(self, k: Array) -> Array:
         """Labels of fields (..., F)."""
@@ -148,7 +153,8 @@ class Noisy:
 
     def _drawn(self, nodes: _Nodes, first: int) -> _Draws:
         size = nodes.k.shape[1]
-        sets = _normals(size, self.draws, self.seed)
+        count = 1 + len(self.images)
+        sets = _normals(size, self.draws * count, self.seed)
         normals = sets[(first + np.arange(len(nodes.k))) % _SETS]
         images = [_blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
         centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
@@ -156,25 +162,22 @@ class Noisy:
             center, root = self._peak(nodes.k @ image.T, nodes)
             centers.append(center)
             roots.append(_INFLATION * root)
-        shares = _shares(self.draws, len(centers))
+        shares = [slice(c * self.draws, (c + 1) * self.draws) for c in range(count)]
         draws = np.concatenate(
             [
-                center[:, None] + np.einsum("bij,bnj->bni", root, normals[:, part])
+                center[:, None] + normals[:, part] @ root.mT
                 for center, root, part in zip(centers, roots, shares, strict=True)
             ],
             axis=1,
         )
-        densities = [
-            _log_normal(draws, center, root) + np.log((part.stop - part.start) / self.draws)
-            for center, root, part in zip(centers, roots, shares, strict=True)
-        ]
-        target = densities[0] - np.log((shares[0].stop - shares[0].start) / self.draws)
+        densities = [_log_normal(draws, center, root) for center, root in zip(centers, roots, strict=True)]
         misfit = ((self._labels(draws) - nodes.labels[:, None]) ** 2).sum(axis=-1)
-        logs = target - misfit / (2 * self.noise) - np.logaddexp.reduce(densities, axis=0)
+        logs = densities[0] - misfit / (2 * self.noise) - _log_sum(densities)
         highest = logs.max(axis=1, keepdims=True)
         weights = np.exp(logs - highest)
         total = weights.sum(axis=1, keepdims=True)
-        constant = -self.size / 2 * np.log(2 * np.pi * self.noise)
+        # the noise's own misfit is known in the mean: taken out node by node, the mean has a smaller error
+        constant = -self.size / 2 * (1 + np.log(2 * np.pi * self.noise)) + nodes.misfit
         return _Draws(draws, weights / total, highest[:, 0] + np.log(total[:, 0] / self.draws) + constant)
 
     def _peak(self, start: Array, nodes: _Nodes) -> tuple[Array, Array]:
@@ -208,8 +211,8 @@ class Noisy:
 
 def _log_normal(draws: Array, center: Array, root: Array) -> Array:
     """Logarithm of normal densities (B, n), without the constant of their dimension."""
-    white = np.linalg.solve(root, (draws - center[:, None]).mT)
-    return -(white**2).sum(axis=1) / 2 - np.linalg.slogdet(root)[1][:, None]
+    white = (draws - center[:, None]) @ np.linalg.inv(root).mT
+    return -np.einsum("bni,bni->bn", white, white) / 2 - np.linalg.slogdet(root)[1][:, None]
 
 
 def _blocks(matrices: Array) -> Array:
@@ -221,17 +224,17 @@ def _blocks(matrices: Array) -> Array:
     return whole.reshape(length * rank, length * rank)
 
 
-def _shares(draws: int, components: int) -> list[slice]:
-    """Which draws come from the prior, a quarter, and from each of the peaks."""
-    prior = draws // 4
-    ends = np.linspace(prior, draws, components).astype(int)
-    return [slice(0, prior), *(slice(int(a), int(b)) for a, b in zip(ends[:-1], ends[1:], strict=True))]
+def _log_sum(logs: list[Array]) -> Array:
+    """Logarithm of the sum of exponentials."""
+    highest = np.maximum.reduce(logs)
+    return highest + np.log(sum(np.exp(one - highest) for one in logs))
 
 
 @lru_cache(maxsize=8)
 def _normals(dimensions: int, draws: int, seed: int) -> Array:
     """Sets of normals for the draws, (sets, n, F).
 
-    Neighbours in a Sobol sequence are far apart, so that every stretch of it is spread out.
+    A stretch of a Sobol sequence that begins at a multiple of its length, a power of two, is a net by itself.
     """
-    return sobol(dimensions, 0, False, draws, _SETS, seed + 7919).nodes
+    points = 1 << (draws - 1).bit_length()
+    return sobol(dimensions, 0, False, points, _SETS, seed + 7919).nodes[:, :draws]

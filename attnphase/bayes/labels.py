@@ -27,8 +27,6 @@ class Labels:
     probabilities : callable
         Of fields (..., t), the probabilities (..., Y).
     rank : int
-    certain : bool
-        Whether the label follows from the field.
     draws : int
         For every node; a power of two.
     seed : int
@@ -36,15 +34,11 @@ class Labels:
 
     probabilities: Callable[[Array], Array]
     rank: int
-    certain: bool
     draws: int = 256
     seed: int = 0
     noise_dimensions = 0
-
-    @property
-    def entropy(self) -> float:
-        """See `Channel`; what the noise of uncertain labels has follows from their law, and is not asked for here."""
-        return 0.0 if self.certain else float("nan")
+    exact = False
+    coarsest = 16
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""
@@ -55,7 +49,8 @@ class Labels:
         for part, about, likelihood in self._in_parts(fields):
             weight, mean, second = _given(about, likelihood)
             evidence[part] = (weight * np.log(np.maximum(weight, _LEAST))).sum(axis=-1)
-            halves = [_given(about[:, i::2], likelihood[:, i::2])[1] for i in (0, 1)]  # of independent errors
+            half = about.shape[1] // 2  # of a Sobol sequence, which is spread out by itself
+            halves = [_first(about[:, part], likelihood[:, part]) for part in (slice(half), slice(half, None))]
             square = outer(*halves)
             gain[part] = np.einsum("by,byij->bij", weight, square + square.mT) / 2
             spread[part] = np.einsum("by,byij->bij", weight, second - outer(mean, mean))
@@ -83,7 +78,14 @@ class Labels:
 
 def _given(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:
     """Probability of every label (B, Y), and first and second moments of the draws given it."""
-    draws = about.shape[1]
+    draws, rank = about.shape[1:]
     weight = likelihood.mean(axis=1)
-    share = likelihood / np.maximum(weight, _LEAST)[:, None] / draws
-    return weight, np.einsum("bny,bni->byi", share, about), np.einsum("bny,bni,bnj->byij", share, about, about)
+    share = (likelihood / np.maximum(weight, _LEAST)[:, None] / draws).mT
+    square = (about[..., :, None] * about[..., None, :]).reshape(len(about), draws, rank * rank)
+    return weight, share @ about, (share @ square).reshape(*weight.shape, rank, rank)
+
+
+def _first(about: Array, likelihood: Array) -> Array:
+    """First moments of the draws given a label, (B, Y, t)."""
+    weight = np.maximum(likelihood.sum(axis=1), _LEAST)
+    return (likelihood.mT @ about) / weight[..., None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -29,7 +29,7 @@ CHANNELS = ("sign", "absolute", "linear")
 
 _OF_LOSS = {"square": "linear", "logistic": "sign", "hinge": "sign"}
 _MOST_LABELS = 16
-_DRAWS = 128
+_DRAWS, _FEWER_DRAWS = 32, 16  # for each component of the mixture
 _TURNS = 8  # rotations of two columns around which the posterior is looked for, and as many with a reflection
 
 
@@ -128,7 +128,7 @@ def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
                            ' not cover: use "attention".')  # fmt: skip
     if rank > 2:
         raise ProblemError("teacher.rank", f"teacher.rank must be 1 or 2 for this theory, not {rank}.")
-    system = System.of(problem)
+    system = System.of(replace(problem, teacher=replace(problem.teacher, noise=0.0)))  # labels without noise
     mixing, parameters = system.parameters
 
     def target(k: Array) -> Array:
@@ -138,8 +138,8 @@ def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
 
     readout = ScoreError(target, system.spectrum.site_variances)
     if noise > 0:
-        images = _turns(rank)
-        return Noisy(target, length**2, length, rank, noise, images, _DRAWS * rank, problem.integration.seed), readout
+        images, draws = _turns(rank), _DRAWS if rank == 1 else _FEWER_DRAWS
+        return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed), readout
     scale = np.sqrt(system.spectrum.rho[:, 0, 0])[problem.cluster_law[0][0]]
     if rank > 1 or not leave_a_sign(target, length, scale):
         raise ProblemError(
@@ -201,7 +201,7 @@ def _of_formula(text: str, rank: int, noise: float, seed: int) -> tuple[Channel,
         if shares.min() < 0 or not np.allclose(shares.sum(axis=-1), 1, atol=1e-9) or noise > 0:
             what = "needs teacher.noise = 0" if noise > 0 else "must be from 0 to 1, and add up to 1 for y = 1 and -1"
             raise ProblemError("channel", f"channel: a likelihood, a formula in y, {what}.")
-        return Labels(probabilities, rank, _is_certain(shares), seed=seed), LabelError(probabilities)
+        return Labels(probabilities, rank, seed=seed), LabelError(probabilities)
 
     def target(k: Array) -> Array:
         return function(k[:, 0])[:, None]
@@ -210,7 +210,7 @@ def _of_formula(text: str, rank: int, noise: float, seed: int) -> tuple[Channel,
         even = np.allclose(function(fields), function(-fields))
         one = np.eye(rank)
         images = tuple(tuple(map(tuple, s * one)) for s in ((1.0, -1.0) if even else (1.0,)))
-        return Noisy(target, 1, 1, rank, noise, images, 2 * _DRAWS, seed), SquareError(target)
+        return Noisy(target, 1, 1, rank, noise, images, 4 * _DRAWS, seed), SquareError(target)
     values = np.unique(function(fields).round(9))
     if len(values) > _MOST_LABELS:
         raise ProblemError("channel", "channel: the posterior of a label that takes more than"
@@ -219,7 +219,7 @@ def _of_formula(text: str, rank: int, noise: float, seed: int) -> tuple[Channel,
     def probabilities(k: Array) -> Array:
         return np.abs(function(k)[..., None] - values) < 1e-8
 
-    return Labels(probabilities, rank, True, seed=seed), LabelError(probabilities)
+    return Labels(probabilities, rank, seed=seed), LabelError(probabilities)
 
 
 def _two_labels(function: Callable[..., Array]) -> Callable[[Array], Array]:
@@ -227,10 +227,6 @@ def _two_labels(function: Callable[..., Array]) -> Callable[[Array], Array]:
         return np.stack([function(k, label) for label in (1.0, -1.0)], axis=-1)
 
     return probabilities
-
-
-def _is_certain(shares: Array) -> bool:
-    return bool(np.isin(shares, (0.0, 1.0)).all())
 
 
 def _formula(text: str, rank: int) -> tuple[Callable[..., Array], bool]:

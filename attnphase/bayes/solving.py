@@ -26,12 +26,13 @@ _RECOVERED = -20.0  # logarithm of the share of V below which the fields are kno
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
 _STRETCH = 8.0
-_COARSE, _COARSE_TOLERANCES = (128, 1024), (1e-3, 1e-6)  # nodes in a replicate
+_COARSE_TOLERANCES = (1e-3, 1e-6)  # of two rules, the second of eight times the nodes of the first
 _MAX_NODES = 2**20
 _REPLICATES = 16
 _POLISHING = 12
 _DECAY = 1.4  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
+_KNOWN = 1e-12  # share of V where the fields count as known
 _STEP = 1e-4
 
 
@@ -256,17 +257,17 @@ def solve_bayes(
     tell : callable, optional
     """
     wanted = setting.problem.integration.standard_error
-    evolution = setting.evolution(_COARSE[0])
-    x = _Coordinates(evolution.rho).of(_first(setting, start) if near is None else near)
+    coarse = (setting.channel.coarsest, 8 * setting.channel.coarsest)
+    x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged
-    for points, tolerance in zip(_COARSE, _COARSE_TOLERANCES, strict=True):
+    for points, tolerance in zip(coarse, _COARSE_TOLERANCES, strict=True):
         run = _Iteration(setting.evolution(points), alpha)
         x, _, status = run.run(x, tolerance)
         maps += run.maps
-    run = _Iteration(setting.evolution(_COARSE[-1]), alpha)
+    run = _Iteration(setting.evolution(coarse[-1]), alpha)
     if run.ended(x):
         return _measured(setting, run, alpha, start, _Found(x, 0.0, status, maps))
-    jacobian, points = run.jacobian(x), 4 * _COARSE[-1]
+    jacobian, points = run.jacobian(x), 4 * coarse[-1]
     while True:
         if tell is not None:
             tell(f"{points * _REPLICATES} nodes")
@@ -294,7 +295,7 @@ def _first(setting: Setting, start: Start) -> Array:
     """V at a start: all but nothing, or what is unknown before any label, a little less."""
     if start is Start.informed:
         return _INFORMED * setting.prior.rho
-    before = setting.evolution(_COARSE[0]).overlaps(np.zeros_like(setting.prior.rho))[1]
+    before = setting.evolution(setting.channel.coarsest).overlaps(np.zeros_like(setting.prior.rho))[1]
     return (1 - _UNINFORMED) * before
 
 
@@ -308,7 +309,7 @@ def _measured(setting: Setting, run: _Iteration, alpha: float, start: Start, fou
     known = 1 - np.trace(moved, axis1=2, axis2=3).sum(axis=1) / run.total
     moments = evolution.moments(at)
     entropies = evolution.free_entropy(alpha, at, moments)
-    information = setting.channel.entropy - entropies / alpha
+    information = _noise_entropy(setting, evolution) - entropies / alpha
     gains, alignments = (np.trace(a, axis1=2, axis2=3).sum(axis=1) for a in (moments.gain, moments.alignment))
     difference = (alignments - gains) / max(float(gains.mean()), 1e-300) * (not nothing)
     error, error_spread = _test_error(setting, run, at, found)
@@ -339,6 +340,13 @@ def _measured(setting: Setting, run: _Iteration, alpha: float, start: Start, fou
         status=found.status,
         recovered=recovered,
     )
+
+
+def _noise_entropy(setting: Setting, evolution: Evolution) -> Array:
+    """``E log P_out(Y | k)``, the mean logarithm of the evidence where the fields are known; NaN if it is infinite."""
+    if setting.channel.exact:
+        return np.full(evolution.replicates, np.nan)
+    return evolution.moments(_KNOWN * evolution.rho).log_evidence
 
 
 def _scatter(values: Array) -> Array:
