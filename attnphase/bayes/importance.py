@@ -30,6 +30,7 @@ _SETS = 64  # of draws that nodes take in turn
 _AT_ONCE = 2048  # nodes
 _DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a peak is, not what the posterior is
 _NEWTON_STEPS = 2
+_HIGHEST_RISE = 700.0  # whose exponential is a number
 _INFLATION = 1.15  # of a peak's standard deviations, for tails that are not normal
 
 
@@ -92,6 +93,12 @@ class Noisy:
         """See `Channel`."""
         return self.size
 
+    @property
+    def _signs(self) -> tuple[int, ...]:
+        """One of an image and the opposite one is negative."""
+        firsts = (next(x for x in image[0] if abs(x) > 1e-9) for image in self.images)
+        return tuple(1 if first > 0 else -1 for first in firsts)
+
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""
         shape = fields.omega.shape
@@ -153,8 +160,7 @@ class Noisy:
 
     def _drawn(self, nodes: _Nodes, first: int) -> _Draws:
         size = nodes.k.shape[1]
-        count = 1 + len(self.images)
-        sets = _normals(size, self.draws * count, self.seed)
+        sets = _normals(size, self.draws, self._signs, self.seed)
         normals = sets[(first + np.arange(len(nodes.k))) % _SETS]
         images = [_blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
         centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
@@ -162,7 +168,7 @@ class Noisy:
             center, root = self._peak(nodes.k @ image.T, nodes)
             centers.append(center)
             roots.append(_INFLATION * root)
-        shares = [slice(c * self.draws, (c + 1) * self.draws) for c in range(count)]
+        shares = [slice(c * self.draws, (c + 1) * self.draws) for c in range(len(centers))]
         draws = np.concatenate(
             [
                 center[:, None] + normals[:, part] @ root.mT
@@ -181,15 +187,17 @@ class Noisy:
         return _Draws(draws, weights / total, highest[:, 0] + np.log(total[:, 0] / self.draws) + constant)
 
     def _peak(self, start: Array, nodes: _Nodes) -> tuple[Array, Array]:
-        """A maximum of the posterior near a start, by Gauss and Newton, and the root of its covariance there."""
+        """A peak of the posterior near a start, by Gauss and Newton, and the root of its covariance there.
+
+        The start is the true field, a draw of the posterior itself, or an image of it.  A step that leads uphill is cut
+        the shorter the higher it leads: so where the mixture lies, and the map with it, depends continuously on V.
+        """
         center, cost = start, self._cost(start, nodes)
         for _ in range(_NEWTON_STEPS):
             step = self._step(center, nodes)[0]
-            trial = center + step
-            new = self._cost(trial, nodes)
-            better = new < cost
-            center = np.where(better[:, None], trial, center)
-            cost = np.where(better, new, cost)
+            rise = np.maximum(self._cost(center + step, nodes) - cost, 0.0)
+            center = center + step * np.exp(-np.minimum(rise, _HIGHEST_RISE))[:, None]
+            cost = self._cost(center, nodes)
         curvature = self._step(center, nodes)[1]
         return center, np.linalg.inv(np.linalg.cholesky(curvature)).mT
 
@@ -231,10 +239,15 @@ def _log_sum(logs: list[Array]) -> Array:
 
 
 @lru_cache(maxsize=8)
-def _normals(dimensions: int, draws: int, seed: int) -> Array:
-    """Sets of normals for the draws, (sets, n, F).
+def _normals(dimensions: int, draws: int, signs: tuple[int, ...], seed: int) -> Array:
+    """Sets of normals for the draws of all components, (sets, n, F).
 
-    A stretch of a Sobol sequence that begins at a multiple of its length, a power of two, is a net by itself.
+    Where labels are even, so are all draws together at ``omega = 0``: what the posterior's mean is there by symmetry, it
+    is exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half of what a
+    component draws is a stretch of a Sobol sequence, and spread out by itself.
     """
-    points = 1 << (draws - 1).bit_length()
-    return sobol(dimensions, 0, False, points, _SETS, seed + 7919).nodes[:, :draws]
+    base = sobol(dimensions, 0, False, draws, _SETS, seed + 7919).nodes
+    quarter = draws // 4
+    pairs = [base[:, i * quarter : (i + 1) * quarter] for i in (0, 1)]
+    prior = [half for pair in pairs for half in (pair, -pair)]
+    return np.concatenate([*prior, *(sign * base for sign in signs)], axis=1)
