@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
+    from attnphase.sweeps.bounds import optimal
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.curves import follow, solutions
     from attnphase.sweeps.grid import sweep
@@ -65,6 +66,7 @@ __all__ = [
     "load_dataset",
     "load_problem",
     "merge_blocks",
+    "optimal",
     "plan_sweep",
     "register_score",
     "run_block",
@@ -99,6 +101,7 @@ _HOME = {
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
     "merge_blocks": "sweeps.blocks",
+    "optimal": "sweeps.bounds",
     "plan_sweep": "sweeps.blocks",
     "register_score": "problem.own_functions",
     "run_block": "sweeps.blocks",

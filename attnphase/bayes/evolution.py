@@ -161,9 +161,7 @@ class Evolution:
     def images(self, alpha: float, V: Array) -> tuple[Array, Array]:
         """V after one application of the map, and that of every replicate."""
         q_hat = self.conjugates(alpha, V, self.moments(V))
-        return self.overlaps(positive(q_hat.mean(axis=0)))[1], np.stack(
-            [self.overlaps(positive(x))[1] for x in q_hat]
-        )
+        return self.overlaps(positive(q_hat.mean(axis=0)))[1], np.stack([self.overlaps(positive(x))[1] for x in q_hat])
 
     def image(self, alpha: float, V: Array) -> Array:
         """V after one application of the map."""

@@ -11,7 +11,7 @@ the scatter of the replicates holds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -140,7 +140,7 @@ class Noisy:
         ones = np.ones((S, N, 1))
         return SecondMoments(ones, first.reshape(S, N, 1, L, t), second.reshape(S, N, 1, L, t, L, t))
 
-    def _in_parts(self, fields: Fields):
+    def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, _Draws]]:
         """Slices of the nodes in a row, and the draws for them."""
         size = self.length * self.rank
         omega, k = (a.reshape(-1, size) for a in (fields.omega, fields.k))
@@ -242,8 +242,8 @@ def _log_sum(logs: list[Array]) -> Array:
 def _normals(dimensions: int, draws: int, signs: tuple[int, ...], seed: int) -> Array:
     """Sets of normals for the draws of all components, (sets, n, F).
 
-    Where labels are even, so are all draws together at ``omega = 0``: what the posterior's mean is there by symmetry, it
-    is exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half of what a
+    Where labels are even, so are all draws together at ``omega = 0``: the posterior's mean is zero there by symmetry, and
+    theirs exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half of what a
     component draws is a stretch of a Sobol sequence, and spread out by itself.
     """
     base = sobol(dimensions, 0, False, draws, _SETS, seed + 7919).nodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +65,7 @@ class Labels:
         t = self.rank
         return SecondMoments(weight.reshape(shape), mean.reshape(*shape, 1, t), second.reshape(*shape, 1, t, 1, t))
 
-    def _in_parts(self, fields: Fields):
+    def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, Array, Array]]:
         """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""
         omega = fields.omega[:, :, 0].reshape(-1, self.rank)
         normals = sobol(self.rank, 0, False, self.draws, _SETS, self.seed + 7919).nodes

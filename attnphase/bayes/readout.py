@@ -1,4 +1,4 @@
-"""Test errors of the posterior's prediction for a fresh sample, whose label nobody saw: against labels without noise."""
+"""Test errors of the posterior's prediction for a fresh sample whose label nobody saw, against labels without noise."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class BayesPoint:
     start : Start
     q, V, q_hat, rho : (P, t, t) arrays
     free_entropy, mutual_information, test_error, overlap : float
-        The mutual information is that of a sample and the teacher's weights; NaN where it is infinite. ``overlap`` is
-        the share of the fields' variance that is known.
+        The mutual information is that of a sample and the teacher's weights; it and the free entropy are NaN where they
+        are infinite. ``overlap`` is the share of the fields' variance that is known.
     nishimori : float
         Relative difference of the overlap with the teacher and the self-overlap, of the posterior's fields.
     errors : dict of str to float or array
@@ -281,7 +281,7 @@ def solve_bayes(
         excess = 0.0 if last else _relative_error(run, found) / wanted
         if excess <= 1:
             return _measured(setting, run, alpha, start, found)
-        points *= min(2 ** int(np.ceil(_DECAY * np.log2(excess))), max_nodes // (points * _REPLICATES))
+        points *= min(2 ** max(round(_DECAY * np.log2(excess)), 1), max_nodes // (points * _REPLICATES))
 
 
 def _relative_error(run: _Iteration, found: _Found) -> float:
@@ -309,6 +309,8 @@ def _measured(setting: Setting, run: _Iteration, alpha: float, start: Start, fou
     known = 1 - np.trace(moved, axis1=2, axis2=3).sum(axis=1) / run.total
     moments = evolution.moments(at)
     entropies = evolution.free_entropy(alpha, at, moments)
+    if recovered and setting.channel.exact:  # it grows without bound
+        entropies = np.full(evolution.replicates, np.nan)
     information = _noise_entropy(setting, evolution) - entropies / alpha
     gains, alignments = (np.trace(a, axis1=2, axis2=3).sum(axis=1) for a in (moments.gain, moments.alignment))
     difference = (alignments - gains) / max(float(gains.mean()), 1e-300) * (not nothing)

@@ -1,9 +1,9 @@
 """Where learning begins, jumps and ends: the sample complexity as a function of what is known.
 
-The channel does not know how many samples there are, and the prior's overlap grows with their number.  So at a given
-overlap of all fields there is one sample complexity of a fixed point, also of an unstable one, and no fixed point has to
-be iterated to: ``alpha(s)`` for the share s of the fields' variance that is known.  It begins at the threshold of weak
-recovery where the labels are even; where it falls, the uninformed fixed point jumps.
+The channel does not know how many samples there are, and the prior's overlap grows with their number.  At a given
+overlap of all fields there is so one sample complexity of a fixed point, also of an unstable one, and no fixed point has
+to be iterated to: ``alpha(s)`` for the share s of the fields' variance that is known.  It begins at the threshold of
+weak recovery where the labels are even; where it falls, the uninformed fixed point jumps.
 """
 
 from __future__ import annotations
@@ -186,9 +186,11 @@ def _scaled(rho: Array, V: Array, share: float) -> Array:
 
 def _curve(evolution: Evolution) -> list[Place]:
     """Fixed points along the share that is known."""
-    known = 1 - np.trace(evolution.overlaps(np.zeros_like(evolution.rho))[1], axis1=1, axis2=2).sum() / np.trace(
-        evolution.rho, axis1=1, axis2=2
-    ).sum()
+    known = (
+        1
+        - np.trace(evolution.overlaps(np.zeros_like(evolution.rho))[1], axis1=1, axis2=2).sum()
+        / np.trace(evolution.rho, axis1=1, axis2=2).sum()
+    )
     highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
     ends = np.log([(known + _LOWEST) / (1 - known - _LOWEST), highest / (1 - highest)])
     shares = 1 / (1 + np.exp(-np.linspace(*ends, _SHARES)))
@@ -208,14 +210,14 @@ def _summit(evolution: Evolution, curve: list[Place]) -> Place | None:
     for i in range(1, len(curve) - 1):
         lowest = alphas[i:].min()
         if alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i] and lowest < alphas[i] * (1 - _JUMP):
-            before, after = curve[i - 1], curve[i + 1]
+            before, here, after = curve[i - 1 : i + 2]
             found = minimize_scalar(
-                lambda s: -_place(evolution, float(s), curve[i].V).alpha,
+                lambda s, V=here.V: -_place(evolution, float(s), V).alpha,
                 bounds=(before.share, after.share),
                 method="bounded",
                 options={"xatol": 1e-3, "maxiter": 12},
             )
-            return _place(evolution, float(found.x), curve[i].V)
+            return _place(evolution, float(found.x), here.V)
     return None
 
 
@@ -227,7 +229,9 @@ def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> Bayes
     upper = above[turn:]
     if evolution.channel.exact and turn == len(above) - 1:
         end = above[-1]
-        return BayesThreshold(end.alpha, _error(end.alphas), "from here on everything known has the higher free entropy")
+        return BayesThreshold(
+            end.alpha, _error(end.alphas), "from here on everything known has the higher free entropy"
+        )
     low, high = max(lower[0].alpha, upper[0].alpha), min(highest.alpha, upper[-1].alpha)
 
     def difference(alpha: float) -> float:

@@ -9,6 +9,7 @@ imports what takes long.
 
 from __future__ import annotations
 
+from attnphase.cli.bounds import optimal
 from attnphase.cli.curves import follow, solutions
 from attnphase.cli.figures import figure, phase_diagram
 from attnphase.cli.histogram import histogram
@@ -28,6 +29,7 @@ for command in (
     thresholds,
     follow,
     solutions,
+    optimal,
     simulate,
     experiment,
     compare,

@@ -1,4 +1,4 @@
-"""The Bayes-optimal equations as compiled from their derivation: one module for all problems, kept in the user's cache."""
+"""The Bayes-optimal equations as made from their derivation: one module for all problems, kept in the user's cache."""
 
 from __future__ import annotations
 

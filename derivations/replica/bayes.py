@@ -17,7 +17,7 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Trace, Transpose
 from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import gradient, solve_linear
 from derivations.algebra.means import FieldMean, SpectralMean
-from derivations.algebra.tokens import TokenMatrix, TokenSum
+from derivations.algebra.tokens import TokenMatrix, TokenSum, is_matrix
 from derivations.replica.ansatz import Ansatz, PairClass, ReplicaSum
 from derivations.replica.chain import Step, weighted
 from derivations.replica.moments import CommonGaussianMoment, ReplicatedMoment
@@ -142,9 +142,15 @@ def _at_one_replica(expression: Any) -> Any:
     return result.diff(sym.n).subs(sym.n, 1)
 
 
+def _without_zeros(expression: Any) -> Any:
+    """The expression without sums over tokens of nothing."""
+    sums = expression.atoms(*TokenSum.kinds)
+    return expression.xreplace({one: Integer(0) for one in sums if not is_matrix(one) and expanded(one) == 0})
+
+
 def _steps() -> tuple[Step, ...]:
     first = _replicated()
-    terms = {name: NISHIMORI.applied(term) for name, term in first.terms.items()}
+    terms = {name: _without_zeros(NISHIMORI.applied(term)) for name, term in first.terms.items()}
     second = Step(NISHIMORI.name, "", NISHIMORI.factorised, terms, first.latex, {NOISE: noise()})
     terms = {name: pulled(expanded(_at_one_replica(term))) for name, term in terms.items()}
     mean = r"\Phi = \frac1d \mathbb{E}\left[\log P(Y \mid x)\right]"

@@ -1,6 +1,6 @@
 """The posterior's moments: the two integrals of the replica calculation of a learner who knows the model.
 
-Such a learner's weights are drawn from the posterior, and the teacher's are one more draw of it (Nishimori): n replicas,
+Such a learner's weights are drawn from the posterior, of which the teacher's are one more draw (Nishimori): n replicas,
 the teacher among them, meet in one observation, which is summed over.  What is wanted, the mean of ``log P(Y | x)``,
 is the coefficient of ``n - 1`` as n goes to 1, where ``Z^n`` becomes ``Z log Z``.  There is no temperature: it is 1.
 
@@ -77,8 +77,8 @@ class ObservationIntegral(Basic):
 class WeightIntegral(Basic):
     """``E_w exp[u^T w]`` over the prior of one row of the weights, for Gaussian fields u.
 
-    As in `RowIntegral` the covariances of the fields are ``-S^aa`` within a replica and ``S^ab`` between two.  The prior
-    is Gaussian.
+    As in `RowIntegral` the covariances of the fields are ``-S^aa`` within a replica and ``S^ab`` between two.  The
+    prior is Gaussian.
     """
 
     def __new__(cls, mean: Any, precision: Any) -> WeightIntegral:
