@@ -59,12 +59,15 @@ class Posterior:
         ``(<k> - omega)(k - omega)^T`` with the true field: of equal mean (Nishimori).
     log_evidence : (S, N) array
         ``log Z``; for observations without noise up to a constant of the channel.
+    mean : (S, N, L, t) array or None
+        ``<k> - omega``; None where all labels were summed over.
     """
 
     spread: Array
     gain: Array
     alignment: Array
     log_evidence: Array
+    mean: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +105,11 @@ class Channel(Protocol):
         """Nodes in a replicate of the rule to begin with: few where each is an integral."""
         ...
 
+    @property
+    def most(self) -> int:
+        """Nodes of all replicates at which a solve ends, if its user does not want fewer."""
+        ...
+
     def posterior(self, fields: Fields) -> Posterior:
         """What the observations of nodes say."""
         ...
@@ -129,7 +137,7 @@ class Preimages:
     even: bool
     noise_dimensions = 0
     exact = True
-    coarsest = 128
+    coarsest, most = 128, 2**20
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`: two points, with the densities of ``k`` and ``-k``."""
@@ -142,7 +150,7 @@ class Preimages:
         log_density = normal - distance / 2
         if not self.even:
             known = outer(deviation, deviation)
-            return Posterior(np.zeros_like(known), known, known, log_density)
+            return Posterior(np.zeros_like(known), known, known, log_density, deviation)
         twice = 2 * np.einsum("snli,snli->sn", whitened, omega)  # log of the odds of k against -k
         small = np.exp(-np.abs(twice))
         uncertain = 4 * small / (1 + small) ** 2  # 1 - tanh^2, precise where it is tiny
@@ -152,6 +160,7 @@ class Preimages:
             outer(mean, mean),
             outer(mean, deviation),
             log_density + np.logaddexp(0, -twice),
+            mean,
         )
 
     def second_moments(self, fields: Fields) -> SecondMoments:
@@ -168,7 +177,7 @@ class Signs:
     noise: float
     noise_dimensions = 0
     exact = False
-    coarsest = 128
+    coarsest, most = 128, 2**20
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`: a normal law cut off at one point, and the mean over both labels."""

@@ -86,7 +86,7 @@ class Noisy:
     draws: int = 32
     seed: int = 0
     exact = False
-    coarsest = 16
+    coarsest, most = 16, 2**15
 
     @property
     def noise_dimensions(self) -> int:
@@ -103,8 +103,8 @@ class Noisy:
         """See `Channel`."""
         shape = fields.omega.shape
         spread, gain, alignment = (np.empty((*shape, shape[-1])) for _ in range(3))
-        evidence = np.empty(shape[:2])
-        flat = [a.reshape(-1, *a.shape[2:]) for a in (spread, gain, alignment, evidence)]
+        evidence, means = np.empty(shape[:2]), np.empty(shape)
+        flat = [a.reshape(-1, *a.shape[2:]) for a in (spread, gain, alignment, evidence, means)]
         omega, k = (a.reshape(-1, *shape[2:]) for a in (fields.omega, fields.k))
         for part, drawn in self._in_parts(fields):
             draws = drawn.fields.reshape(*drawn.fields.shape[:2], *shape[2:])
@@ -115,7 +115,8 @@ class Noisy:
             flat[1][part] = self._squares(drawn, omega[part])
             flat[2][part] = outer(mean - omega[part], k[part] - omega[part])
             flat[3][part] = drawn.log_evidence
-        return Posterior(spread, gain, alignment, evidence)
+            flat[4][part] = mean - omega[part]
+        return Posterior(spread, gain, alignment, evidence, means)
 
     def _squares(self, drawn: _Draws, omega: Array) -> Array:
         """``(<k> - omega)(<k> - omega)^T`` by two halves of the draws, whose errors are independent."""
@@ -242,9 +243,9 @@ def _log_sum(logs: list[Array]) -> Array:
 def _normals(dimensions: int, draws: int, signs: tuple[int, ...], seed: int) -> Array:
     """Sets of normals for the draws of all components, (sets, n, F).
 
-    Where labels are even, so are all draws together at ``omega = 0``: the posterior's mean is zero there by symmetry, and
-    theirs exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half of what a
-    component draws is a stretch of a Sobol sequence, and spread out by itself.
+    Where labels are even, so are all draws together at ``omega = 0``: the posterior's mean is zero there by symmetry,
+    and theirs exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half
+    of what a component draws is a stretch of a Sobol sequence, and spread out by itself.
     """
     base = sobol(dimensions, 0, False, draws, _SETS, seed + 7919).nodes
     quarter = draws // 4

@@ -38,7 +38,7 @@ class Labels:
     seed: int = 0
     noise_dimensions = 0
     exact = False
-    coarsest = 16
+    coarsest, most = 16, 2**15
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""

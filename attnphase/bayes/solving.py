@@ -21,13 +21,12 @@ from attnphase.fixed_points.iteration import Status
 
 __all__ = ["BayesPoint", "Start", "solve_bayes"]
 
-_TOLERANCE = 1e-8
+_TOLERANCE = 1e-7
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
 _STRETCH = 8.0
-_COARSE_TOLERANCES = (1e-3, 1e-6)  # of two rules, the second of eight times the nodes of the first
-_MAX_NODES = 2**20
+_COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
 _REPLICATES = 16
 _POLISHING = 12
 _DECAY = 1.4  # as many times more nodes, to this power, for an error as many times smaller
@@ -236,7 +235,7 @@ def solve_bayes(
     alpha: float,
     start: Start,
     *,
-    max_nodes: int = _MAX_NODES,
+    max_nodes: int | None = None,
     near: Array | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> BayesPoint:
@@ -250,13 +249,14 @@ def solve_bayes(
     setting : Setting
     alpha : float
     start : Start
-    max_nodes : int
-        Of all replicates together.
+    max_nodes : int, optional
+        Of all replicates together; by default the channel's.
     near : (P, t, t) array, optional
         V to begin with, instead of that of the start.
     tell : callable, optional
     """
     wanted = setting.problem.integration.standard_error
+    max_nodes = setting.channel.most if max_nodes is None else max_nodes
     coarse = (setting.channel.coarsest, 8 * setting.channel.coarsest)
     x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged

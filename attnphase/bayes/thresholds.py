@@ -1,9 +1,9 @@
 """Where learning begins, jumps and ends: the sample complexity as a function of what is known.
 
 The channel does not know how many samples there are, and the prior's overlap grows with their number.  At a given
-overlap of all fields there is so one sample complexity of a fixed point, also of an unstable one, and no fixed point has
-to be iterated to: ``alpha(s)`` for the share s of the fields' variance that is known.  It begins at the threshold of
-weak recovery where the labels are even; where it falls, the uninformed fixed point jumps.
+overlap of all fields there is so one sample complexity of a fixed point, also of an unstable one, and none has to be
+iterated to: ``alpha(s)`` for the share s of the fields' variance that is known.  It begins at the threshold of weak
+recovery where the labels are even; where it falls, the uninformed fixed point jumps.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ __all__ = ["optimal"]
     show_default=True,
 )
 @click.option("--thresholds", is_flag=True, help="Locate weak recovery, jumps and perfect recovery as well.")
-@click.option("--max-nodes", type=int, default=2**20, show_default=True, help="Of an integration rule.")
+@click.option("--max-nodes", type=int, help="Of an integration rule, at most.")
 @output_option(help="Write a netCDF file.")
 @force_option
 @json_option
@@ -50,7 +50,7 @@ def optimal(
     channel: str | None,
     starts: tuple[str, ...],
     thresholds: bool,
-    max_nodes: int,
+    max_nodes: int | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -59,7 +59,8 @@ def optimal(
 ) -> int:
     """Say what any learner can reach who knows all but the teacher's weights."""
     alpha = sample_complexities("alpha", alpha)
-    arguments.whole("max_nodes", max_nodes, 2**11)
+    if max_nodes is not None:
+        arguments.whole("max_nodes", max_nodes, 2**11)
     if output is not None:
         check_output(output, force)
     problem = problem_of(problem_file, changes)

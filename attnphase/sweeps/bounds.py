@@ -32,7 +32,7 @@ def optimal(
     channel: str | None = None,
     starts: str | Sequence[str] = _STARTS,
     thresholds: bool = False,
-    max_nodes: int = 2**20,
+    max_nodes: int | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
     """What any learner can reach who knows all of a problem but the teacher's weights: the Bayes-optimal limit.
@@ -55,9 +55,10 @@ def optimal(
         the one with the higher free entropy is what is possible at any cost.
     thresholds : bool
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
-    max_nodes : int
+    max_nodes : int, optional
         Of an integration rule; a point has more nodes until its overlap has the relative standard error
-        ``integration.standard_error``.
+        ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and 2**15 where
+        it is an integral itself, as with noise.
     progress : bool
         Say on standard error what is being done, if it takes longer than a second.
 
@@ -76,7 +77,7 @@ def optimal(
     wanted = arguments.words("starts", (starts,) if isinstance(starts, str) else starts, _STARTS)
     channel = None if channel is None else arguments.text("channel", channel, _WHAT)
     arguments.flag("thresholds", thresholds)
-    max_nodes = arguments.whole("max_nodes", max_nodes, 2**11)
+    max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
     setting = setting_of(problem, channel)
     with progress_line(progress, "solving", total=len(values) * len(wanted)) as line:
         points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}

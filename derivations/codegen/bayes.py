@@ -21,7 +21,8 @@ _HEAD = '''\
 import numpy as np
 
 # Shapes: q, V, q_hat, g_g, spread (P, t, t), for P tokens or, with mixtures, pairs of token and cluster; spectral atoms
-# gamma (P, A, 1, 1), prior_mean (A, t, 1) and prior_precision (A, t, t). `spectral_mean` averages over A; `sample_mean` over the fields of a fresh sample and the clusters, of a function of (T(k) - <T>) (..., L, L) and D.
+# gamma (P, A, 1, 1), prior_mean (A, t, 1) and prior_precision (A, t, t). `spectral_mean` averages over A; `sample_mean`
+# over the fields of a fresh sample and the clusters, of a function of (T(k) - <T>) (..., L, L) and D.
 
 
 def inverse(matrix):
