@@ -103,8 +103,8 @@ SCALAR_LOSSES = {
 def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy: bool = False) -> ScalarModel:
     """A loss given as a formula of the fields ``h0_0`` (token 0, column 0), ``k0_0``, ...
 
-    ``h`` and ``k`` stand for the fields where there is only one.  ``noise0_1`` is the noise of the labels' entry (0, 1),
-    ``noise`` where there is only one; without noise it is zero.
+    ``h`` and ``k`` stand for the fields where there is only one.  ``noise0_1`` is the noise on entry (0, 1) of the
+    labels, ``noise`` where there is only one; without noise it is zero.
 
     Raises
     ------
