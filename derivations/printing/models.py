@@ -102,10 +102,6 @@ class ModelText(Protocol):
         ...
 
 
-_NOISE = (
-    r"The labels of the training samples have noise $\mathsf{Z} \in \mathbb{R}^{L \times L}$ with independent entries "
-    r"$\mathsf{Z}_{ab} \sim \mathcal{N}(0, \Delta)$, new in every sample"
-)
 _MEANS = r"Means over the fields of a training sample are over $\mathsf{Z}$ too; test errors"
 
 
@@ -201,7 +197,7 @@ class _AttentionText:
         )
         if self.model.noisy:
             page.text(
-                rf"{_NOISE}; they are made by $\mathsf{{Y}} = \mathsf{{T}}(k) + \mathsf{{Z}}$ in place of "
+                rf"{_noise(length)}; they are made by $\mathsf{{Y}} = \mathsf{{T}}(k) + \mathsf{{Z}}$ in place of "
                 rf"$\mathsf{{T}}(k)$. {_MEANS} and errors of the linear map are those of $\mathsf{{Z}} = 0$."
             )
 
@@ -280,6 +276,14 @@ class _AttentionText:
         return self.model if self.concrete else replace(self.model, length=cast(int, Symbol(self.sizes.length)))
 
 
+def _noise(length: str) -> str:
+    """What the labels' noise is, for so many tokens."""
+    return (
+        rf"The labels of the training samples have noise $\mathsf{{Z}} \in \mathbb{{R}}^{{{length} \times {length}}}$ "
+        r"with independent entries $\mathsf{Z}_{ab} \sim \mathcal{N}(0, \Delta)$, new in every sample"
+    )
+
+
 def score_names(model: AttentionModel) -> tuple[str, str]:
     """Printed names of the student's and the teacher's score, different ones for different scores."""
     student, teacher = model.student.score, model.teacher.score
@@ -341,7 +345,7 @@ class _ScalarText:
         if law.penalty is not None:
             page.formula((r"r(w)", f"= {law.penalty}"))
         if model.noise_columns:
-            page.text(rf"{_NOISE}. {_MEANS} are those of $\mathsf{{Z}} = 0$.")
+            page.text(rf"{_noise(str(model.length))}. {_MEANS} are those of $\mathsf{{Z}} = 0$.")
         elif law.noisy:
             page.text(
                 r"The teacher's fields of the training samples have noise of variance $\Delta$, independent for every "
