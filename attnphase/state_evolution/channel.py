@@ -60,6 +60,10 @@ class Channel:
     probabilities: Array = field(init=False)
 
     def __post_init__(self) -> None:
+        kernels = self.system.kernels
+        # compiled code does not look where an array ends
+        if self.rule.nodes.shape[-1] < kernels.length * (kernels.columns + kernels.label_fields):
+            raise ValueError("the rule has fewer dimensions than the fields of this problem")
         object.__setattr__(self, "proximal", ProximalProblem(self.system))
         configurations, probabilities = self.system.cluster_law
         object.__setattr__(self, "configurations", configurations)
