@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.errors import ProblemError
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.own_functions import printed_scores
 from attnphase.problem.problem import Problem
@@ -33,6 +32,7 @@ class ModelKey:
     expression: str = ""
     functions: str = ""  # what a user's own row functions return, so that a changed one is compiled anew
     finite: bool = False
+    noisy: bool = False
 
     @classmethod
     def of(cls, problem: Problem, *, finite: bool = False) -> ModelKey:
@@ -45,10 +45,6 @@ class ModelKey:
             with data and names a function of a module.
         """
         problem.require_functions()
-        if problem.teacher.noise:
-            raise ProblemError(
-                "teacher.noise", "teacher.noise must be 0 here: trained students do not know it yet; leave it out."
-            )
         student, teacher = problem.student, problem.teacher
         return cls(
             problem.tokens.length,
@@ -64,6 +60,7 @@ class ModelKey:
             problem.loss.expression or "",
             printed_scores(problem),
             finite,
+            problem.target_noise > 0,
         )
 
     def model(self) -> Any:

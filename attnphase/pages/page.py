@@ -186,6 +186,7 @@ def _named_model(problem: Problem) -> Any:
         Student(named(student.score), student.rank, student.tied, student.causal),
         Teacher(named(teacher.score), teacher.rank, teacher.causal),
         problem.loss.value_columns,
+        noisy=problem.target_noise > 0,
     )
 
 
@@ -230,6 +231,8 @@ def _parameters(problem: Problem) -> dict[str, Any]:
             sym.teacher_temperature: problem.teacher.temperature,
         }
         parameters |= {show(symbol): value for symbol, value in temperatures.items() if value != 1}
+    if problem.teacher.noise:
+        parameters[show(sym.noise_variance)] = problem.teacher.noise
     for key in regularizer.form.keys:
         value = getattr(regularizer, key)
         if key in regularizer.form.symbols and value:
@@ -254,7 +257,8 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
                 function = ":" in score or (score.isidentifier() and score != "z")
                 texts[name] = ("is the function" if function else _OF_A_LOGIT, score)
     if problem.loss.expression is not None:
-        texts[r"\ell"] = ("was given, with fields numbered from 0, as", problem.loss.expression)
+        fields = "fields and noise" if problem.teacher.noise else "fields"
+        texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", problem.loss.expression)
     form = problem.regularizer.form
     if form.own:
         texts[r"\rho"] = (form.introduced, getattr(problem.regularizer, form.own))

@@ -47,6 +47,9 @@ student_logit: Any = IndexedBase("z", real=True)
 teacher_logit: Any = IndexedBase(r"z^\star", real=True)
 attention: Any = IndexedBase(r"\mathsf{S}", real=True)
 target: Any = IndexedBase(r"\mathsf{T}", real=True)
+noise: Any = IndexedBase(r"\mathsf{Z}", real=True)  # of the labels, and the target with it
+noisy_target: Any = IndexedBase(r"\mathsf{Y}", real=True)
+noise_variance = Symbol("Delta", nonnegative=True)
 teacher_attention: Any = IndexedBase(r"\mathsf{S}^\star", real=True)
 gram: Any = IndexedBase("G", real=True)  # of one sample at finite d, and the products of its tokens with the target
 cross: Any = IndexedBase("C", real=True)

@@ -25,6 +25,7 @@ __all__ = [
     "RowLoss",
     "composed",
     "field_symbols",
+    "label_symbols",
     "numbered",
     "teacher_fields",
     "written_out",
@@ -64,9 +65,10 @@ class RowLoss:
         Of row ``a``: of ``S[a, b]``, of what it is compared with, ``T[a, b]``, ``y_star[a]`` or ``C[a, b]``, of the
         variances ``rho[b]`` or the Gram matrix ``G[b, c]``, and of fields ``h[b, c]`` that make no logits.
     mixed : Expr
-        The target's entry ``T[a, b]``, of the teacher's attention ``S_star[a, b]``, ``A[a, b]`` and omega.
+        The target's entry ``T[a, b]``, of the teacher's attention ``S_star[a, b]``, ``A[a, b]`` and omega; where labels
+        have noise ``Y[a, b]``, of ``Z[a, b]`` too.
     labels : tuple of Definition
-        What the student's outputs are compared with, if not with ``T`` itself; of ``T[a, b]`` and ``k[b, c]``.
+        What the student's outputs are compared with, if not with ``T`` or ``Y``; of one of these and ``k[b, c]``.
     """
 
     student: Attention
@@ -95,6 +97,15 @@ class Model(Protocol):
         ...
 
     @property
+    def noise_columns(self) -> int:
+        """Entries of the labels' noise that belong to a token, which its fields ``k`` hold behind those of the teacher.
+
+        A row of the noise ``Z[a, b]`` for every token ``a``; 0 for labels without noise, and where the noise is part of
+        the teacher's fields.
+        """
+        ...
+
+    @property
     def lift(self) -> tuple[int, ...]:
         """For every student column the teacher's column that a local minimisation may start from."""
         ...
@@ -117,6 +128,20 @@ class Model(Protocol):
     def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:
         """The loss of one sample, step by step, the loss last; ``shifted`` if the teacher's fields have means."""
         ...
+
+
+def label_symbols(model: Model, fields: Fields) -> dict[Any, Any]:
+    """What labels are made of, by the symbols of definitions: the teacher's fields, and behind them the noise.
+
+    Parameters
+    ----------
+    model : Model
+    fields : nested sequence
+        Of shape (L, t + noise columns).
+    """
+    rank = model.teacher_rank
+    noise = {sym.noise[a, b]: entry for a, row in enumerate(fields, 1) for b, entry in enumerate(row[rank:], 1)}
+    return field_symbols(sym.k, [row[:rank] for row in fields]) | noise
 
 
 @dataclass(frozen=True)
