@@ -72,7 +72,7 @@ def optimal(
         problem,
         alpha,
         channel=channel,
-        starts=starts,
+        start=starts,
         thresholds=thresholds,
         max_nodes=max_nodes,
         progress=not quiet,

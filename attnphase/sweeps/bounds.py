@@ -30,7 +30,7 @@ def optimal(
     alpha: float | Sequence[float],
     *,
     channel: str | None = None,
-    starts: str | Sequence[str] = _STARTS,
+    start: str | Sequence[str] = _STARTS,
     thresholds: bool = False,
     max_nodes: int | None = None,
     progress: bool = False,
@@ -50,7 +50,7 @@ def optimal(
         it is, ``"linear"``, or a formula: of the label, in ``k`` or ``k0_0`` and ``k0_1``; with ``y`` in it, of the
         likelihood of the label y, which is 1 or -1. By default the teacher's score matrix, ``"linear"`` for the square
         loss and ``"sign"`` for the logistic loss and the hinge.
-    starts : str or sequence of str
+    start : str or sequence of str
         ``"uninformed"``: from nothing known, what algorithms reach; ``"informed"``: from all known. Where they differ,
         the one with the higher free entropy is what is possible at any cost.
     thresholds : bool
@@ -74,9 +74,10 @@ def optimal(
     """
     arguments.instance("problem", problem, Problem)
     values = sample_complexities("alpha", alpha)
-    wanted = arguments.words("starts", (starts,) if isinstance(starts, str) else starts, _STARTS)
+    wanted = arguments.words("start", (start,) if isinstance(start, str) else start, _STARTS)
     channel = None if channel is None else arguments.text("channel", channel, _WHAT)
     arguments.flag("thresholds", thresholds)
+    arguments.flag("progress", progress)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
     setting = setting_of(problem, channel)
     with progress_line(progress, "solving", total=len(values) * len(wanted)) as line:
