@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Channel", "Fields", "Posterior", "Preimages", "SecondMoments", "Signs"]
+__all__ = ["SETS", "Channel", "Fields", "Posterior", "Preimages", "SecondMoments", "Signs", "draw_sets", "outer"]
 
 _LOG_TWO_PI = float(np.log(2 * np.pi))
 
@@ -117,6 +118,18 @@ class Channel(Protocol):
     def second_moments(self, fields: Fields) -> SecondMoments:
         """Moments of the fields, for the linear operator at ``q = 0``."""
         ...
+
+
+SETS = 256
+"""Sets of draws from the posterior for channels that need them: sixteen for each of sixteen replicates."""
+
+_IN_TURN = 16  # sets that the nodes of a replicate take
+
+
+def draw_sets(replicates: int, nodes: int) -> NDArray[np.int64]:
+    """Which set of draws every node takes, (S N,): replicates share none, so that their scatter holds these errors."""
+    own = np.arange(replicates)[:, None] * _IN_TURN + np.arange(nodes) % _IN_TURN
+    return (own % SETS).ravel()
 
 
 def outer(first: Array, second: Array) -> Array:

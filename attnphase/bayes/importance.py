@@ -5,8 +5,8 @@ under the symmetries of the labels, as sharp as the noise is small, and the shap
 come from normal laws around these peaks, and from the prior, in equal shares; their weights are over the density of the
 whole mixture.  All is done with logarithms of densities relative to the largest.
 
-A node's draws are one of a few scrambled Sobol sets, so that their errors are independent between sets and replicates:
-the scatter of the replicates holds them.
+A node's draws are one of a few scrambled Sobol sets of its replicate, so that the scatter of the replicates holds their
+errors.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.bayes.channel import Fields, Posterior, SecondMoments, outer
+from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, draw_sets, outer
 from attnphase.integration.rules import sobol
 
 __all__ = ["Noisy", "Target"]
@@ -26,7 +27,6 @@ __all__ = ["Noisy", "Target"]
 Target = Callable[[Array], Array]
 """Labels (B, M) of fields (B, L, t)."""
 
-_SETS = 64  # of draws that nodes take in turn
 _AT_ONCE = 2048  # nodes
 _DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a peak is, not what the posterior is
 _NEWTON_STEPS = 2
@@ -107,29 +107,45 @@ class Noisy:
         flat = [a.reshape(-1, *a.shape[2:]) for a in (spread, gain, alignment, evidence, means)]
         omega, k = (a.reshape(-1, *shape[2:]) for a in (fields.omega, fields.k))
         for part, drawn in self._in_parts(fields):
-            draws = drawn.fields.reshape(*drawn.fields.shape[:2], *shape[2:])
-            mean = (drawn.weights[:, None] @ drawn.fields).reshape(len(draws), *shape[2:])
-            about = draws - mean[:, None]
-            square = (about[..., :, None] * about[..., None, :]).reshape(*drawn.weights.shape, -1)
-            flat[0][part] = (drawn.weights[:, None] @ square).reshape(len(draws), *shape[2:], shape[-1])
-            flat[1][part] = self._squares(drawn, omega[part])
-            flat[2][part] = outer(mean - omega[part], k[part] - omega[part])
-            flat[3][part] = drawn.log_evidence
-            flat[4][part] = mean - omega[part]
+            center = (drawn.weights[:, None] @ drawn.fields).reshape(-1, *shape[2:])
+            about = drawn.fields.reshape(*drawn.fields.shape[:2], *shape[2:]) - center[:, None]
+            mean, square, spread_, log = self._without_bias(drawn.weights, about, center - omega[part])
+            flat[0][part], flat[1][part] = spread_, square
+            flat[2][part] = outer(mean, k[part] - omega[part])
+            flat[3][part], flat[4][part] = drawn.log_evidence + log, mean
         return Posterior(spread, gain, alignment, evidence, means)
 
-    def _squares(self, drawn: _Draws, omega: Array) -> Array:
-        """``(<k> - omega)(<k> - omega)^T`` by two halves of the draws, whose errors are independent."""
-        halves = []
-        half = self.draws // 2
-        second = np.arange(drawn.weights.shape[1]) // half % 2 == 1  # of what every component draws
-        for part in (second, ~second):
-            weights = drawn.weights[:, part]
-            total = np.maximum(weights.sum(axis=1), 1e-300)[:, None, None]
-            mean = weights[:, None] @ drawn.fields[:, part]
-            halves.append(mean.reshape(omega.shape) / total - omega)
-        product = outer(*halves)
-        return (product + product.mT) / 2
+    def _without_bias(self, weights: Array, about: Array, known: Array) -> tuple[Array, Array, Array, Array]:
+        """Mean of ``k - omega``, its square, the posterior's covariance, and what is to be added to ``log Z``.
+
+        Ratios of means over n draws are wrong by a multiple of 1/n: twice the value of all draws less the mean value of
+        the two halves, whose errors are independent, is not.
+
+        Parameters
+        ----------
+        weights : (B, n) array
+            They sum to one.
+        about : (B, n, L, t) array
+            Draws less their mean.
+        known : (B, L, t) array
+            This mean less omega.
+        """
+        shape = about.shape
+        squares = (about[..., :, None] * about[..., None, :]).reshape(*shape[:2], -1)
+        flat = about.reshape(*shape[:2], -1)
+        second = np.arange(shape[1]) // (self.draws // 2) % 2 == 1  # half of what every component draws
+        values = []
+        for half in (second, ~second):
+            share = weights[:, half]
+            total = np.maximum(share.sum(axis=1), 1e-300)
+            share = (share / total[:, None])[:, None]
+            mean = (share @ flat[:, half]).reshape(known.shape)
+            spread = (share @ squares[:, half]).reshape(*known.shape, shape[-1]) - outer(mean, mean)
+            values.append((known + mean, outer(known + mean, known + mean), spread, np.log(2 * total)))
+        whole = (weights[:, None] @ squares).reshape(*known.shape, shape[-1])
+        all_draws = (known, outer(known, known), whole, np.zeros(len(known)))
+        mean, square, spread, log = (2 * x - (y + z) / 2 for x, y, z in zip(all_draws, *values, strict=True))
+        return mean, square, spread, log
 
     def second_moments(self, fields: Fields) -> SecondMoments:
         """See `Channel`."""
@@ -148,21 +164,21 @@ class Noisy:
         root = _blocks(np.linalg.cholesky(fields.V))
         precision = _blocks(np.linalg.inv(fields.V))
         noise = fields.noise.reshape(-1, self.size)
+        sets = draw_sets(*fields.omega.shape[:2])
         for first in range(0, len(k), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             labels = self._labels(k[part]) + np.sqrt(self.noise) * noise[part]
             nodes = _Nodes(omega[part], k[part], labels, (noise[part] ** 2).sum(axis=1) / 2, precision, root)
-            yield part, self._drawn(nodes, first)
+            yield part, self._drawn(nodes, sets[part])
 
     def _labels(self, k: Array) -> Array:
         """Labels of fields (..., F)."""
         flat = np.ascontiguousarray(k.reshape(-1, self.length, self.rank))
         return self.target(flat).reshape(*k.shape[:-1], self.size)
 
-    def _drawn(self, nodes: _Nodes, first: int) -> _Draws:
+    def _drawn(self, nodes: _Nodes, sets: NDArray[np.int64]) -> _Draws:
         size = nodes.k.shape[1]
-        sets = _normals(size, self.draws, self._signs, self.seed)
-        normals = sets[(first + np.arange(len(nodes.k))) % _SETS]
+        normals = _normals(size, self.draws, self._signs, self.seed)[sets]
         images = [_blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
         centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
         for image in images:
@@ -247,7 +263,7 @@ def _normals(dimensions: int, draws: int, signs: tuple[int, ...], seed: int) -> 
     and theirs exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half
     of what a component draws is a stretch of a Sobol sequence, and spread out by itself.
     """
-    base = sobol(dimensions, 0, False, draws, _SETS, seed + 7919).nodes
+    base = sobol(dimensions, 0, False, draws, SETS, seed + 7919).nodes
     quarter = draws // 4
     pairs = [base[:, i * quarter : (i + 1) * quarter] for i in (0, 1)]
     prior = [half for pair in pairs for half in (pair, -pair)]

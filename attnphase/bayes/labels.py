@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.bayes.channel import Fields, Posterior, SecondMoments, outer
+from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, draw_sets, outer
 from attnphase.integration.rules import sobol
 
 __all__ = ["Labels"]
 
-_SETS = 64  # of draws that nodes take in turn
 _AT_ONCE = 1024  # nodes
 _LEAST = 1e-300  # probability of a label, whose logarithm is taken
 
@@ -47,13 +46,12 @@ class Labels:
         spread, gain = np.zeros((count, self.rank, self.rank)), np.zeros((count, self.rank, self.rank))
         evidence = np.zeros(count)
         for part, about, likelihood in self._in_parts(fields):
-            weight, mean, second = _given(about, likelihood)
-            evidence[part] = (weight * np.log(np.maximum(weight, _LEAST))).sum(axis=-1)
             half = about.shape[1] // 2  # of a Sobol sequence, which is spread out by itself
-            halves = [_first(about[:, part], likelihood[:, part]) for part in (slice(half), slice(half, None))]
-            square = outer(*halves)
-            gain[part] = np.einsum("by,byij->bij", weight, square + square.mT) / 2
-            spread[part] = np.einsum("by,byij->bij", weight, second - outer(mean, mean))
+            parts = [_over_labels(about[:, some], likelihood[:, some]) for some in (slice(half), slice(half, None))]
+            whole = _over_labels(about, likelihood)
+            # ratios of means are wrong by a multiple of one over the number of draws, this is not
+            values = (2 * x - (y + z) / 2 for x, y, z in zip(whole, *parts, strict=True))
+            gain[part], spread[part], evidence[part] = values
         gain, spread = (a.reshape(*shape, 1, self.rank, self.rank) for a in (gain, spread))
         return Posterior(spread, gain, gain, evidence.reshape(shape))
 
@@ -68,11 +66,12 @@ class Labels:
     def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, Array, Array]]:
         """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""
         omega = fields.omega[:, :, 0].reshape(-1, self.rank)
-        normals = sobol(self.rank, 0, False, self.draws, _SETS, self.seed + 7919).nodes
+        normals = sobol(self.rank, 0, False, self.draws, SETS, self.seed + 7919).nodes
         centered = normals @ np.linalg.cholesky(fields.V[0]).T
+        sets = draw_sets(*fields.omega.shape[:2])
         for first in range(0, len(omega), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
-            about = centered[(first + np.arange(len(omega[part]))) % _SETS]
+            about = centered[sets[part]]
             yield part, about, self.probabilities(omega[part, None] + about)
 
 
@@ -85,7 +84,9 @@ def _given(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:
     return weight, share @ about, (share @ square).reshape(*weight.shape, rank, rank)
 
 
-def _first(about: Array, likelihood: Array) -> Array:
-    """First moments of the draws given a label, (B, Y, t)."""
-    weight = np.maximum(likelihood.sum(axis=1), _LEAST)
-    return (likelihood.mT @ about) / weight[..., None]
+def _over_labels(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:
+    """Sums over labels, with their probabilities: square of the mean, covariance, logarithm of the probability."""
+    weight, mean, second = _given(about, likelihood)
+    square = outer(mean, mean)
+    gain, spread = (np.einsum("by,byij->bij", weight, x) for x in (square, second - square))
+    return gain, spread, (weight * np.log(np.maximum(weight, _LEAST))).sum(axis=-1)

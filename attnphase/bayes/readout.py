@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.bayes.channel import SETS, draw_sets
 from attnphase.bayes.evolution import Evolution
 from attnphase.integration.rules import sobol
 
@@ -100,15 +101,15 @@ class LabelError:
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`: the first draw says how probable labels are, others which is the most probable one."""
         total = np.zeros(evolution.replicates)
-        sets = sobol(V.shape[1], 0, False, 256, 64, evolution.seed + 31).nodes
+        sets = sobol(V.shape[1], 0, False, 256, SETS, evolution.seed + 31).nodes
         for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
             fields = evolution.fields(V, sites)
             omega = fields.omega[:, :, 0].reshape(-1, V.shape[1])
             about = sets @ np.linalg.cholesky(V[sites][0]).T
-            highest = np.empty(len(omega))
+            highest, which = np.empty(len(omega)), draw_sets(*fields.omega.shape[:2])
             for first in range(0, len(omega), 1024):
                 part = slice(first, first + 1024)
-                draws = omega[part, None] + about[(first + np.arange(len(omega[part]))) % len(sets)]
+                draws = omega[part, None] + about[which[part]]
                 highest[part] = self.probabilities(draws).mean(axis=1).max(axis=-1)
             total += probability * (1 - highest.reshape(fields.omega.shape[:2]).mean(axis=1))
         return total
