@@ -111,6 +111,11 @@ class Channel(Protocol):
         """Nodes of all replicates at which a solve ends, if its user does not want fewer."""
         ...
 
+    @property
+    def tolerance(self) -> float:
+        """Relative residual at which an iteration ends: larger where the sampled map has small jumps."""
+        ...
+
     def posterior(self, fields: Fields) -> Posterior:
         """What the observations of nodes say."""
         ...
@@ -150,7 +155,7 @@ class Preimages:
     even: bool
     noise_dimensions = 0
     exact = True
-    coarsest, most = 128, 2**20
+    coarsest, most, tolerance = 128, 2**20, 1e-7
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`: two points, with the densities of ``k`` and ``-k``."""
@@ -190,7 +195,7 @@ class Signs:
     noise: float
     noise_dimensions = 0
     exact = False
-    coarsest, most = 128, 2**20
+    coarsest, most, tolerance = 128, 2**20, 1e-7
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`: a normal law cut off at one point, and the mean over both labels."""

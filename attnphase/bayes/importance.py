@@ -86,7 +86,7 @@ class Noisy:
     draws: int = 32
     seed: int = 0
     exact = False
-    coarsest, most = 16, 2**15
+    coarsest, most, tolerance = 16, 2**15, 1e-7
 
     @property
     def noise_dimensions(self) -> int:

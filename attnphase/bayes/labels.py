@@ -37,7 +37,7 @@ class Labels:
     seed: int = 0
     noise_dimensions = 0
     exact = False
-    coarsest, most = 16, 2**15
+    coarsest, most, tolerance = 16, 2**15, 1e-4
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""

@@ -21,7 +21,6 @@ from attnphase.fixed_points.iteration import Status
 
 __all__ = ["BayesPoint", "Start", "solve_bayes"]
 
-_TOLERANCE = 1e-7
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
@@ -255,14 +254,14 @@ def solve_bayes(
         V to begin with, instead of that of the start.
     tell : callable, optional
     """
-    wanted = setting.problem.integration.standard_error
+    wanted, exact = setting.problem.integration.standard_error, setting.channel.tolerance
     max_nodes = setting.channel.most if max_nodes is None else max_nodes
     coarse = (setting.channel.coarsest, 8 * setting.channel.coarsest)
     x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES, strict=True):
         run = _Iteration(setting.evolution(points), alpha)
-        x, _, status = run.run(x, tolerance)
+        x, _, status = run.run(x, max(tolerance, 10 * exact))
         maps += run.maps
     run = _Iteration(setting.evolution(coarse[-1]), alpha)
     if run.ended(x):
@@ -273,11 +272,11 @@ def solve_bayes(
             tell(f"{points * _REPLICATES} nodes")
         maps += run.maps
         run = _Iteration(setting.evolution(points), alpha)
-        x, residual = run.polish(x, jacobian, _TOLERANCE)
-        if residual > _TOLERANCE:
-            x, residual, status = run.run(x, _TOLERANCE)
+        x, residual = run.polish(x, jacobian, exact)
+        if residual > exact:
+            x, residual, status = run.run(x, exact)
         found = _Found(x, residual, status, maps, jacobian)
-        last = 2 * points * _REPLICATES > max_nodes or residual > _TOLERANCE or run.ended(x)
+        last = 2 * points * _REPLICATES > max_nodes or residual > exact or run.ended(x)
         excess = 0.0 if last else _relative_error(run, found) / wanted
         if excess <= 1:
             return _measured(setting, run, alpha, start, found)
