@@ -28,10 +28,10 @@ _STRETCH = 8.0
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
 _REPLICATES = 16
 _POLISHING = 12
+_KICK = 0.1  # by which the columns are told apart, relative to what is known
 _DECAY = 1.4  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
 _KNOWN = 1e-12  # share of V where the fields count as known
-_STEP = 1e-4
 
 
 class Start(IntEnum):
@@ -187,13 +187,25 @@ class _Iteration:
         return x, float(np.abs(residual).max()) / self.size(x)
 
     def jacobian(self, x: Array) -> Array:
-        step = _STEP * self.size(x)
+        step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
         columns = []
         for i in range(len(x)):
             moved = np.zeros(len(x))
             moved[i] = step
             columns.append((self.residual(x + moved) - self.residual(x - moved)) / (2 * step))
         return np.stack(columns, axis=1) + np.eye(len(x))
+
+    def settled(self, x: Array, tolerance: float) -> Array:
+        """The fixed point, or a stable one beside it.
+
+        The columns of the teacher's weights may be exchangeable: then a start that knows nothing leads to a point that
+        does not tell them apart, also where that is unstable.  So a little more of each is made known.
+        """
+        rank = self.evolution.rho.shape[1]
+        if rank == 1 or self.ended(x):
+            return x
+        more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
+        return self.run(x - _KICK * self.size(x) * more, tolerance)[0]
 
     def displaced(self, found: _Found) -> Array:
         """How far every replicate by itself is from the fixed point of all, to first order, (S, n)."""
@@ -265,7 +277,9 @@ def solve_bayes(
         maps += run.maps
     run = _Iteration(setting.evolution(coarse[-1]), alpha)
     if run.ended(x):
+        run = _Iteration(setting.evolution(min(32 * coarse[0], max_nodes // _REPLICATES)), alpha)
         return _measured(setting, run, alpha, start, _Found(x, 0.0, status, maps))
+    x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
     jacobian, points = run.jacobian(x), 4 * coarse[-1]
     while True:
         if tell is not None:
