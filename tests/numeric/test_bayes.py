@@ -1,7 +1,9 @@
 """The Bayes-optimal limit: numbers with independent sources, and what must hold of any posterior."""
 
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from attnphase.problem.problem import Problem
 
 pytestmark = pytest.mark.filterwarnings("error")
 
+ROOT = Path(__file__).parents[2]
 PAPER = Problem.paper(omega=0.3)
 ONE = {"tokens": {"length": 1, "sigma": 0.7}, "loss": {"kind": "square"}}
 
@@ -315,3 +318,54 @@ def test_the_sign_s_evidence_by_quadrature():
     phi = -q * q_hat / 2 + (0.49 * q_hat - math.log1p(0.49 * q_hat)) / 2 + 1.7 * evidence
     assert point.free_entropy == pytest.approx(phi, abs=5e-5)
     assert point.mutual_information == pytest.approx(-phi / 1.7, abs=5e-5)
+
+
+def test_the_page_runs_and_says_what_it_prints(capsys):
+    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    namespace: dict = {}
+    for source, printed in re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL):
+        exec(compile(source, "limits.md", "exec"), namespace)
+        assert capsys.readouterr().out == printed
+
+
+def test_the_committee_tells_its_members_apart_above_two():
+    """Aubin et al., arXiv:1806.05451: two hidden signs are learned one by one from about alpha = 2.05 on."""
+    fields = {"teacher.rank": 2, "loss.kind": "expression", "loss.expression": "(h0_0 - k0_0)**2 + k0_1**2"}
+    evolution = setting_of(one_token().with_fields(fields), "sign(k0_0) + sign(k0_1)").evolution(32)
+    rho = evolution.rho
+    apart = {}
+    for alpha in (1.8, 2.5):
+        V = rho - rho[0, 0, 0] * np.array([[[0.46, 0.29], [0.29, 0.46]]])
+        for _ in range(30):
+            V = evolution.image(alpha, V)
+        q = (rho - V)[0] / rho[0, 0, 0]
+        apart[alpha] = (q[0, 0] + q[1, 1]) / 2 - q[0, 1]
+    assert apart[1.8] < 0.02
+    assert 0.1 < apart[2.5] < 0.4
+
+
+def test_clusters_that_are_alike_are_no_clusters():
+    """Sites that share a law get the overlap of the problem without them; one that is wider by a factor, by its square.
+
+    Without noise nothing depends on the fields' scale, so that the share known does not either.
+    """
+    expected = solve_bayes(setting_of(PAPER), 0.4, Start.uninformed, max_nodes=2**14)
+    for narrow in (0.5, 0.3):
+        clusters = [[{"sigma": 0.5}, {"sigma": narrow}]] * 2
+        problem = Problem.from_dict({"tokens": {"kind": "mixture", "length": 2, "clusters": clusters}})
+        point = solve_bayes(setting_of(problem), 0.4, Start.uninformed, max_nodes=2**14)
+        assert point.q.ravel() / point.rho.ravel() == pytest.approx([expected.overlap] * 4, rel=1e-4)
+
+
+def test_what_encodings_and_means_tell_is_known_before_any_label():
+    """Weights that overlap by .6 with a known mean: 36 % of their variance, and the sign, are known at once."""
+    clusters = [[{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.5, "mean": [-1.5]}]] * 2
+    problem = Problem.from_dict(
+        {"tokens": {"kind": "mixture", "length": 2, "clusters": clusters, "mean_teacher": [[0.6]]}}
+    )
+    setting = setting_of(problem)
+    evolution = setting.evolution(128)
+    q, V = evolution.overlaps(np.zeros_like(evolution.rho))
+    assert q.ravel() / 0.25 == pytest.approx([0.36] * 4)
+    assert V.ravel() / 0.25 == pytest.approx([0.64] * 4)
+    assert solve_bayes(setting, 0.1, Start.uninformed, max_nodes=2**14).overlap > 0.37

@@ -9,6 +9,7 @@ hand, the integrals are done where they stand, and the equations are held agains
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from attnphase.kernels.bayes import bayes_maps
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean
 from derivations.algebra.tokens import operands
-from derivations.printing.bayes import bayes_document
+from derivations.printing.bayes import bayes_document, bayes_page
 from derivations.replica import quadrature
 from derivations.replica.bayes import NISHIMORI, derive_bayes
 from derivations.replica.posterior import ObservationEntropy, ObservationIntegral, WeightEntropy, WeightIntegral
@@ -234,3 +235,7 @@ def test_the_page_holds_the_equations():
     assert page.count(r"\tag{R") == 4
     assert "SpectralMean" not in page
     assert isinstance(BAYES.V.right_hand_side, SpectralMean)
+
+
+def test_the_page_in_docs_is_up_to_date():
+    assert (Path(__file__).parents[2] / "docs" / "optimal.md").read_text(encoding="utf-8") == bayes_page()
