@@ -98,10 +98,7 @@ html_copy_source = False
 copybutton_prompt_text = "$ "
 
 intersphinx_mapping = write_all(HERE)
-suppress_warnings = [
-    "config.cache",  # the gallery's settings hold a class, which is no reason to build anew
-    "myst.xref_missing",  # of the files beside the site, as CITATION.cff
-]
+suppress_warnings = ["config.cache"]  # the gallery's settings hold a function, which is no reason to build anew
 
 
 def with_own_number(app: Sphinx, doctree: nodes.document) -> None:
