@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SweepError,
     )
     from attnphase.experiments.simulate import simulate
+    from attnphase.explorer.page import explore
     from attnphase.fixed_points.settings import SolverSettings
     from attnphase.pages.page import derive
     from attnphase.problem import Problem, load_problem
@@ -61,6 +62,7 @@ __all__ = [
     "check",
     "compare",
     "derive",
+    "explore",
     "follow",
     "load_dataset",
     "load_problem",
@@ -95,6 +97,7 @@ _HOME = {
     "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
+    "explore": "explorer.page",
     "follow": "sweeps.curves",
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
