@@ -171,7 +171,7 @@ def _target_row(model: Model, rows: RowLoss, visible: int) -> list[Statement]:
             sym.noise[sym.row, sym.token]: element("k", _A, model.teacher_rank + b),
             sym.omega: _OMEGA,
         }
-        mixed.append(rows.mixed.xreplace(parts))
+        mixed.append((rows.mixed + rows.noise).xreplace(parts))
     if not rows.labels:
         return body + [Assign(element("target", _A, b), value) for b, value in enumerate(mixed)]
     fields = {

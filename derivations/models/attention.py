@@ -146,20 +146,11 @@ class AttentionModel:
     @property
     def rows(self) -> RowLoss:
         """The loss row by row, of which generated code is made."""
-        mixed = self._noise + self._mixed
+        mixed = (1 - sym.omega) * sym.teacher_attention[sym.row, sym.token] + sym.omega * sym.mixing[sym.row, sym.token]
+        noise = sym.noise[sym.row, sym.token] if self.noisy else 0
         labels = tuple(self._labels(sym.k)) if self.values else ()
         loss = self.row_loss.xreplace({one.symbol: one.value for one in self._outputs()})
-        return RowLoss(self.student, self.teacher, loss, mixed, labels)
-
-    @property
-    def _mixed(self) -> Any:
-        """``T[a, b]``."""
-        attention, mixing = sym.teacher_attention[sym.row, sym.token], sym.mixing[sym.row, sym.token]
-        return (1 - sym.omega) * attention + sym.omega * mixing
-
-    @property
-    def _noise(self) -> Any:
-        return sym.noise[sym.row, sym.token] if self.noisy else Integer(0)
+        return RowLoss(self.student, self.teacher, loss, mixed, noise, labels)
 
     @property
     def _target(self) -> Any:
@@ -222,11 +213,11 @@ class AttentionModel:
         teacher = sym.teacher_field if shifted else sym.k
         steps = teacher_fields(self.teacher_rank) if shifted else []
         if not self.has_grams:  # else what the teacher says is in the products C
-            target = Definition(sym.target[sym.row, sym.token], self._mixed)
+            rows = self.rows
+            target = Definition(sym.target[sym.row, sym.token], rows.mixed)
             steps += self._attention(self.teacher, _TEACHER, (teacher, self.teacher_rank), target)
             if self.noisy:
-                clean = sym.target[sym.row, sym.token]
-                steps.append(Definition(sym.noisy_target[sym.row, sym.token], clean + self._noise))
+                steps.append(Definition(sym.noisy_target[sym.row, sym.token], target.symbol + rows.noise))
         entry = sym.attention[sym.row, sym.token]
         steps += self._attention(self.student, _STUDENT, (sym.h, self.columns), Definition(entry, entry))
         for output, label in zip(self._outputs(), self._labels(teacher), strict=True):

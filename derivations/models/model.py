@@ -65,8 +65,9 @@ class RowLoss:
         Of row ``a``: of ``S[a, b]``, of what it is compared with, ``T[a, b]``, ``y_star[a]`` or ``C[a, b]``, of the
         variances ``rho[b]`` or the Gram matrix ``G[b, c]``, and of fields ``h[b, c]`` that make no logits.
     mixed : Expr
-        The target's entry ``T[a, b]``, of the teacher's attention ``S_star[a, b]``, ``A[a, b]`` and omega; where labels
-        have noise ``Y[a, b]``, of ``Z[a, b]`` too.
+        The target's entry ``T[a, b]``, of the teacher's attention ``S_star[a, b]``, ``A[a, b]`` and omega.
+    noise : Expr
+        What is added to it for labels with noise, ``Z[a, b]``; else 0.
     labels : tuple of Definition
         What the student's outputs are compared with, if not with ``T`` or ``Y``; of one of these and ``k[b, c]``.
     """
@@ -75,6 +76,7 @@ class RowLoss:
     teacher: Attention
     loss: Any
     mixed: Any
+    noise: Any = 0
     labels: tuple[Definition, ...] = ()
 
 
