@@ -204,7 +204,7 @@ class Signs:
         probability, mean, spread, logs = zip(*(self._given(label, omega, V, total) for label in (1, -1)), strict=True)
 
         def over_labels(values: tuple[Array, ...]) -> Array:
-            return sum(p * v for p, v in zip(probability, values, strict=True))
+            return np.sum([p * v for p, v in zip(probability, values, strict=True)], axis=0)
 
         gain = over_labels(tuple(m**2 for m in mean))[..., None, None, None]
         # given omega, the true field has the posterior's mean under every label

@@ -161,8 +161,7 @@ class Noisy:
         """Slices of the nodes in a row, and the draws for them."""
         size = self.length * self.rank
         omega, k = (a.reshape(-1, size) for a in (fields.omega, fields.k))
-        root = _blocks(np.linalg.cholesky(fields.V))
-        precision = _blocks(np.linalg.inv(fields.V))
+        root, precision = (_blocks(np.asarray(part(fields.V), float)) for part in (np.linalg.cholesky, np.linalg.inv))
         noise = fields.noise.reshape(-1, self.size)
         sets = draw_sets(*fields.omega.shape[:2])
         for first in range(0, len(k), _AT_ONCE):
@@ -216,7 +215,7 @@ class Noisy:
             center = center + step * np.exp(-np.minimum(rise, _HIGHEST_RISE))[:, None]
             cost = self._cost(center, nodes)
         curvature = self._step(center, nodes)[1]
-        return center, np.linalg.inv(np.linalg.cholesky(curvature)).mT
+        return center, np.asarray(np.linalg.inv(np.linalg.cholesky(curvature)).mT, float)
 
     def _cost(self, k: Array, nodes: _Nodes) -> Array:
         about = k - nodes.omega
@@ -231,7 +230,7 @@ class Noisy:
         curvature = nodes.precision + slope @ slope.mT / self.noise
         residual = (nodes.labels - self._labels(k))[..., None]
         force = (slope @ residual)[..., 0] / self.noise - (k - nodes.omega) @ nodes.precision
-        return np.linalg.solve(curvature, force[..., None])[..., 0], curvature
+        return np.asarray(np.linalg.solve(curvature, force[..., None])[..., 0], float), curvature
 
 
 def _log_normal(draws: Array, center: Array, root: Array) -> Array:

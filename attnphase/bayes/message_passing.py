@@ -108,4 +108,4 @@ def pass_messages(
 
 
 def _root_of_inverse(precision: Array) -> Array:
-    return np.linalg.cholesky(np.linalg.inv(precision))
+    return np.asarray(np.linalg.cholesky(np.linalg.inv(precision)), float)

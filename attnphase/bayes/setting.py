@@ -216,10 +216,10 @@ def _of_formula(text: str, rank: int, noise: float, seed: int) -> tuple[Channel,
         raise ProblemError("channel", "channel: the posterior of a label that takes more than"
                            f" {_MOST_LABELS} values needs teacher.noise > 0.")  # fmt: skip
 
-    def probabilities(k: Array) -> Array:
-        return np.abs(function(k)[..., None] - values) < 1e-8
+    def certain(k: Array) -> Array:
+        return np.asarray(np.abs(function(k)[..., None] - values) < 1e-8, float)
 
-    return Labels(probabilities, rank, seed=seed), LabelError(probabilities)
+    return Labels(certain, rank, seed=seed), LabelError(certain)
 
 
 def _two_labels(function: Callable[..., Array]) -> Callable[[Array], Array]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class BayesPoint:
         are infinite. ``overlap`` is the share of the fields' variance that is known.
     nishimori : float
         Relative difference of the overlap with the teacher and the self-overlap, of the posterior's fields.
-    errors : dict of str to float or array
+    errors : dict
         Standard errors of q, V, free_entropy, mutual_information, test_error, overlap and nishimori.
     residual : float
     maps, nodes : int
@@ -75,7 +76,7 @@ class BayesPoint:
     test_error: float
     overlap: float
     nishimori: float
-    errors: dict[str, float | Array]
+    errors: dict[str, Any]
     residual: float
     maps: int
     nodes: int

@@ -129,8 +129,8 @@ def _weak_recovery(evolution: Evolution) -> BayesThreshold:
     if first.mean() > _EVEN + 4 * _error(first):
         return BayesThreshold(0.0, 0.0, "labels tell of the fields at first order: weights are learned at every alpha")
     values, vectors = np.linalg.eig(operators.mean(axis=0))
-    top = int(np.argmax(values.real))
-    largest = float(values[top].real)
+    top = int(np.argmax(np.real(values)))
+    largest = float(np.real(values[top]))
     if largest <= 0:
         return BayesThreshold(float("nan"), float("nan"), "labels tell nothing of the fields at second order")
     left = np.linalg.pinv(vectors)[top]
@@ -141,21 +141,23 @@ def _weak_recovery(evolution: Evolution) -> BayesThreshold:
 def _place(evolution: Evolution, share: float, V: Array) -> Place:
     """The fixed point with a share known, from a place near it."""
     rho = evolution.rho
-    V = _scaled(rho, V, share)
-    last = None
-    for _ in range(_MAX_MAPS):
+    V, last = _scaled(rho, V, share), 0.0
+    for maps in range(_MAX_MAPS):
         moments = evolution.moments(V)
         each = evolution.conjugates(1.0, V, moments)
         alpha = _alpha(evolution, each.mean(axis=0), share)
         if not np.isfinite(alpha):  # more samples than any curve is followed to
-            return Place(share, alpha, np.full(len(each), alpha), np.full(len(each), alpha), alpha, V)
+            unknown = np.full(len(each), alpha)
+            return Place(share, alpha, unknown, unknown, alpha, V)
         image = evolution.overlaps(alpha * each.mean(axis=0))[1]
-        if np.abs(image - V).max() <= _CONVERGED * np.abs(rho - V).max() or last == alpha:
+        moved = np.abs(image - V).max() > _CONVERGED * np.abs(rho - V).max()
+        if not moved or alpha == last or maps == _MAX_MAPS - 1:
             break
         last, V = alpha, image
-    alphas = np.array([_alpha(evolution, one, share) for one in each])
-    entropies = evolution.free_entropy(alpha, V, moments)
-    return Place(share, alpha, alphas, entropies, float(moments.log_evidence.mean()), V)
+    alphas = np.array([_alpha(evolution, one, share) for one in each])  # pyright: ignore[reportPossiblyUnboundVariable]
+    entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
+    slope = float(moments.log_evidence.mean())  # pyright: ignore[reportPossiblyUnboundVariable]
+    return Place(share, alpha, alphas, entropies, slope, V)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
@@ -170,7 +172,12 @@ def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
     low, high = -12.0, 12.0
     if excess(low) < 0 or excess(high) > 0:
         return float("nan")
-    return float(np.exp(brentq(excess, low, high, xtol=1e-10)))
+    return float(np.exp(_root(excess, low, high)))
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function is zero between two places at which its signs differ."""
+    return float(brentq(function, low, high, xtol=1e-10))  # pyright: ignore[reportArgumentType]
 
 
 def _scaled(rho: Array, V: Array, share: float) -> Array:
@@ -192,8 +199,8 @@ def _curve(evolution: Evolution) -> list[Place]:
         / np.trace(evolution.rho, axis1=1, axis2=2).sum()
     )
     highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
-    ends = np.log([(known + _LOWEST) / (1 - known - _LOWEST), highest / (1 - highest)])
-    shares = 1 / (1 + np.exp(-np.linspace(*ends, _SHARES)))
+    first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
+    shares = 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
     places, V = [], (1 - shares[0]) * evolution.rho
     for share in shares:
         place = _place(evolution, float(share), V)
@@ -239,7 +246,7 @@ def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> Bayes
 
     if len(upper) < 2 or low >= high or difference(low) * difference(high) > 0:
         return BayesThreshold(float("nan"), float("nan"), "the free entropies do not cross")
-    alpha = float(brentq(difference, low, high))
+    alpha = _root(difference, low, high)
     below, over = (min(places, key=lambda p: abs(p.alpha - alpha)) for places in (lower, upper))
     scatter = _error(below.free_entropies - over.free_entropies)
     return BayesThreshold(alpha, scatter / max(abs(below.slope - over.slope), 1e-12), "the free entropies cross")

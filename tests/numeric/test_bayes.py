@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.stats import norm
 
 import attnphase as ap
@@ -56,7 +56,8 @@ def overlap_by_gauss(alpha, rho=0.25, order=90):
         spread = np.einsum("a,b,c,abc", of_u, w, w, (first**2 + second**2) / np.cosh(odds) ** 2)
         return rho / (1 + rho * alpha * (2 / V - spread / V**2))
 
-    return 1 - brentq(lambda V: image(V) - V, 0.02 * rho, (1 - 1e-3) * rho) / rho
+    low, high = 0.02 * rho, (1 - 1e-3) * rho
+    return 1 - root_scalar(lambda V: image(V) - V, bracket=(low, high)).root / rho
 
 
 @pytest.mark.parametrize("alpha", [0.35, 0.4])
@@ -157,7 +158,9 @@ def test_a_formula_of_the_label_is_the_channel_of_that_name():
 def linear_with_noise(alpha, noise, gammas, weights):
     """Share known, evidence and information of ``y = k + noise``, Gaussian throughout, by one root."""
     rho = weights @ gammas
-    V = brentq(lambda V: weights @ (gammas / (1 + gammas * alpha / (noise + V))) - V, 1e-12, rho)
+    V = root_scalar(
+        lambda V: weights @ (gammas / (1 + gammas * alpha / (noise + V))) - V, bracket=(1e-12, rho), xtol=1e-14
+    ).root
     q_hat = alpha / (noise + V)
     prior = weights @ (gammas * q_hat - np.log1p(gammas * q_hat)) / 2
     evidence = -0.5 * math.log(2 * math.pi * math.e * (noise + V))
