@@ -27,7 +27,8 @@ OPTIMAL_VARIABLES = (
         r"\Phi", True, optional=True,
     ),
     Variable(
-        "mutual_information", (), "information of a sample's label on the teacher, in nats; NaN where it is infinite",
+        "mutual_information", (),
+        "information of a sample's label on the teacher, in natural units; NaN where it is infinite",
         "I/n", True, optional=True,
     ),
     Variable(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.optimize import root_scalar
 from scipy.stats import norm
@@ -372,3 +374,40 @@ def test_what_encodings_and_means_tell_is_known_before_any_label():
     assert q.ravel() / 0.25 == pytest.approx([0.36] * 4)
     assert V.ravel() / 0.25 == pytest.approx([0.64] * 4)
     assert solve_bayes(setting, 0.1, Start.uninformed, max_nodes=2**14).overlap > 0.37
+
+
+@settings(deadline=None, max_examples=3)
+@given(
+    omega=st.floats(0.05, 0.9), sigma=st.floats(0.3, 0.9), alpha=st.floats(0.19, 0.4), more=st.floats(0.02, 0.08),
+    corner=st.floats(0.1, 0.9),
+)  # fmt: skip
+def test_any_teacher_of_two_tokens(omega, sigma, alpha, more, corner):
+    """Without noise the share known depends on neither omega, sigma nor A; the posterior's overlaps agree (Nishimori).
+
+    More samples are never worse, and none is worse than the linear predictor.
+    """
+    mixing = ((corner, 1 - corner), (0.3, 0.7))
+    problem = Problem.paper(omega=omega, sigma=sigma, mixing=mixing)
+    point, later = (
+        solve_bayes(setting_of(problem), a, Start.uninformed, max_nodes=2**14) for a in (alpha, alpha + more)
+    )
+    assert z_score(point.overlap, point.errors["overlap"], overlap_by_gauss(alpha)) < 4.5
+    assert abs(point.nishimori) < 4.5 * point.errors["nishimori"]
+    assert later.overlap > point.overlap
+    assert later.test_error < point.test_error
+    ds = ap.optimal(problem, alpha, start="uninformed", max_nodes=2**14)
+    linear = float(ds.linear_test_error.squeeze())
+    assert point.test_error < linear * 1.01 + 4 * point.errors["test_error"]
+
+
+@settings(deadline=None, max_examples=3)
+@given(noise=st.floats(0.02, 0.6), alpha=st.floats(0.4, 2.5), first=st.floats(0.1, 0.8), second=st.floats(0.1, 0.8))
+def test_any_linear_labels(noise, alpha, first, second):
+    """Overlap, information and its monotony against the closed form, for random spectra and noise."""
+    atoms = [{"weight": 0.4, "variances": [first]}, {"weight": 0.6, "variances": [second]}]
+    problem = one_token(teacher__noise=noise).with_fields({"tokens.spectrum": atoms})
+    point = solve_bayes(setting_of(problem), alpha, Start.uninformed, max_nodes=2**11)
+    share, phi, information = linear_with_noise(alpha, noise, np.array([first, second]), np.array([0.4, 0.6]))
+    assert z_score(point.overlap, point.errors["overlap"] + 1e-4, share) < 4.5
+    assert z_score(point.free_entropy, point.errors["free_entropy"] + 1e-4, phi) < 4.5
+    assert z_score(point.mutual_information, point.errors["mutual_information"] + 1e-4, information) < 4.5
