@@ -16,18 +16,15 @@ from attnphase.bayes.importance import Noisy
 from attnphase.bayes.labels import Labels
 from attnphase.bayes.preimages import leave_a_sign
 from attnphase.bayes.readout import LabelError, Readout, ScoreError, SignError, SquareError
+from attnphase.bayes.request import channel_of, undetermined
 from attnphase.errors import ProblemError
 from attnphase.kernels.bayes import bayes_maps
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.system import System
 
-__all__ = ["CHANNELS", "Setting", "setting_of"]
+__all__ = ["Setting", "setting_of"]
 
-CHANNELS = ("sign", "absolute", "linear")
-"""Channels of one token by name; besides, formulas are."""
-
-_OF_LOSS = {"square": "linear", "logistic": "sign", "hinge": "sign"}
 _MOST_LABELS = 16
 _DRAWS, _FEWER_DRAWS = 32, 16  # for each component of the mixture
 _TURNS = 8  # rotations of two columns around which the posterior is looked for, and as many with a reflection
@@ -77,28 +74,20 @@ def setting_of(problem: Problem, channel: str | None = None) -> Setting:
     ----------
     problem : Problem
     channel : str, optional
-        One of `CHANNELS`, or a formula, for one token; by default what the problem's loss is of.
+        For one token, see `attnphase.bayes.request`; by default what the problem's loss is of.
 
     Raises
     ------
     ProblemError
         The problem has no prior or channel that this theory is for; the message names the field.
     """
-    prior = _prior(problem)
-    found, readout = (
-        _of_scores(problem) if channel is None and problem.loss.has_attention else _of_one(problem, channel)
-    )
-    return Setting(problem, found, readout, prior, measure_of(problem))
+    wanted = channel_of(problem, channel)
+    found, readout = _of_scores(problem) if wanted is None else _of_one(problem, wanted)
+    return Setting(problem, found, readout, _prior(problem), measure_of(problem))
 
 
 def _prior(problem: Problem) -> WeightPrior:
     """The law of the rows given eigenvalues, encodings and means."""
-    if problem.tokens.points("teacher") is not None:
-        raise ProblemError(
-            "tokens.spectrum",
-            "tokens.spectrum has the teacher's weights on its atoms, so that a learner who knows the model has nothing"
-            " to learn: leave them out.",
-        )
     spectrum = measure_of(problem)
     count, rank = spectrum.sites, problem.teacher_columns
     weights, gamma, means, precisions = [], [], [], []
@@ -123,11 +112,6 @@ def _prior(problem: Problem) -> WeightPrior:
 def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
     """The channel of the teacher's score matrices."""
     length, rank, noise = problem.tokens.length, problem.teacher.rank, problem.teacher.noise
-    if problem.loss.value_columns:
-        raise ProblemError("loss.kind", f'loss.kind = "{problem.loss.kind}" has value matrices, which this theory does'
-                           ' not cover: use "attention".')  # fmt: skip
-    if rank > 2:
-        raise ProblemError("teacher.rank", f"teacher.rank must be 1 or 2 for this theory, not {rank}.")
     system = System.of(replace(problem, teacher=replace(problem.teacher, noise=0.0)))  # labels without noise
     mixing, parameters = system.parameters
 
@@ -141,12 +125,8 @@ def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
         images, draws = _turns(rank), _DRAWS if rank == 1 else _FEWER_DRAWS
         return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed), readout
     scale = np.sqrt(system.spectrum.rho[:, 0, 0])[problem.cluster_law[0][0]]
-    if rank > 1 or not leave_a_sign(target, length, scale):
-        raise ProblemError(
-            "teacher.noise",
-            "teacher.noise = 0: labels of this teacher leave more than a sign of its fields undetermined, on a set"
-            " without a density: give a noise, however small (such as 1e-6).",
-        )
+    if not leave_a_sign(target, length, scale):
+        raise undetermined()
     return Preimages(even=True), readout
 
 
@@ -159,19 +139,9 @@ def _turns(rank: int) -> Any:
     return (*pairs, *(((a, -b), (c, -d)) for (a, b), (c, d) in pairs))
 
 
-def _of_one(problem: Problem, channel: str | None) -> tuple[Channel, Readout]:
+def _of_one(problem: Problem, channel: str) -> tuple[Channel, Readout]:
     """The channel of one token."""
-    if problem.tokens.length != 1:
-        raise ProblemError("channel", f"channel is for one token: leave it out, or set tokens.length = 1, not"
-                           f" {problem.tokens.length}.")  # fmt: skip
     rank, noise, seed = problem.teacher_columns, problem.teacher.noise, problem.integration.seed
-    if channel is None:
-        channel = _OF_LOSS.get(problem.loss.kind)
-    if channel is None:
-        raise ProblemError("channel", f'channel is missing: loss.kind = "{problem.loss.kind}" does not say what is'
-                           " observed; give sign, absolute, linear or a formula of k.")  # fmt: skip
-    if channel in CHANNELS and rank != 1:
-        raise ProblemError("channel", f'channel = "{channel}" is for teacher.rank = 1, not {rank}: give a formula.')
     if channel == "sign":
         return Signs(noise), SignError()
     if channel in ("absolute", "linear"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from attnphase import arguments
+from attnphase.bayes.request import channel_of
 from attnphase.cli.inputs import problem_of
 from attnphase.cli.options import (
     allow_unconverged_option,
@@ -64,6 +65,7 @@ def optimal(
     if output is not None:
         check_output(output, force)
     problem = problem_of(problem_file, changes)
+    channel_of(problem, channel)
     from attnphase.data.bounds_text import optimal_table, thresholds_lines
     from attnphase.data.files import save_dataset, to_json
     from attnphase.sweeps.bounds import optimal as find_bounds

@@ -296,6 +296,9 @@ def test_uncovered_problems_are_refused():
         setting_of(PAPER.with_fields({"teacher.rank": 3}))
     with pytest.raises(ProblemError, match="channel is for one token"):
         setting_of(PAPER, "sign")
+    for text, words in (("k +", "channel must be"), ("k**2", "16 values"), ("y*k", "from 0 to 1")):
+        with pytest.raises(ProblemError, match=words):
+            setting_of(one_token(), text)
 
 
 def test_the_dataset_is_labelled_and_round_trips(tmp_path):
