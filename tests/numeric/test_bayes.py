@@ -14,7 +14,7 @@ from scipy.optimize import root_scalar
 from scipy.stats import norm
 
 import attnphase as ap
-from attnphase.bayes.channel import Fields, Preimages
+from attnphase.bayes.channel import Fields, Preimages, draw_sets
 from attnphase.bayes.importance import Noisy
 from attnphase.bayes.message_passing import pass_messages
 from attnphase.bayes.setting import setting_of
@@ -233,6 +233,12 @@ def test_the_posterior_of_noisy_labels_against_a_grid(noise, V):
     # the noise's own misfit, whose mean is known, stands in place of this node's
     expected = np.array(logs) - 2 * math.log(2 * math.pi * noise) - 2 + (z[0] ** 2).sum(axis=1) / 2
     assert found.log_evidence[0] == pytest.approx(expected, abs=0.12)
+
+
+def test_replicates_share_no_draws():
+    """Else their scatter would not hold the error that the draws have, whatever the number of nodes."""
+    sets = [set(one) for one in draw_sets(16, 50).reshape(16, 50)]
+    assert sum(map(len, sets)) == len(set.union(*sets))
 
 
 def test_little_noise_is_no_noise():
