@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
+    from attnphase.sweeps.bounds import optimal
     from attnphase.sweeps.breaking import one_step
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.curves import follow, solutions
@@ -69,6 +70,7 @@ __all__ = [
     "load_problem",
     "merge_blocks",
     "one_step",
+    "optimal",
     "plan_sweep",
     "register_score",
     "run_block",
@@ -105,6 +107,7 @@ _HOME = {
     "load_problem": "problem.loading",
     "merge_blocks": "sweeps.blocks",
     "one_step": "sweeps.breaking",
+    "optimal": "sweeps.bounds",
     "plan_sweep": "sweeps.blocks",
     "register_score": "problem.own_functions",
     "run_block": "sweeps.blocks",

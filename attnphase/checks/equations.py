@@ -192,40 +192,44 @@ class _Held:
 
     def carried(self, moved: Overlaps) -> tuple[Array, Array, Array | None]:
         """Centres, teacher's fields with their mean, and the nodes' shares at other overlaps."""
-        means = self.channel.system.spectrum.teacher_means[self.channel.configurations][:, None, None, None]
+        means = self.channel.system.label_means[self.channel.configurations][:, None, None, None]
         if self.channel.labelled:  # the labels' probabilities move too
             omega, k, _, _, shares = self.channel.nodes_at(moved)
             return omega, k + means, shares
         sites = self.channel.configurations
         omega, k, _, floored, _ = self.channel.nodes_at(self.at)
         # omega - m is theta rho^-1 k and a rest u that is independent of k, of covariance C
-        back = self.at.theta @ np.linalg.inv(self.channel.system.spectrum.rho)
+        rho = self.channel.system.rho
+        back = self.at.theta @ np.linalg.inv(rho)
         rest = floored.q - back @ self.at.theta.mT
         dq, dtheta = moved.q - self.at.q, moved.theta - self.at.theta
         on_rest = (dq / 2 - dtheta @ back.mT) @ np.linalg.inv(rest)
-        on_k = dtheta @ np.linalg.inv(self.channel.system.spectrum.rho) - on_rest @ back
+        on_k = dtheta @ np.linalg.inv(rho) - on_rest @ back
         dm = (moved.m - self.at.m)[sites, :, 0][:, None, None, None]
         centred = omega - self.at.m[sites, :, 0][:, None, None, None]
         change = np.einsum("clij,csnmlj->csnmli", on_rest[sites], centred)
-        change = change + np.einsum("clij,csnmlj->csnmli", on_k[sites], k)
+        change = change + np.einsum("clij,csnmlj->csnmli", on_k[sites], k[..., : rho.shape[-1]])
         return omega + dm + change, k + means, None
 
 
 def _law(case: Case, generic: _Generic) -> Check:
-    """Moments of all nodes' fields against the order parameters: means, q, theta and, but for labels, rho."""
-    channel, at, rho = case.wide_channel(), generic.at, case.system.spectrum.rho
+    """Moments of all nodes' fields against the order parameters: means, q, theta and, but for labels, rho and noise."""
+    channel, at, rho, noise = case.wide_channel(), generic.at, case.system.rho, case.system.kernels.noise_columns
     omega, k, _, _, shares = channel.nodes_at(at)
-    sites, columns, rank = channel.configurations, at.q.shape[-1], rho.shape[-1]
+    sites, columns = channel.configurations, at.q.shape[-1]
     fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], k], axis=-1)
     flat = np.concatenate([np.ones((*fields.shape[:-2], 1)), fields.reshape(*fields.shape[:-2], -1)], axis=-1)
     weighted = flat * channel.rule.weights[:, None] * (1.0 if shares is None else shares[..., None])
     moments = (weighted.mT @ flat).mean(axis=1)
     joint = np.block([[at.q, at.theta], [at.theta.mT, rho]])
+    width = joint.shape[-1]
+    joint = np.pad(joint, ((0, 0), (0, noise), (0, noise)))
+    joint[:, range(width, width + noise), range(width, width + noise)] = case.problem.target_noise
     expected = np.zeros_like(moments)
     expected[..., 0, 0] = 1.0
     known = np.ones(expected.shape[-2:], dtype=bool)
     for token in range(sites.shape[1]):
-        part = slice(1 + token * (columns + rank), 1 + (token + 1) * (columns + rank))
+        part = slice(1 + token * (width + noise), 1 + (token + 1) * (width + noise))
         expected[:, :, part, part] = joint[sites[:, token]][:, None]
         if channel.labelled:  # a node has the mean of k under its label
             known[part.start + columns : part.stop, part.start + columns : part.stop] = False
@@ -364,7 +368,8 @@ def _test_error(case: Case, generic: _Generic) -> Check:
             part = losses[begin : min(begin + _BATCH, stop)]
             z = generator.normal(size=(len(part), kernels.length, factors.shape[-1]))
             fields = np.einsum("lij,nlj->nli", factors[sites], z) + centres[sites]
-            h, k = (np.ascontiguousarray(f) for f in np.split(fields, [kernels.columns], axis=2))
+            clean = np.pad(fields, ((0, 0), (0, 0), (0, kernels.noise_columns)))
+            h, k = (np.ascontiguousarray(f) for f in np.split(clean, [kernels.columns], axis=2))
             kernels.losses_at(h, k, mixing, parameters, np.ascontiguousarray(spectrum.site_variances[sites]), part)
     sampled, error = 2 * losses.mean() / kernels.length, 2 * losses.std() / kernels.length / math.sqrt(_SAMPLES)
     total = math.hypot(error, float(values.std(ddof=1)) / math.sqrt(len(values)))

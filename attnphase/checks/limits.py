@@ -57,6 +57,7 @@ def _ridge_regression(case: Case, _: Tell) -> Check:
 
     problem, point = case.problem, case.point
     values = {"alpha": point.alpha, "lambda": problem.regularizer.strength, "gamma": float(problem.site_variances[0])}
+    values["Delta"] = problem.teacher.noise
     worst = 0.0
     for name, expression in ridge_regression().items():
         exact = float(expression.subs({s: values[str(s)] for s in expression.free_symbols}))

@@ -24,9 +24,9 @@ def _constants(case: Case) -> tuple[Array, Array, Array]:
 
 
 def _fields(case: Case, seed: int, count: int, *laws: tuple[float, float]) -> list[Array]:
-    """Fields of the student and of the teacher, of given means and standard deviations."""
+    """Fields of the student and what labels are made of, of given means and standard deviations."""
     generator = np.random.default_rng(seed)
-    widths = (case.system.kernels.columns, case.system.kernels.teacher_rank)
+    widths = (case.system.kernels.columns, case.system.kernels.label_fields)
     return [
         generator.normal(*law, (count, case.system.kernels.length, width))
         for law, width in zip(laws, widths, strict=True)
@@ -75,7 +75,9 @@ def symmetries(case: Case) -> Check:
     h, k = _fields(case, 91, 50, (-0.2, 1.1), (0.3, 1.0))
     losses = _compiled(case)
     reference = losses(h, k)
-    worst = max(np.abs(losses(h @ A.T, k @ B.T) - reference).max() for A, B in found) / np.abs(reference).max()
+    noise = k[:, :, case.system.kernels.teacher_rank :]
+    turned = [(h @ A.T, np.concatenate([k[:, :, : len(B)] @ B.T, noise], axis=2)) for A, B in found]
+    worst = max(np.abs(losses(*fields) - reference).max() for fields in turned) / np.abs(reference).max()
     orders = len({order for order, _, _ in whole})
     detail = f"{len(found)} of the loss (signs and exchanges of columns), {orders} of the tokens, {len(whole)} in all"
     return Check.below("symmetries", float(worst), 1e-9, detail)

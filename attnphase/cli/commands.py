@@ -9,6 +9,7 @@ imports what takes long.
 
 from __future__ import annotations
 
+from attnphase.cli.bounds import optimal
 from attnphase.cli.breaking import one_step
 from attnphase.cli.curves import follow, solutions
 from attnphase.cli.figures import explore, figure, phase_diagram
@@ -30,6 +31,7 @@ for command in (
     follow,
     solutions,
     one_step,
+    optimal,
     simulate,
     experiment,
     compare,

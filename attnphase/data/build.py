@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from attnphase.fixed_points.point import BranchPoint
 
 __all__ = [
+    "assemble",
     "by_cluster",
     "coordinate_name",
     "from_curve",
@@ -55,7 +56,7 @@ __all__ = [
 
 _TITLE = "Fixed points of the saddle-point equations"
 
-_PER_SITE = {one.name for one in (*POINT_VARIABLES, *ONE_STEP_VARIABLES) if "token" in one.dims}
+_PER_SITE = {one.name for kind in ("points", "one_step", "optimal") for one in SCHEMAS[kind] if "token" in one.dims}
 
 
 def coordinate_name(field: str) -> str:
@@ -118,7 +119,7 @@ def from_points(
     columns = point_columns(points, swept)
     scalars = {"branch": points[0].branch, "alpha": points[0].alpha}
     rules = sorted({point.rule for point in points})
-    return _assemble("points", columns, swept, scalars, problem or points[0].problem, rules, title or _TITLE)
+    return assemble("points", columns, swept, scalars, problem or points[0].problem, rules, title or _TITLE)
 
 
 def point_columns(points: Sequence[BranchPoint], swept: Mapping[str, Sequence[Any]]) -> dict[str, NDArray[Any]]:
@@ -170,7 +171,7 @@ def from_lines(
         for name in map(str, lines[0].data_vars)
     }
     rules = sorted({rule for line in lines for rule in line.attrs["rule"].split(", ")})
-    return _assemble("points", columns, swept, {}, problem, rules, title or _TITLE)
+    return assemble("points", columns, swept, {}, problem, rules, title or _TITLE)
 
 
 def from_curve(curve: Curve, field: str, problem: Problem) -> xr.Dataset:
@@ -205,7 +206,7 @@ def from_curve(curve: Curve, field: str, problem: Problem) -> xr.Dataset:
         scalars["alpha"] = points[0].alpha
     swept = {"arclength": [one.arclength for one in along]}
     title = f"A branch followed along {field}"
-    ds = _assemble("curve", columns, swept, scalars, problem, sorted({point.rule for point in points}), title)
+    ds = assemble("curve", columns, swept, scalars, problem, sorted({point.rule for point in points}), title)
     name = coordinate_name(field)
     ds.attrs["ends"] = ", ".join(curve.ends)
     return ds.assign_coords({name: ("arclength", values, _coordinate(name, field))})
@@ -222,7 +223,7 @@ def from_solutions(found: Sequence[Solution], problem: Problem) -> xr.Dataset:
     }
     swept = {"solution": range(1, len(found) + 1)}
     rules = sorted({point.rule for point in points})
-    ds = _assemble("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
+    ds = assemble("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
     return ds.assign_coords(branch=("solution", [point.branch for point in points], _coordinate("branch")))
 
 
@@ -236,7 +237,7 @@ def from_groups(points: Sequence[GroupPoint], problem: Problem, alpha: float, br
             errors = [by_cluster(problem, name, point.errors[name]) for point in points]
             columns[f"{name}_stderr"] = np.stack(errors).astype(float)
     swept, place = {"state": range(1, len(points) + 1)}, {"branch": branch, "alpha": alpha}
-    return _assemble("one_step", columns, swept, place, problem, [rule], "One step of replica-symmetry breaking")
+    return assemble("one_step", columns, swept, place, problem, [rule], "One step of replica-symmetry breaking")
 
 
 def from_thresholds(
@@ -277,7 +278,7 @@ def from_thresholds(
     columns |= {f"{name}_stderr": np.array(column, dtype=float) for name, column in errors.items()}
     columns |= {f"{name}_status": np.array(known[name], dtype=np.int8) for name in values}
     title = "Thresholds of the positional-semantic transition"
-    ds = _assemble("thresholds", columns, _in_order({field: omega}), {}, problem, [rule], title)
+    ds = assemble("thresholds", columns, _in_order({field: omega}), {}, problem, [rule], title)
     leading = (coordinate_name(field),)
     extra = _labelled(columns, {one: leading for one in TRANSITION_VARIABLES if one.name in columns})
     return ds.assign(extra)
@@ -315,7 +316,7 @@ def from_runs(
     -------
     xarray.Dataset
     """
-    ds = _assemble("experiments", columns, _in_order(swept), {}, problem, [rule], title or "Finite-size experiments")
+    ds = assemble("experiments", columns, _in_order(swept), {}, problem, [rule], title or "Finite-size experiments")
     ds.attrs["seed"] = seed
     if len(record):
         leading = ds["status"].dims
@@ -428,7 +429,7 @@ def by_cluster(problem: Problem, name: str, values: Any) -> Any:
     return spread
 
 
-def _assemble(
+def assemble(
     kind: str,
     columns: Mapping[str, NDArray[Any]],
     swept: Mapping[str, Sequence[Any]],
@@ -437,6 +438,7 @@ def _assemble(
     rules: Sequence[str],
     title: str,
 ) -> xr.Dataset:
+    """A dataset of a kind on a problem, of its variables over the swept dimensions and those of each."""
     import xarray as xr  # a third of a second, which who prints points does not need
 
     leading = tuple(coordinate_name(name) for name in swept)

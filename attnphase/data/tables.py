@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from attnphase.data.variable import Variable
 from attnphase.data.variables import (
     BOUNDARY_VARIABLES,
     GLOBAL_ATTRIBUTES,
@@ -13,7 +14,6 @@ from attnphase.data.variables import (
     SCHEMAS,
     TRAJECTORY_VARIABLES,
     TRANSITION_VARIABLES,
-    Variable,
 )
 
 __all__ = ["schema_markdown"]
@@ -29,7 +29,7 @@ def schema_markdown() -> str:
     title = "### Further variables of `thresholds`, with transitions"
     lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
-    for kind in ("points", "experiments", "histogram"):
+    for kind in ("points", "experiments", "histogram", "optimal"):
         for flag in (variable for variable in SCHEMAS[kind] if variable.meanings):
             meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
             lines += [f"### Values of `{flag.name}` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]

@@ -45,7 +45,7 @@ TORCH_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in D
 class Stream:
     """Independent streams of random numbers of one seed."""
 
-    GEOMETRY, CLUSTERS, TOKENS, TEST_CLUSTERS, TEST_TOKENS, START = range(6)
+    GEOMETRY, CLUSTERS, TOKENS, TEST_CLUSTERS, TEST_TOKENS, START, NOISE = range(7)
 
 
 def generator(seed: int, run: int, *stream: int) -> np.random.Generator:
@@ -137,12 +137,14 @@ class Samples:
     tokens : (S, n L, d) tensor
         ``x + p``.
     targets : (S, n, ...) tensor
-        ``C = y (x+p)^T / d``; with a value matrix the outputs, for other losses the teacher's fields.
+        ``C = y (x+p)^T / d``; with a value matrix the outputs, for other losses the teacher's fields.  Those of
+        training samples have the noise of the labels.
     grams : (S, n, L, L) tensor
         ``G = (x+p)(x+p)^T / d``; of no size where the loss does not use it.
     offsets : (S, n) tensor
         ``|y|^2 / 2d``, the part of the loss that no student changes.
     teacher_fields : (S, n, L, t) tensor
+        Without noise.
     sites : (S, n, L) tensor of int
     token_products, label_products : (S, L, L) tensors
         ``sum x x^T / d`` and ``sum y x^T / d`` over the samples, for the linear baseline.
@@ -222,7 +224,7 @@ def draw_instance(
         That share the runs.
     """
     geometries = tuple(draw_geometry(problem, dimension, seed, run) for run in runs)
-    streams = (Stream.CLUSTERS, Stream.TOKENS)
+    streams = (Stream.CLUSTERS, Stream.TOKENS, Stream.NOISE)
     samples = draw_samples(problem, geometries, count, seed, runs, loss, streams, threads)
     return Instance(problem, seed, runs, geometries, samples, loss, threads)
 
@@ -234,10 +236,13 @@ def draw_samples(
     seed: int,
     runs: tuple[int, ...],
     loss: LocalLoss,
-    streams: tuple[int, int],
+    streams: tuple[int, ...],
     threads: int = 1,
 ) -> Samples:
-    """Draw tokens and labels of given teachers; `streams` are those of the clusters and of the tokens."""
+    """Draw tokens and labels of given teachers.
+
+    The `streams` are those of the clusters, of the tokens and of the labels' noise; without the last labels have none.
+    """
     length, dimension, batch = problem.tokens.length, geometries[0].dimension, len(runs)
     options = {"device": loss.device, "dtype": loss.dtype}
     tokens = torch.empty((batch, count * length, dimension), **options)
@@ -272,7 +277,8 @@ def _draw_run(
     """Fill in the samples of one run, block by block."""
     length, d, count = problem.tokens.length, geometry.dimension, samples.count
     configurations, probabilities = problem.cluster_law
-    clusters, normals = generators
+    clusters, normals, *noise = generators
+    deviation = math.sqrt(problem.teacher.noise)
     chosen = clusters.choice(len(probabilities), size=count, p=probabilities / probabilities.sum())
     sites = configurations[chosen]
 
@@ -291,7 +297,10 @@ def _draw_run(
         k = x @ teacher / math.sqrt(d)
         student = torch.add(x, positions, out=whole[part])
         samples.teacher_fields[s, part] = k
-        targets = loss.targets(k)
+        drawn = None
+        if noise and deviation:
+            drawn = tensor(deviation * noise[0].standard_normal((len(k), *loss.noise_shape)))
+        targets = loss.targets(k, drawn)
         if not loss.has_grams:
             samples.targets[s, part] = targets
             continue

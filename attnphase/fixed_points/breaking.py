@@ -57,6 +57,13 @@ class GroupPoint:
     unsolved_nodes: int
     overlaps: GroupOverlaps
 
+    def without_solution(self, y: float) -> GroupPoint:
+        """A place of the same shapes at which nothing was found: NaN, outside the domain."""
+        values, errors = (
+            {name: np.nan * np.asarray(one) for name, one in some.items()} for some in (self.values, self.errors)
+        )
+        return replace(self, values=values | {"y": y}, errors=errors, status=Status.left_domain, residual=np.nan)
+
 
 def apart_by(overlaps: Overlaps, rho: Array, share: float) -> GroupOverlaps:
     """Overlaps whose groups do not have so much in common of what does not follow from the teacher."""

@@ -118,13 +118,17 @@ def system_of(setting: Setting, settings: SolverSettings) -> System:
 
 def _symmetries(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Sequence[ProblemSymmetry]:
     """Those that the problem has all along: at the start and at a value that nothing singles out."""
-    inner = between[0] + 0.38196601125 * (between[1] - between[0])
-    other = system_of(setting.at(inner), settings).symmetries
+    other = system_of(_inside(setting, between), settings).symmetries
 
     def same(a: ProblemSymmetry, b: ProblemSymmetry) -> bool:
         return tuple(a[0]) == tuple(b[0]) and np.array_equal(a[1], b[1]) and np.array_equal(a[2], b[2])
 
     return [one for one in system_of(setting, settings).symmetries if any(same(one, two) for two in other)]
+
+
+def _inside(setting: Setting, between: tuple[float, float]) -> Setting:
+    """The setting at a value of the field that nothing singles out."""
+    return setting.at(between[0] + 0.38196601125 * (between[1] - between[0]))
 
 
 def family_of(
@@ -139,7 +143,8 @@ def family_of(
     informed = initial_overlaps(setting.problem, branch)
     system = system_of(setting, settings)
     sector = Sector.of(informed, _symmetries(setting, between, settings))
-    rules = system.refinement(settings.max_nodes)
+    # at an end of the range the fields may have fewer dimensions: those without noise of the labels
+    rules = system_of(_inside(setting, between), settings).refinement(settings.max_nodes)
     rule = rules.single() if points is None or not rules.single().randomised else rules.sobol(points)
     x = sector.pack(start)
     natural = sector.scales(0 * x, system.spectrum.rho) * 1e6

@@ -141,5 +141,7 @@ def check_affordable(problem: Problem) -> None:
     ProblemError
         Naming ``integration.rule``.
     """
-    dimensions = problem.tokens.length * (problem.columns + problem.teacher_columns)
+    length = problem.tokens.length
+    noise = length if problem.target_noise else 0
+    dimensions = length * (problem.columns + problem.teacher_columns + noise)
     problem.integration.form.check_affordable(problem.integration, dimensions)

@@ -124,6 +124,7 @@ class Published(Refinement):
         "tokens.length": 2,
         "tokens.kind": "gaussian",
         "teacher.rank": 1,
+        "teacher.noise": 0.0,
         "student.rank": 1,
         "student.tied": True,
         "loss.kind": "attention",

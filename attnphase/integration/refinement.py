@@ -54,11 +54,13 @@ class Refinement(ABC):
     asked : Asked
         What the user asks for.
     dimensions : (int, int)
-        Of all local fields together, and of the student's.
+        Of all local fields and the labels' noise together, and of the student's.
     symmetric : bool
         Whether fields may be averaged over the four sign changes of student and teacher.
     max_nodes : int
         Largest number of Sobol points, all replicates together.
+    noise_dimensions : int
+        How many of the dimensions are noise of the labels, which sign changes leave as it is.
     name : str
         What ``integration.rule`` calls it.
     refines : bool
@@ -73,6 +75,7 @@ class Refinement(ABC):
     dimensions: tuple[int, int]
     symmetric: bool
     max_nodes: int
+    noise_dimensions: int = 0
 
     name: ClassVar[str]
     refines: ClassVar[bool] = True
@@ -153,7 +156,7 @@ class Refinement(ABC):
     def gauss_hermite(self, order: int) -> Rule:
         """Tensor rule, if it is not too large."""
         check_tensor(order, self.dimensions[0])
-        return gauss_hermite(*self.dimensions, self.symmetric, order)
+        return gauss_hermite(*self.dimensions, self.symmetric, order, self.noise_dimensions)
 
     def finer_gauss_hermite(self, above: int) -> Rule | None:
         """The next tensor rule of an order above one, if it is not too large."""

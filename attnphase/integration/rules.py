@@ -1,6 +1,7 @@
 """Rules for Gaussian expectations: nodes, weights, and a way to say how wrong they are.
 
-A rule integrates over standard normal vectors ``(xi, zeta)``, the student's and the teacher's part.  Sign-symmetric
+A rule integrates over standard normal vectors ``(xi, zeta)``, the student's and the teacher's part, and behind them
+those of the labels' noise, whose sign nothing changes.  Sign-symmetric
 losses are integrated over the orbits of the four sign changes ``(+-xi, +-zeta)``: a rule then holds one representative
 of each orbit, and expectations that vanish by symmetry vanish exactly.
 
@@ -39,7 +40,7 @@ class Rule:
     symmetric : bool
         Whether each node stands for its four sign changes.
     student_dimensions : int
-        The first so many coordinates are ``xi``, the others ``zeta``.
+        The first so many coordinates are ``xi``, the others ``zeta`` and the noise.
     order : int
         What refines the rule: points per replicate, or nodes per dimension.
     randomised : bool
@@ -96,15 +97,18 @@ def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int
 
 
 @lru_cache(maxsize=16)
-def gauss_hermite(dimensions: int, student_dimensions: int, symmetric: bool, order: int) -> Rule:
-    """Tensor product of ``order``-point Gauss-Hermite rules: exact for polynomials of degree ``2 order - 1``."""
+def gauss_hermite(dimensions: int, student_dimensions: int, symmetric: bool, order: int, fixed: int = 0) -> Rule:
+    """Tensor product of ``order``-point Gauss-Hermite rules: exact for polynomials of degree ``2 order - 1``.
+
+    The last ``fixed`` coordinates keep their sign under all sign changes.
+    """
     points, weights = np.polynomial.hermite_e.hermegauss(order)
     weights = weights / weights.sum()
     grid = np.stack([axis.ravel() for axis in np.meshgrid(*[points] * dimensions, indexing="ij")], axis=-1)
     mass = np.stack([axis.ravel() for axis in np.meshgrid(*[weights] * dimensions, indexing="ij")], axis=-1).prod(
         axis=-1
     )
-    return _deterministic("gauss-hermite", grid, mass, symmetric, student_dimensions, order)
+    return _deterministic("gauss-hermite", grid, mass, symmetric, student_dimensions, order, fixed)
 
 
 @lru_cache(maxsize=2)
@@ -130,10 +134,11 @@ def _deterministic(
     symmetric: bool,
     student_dimensions: int,
     order: int,
+    fixed: int = 0,
 ) -> Rule:
     """One replicate; for a symmetric rule a representative per orbit carries the weight of the whole orbit."""
     if symmetric:
-        halves = [nodes[:, :student_dimensions], nodes[:, student_dimensions:]]
+        halves = [nodes[:, :student_dimensions], nodes[:, student_dimensions : nodes.shape[1] - fixed]]
         multiplicity = np.ones(len(nodes))
         keep = np.ones(len(nodes), dtype=bool)
         for half in halves:

@@ -75,6 +75,8 @@ class Kernels:
     ----------
     length, columns, teacher_rank : int
         L, r, t.
+    noise_columns : int
+        Entries of the labels' noise of a token, which stand behind its teacher's fields.
     minimise : callable
         Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
     losses_at : callable
@@ -93,6 +95,7 @@ class Kernels:
     length: int
     columns: int
     teacher_rank: int
+    noise_columns: int
     minimise: Callable[[Nodes, Starts, Solution], None]
     fields_at: Callable[[Draws, FieldLaw, Array, Array], None]
     moments_of: Callable[..., None]
@@ -102,6 +105,11 @@ class Kernels:
     ridge: Maps
     separable: Maps
     folder: Path
+
+    @property
+    def label_fields(self) -> int:
+        """Numbers of a token that labels are made of: the teacher's fields, and the noise."""
+        return self.teacher_rank + self.noise_columns
 
 
 @dataclass(frozen=True)
@@ -174,6 +182,7 @@ def load_kernels(key: Any) -> Kernels:
         length=local.LENGTH,
         columns=local.COLUMNS,
         teacher_rank=local.TEACHER_RANK,
+        noise_columns=local.NOISE,
         minimise=_minimiser(modules[nodes].minimise),
         fields_at=means.fields_at,
         moments_of=means.moments_of,

@@ -32,6 +32,7 @@ class ModelKey:
     expression: str = ""
     functions: str = ""  # what a user's own row functions return, so that a changed one is compiled anew
     finite: bool = False
+    noisy: bool = False
 
     @classmethod
     def of(cls, problem: Problem, *, finite: bool = False) -> ModelKey:
@@ -59,6 +60,7 @@ class ModelKey:
             problem.loss.expression or "",
             printed_scores(problem),
             finite,
+            problem.target_noise > 0,
         )
 
     def model(self) -> Any:

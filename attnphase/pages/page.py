@@ -60,7 +60,12 @@ class Derivation:
         return self.markdown
 
 
-def derive(problem: Problem | None = None, *, concrete: bool = False, progress: bool = False) -> Derivation:
+_LIMITS = ("trained", "optimal")
+
+
+def derive(
+    problem: Problem | None = None, *, concrete: bool = False, limit: str = "trained", progress: bool = False
+) -> Derivation:
     """Derive and print the equations of a problem.
 
     Parameters
@@ -72,13 +77,16 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
         Print for the problem's own number of tokens and ranks: sums are written out, rank 1 is printed without
         matrices, and the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source
         always has the problem's sizes.
+    limit
+        ``"trained"``: of the student that minimises the risk. ``"optimal"``: of a learner who knows the model and has
+        the posterior; these equations are the same for all problems and always for symbolic sizes.
     progress
         Say on standard error what is being done, if it takes longer than a second.
 
     Raises
     ------
     ProblemError
-        `problem` is no problem, or `concrete` neither true nor false.
+        `problem` is no problem, `concrete` neither true nor false, or `limit` none of the two.
 
     Examples
     --------
@@ -87,6 +95,8 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
     """
     problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
     arguments.flag("concrete", concrete)
+    if arguments.word("limit", limit, _LIMITS) == "optimal":
+        return _optimal(problem, progress)
     with progress_line(progress, "loading SymPy") as line:
         from derivations.codegen.local_problem import module_source
         from derivations.models.symbolic import GENERIC
@@ -110,6 +120,28 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
         python=source,
         free_entropy=free_entropy,
         saddle_point=saddle_point,
+    )
+
+
+def _optimal(problem: Problem, progress: bool) -> Derivation:
+    """The equations of the Bayes-optimal limit."""
+    with progress_line(progress, "loading SymPy") as line:
+        from derivations.codegen.bayes import bayes_source
+        from derivations.printing.bayes import bayes_document
+        from derivations.replica.bayes import NISHIMORI, derive_bayes
+        from derivations.replica.chain import FreeEntropy
+        from derivations.replica.saddle_point import SaddlePoint
+
+        line.tell("deriving the Bayes-optimal equations")
+        bayes = derive_bayes()
+        page = bayes_document()
+    return Derivation(
+        problem=problem,
+        latex=page.latex(),
+        markdown=page.markdown(),
+        python=bayes_source(bayes),
+        free_entropy=FreeEntropy(bayes.terms, bayes.steps, NISHIMORI),
+        saddle_point=SaddlePoint((bayes.q, bayes.V), (bayes.q_hat,)),
     )
 
 
@@ -154,6 +186,7 @@ def _named_model(problem: Problem) -> Any:
         Student(named(student.score), student.rank, student.tied, student.causal),
         Teacher(named(teacher.score), teacher.rank, teacher.causal),
         problem.loss.value_columns,
+        noisy=problem.target_noise > 0,
     )
 
 
@@ -198,6 +231,8 @@ def _parameters(problem: Problem) -> dict[str, Any]:
             sym.teacher_temperature: problem.teacher.temperature,
         }
         parameters |= {show(symbol): value for symbol, value in temperatures.items() if value != 1}
+    if problem.teacher.noise:
+        parameters[show(sym.noise_variance)] = problem.teacher.noise
     for key in regularizer.form.keys:
         value = getattr(regularizer, key)
         if key in regularizer.form.symbols and value:
@@ -222,7 +257,8 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
                 function = ":" in score or (score.isidentifier() and score != "z")
                 texts[name] = ("is the function" if function else _OF_A_LOGIT, score)
     if problem.loss.expression is not None:
-        texts[r"\ell"] = ("was given, with fields numbered from 0, as", problem.loss.expression)
+        fields = "fields and noise" if problem.teacher.noise else "fields"
+        texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", problem.loss.expression)
     form = problem.regularizer.form
     if form.own:
         texts[r"\rho"] = (form.introduced, getattr(problem.regularizer, form.own))

@@ -14,6 +14,7 @@ from attnphase.problem.values import (
     MAX_LENGTH,
     PLAIN,
     Flag,
+    Noise,
     Rank,
     Score,
     Table,
@@ -35,7 +36,7 @@ def matrices_of_weights(tied: bool) -> int:
     return 1 if tied else 2
 
 
-@toml_table("teacher", quiet=("temperature", "causal"))
+@toml_table("teacher", quiet=("temperature", "causal", "noise"))
 @dataclass(frozen=True, config=CONFIG)
 class Teacher:
     """The target T[k] = (1 - ω) score(k kᵀ) + ω A applied to the tokens.
@@ -57,6 +58,11 @@ class Teacher:
         Divides the logits, from 1e-6 to 1e6.
     causal
         Whether token a attends only to tokens b <= a.
+    noise
+        Variance Δ of the labels' noise, from 0 to 1e6: what is learned from is T[k] + √Δ Z, where Z has
+        independent standard normal entries for every sample, L by L as T; one number for L = 1. With the loss
+        ``"square"``, ``"logistic"`` or ``"hinge"`` it is the teacher's field that has it, k + √Δ z. Test errors are
+        those of labels without noise.
 
     Raises
     ------
@@ -83,6 +89,7 @@ class Teacher:
     ] = None
     temperature: Temperature = 1.0
     causal: Flag = False
+    noise: Noise = 0.0
 
 
 @toml_table("student", quiet=("temperature", "causal"))

@@ -73,9 +73,11 @@ class Integration:
             self.form.check_nodes(self.nodes)
         return self
 
-    def rules(self, dimensions: tuple[int, int], symmetric: bool, max_nodes: int) -> Refinement:
+    def rules(
+        self, dimensions: tuple[int, int], symmetric: bool, max_nodes: int, noise_dimensions: int = 0
+    ) -> Refinement:
         """The sequence of rules of a solve; see `Refinement`."""
-        return self.form(self, dimensions, symmetric, max_nodes)
+        return self.form(self, dimensions, symmetric, max_nodes, noise_dimensions)
 
     @property
     def form(self) -> type[Refinement]:

@@ -37,7 +37,8 @@ class Loss:
     expression
         For ``"expression"``: a formula in the fields ``h0_0`` (token 0, column 0) and ``k0_0``, or
         plain ``h`` and ``k`` if there is one of each. Finite for all fields, and falling more slowly
-        than their square.
+        than their square. ``noise0_1``, or ``noise`` for one token, is the labels' noise in entry (0, 1), of
+        variance ``teacher.noise``.
 
     Raises
     ------

@@ -69,6 +69,11 @@ class Architecture(Protocol):
         """Whether samples have the Gram matrices of finite d."""
         ...
 
+    @property
+    def noisy(self) -> bool:
+        """Whether the labels have noise that the loss takes apart from the teacher's fields."""
+        ...
+
 
 class LossKind(ABC):
     """A kind of loss; an instance of every subclass stands in `LOSSES`.
@@ -88,6 +93,8 @@ class LossKind(ABC):
         Whether only the sign of the teacher's field enters, so that there are wrong labels to count.
     has_kink : bool
         Whether it is not differentiable somewhere, which optimisers of finite instances and GPUs cannot handle.
+    noisy_fields : bool
+        Whether ``teacher.noise`` is added to the teacher's field, and not to what is made of the fields.
     is_squared : bool
         Whether it is half the squared difference of two fields, so that the student is ridge regression.
     requires : mapping
@@ -103,6 +110,7 @@ class LossKind(ABC):
     has_grams: ClassVar[bool] = False
     has_labels: ClassVar[bool] = False
     has_kink: ClassVar[bool] = False
+    noisy_fields: ClassVar[bool] = False
     is_squared: ClassVar[bool] = False
     requires: ClassVar[Mapping[str, Any]] = {}
     example: ClassVar[Mapping[str, Any]] = {}
@@ -126,7 +134,7 @@ class Attention(LossKind):
 
         student = Student(resolve(of.student_score, of.length), of.rank, of.tied, of.student_causal)
         teacher = Teacher(resolve(of.teacher_score, of.length), of.teacher_rank, of.teacher_causal)
-        return AttentionModel(of.length, student, teacher, of.values, of.finite)
+        return AttentionModel(of.length, student, teacher, of.values, of.finite, of.noisy)
 
 
 class Values(Attention):
@@ -140,6 +148,7 @@ class Values(Attention):
 class Scalar(LossKind):
     """A loss of one field of the student and one of the teacher."""
 
+    noisy_fields = True
     requires: ClassVar = {"tokens.length": 1, "teacher.rank": 1, "student.rank": 1, "student.tied": True}
     example: ClassVar = {"tokens.length": 1}
 
@@ -173,7 +182,7 @@ class Hinge(Scalar):
 
 
 class Formula(LossKind):
-    """``"expression"``: a formula of the user's own in all fields."""
+    """``"expression"``: a formula of the user's own in all fields, and in the labels' noise."""
 
     name = "expression"
     keys = ("expression",)
@@ -185,7 +194,7 @@ class Formula(LossKind):
         from derivations.models.scalar import formula_loss
 
         columns = of.rank * matrices_of_weights(of.tied)
-        return formula_loss(of.expression, of.length, columns, of.teacher_rank)
+        return formula_loss(of.expression, of.length, columns, of.teacher_rank, of.noisy)
 
 
 LOSSES: dict[str, LossKind] = {

@@ -37,7 +37,7 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
             if score not in SHIPPED_SCORES and may_look_up(score):
                 check_score(score, length, f"{section}.score")
     if loss.expression is not None:
-        check_loss(loss.expression, length, problem.columns, problem.teacher_columns)
+        check_loss(loss.expression, length, problem.columns, problem.teacher_columns, problem.teacher.noise)
     if regularizer.expression is not None or (regularizer.prox is not None and may_look_up(regularizer.prox)):
         check_regularizer(regularizer, problem.columns)
 
@@ -114,13 +114,15 @@ def check_score(score: str, length: int, field: str) -> None:
         _printed_row(score, length, field)
 
 
-def check_loss(expression: str, length: int, columns: int, teacher_columns: int) -> None:
+def check_loss(expression: str, length: int, columns: int, teacher_columns: int, noise: float = 0.0) -> None:
     """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
+
+    With ``noise`` on the labels it must say where that enters.
 
     Raises
     ------
     ProblemError
-        Naming ``loss.expression``.
+        Naming ``loss.expression``, or ``teacher.noise``.
     """
     from sympy import Symbol
 
@@ -129,17 +131,28 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int)
     from derivations.models.scalar import formula_loss
 
     field = "loss.expression"
-    model = formula_loss(expression, length, columns, teacher_columns)
+    model = formula_loss(expression, length, columns, teacher_columns, noisy=True)
     h = [[Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
     k = [[Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
+    drawn = [[Symbol(f"noise{a}_{b}", real=True) for b in range(length)] for a in range(length)]
     try:
-        loss = model.loss(h, k)
+        loss = model.loss(h, [teacher + own for teacher, own in zip(k, drawn, strict=True)])
     except FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
-    fields, others = [x for row in h for x in row], [x for row in k for x in row]
-    short = {x: x.name[0] for group in (fields, others) if len(group) == 1 for x in group}  # as formulas may have it
+    present = [symbol for row in drawn for symbol in row if loss.has(symbol)]
+    if noise and not present:
+        names = "noise" if length == 1 else "noise0_0, noise0_1, ..."
+        raise ProblemError(
+            "teacher.noise",
+            f"teacher.noise is {noise:g}, but {field} does not say where it enters: write it with {names}, or leave"
+            " teacher.noise out.",
+        )
+    fields, teachers = [x for row in h for x in row], [x for row in k for x in row]
+    named = {"h": fields, "k": teachers, "noise": present if length == 1 else []}
+    short = {group[0]: name for name, group in named.items() if len(group) == 1}  # as formulas may have it
+    others = teachers + present
 
     def shown(point: Mapping[Any, float]) -> str:
         return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in point.items())

@@ -53,6 +53,16 @@ class Sections:
         return self.teacher.rank + self.loss.value_columns
 
     @property
+    def field_noise(self) -> float:
+        """Variance of the labels' noise where it is part of the teacher's field, else 0."""
+        return self.teacher.noise if self.loss.form.noisy_fields else 0.0
+
+    @property
+    def target_noise(self) -> float:
+        """Variance of the labels' noise on every entry of what is made of the teacher's fields, else 0."""
+        return 0.0 if self.loss.form.noisy_fields else self.teacher.noise
+
+    @property
     def sites(self) -> tuple[tuple[int, int], ...]:
         """The P pairs (token, cluster), token by token; L pairs (l, 0) for Gaussian tokens."""
         lists = self.tokens.cluster_lists

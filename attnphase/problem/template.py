@@ -50,6 +50,7 @@ _NOTES = {
     "teacher.rank": "t, {}",
     "teacher.omega": "weight of the positional part, {}",
     "teacher.mixing": "the positional part A, L by L",
+    "teacher.noise": "Delta, variance of the noise on every entry of the labels' T",
     "student.score": "as above",
     "student.temperature": "as above",
     "student.causal": "as above",

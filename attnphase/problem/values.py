@@ -26,6 +26,7 @@ __all__ = [
     "Flag",
     "Level",
     "Name",
+    "Noise",
     "PointKey",
     "Probability",
     "Rank",
@@ -128,6 +129,12 @@ PLAIN = BeforeValidator(lambda value: plain(value, 0))
 Sigma = Annotated[float, Strict(), Field(ge=1e-6, le=1e6, allow_inf_nan=False), PLAIN]
 Variance = Annotated[float, Strict(), Field(ge=0, le=1e12, allow_inf_nan=False), PLAIN]
 Rank = Annotated[int, Strict(), Field(ge=1, le=8, description="a whole number from 1 to 8"), PLAIN]
+Noise = Annotated[
+    float,
+    Strict(),
+    Field(ge=0, le=1e6, allow_inf_nan=False, description="a number from 0 to 1e6"),
+    PLAIN,
+]
 Level = Annotated[float, Strict(), Field(ge=1e-12, le=1e12, allow_inf_nan=False), PLAIN]
 Coordinate = Annotated[float, Strict(), Field(ge=-1e12, le=1e12, allow_inf_nan=False), PLAIN]
 Probability = Annotated[float, Strict(), Field(ge=0, le=1, allow_inf_nan=False), PLAIN]

@@ -228,6 +228,7 @@ def _show_in_notebook(line: ProgressLine, over: threading.Event) -> None:
     from IPython.display import display  # pyright: ignore[reportMissingImports]
 
     shown = display({"text/plain": line.plain}, raw=True, display_id=True)
+    assert shown is not None  # with an id there is a handle
     while not over.wait(_NOTEBOOK):
         shown.update({"text/plain": line.plain}, raw=True)
     shown.update({"text/plain": ""}, raw=True)

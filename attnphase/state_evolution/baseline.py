@@ -18,7 +18,7 @@ __all__ = ["linear_test_error"]
 
 @lru_cache(maxsize=64)
 def linear_test_error(system: System) -> tuple[float, float]:
-    """Test error of the linear baseline, and its integration error.
+    """Test error of the linear baseline, and its integration error; the same with noise on the labels or without.
 
     ``W = E[T(h_star)]`` and ``(1/L) {E Tr[T D T^T] - Tr[W D W^T]}``, for infinitely many samples; with mixture tokens
     ``W = E[T D] E[D]^-1``. Only losses between attention outputs have it.
@@ -52,8 +52,9 @@ def _error(system: System, rule: Rule) -> Array:
     def targets_of(sites: NDArray[np.int64]) -> Array:
         """Score matrices of the teacher at the nodes, (S, N, L, L)."""
         k = np.einsum("lij,snlj->snli", root[sites], normal) + spectrum.teacher_means[sites]
-        targets = np.empty((k.shape[0] * k.shape[1], length, length))
-        kernels.targets_at(np.ascontiguousarray(k.reshape(-1, length, rank)), mixing, parameters, targets)
+        clean = np.pad(k.reshape(-1, length, rank), ((0, 0), (0, 0), (0, kernels.noise_columns)))
+        targets = np.empty((len(clean), length, length))
+        kernels.targets_at(np.ascontiguousarray(clean), mixing, parameters, targets)
         return targets.reshape(*k.shape[:2], length, length)
 
     def sample_mean(integrand: Callable[[Array, Array], Array]) -> Array:

@@ -60,6 +60,10 @@ class Channel:
     probabilities: Array = field(init=False)
 
     def __post_init__(self) -> None:
+        kernels = self.system.kernels
+        # compiled code does not look where an array ends
+        if self.rule.nodes.shape[-1] < kernels.length * (kernels.columns + kernels.label_fields):
+            raise ValueError("the rule has fewer dimensions than the fields of this problem")
         object.__setattr__(self, "proximal", ProximalProblem(self.system))
         configurations, probabilities = self.system.cluster_law
         object.__setattr__(self, "configurations", configurations)
@@ -85,12 +89,16 @@ class Channel:
         """Which configurations hold a site."""
         return (self.configurations == site).any(axis=1)
 
-    def law(self, overlaps: Overlaps) -> FieldLaw:
-        """How every site's fields are made of normals, with the variance floor; the means are its overlaps' m."""
-        rho, root = self.system.spectrum.rho, matrix_root(self.floored(overlaps).q)
+    def law(self, overlaps: Overlaps, *, clean: bool = False) -> FieldLaw:
+        """How every site's fields are made of normals, with the variance floor; the means are its overlaps' m.
+
+        The noise of the labels belongs to it, unless they are to be `clean`.
+        """
+        rho, root = self.system.spectrum.rho if clean else self.system.rho, matrix_root(self.floored(overlaps).q)
         correlation: Array = np.linalg.solve(root, overlaps.theta).astype(float, copy=False)  # q^-1/2 theta
         remainder = matrix_root(rho - correlation.mT @ correlation)
-        return FieldLaw(root, correlation, remainder, np.ascontiguousarray(overlaps.m[..., 0]))
+        noise = np.full(len(rho), 0.0 if clean else np.sqrt(self.system.problem.target_noise))
+        return FieldLaw(root, correlation, remainder, np.ascontiguousarray(overlaps.m[..., 0]), noise)
 
     def floored(self, overlaps: Overlaps) -> Overlaps:
         """The overlaps with the variance floor, which the law of the fields has."""
@@ -116,13 +124,14 @@ class Channel:
         Returns
         -------
         omega, k, xi : (C, signs, S, n, L, r), (..., t) and (..., r) arrays
-            Centres, teacher's fields about their mean and the student's normals, for every configuration of clusters.
+            Centres, teacher's fields about their mean (with the noise of the labels behind them) and the student's
+            normals, for every configuration of clusters.
         overlaps : Overlaps
             With the variance floor.
         """
         kernels, law = self.system.kernels, self.law(overlaps)
         shape = (len(self.configurations), len(self.rule.signs), *self.rule.nodes.shape[:2], kernels.length)
-        omega, k = np.empty((*shape, kernels.columns)), np.empty((*shape, kernels.teacher_rank))
+        omega, k = np.empty((*shape, kernels.columns)), np.empty((*shape, kernels.label_fields))
         for c, s in np.ndindex(shape[:2]):
             places = (array[c, s].reshape(-1, *array.shape[-2:]) for array in (omega, k))
             kernels.fields_at(self.draws(s), FieldLaw(*(part[self.configurations[c]] for part in law)), *places)
@@ -159,7 +168,7 @@ class Channel:
         sites, count = self.configurations[part.configuration], part.nodes.stop - part.nodes.start
         here = FieldLaw(*(np.ascontiguousarray(values[sites]) for values in law))
         omega = np.empty((count, len(sites), self.system.kernels.columns))
-        k = np.empty((count, len(sites), self.system.kernels.teacher_rank))
+        k = np.empty((count, len(sites), self.system.kernels.label_fields))
         spread = here.remainders[:, 0, 0]
         if self.labelled:
             here = here._replace(remainders=0 * here.remainders)
@@ -195,7 +204,7 @@ class Channel:
         g, g_g, g_xi, g_k = np.split(means, [1, 1 + columns, 1 + 2 * columns], axis=-1)
         hats = self.system.kernels.ridge.conjugates_from_moments(
             alpha=alpha,
-            rho=self.system.spectrum.rho[:, None],
+            rho=self.system.rho[:, None],
             g=g,
             g_g=g_g,
             g_xi=g_xi,
@@ -227,7 +236,7 @@ class Channel:
             losses, residuals = np.empty(len(omega)), np.empty_like(omega)
             minima.begin(here, previous)
             solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
-            means = self.system.spectrum.teacher_means[self.configurations[part.configuration]]
+            means = self.system.label_means[self.configurations[part.configuration]]
             shifted = k + means if means.any() else k
             self.proximal.search(part.configuration, omega, shifted, factors, starts, solution)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
@@ -250,14 +259,14 @@ class Channel:
         return self.probabilities @ (values @ self.rule.weights).mean(axis=1)
 
     def loss_at_omega(self, overlaps: Overlaps) -> Array:
-        """``E[loss(omega, k)]`` per replicate: half of L times the test error."""
-        law, orbit = self.law(overlaps), self.representatives(overlaps)
+        """``E[loss(omega, k)]`` per replicate, of labels without noise: half of L times the test error."""
+        law, orbit = self.law(overlaps, clean=True), self.representatives(overlaps)
         variants = sorted({source for source, _ in orbit})
         count, (replicates, points) = len(self.configurations), self.rule.nodes.shape[:2]
 
         def pass_over(part: Part) -> Array:
             omega, k, shares = self.nodes_of(law, part)
-            means = self.system.spectrum.teacher_means[self.configurations[part.configuration]]
+            means = self.system.label_means[self.configurations[part.configuration]]
             losses = self.proximal.losses_of(part.configuration, omega, k + means if means.any() else k)
             place = np.arange(part.nodes.start, part.nodes.stop)
             weights = self.rule.weights[place % points] * (shares if len(shares) else 1.0)

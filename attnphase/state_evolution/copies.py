@@ -66,7 +66,8 @@ class Copies:
     conjugates : Conjugates
         With a replicate axis of length one.
     rule : Rule
-        Nodes of the first copy, of the teacher's fields and, behind these, of what moves the second copy.
+        Nodes of the first copy, of the teacher's fields, of the labels' noise and, behind these, of what moves the
+        second copy.
     known : tuple of Minima or None
         Of both copies, where they are known from a neighbouring point.
     """
@@ -81,8 +82,8 @@ class Copies:
     @classmethod
     def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 512) -> Copies:
         """Copies on so many Sobol points, a power of two, in each of 16 replicates."""
-        student, teacher = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.teacher_rank))
-        dimensions, seed = 2 * student + teacher, system.problem.integration.seed
+        student, labels = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.label_fields))
+        dimensions, seed = 2 * student + labels, system.problem.integration.seed
         return cls(system, alpha, overlaps, conjugates, sobol(dimensions, student, False, points, REPLICATES, seed))
 
     @cached_property
@@ -95,20 +96,22 @@ class Copies:
 
     @cached_property
     def _fields(self) -> tuple[Array, Array]:
-        """The first copy's fields and the teacher's about its mean, (C, 1, S, n, L, r) and (..., t)."""
+        """The first copy's fields and the teacher's about its mean with the noise, (C, 1, S, n, L, r) and (..., t)."""
         law, sites = self._channel.law(self.overlaps), self._channel.configurations
-        xi, zeta, _ = self._normals
+        xi, zeta, noise, _ = self._normals
         omega = np.einsum("claj,snlj->csnla", law.roots[sites], xi) + law.means[sites][:, None, None]
         k = np.einsum("cljb,snlj->csnlb", law.correlations[sites], xi)
         k += np.einsum("clbj,snlj->csnlb", law.remainders[sites], zeta)
+        if noise.size:
+            k = np.concatenate([k, np.einsum("cl,snlb->csnlb", law.noise[sites], noise)], axis=-1)
         return omega[:, None], k[:, None]
 
     @cached_property
-    def _normals(self) -> tuple[Array, Array, Array]:
-        """Of the student, of the teacher and of the second copy: (S, n, L, r or t)."""
+    def _normals(self) -> tuple[Array, Array, Array, Array]:
+        """Of the student, of the teacher, of the noise and of the second copy: (S, n, L, r or t or L)."""
         kernels, nodes = self.system.kernels, self.rule.nodes
-        student, teacher = (kernels.length * count for count in (kernels.columns, kernels.teacher_rank))
-        parts = np.split(nodes, [student, student + teacher], axis=-1)
+        counts = kernels.columns, kernels.teacher_rank, kernels.noise_columns
+        parts = np.split(nodes, np.cumsum([kernels.length * count for count in counts]), axis=-1)
         return tuple(part.reshape(*part.shape[:2], kernels.length, -1) for part in parts)  # pyright: ignore[reportReturnType]
 
     @cached_property
@@ -123,7 +126,7 @@ class Copies:
         return self._channel.proximal.minimise(omega, k, self.overlaps.V, ((0, 1),), starts, known)
 
     def _with_mean(self, k: Array) -> Array:
-        means = self.system.spectrum.teacher_means[self._channel.configurations]
+        means = self.system.label_means[self._channel.configurations]
         return k + means[:, None, None, None]
 
     # ------------------------------------------------------------------------------------------------- far apart
@@ -131,7 +134,11 @@ class Copies:
     @cached_property
     def _free(self) -> Array:
         """``q - theta rho^-1 theta^T``: what copies do not share that have the teacher in common and no more."""
-        theta, rho = self.overlaps.theta, self.system.spectrum.rho
+        return self._unexplained(self.system.spectrum.rho)
+
+    def _unexplained(self, rho: Array) -> Array:
+        """``q - theta rho^-1 theta^T``: of the weights what teacher's fields of this covariance do not tell."""
+        theta = self.overlaps.theta
         return symmetric(self._channel.floored(self.overlaps).q - theta @ np.linalg.pinv(rho) @ theta.mT)
 
     def images(self, covariance: Array) -> Array:
@@ -140,14 +147,15 @@ class Copies:
 
     def _images(self, covariance: Array) -> tuple[Array, Minima]:
         omega, k = self._fields
-        sites, theta, rho = self._channel.configurations, self.overlaps.theta, self.system.spectrum.rho
-        inverse = np.linalg.pinv(self._free, hermitian=True)
+        sites, theta, rho = self._channel.configurations, self.overlaps.theta, self.system.rho
+        inverse = np.linalg.pinv(self._unexplained(rho), hermitian=True)
         pulled = covariance @ inverse
         spread = matrix_root(symmetric(2 * covariance - pulled @ covariance))
         about = omega - self.overlaps.m[sites][:, None, None, None, :, :, 0]
-        about = about - np.einsum("clab,cxsnlb->cxsnla", (theta @ np.linalg.pinv(rho))[sites], k)
+        fields = k[..., : rho.shape[-1]]
+        about = about - np.einsum("clab,cxsnlb->cxsnla", (theta @ np.linalg.pinv(rho))[sites], fields)
         other = omega - np.einsum("clab,cxsnlb->cxsnla", pulled[sites], about)
-        other += np.einsum("clab,snlb->csnla", spread[sites], self._normals[2])[:, None]
+        other += np.einsum("clab,snlb->csnla", spread[sites], self._normals[3])[:, None]
         points, minima = self._searched(other, self.known[1])
         step = points.residual - self._first[0].residual
         moments = np.einsum("cxsnla,cxsnlb->cxslab", step, step) / self.rule.order

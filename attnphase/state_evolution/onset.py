@@ -141,7 +141,7 @@ def _derivatives(map_: StateEvolution, x: Array) -> Array:
 
 def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
     """``dm_hat/dm`` and ``dtheta_hat/dtheta`` per replicate, (S, entries, entries)."""
-    channel, kernels, rho = map_.channel, map_.system.kernels, map_.system.spectrum.rho
+    channel, kernels, rho = map_.channel, map_.system.kernels, map_.system.rho
     rule, floored, law = channel.rule, channel.floored(overlaps), channel.law(overlaps)
     sites, columns, rank, length = len(rho), kernels.columns, kernels.teacher_rank, kernels.length
     orbit = [source for source, _ in channel.representatives(overlaps)]
@@ -153,13 +153,13 @@ def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
     by_theta = np.zeros((rule.replicates, sites, columns, rank, sites, columns, rank))
     precision, inverse_rho, inverse_V = (np.linalg.inv(each) for each in (floored.q, rho, overlaps.V))
     for (c, here), (place, sign) in product(enumerate(channel.configurations), enumerate(solved)):
-        omega, k = np.empty((rule.size, length, columns)), np.empty((rule.size, length, rank))
+        omega, k = np.empty((rule.size, length, columns)), np.empty((rule.size, length, kernels.label_fields))
         kernels.fields_at(channel.draws(sign), type(law)(*(np.ascontiguousarray(one[here]) for one in law)), omega, k)
         shape = (*rule.nodes.shape[:2], length)
         g = np.einsum("lij,nlj->nli", inverse_V[here], fields[c, place] - omega).reshape(*shape, columns)
         # derivatives of the logarithm of the fields' law, by m and by theta
         w = np.einsum("lab,nlb->nla", precision[here], omega).reshape(*shape, columns)
-        z = np.einsum("lxy,nly->nlx", inverse_rho[here], k).reshape(*shape, rank)
+        z = np.einsum("lxy,nly->nlx", inverse_rho[here], k[:, :, :rank]).reshape(*shape, rank)
         share = channel.probabilities[c] * orbit.count(sign) / len(orbit)
         weighted = g * (share * rule.weights)[:, None, None]
         of_m = np.einsum("snla,snkb->slakb", weighted, w)

@@ -67,7 +67,7 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         weights = points / few * rule.weights[place % points] * (shares if len(shares) else 1.0)
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
         place, weights = place[used], weights[used]
-        whole = k[used] + system.spectrum.teacher_means[tokens]
+        whole = k[used] + system.label_means[tokens]
         responses = _responses(channel, part, fields[used], whole, overlaps.V[tokens])
         for s in range(place[0] // points, place[-1] // points + 1):
             here = place // points == s

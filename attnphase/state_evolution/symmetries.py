@@ -30,6 +30,8 @@ _MOST_CANDIDATES = 4096
 def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
     """Signed permutations (A, B) of student and teacher columns with ``loss(h A^T, k B^T) = loss(h, k)``.
 
+    Whatever noise the labels have stays as it is.
+
     They are found by trying all candidates on random fields and parameters, so that a user's own loss needs no
     declaration. Beyond four columns only reflections are tried.
 
@@ -47,12 +49,14 @@ def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
     h = generator.normal(0.1, 1.2, (_SAMPLES, length, columns))
     k = generator.normal(-0.2, 0.9, (_SAMPLES, length, rank))
+    noise = np.random.default_rng(21).normal(0.1, 0.6, (_SAMPLES, length, kernels.noise_columns))
     mixing = generator.uniform(0.2, 0.8, (length, length))
     parameters = np.array([0.37, 1.3, 0.8])
     variance = generator.uniform(0.3, 0.9, length)
     candidates = list(itertools.product(_signed_permutations(columns), _signed_permutations(rank)))
     fields = np.ascontiguousarray(np.concatenate([h @ A.T for A, _ in candidates]))
-    teacher = np.ascontiguousarray(np.concatenate([k @ B.T for _, B in candidates]))
+    labels = [np.concatenate([k @ B.T, noise], axis=-1) for _, B in candidates]
+    teacher = np.ascontiguousarray(np.concatenate(labels))
     losses = np.empty(len(fields))
     kernels.losses_at(fields, teacher, mixing, parameters, variance, losses)
     losses = losses.reshape(len(candidates), _SAMPLES)

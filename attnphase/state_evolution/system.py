@@ -89,6 +89,18 @@ class System:
         return self.problem.cluster_law
 
     @cached_property
+    def rho(self) -> Array:
+        """Covariance of the fields that labels are made of, (P, t, t): the teacher's, with noise where they have it."""
+        if not self.problem.field_noise:
+            return self.spectrum.rho
+        return self.spectrum.rho + self.problem.field_noise * np.eye(self.spectrum.rho.shape[-1])
+
+    @cached_property
+    def label_means(self) -> Array:
+        """Means of all that labels are made of, (P, t + noise): of the teacher's fields, and none of the noise."""
+        return np.pad(self.spectrum.teacher_means, ((0, 0), (0, self.kernels.noise_columns)))
+
+    @cached_property
     def token_variances(self) -> tuple[Array, ...]:
         """The diagonal of D in every configuration."""
         return tuple(np.ascontiguousarray(self.spectrum.site_variances[sites]) for sites in self.cluster_law[0])
@@ -100,8 +112,10 @@ class System:
 
     def refinement(self, max_nodes: int) -> Refinement:
         """The integration rules of a solve that may use so many nodes."""
-        student, teacher = (self.kernels.length * count for count in (self.kernels.columns, self.kernels.teacher_rank))
-        return self.problem.integration.rules((student + teacher, student), self.reflects, max_nodes)
+        kernels = self.kernels
+        counts = kernels.columns, kernels.teacher_rank, kernels.noise_columns
+        student, teacher, noise = (kernels.length * count for count in counts)
+        return self.problem.integration.rules((student + teacher + noise, student), self.reflects, max_nodes, noise)
 
 
 @lru_cache(maxsize=32)

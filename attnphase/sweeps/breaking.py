@@ -148,11 +148,19 @@ def _solved(
     x = solving.map_.pack(begun)
     if not tilts:
         return [solving.point(solving.stationary(x), stationary=True)]
-    points = []
-    for number, tilt in enumerate(tilts):
+    points: list[GroupPoint] = []
+    for tilt in tilts:
         solving.map_.y = tilt
-        found = solving.settled(x, fresh=number == 0)
-        points.append(solving.point(found))
+        try:
+            found = solving.settled(x, fresh=not points)
+            point = solving.point(found)
+        except (SolverError, ArithmeticError, np.linalg.LinAlgError):
+            if not points:
+                raise
+            # what was found at other y stays, and the next one begins there
+            points.append(points[-1].without_solution(tilt))
+            continue
+        points.append(point)
         x = found.point
     return points
 

@@ -47,6 +47,9 @@ student_logit: Any = IndexedBase("z", real=True)
 teacher_logit: Any = IndexedBase(r"z^\star", real=True)
 attention: Any = IndexedBase(r"\mathsf{S}", real=True)
 target: Any = IndexedBase(r"\mathsf{T}", real=True)
+noise: Any = IndexedBase(r"\mathsf{Z}", real=True)  # of the labels, and the target with it
+noisy_target: Any = IndexedBase(r"\mathsf{Y}", real=True)
+noise_variance = Symbol("Delta", nonnegative=True)
 teacher_attention: Any = IndexedBase(r"\mathsf{S}^\star", real=True)
 gram: Any = IndexedBase("G", real=True)  # of one sample at finite d, and the products of its tokens with the target
 cross: Any = IndexedBase("C", real=True)
@@ -127,3 +130,15 @@ y = Symbol("y", positive=True)
 
 ONE_STEP_OVERLAPS = (q_0, q_1, V, m, theta)
 ONE_STEP_CONJUGATES = (q_hat_0, q_hat_1, V_hat, m_hat, theta_hat)
+
+# the learner who knows the model: overlap of draws of the posterior, what is left, its conjugate, the fields; mean and
+# precision of the prior of one row of the teacher's weights
+q_star = TokenMatrix("q", t, t, ell, symmetric=True, latex="q")
+V_star = TokenMatrix("V", t, t, ell, symmetric=True, latex="V")
+q_hat_star = TokenMatrix("q_hat", t, t, ell, symmetric=True, latex=r"\hat q")
+g_star = TokenMatrix("g", t, 1, ell, latex="g")
+omega_star = TokenMatrix("omega", t, 1, ell, latex=r"\omega")
+posterior_mean = TokenMatrix("k_mean", t, 1, ell, latex=r"\langle k \rangle")
+posterior_covariance = TokenMatrix("spread", t, t, ell, symmetric=True, latex="C")
+prior_mean = TokenMatrix("prior_mean", t, 1, None, latex=r"\bar\pi")
+prior_precision = TokenMatrix("prior_precision", t, t, None, symmetric=True, latex="P")

@@ -10,7 +10,7 @@ from sympy import Symbol
 from derivations.algebra import symbols as sym
 from derivations.codegen.ir import Assign, Function, If, Loop, Ordered, Return, Statement, element, name
 from derivations.codegen.lifting import straight_line
-from derivations.models.model import Model, composed, field_symbols
+from derivations.models.model import Model, composed, field_symbols, label_symbols
 
 __all__ = ["closed_form", "entry_functions"]
 
@@ -19,9 +19,9 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
     """``teacher_target``, ``loss``, ``loss_gradient`` and ``loss_derivatives`` of a loss without rows."""
     h, k = (
         [[name(f"{letter}{a}_{i}") for i in range(columns)] for a in range(model.length)]
-        for letter, columns in (("h", model.columns), ("k", model.teacher_rank))
+        for letter, columns in (("h", model.columns), ("k", model.teacher_rank + model.noise_columns))
     )
-    loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | field_symbols(sym.k, k))
+    loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | label_symbols(model, k))
     flat = [symbol for row in h for symbol in row]
     places = [(symbol, element("h", a, i)) for a, row in enumerate(h) for i, symbol in enumerate(row)]
     places += [(symbol, element("target", a, i)) for a, row in enumerate(k) for i, symbol in enumerate(row)]
@@ -50,10 +50,10 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
 
 
 def _copied_target(model: Model) -> Function:
-    """The teacher's fields themselves."""
+    """The teacher's fields themselves, and the labels' noise."""
     a, i = (Symbol(letter, integer=True) for letter in "ai")
     copy = Assign(element("target", a, i), element("k", a, i))
-    body = Loop(a, model.length, (Loop(i, model.teacher_rank, (copy,)),))
+    body = Loop(a, model.length, (Loop(i, model.teacher_rank + model.noise_columns, (copy,)),))
     return Function("teacher_target", ("k", "mixing", "parameters", "target"), (body,))
 
 

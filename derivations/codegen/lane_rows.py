@@ -33,14 +33,14 @@ class RowByRow:
 
     Attributes
     ----------
-    length, columns, teacher_rank : int
-        Of the sentence, of student and teacher.
+    length, columns, label_fields : int
+        Of the sentence, of the student, and of what a token's labels are made of: the teacher's fields, and noise.
     functions : RowFunctions
     """
 
     length: int
     columns: int
-    teacher_rank: int
+    label_fields: int
     functions: RowFunctions
 
     # --- which numbers there are ---
@@ -54,7 +54,7 @@ class RowByRow:
     def columns_read(self) -> list[int]:
         """Columns of the target that the loss reads."""
         read = {symbol for body in self.bodies for statement in body for symbol in names_in(statement.value)}
-        width = max(self.length, self.teacher_rank)
+        width = max(self.length, self.label_fields)
         return [c for c in range(width) if scalar("target", self.length, c) in read]
 
     @property
@@ -172,8 +172,8 @@ class RowByRow:
             places = [(self.length, c) for c in self.columns_read]
             mixing = [Assign(scalar("mixing", self.length, b), element("mixing", row, b)) for b in range(self.length)]
             body = (
-                *block.fields_of("k", "k", self.teacher_rank),
-                *self._own(block, "k", "k", row, range(self.teacher_rank)),
+                *block.fields_of("k", "k", self.label_fields),
+                *self._own(block, "k", "k", row, range(self.label_fields)),
                 *unrolled(function, "nothing"),
                 *(
                     Assign(block.row_of("targets", row * len(places) + number), scalar("target", *place))

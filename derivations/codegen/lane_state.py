@@ -22,8 +22,8 @@ class Block:
 
     Attributes
     ----------
-    length, columns, teacher_rank : int
-        Of the sentence, of student and teacher.
+    length, columns, label_fields : int
+        Of the sentence, of the student, and of what a token's labels are made of: the teacher's fields, and noise.
     targets : tuple
         The entries of the target that the loss reads, as names.
     lanes : int
@@ -35,7 +35,7 @@ class Block:
 
     length: int
     columns: int
-    teacher_rank: int
+    label_fields: int
     targets: tuple[Any, ...]
     lanes: int
     scratch: Mapping[str, int] = field(default_factory=dict[str, int])

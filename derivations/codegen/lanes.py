@@ -65,7 +65,7 @@ def lanes(problem: Module, apart: RowFunctions | None = None) -> Module:
         constants say where the state's rows are.
     """
     functions = {function.name: function for function in problem.functions}
-    length, columns, rank = (problem.constants[key] for key in ("LENGTH", "COLUMNS", "TEACHER_RANK"))
+    length, columns, rank = (problem.constants[key] for key in ("LENGTH", "COLUMNS", "LABEL_FIELDS"))
     if apart is not None and length * columns > STRAIGHT:
         rows = RowByRow(length, columns, rank, apart)
         block = Block(length, columns, rank, rows.targets, FEW_LANES, rows.scratch())
@@ -101,7 +101,7 @@ def _targets(block: Block, function: Function) -> Function:
     shared += [
         Assign(scalar("mixing", a, b), element("mixing", a, b)) for a, b in product(range(length), range(length))
     ]
-    read = block.fields_of("k", "k", block.teacher_rank)
+    read = block.fields_of("k", "k", block.label_fields)
     written = [Assign(block.row_of("targets", number), place) for number, place in enumerate(block.targets)]
     body = (*read, *unrolled(function, "nothing"), *written)
     loop = Loop(LANE, block.lanes, body)

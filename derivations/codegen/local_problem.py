@@ -38,6 +38,8 @@ def local_problem(model: Model) -> Module:
         "LENGTH": model.length,
         "COLUMNS": model.columns,
         "TEACHER_RANK": model.teacher_rank,
+        "NOISE": model.noise_columns,
+        "LABEL_FIELDS": model.teacher_rank + model.noise_columns,
         "LIFT": model.lift,
     }
     functions = entry_functions(model) if model.rows is None else row_functions(model, model.rows)

@@ -168,9 +168,10 @@ def _target_row(model: Model, rows: RowLoss, visible: int) -> list[Statement]:
         parts = {
             sym.teacher_attention[sym.row, sym.token]: entry,
             sym.mixing[sym.row, sym.token]: element("mixing", _A, b),
+            sym.noise[sym.row, sym.token]: element("k", _A, model.teacher_rank + b),
             sym.omega: _OMEGA,
         }
-        mixed.append(rows.mixed.xreplace(parts))
+        mixed.append((rows.mixed + rows.noise).xreplace(parts))
     if not rows.labels:
         return body + [Assign(element("target", _A, b), value) for b, value in enumerate(mixed)]
     fields = {
@@ -178,8 +179,9 @@ def _target_row(model: Model, rows: RowLoss, visible: int) -> list[Statement]:
         for b in range(length)
         for c in range(model.teacher_rank)
     }
-    names = {sym.target[sym.row, b + 1]: name(f"t{b}") for b in range(length)}
-    body += [Assign(t, value) for t, value in zip(names.values(), mixed, strict=True)]
+    entries_of = [name(f"t{b}") for b in range(length)]
+    names = {T[sym.row, b + 1]: t for b, t in enumerate(entries_of) for T in (sym.target, sym.noisy_target)}
+    body += [Assign(t, value) for t, value in zip(entries_of, mixed, strict=True)]
     for c, label in enumerate(rows.labels):
         body.append(Assign(element("target", _A, c), written_out(label.value).xreplace(names | fields)))
     return body
@@ -221,7 +223,7 @@ class _Row:
 
 
 # what a row is compared with, by the symbols of the models: one of these is the array `target`
-_COMPARED = (sym.target, sym.label, sym.cross)
+_COMPARED = (sym.target, sym.noisy_target, sym.label, sym.cross)
 
 
 @dataclass(frozen=True)

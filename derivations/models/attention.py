@@ -16,6 +16,7 @@ from derivations.models.model import (
     RowLoss,
     composed,
     field_symbols,
+    label_symbols,
     numbered,
     teacher_fields,
 )
@@ -104,6 +105,8 @@ class AttentionModel:
     With ``finite`` it is the loss of one sample at finite d, ``1/2 Tr[S G S^T] - Tr[S C^T]``: the sample's own Gram
     matrix ``G = (x+p)(x+p)^T/d`` takes the place of D and ``C = y (x+p)^T/d`` that of ``T D``; the constant
     ``|y|^2/2d`` is left out.  A value matrix needs no Gram matrices, its loss is the same at every d.
+
+    With ``noisy`` labels are made by ``Y = T(k) + Z`` in place of ``T(k)``; test errors are those of ``Z = 0``.
     """
 
     length: int = 2
@@ -111,6 +114,7 @@ class AttentionModel:
     teacher: Teacher = field(default_factory=Teacher)
     values: int = 0
     finite: bool = False
+    noisy: bool = False
     prox = None
 
     @property
@@ -122,6 +126,11 @@ class AttentionModel:
     def teacher_rank(self) -> int:
         """Number t of columns of the teacher's weights."""
         return self.teacher.rank + self.values
+
+    @property
+    def noise_columns(self) -> int:
+        """Columns of the noise ``Z``."""
+        return self.length if self.noisy else 0
 
     @property
     def has_grams(self) -> bool:
@@ -138,15 +147,21 @@ class AttentionModel:
     def rows(self) -> RowLoss:
         """The loss row by row, of which generated code is made."""
         mixed = (1 - sym.omega) * sym.teacher_attention[sym.row, sym.token] + sym.omega * sym.mixing[sym.row, sym.token]
+        noise = sym.noise[sym.row, sym.token] if self.noisy else 0
         labels = tuple(self._labels(sym.k)) if self.values else ()
         loss = self.row_loss.xreplace({one.symbol: one.value for one in self._outputs()})
-        return RowLoss(self.student, self.teacher, loss, mixed, labels)
+        return RowLoss(self.student, self.teacher, loss, mixed, noise, labels)
+
+    @property
+    def _target(self) -> Any:
+        """The matrix that makes the labels."""
+        return sym.noisy_target if self.noisy else sym.target
 
     @property
     def row_loss(self) -> Any:
         """The loss of row ``a``, this model's one statement of it; of the student's outputs where there are values."""
         a, b, other = sym.row, sym.token, sym.other_token
-        S, T = sym.attention, sym.target
+        S, T = sym.attention, self._target
         if self.values:
             pairs = [[numbered(base, a, c, self.values) for base in (sym.output, sym.label)] for c in self._widths]
             return Add(*((output - label) ** 2 for output, label in pairs)) / 2
@@ -179,7 +194,7 @@ class AttentionModel:
 
     def _labels(self, teacher: Any) -> list[Definition]:
         """The teacher's attention to its values, of its fields with or without their means."""
-        return self._read(sym.label, sym.target, teacher, self.teacher.rank, self.teacher_rank)
+        return self._read(sym.label, self._target, teacher, self.teacher.rank, self.teacher_rank)
 
     def _read(self, name: Any, attention: Any, fields: Any, offset: int, columns: int) -> list[Definition]:
         entries = [(c, numbered(fields, sym.token, offset + c, columns)) for c in self._widths]
@@ -198,8 +213,11 @@ class AttentionModel:
         teacher = sym.teacher_field if shifted else sym.k
         steps = teacher_fields(self.teacher_rank) if shifted else []
         if not self.has_grams:  # else what the teacher says is in the products C
-            target = Definition(sym.target[sym.row, sym.token], self.rows.mixed)
+            rows = self.rows
+            target = Definition(sym.target[sym.row, sym.token], rows.mixed)
             steps += self._attention(self.teacher, _TEACHER, (teacher, self.teacher_rank), target)
+            if self.noisy:
+                steps.append(Definition(sym.noisy_target[sym.row, sym.token], target.symbol + rows.noise))
         entry = sym.attention[sym.row, sym.token]
         steps += self._attention(self.student, _STUDENT, (sym.h, self.columns), Definition(entry, entry))
         for output, label in zip(self._outputs(), self._labels(teacher), strict=True):
@@ -233,7 +251,8 @@ class AttentionModel:
         Parameters
         ----------
         h, k : nested sequences of expressions
-            ``h[l][c]`` of shape (L, columns) and ``k[l][c]`` of shape (L, teacher_rank).
+            ``h[l][c]`` of shape (L, columns) and ``k[l][c]`` of shape (L, teacher_rank), with noise (L, teacher_rank +
+            noise_columns).
 
         Returns
         -------
@@ -241,7 +260,7 @@ class AttentionModel:
             Of the fields and of the parameters in `derivations.algebra.symbols`: ``omega``, ``mixing[a, b]``,
             ``token_variance[b]`` and the two temperatures; with Gram matrices of ``gram[b, c]`` and ``cross[a, b]``.
         """
-        values = field_symbols(sym.h, h) | field_symbols(sym.k, k)
+        values = field_symbols(sym.h, h) | label_symbols(self, k)
         return composed(self.definitions(), self.length, values)
 
 

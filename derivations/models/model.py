@@ -25,6 +25,7 @@ __all__ = [
     "RowLoss",
     "composed",
     "field_symbols",
+    "label_symbols",
     "numbered",
     "teacher_fields",
     "written_out",
@@ -65,14 +66,17 @@ class RowLoss:
         variances ``rho[b]`` or the Gram matrix ``G[b, c]``, and of fields ``h[b, c]`` that make no logits.
     mixed : Expr
         The target's entry ``T[a, b]``, of the teacher's attention ``S_star[a, b]``, ``A[a, b]`` and omega.
+    noise : Expr
+        What is added to it for labels with noise, ``Z[a, b]``; else 0.
     labels : tuple of Definition
-        What the student's outputs are compared with, if not with ``T`` itself; of ``T[a, b]`` and ``k[b, c]``.
+        What the student's outputs are compared with, if not with ``T`` or ``Y``; of one of these and ``k[b, c]``.
     """
 
     student: Attention
     teacher: Attention
     loss: Any
     mixed: Any
+    noise: Any = 0
     labels: tuple[Definition, ...] = ()
 
 
@@ -92,6 +96,15 @@ class Model(Protocol):
     @property
     def teacher_rank(self) -> int:
         """Number t of columns of the teacher's weights."""
+        ...
+
+    @property
+    def noise_columns(self) -> int:
+        """Entries of the labels' noise that belong to a token, which its fields ``k`` hold behind those of the teacher.
+
+        A row of the noise ``Z[a, b]`` for every token ``a``; 0 for labels without noise, and where the noise is part of
+        the teacher's fields.
+        """
         ...
 
     @property
@@ -117,6 +130,20 @@ class Model(Protocol):
     def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:
         """The loss of one sample, step by step, the loss last; ``shifted`` if the teacher's fields have means."""
         ...
+
+
+def label_symbols(model: Model, fields: Fields) -> dict[Any, Any]:
+    """What labels are made of, by the symbols of definitions: the teacher's fields, and behind them the noise.
+
+    Parameters
+    ----------
+    model : Model
+    fields : nested sequence
+        Of shape (L, t + noise columns).
+    """
+    rank = model.teacher_rank
+    noise = {sym.noise[a, b]: entry for a, row in enumerate(fields, 1) for b, entry in enumerate(row[rank:], 1)}
+    return field_symbols(sym.k, [row[:rank] for row in fields]) | noise
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from sympy import Expr, Symbol
+from sympy import Expr, Integer, Symbol
 
 from derivations.algebra import symbols as sym
 from derivations.models.formulas import parse_formula
@@ -26,7 +26,8 @@ class ScalarModel:
     name : str
     loss : callable
         ``loss(h, k)`` with nested sequences of symbols, ``h[l][c]`` of shape (L, columns) and ``k[l][c]`` of shape
-        (L, teacher_rank); returns a scalar expression.  Differentiated entry by entry, so meant for small sizes.
+        (L, teacher_rank + noise_columns); returns a scalar expression.  Differentiated entry by entry, so meant for
+        small sizes.
     prox : callable, optional
         ``prox(omega, k, V)``, the minimiser of the local problem for one token and one column as a list of pairs
         (value, condition): the first whose condition holds, the last one's being None.  For losses with kinks.
@@ -38,6 +39,7 @@ class ScalarModel:
     columns: int = 1
     teacher_rank: int = 1
     prox: Callable[[Symbol, Symbol, Symbol], Sequence[tuple[Expr, Expr | None]]] | None = None
+    noise_columns: int = 0
     has_grams = False  # the fields are all it depends on, at every d
     rows = None
 
@@ -51,7 +53,7 @@ class ScalarModel:
         """The loss in symbols, and the student's and the teacher's fields."""
         h, k = (
             [[Symbol(f"{letter}{a}_{c}", real=True) for c in range(columns)] for a in range(self.length)]
-            for letter, columns in (("h", self.columns), ("k", self.teacher_rank))
+            for letter, columns in (("h", self.columns), ("k", self.teacher_rank + self.noise_columns))
         )
         student, teacher = (tuple(x for row in rows for x in row) for rows in (h, k))
         return with_known_functions(self.loss(h, k)), student, teacher
@@ -76,6 +78,8 @@ class ScalarModel:
         steps = teacher_fields(rank) if shifted else []
         h = [[numbered(sym.h, a, c, columns) for c in range(1, columns + 1)] for a in range(1, length + 1)]
         k = [[numbered(teacher, a, c, rank) for c in range(1, rank + 1)] for a in range(1, length + 1)]
+        for a, row in enumerate(k, 1):
+            row += [sym.noise[a, b] for b in range(1, self.noise_columns + 1)]
         return (*steps, Definition(sym.loss, with_known_functions(self.loss(h, k))))
 
 
@@ -96,10 +100,11 @@ SCALAR_LOSSES = {
 """Losses of generalised linear models, L = r = t = 1: regression on k, and classification of its sign."""
 
 
-def formula_loss(text: str, length: int, columns: int, teacher_rank: int) -> ScalarModel:
+def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy: bool = False) -> ScalarModel:
     """A loss given as a formula of the fields ``h0_0`` (token 0, column 0), ``k0_0``, ...
 
-    ``h`` and ``k`` stand for the fields where there is only one.
+    ``h`` and ``k`` stand for the fields where there is only one.  ``noise0_1`` is the noise on entry (0, 1) of the
+    labels, ``noise`` where there is only one; without noise it is zero.
 
     Raises
     ------
@@ -108,16 +113,18 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int) -> Sca
     """
 
     def loss(h: Sequence[Sequence[Any]], k: Sequence[Sequence[Any]]) -> Any:
+        noise = [row[teacher_rank:] if noisy else [Integer(0)] * length for row in k]
+        teacher = [row[:teacher_rank] for row in k]
         names = {
             f"{letter}{a}_{c}": entry
-            for letter, fields in (("h", h), ("k", k))
+            for letter, fields in (("h", h), ("k", teacher), ("noise", noise))
             for a, row in enumerate(fields)
             for c, entry in enumerate(row)
         }
-        for letter in ("h", "k"):
+        for letter in ("h", "k", "noise"):
             own = [value for name, value in names.items() if name.startswith(letter)]
             if len(own) == 1:
                 names[letter] = own[0]
         return parse_formula(text, names)
 
-    return ScalarModel(text, loss, length, columns, teacher_rank)
+    return ScalarModel(text, loss, length, columns, teacher_rank, noise_columns=length if noisy else 0)

@@ -65,6 +65,11 @@ class Law:
         return tuple(Definition(d.symbol, d.value.xreplace(ones)) for d in model.definitions(shifted=shifted))
 
     @property
+    def noisy(self) -> bool:
+        """Whether a problem's labels have noise."""
+        return self.setting is not None and EquationPrinter().show(sym.noise_variance) in self.setting.parameters
+
+    @property
     def regularizer(self) -> str:
         """The regulariser in a title."""
         return "ridge" if self.penalty is None else "separable regulariser"
@@ -95,6 +100,9 @@ class ModelText(Protocol):
     def definitions(self, page: Page) -> None:
         """The section that defines the model and its risk."""
         ...
+
+
+_MEANS = r"Means over the fields of a training sample are over $\mathsf{Z}$ too; test errors"
 
 
 @singledispatch
@@ -187,6 +195,11 @@ class _AttentionText:
                 rf"\omega A",
             )
         )
+        if self.model.noisy:
+            page.text(
+                rf"{_noise(length)}; they are made by $\mathsf{{Y}} = \mathsf{{T}}(k) + \mathsf{{Z}}$ in place of "
+                rf"$\mathsf{{T}}(k)$. {_MEANS} and errors of the linear map are those of $\mathsf{{Z}} = 0$."
+            )
 
     def _student(self, page: Page) -> None:
         sizes, length, columns, law = self.sizes, self.sizes.length, self.sizes.columns, self.law
@@ -234,11 +247,12 @@ class _AttentionText:
             r"$\rho^\Sigma_\ell = \operatorname{Tr} \Sigma_\ell/d$:"
         )
         penalty = r"\frac{\lambda}{2} \left\lVert W \right\rVert_F^2" if law.penalty is None else r"\sum_i r(w_i)"
+        noise = r" + \mathsf{Z}^\mu x^\mu" if model.noisy else ""
         page.formula(
             (
                 r"\mathcal{R}(W)",
-                r"= \sum_{\mu = 1}^{n} \frac{1}{2d} \left\lVert y(x^\mu) - f_W(x^\mu) \right\rVert_F^2 "
-                rf"+ {penalty}",
+                rf"= \sum_{{\mu = 1}}^{{n}} \frac{{1}}{{2d}} \left\lVert y(x^\mu)"
+                rf"{noise} - f_W(x^\mu) \right\rVert_F^2 + {penalty}",
             )
             if not model.values
             else (r"\mathcal{R}(W)", rf"= \sum_{{\mu = 1}}^{{n}} \ell(h^\mu, k^\mu) + {penalty}")
@@ -253,13 +267,21 @@ class _AttentionText:
                 r"$h = (h_Q | h_V)$ and $k = (k_Q | k_V)$, where $h_Q$ stands for all that makes the logits."
             )
             page.formula(("y", r"= \mathsf{S}(h_Q) \, h_V"))
-            page.formula((r"y^\star", r"= \mathsf{T}(k_Q) \, k_V"))
+            page.formula((r"y^\star", r"= \mathsf{Y} \, k_V" if model.noisy else r"= \mathsf{T}(k_Q) \, k_V"))
         page.formula((r"\ell(h, k)", f"= {EquationPrinter().show(self._sized.sample_loss.value)}"))
 
     @property
     def _sized(self) -> AttentionModel:
         """The model with its number of tokens as the page prints it."""
         return self.model if self.concrete else replace(self.model, length=cast(int, Symbol(self.sizes.length)))
+
+
+def _noise(length: str) -> str:
+    """What the labels' noise is, for so many tokens."""
+    return (
+        rf"The labels of the training samples have noise $\mathsf{{Z}} \in \mathbb{{R}}^{{{length} \times {length}}}$ "
+        r"with independent entries $\mathsf{Z}_{ab} \sim \mathcal{N}(0, \Delta)$, new in every sample"
+    )
 
 
 def score_names(model: AttentionModel) -> tuple[str, str]:
@@ -322,6 +344,14 @@ class _ScalarText:
         )
         if law.penalty is not None:
             page.formula((r"r(w)", f"= {law.penalty}"))
+        if model.noise_columns:
+            page.text(rf"{_noise(str(model.length))}. {_MEANS} are those of $\mathsf{{Z}} = 0$.")
+        elif law.noisy:
+            page.text(
+                r"The teacher's fields of the training samples have noise of variance $\Delta$, independent for every "
+                r"sample: $k_\ell$ stands for the sum of both, and $\rho_\ell$ in the equations for its covariance "
+                r"$\rho_\ell + \Delta$, but for the test error, which is that of fields without noise."
+            )
         for definition in law.definitions(model):
             page.defined((definition,))
 

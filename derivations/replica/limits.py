@@ -105,13 +105,14 @@ def reductions_of(facts: Facts) -> tuple[Reduction, ...]:
 
 
 def ridge_regression() -> dict[str, Expr]:
-    """Order parameters of noiseless ridge regression on isotropic data, as expressions of alpha, lambda and gamma.
+    """Order parameters of ridge regression on isotropic data, as expressions of alpha, lambda, gamma and Delta.
 
-    They solve the saddle-point equations (7)-(8) at L = r = t = 1 with ``loss(h, k) = (h - k)^2/2``, whose proximal
-    point is ``(omega + V k)/(1 + V)``, so that ``V_hat = theta_hat = alpha/(1 + V)`` and
-    ``q_hat = alpha (gamma - 2 theta + q)/(1 + V)^2``.
+    They solve the saddle-point equations (7)-(8) at L = r = t = 1 with ``loss(h, k) = (h - k - z)^2/2``, z being the
+    labels' noise of variance Delta.  Its proximal point is ``(omega + V (k + z))/(1 + V)``, so that
+    ``V_hat = theta_hat = alpha/(1 + V)`` and ``q_hat = alpha (gamma + Delta - 2 theta + q)/(1 + V)^2``.
     """
     alpha, ridge, gamma = (Symbol(name, positive=True) for name in ("alpha", "lambda", "gamma"))
+    noise = Symbol("Delta", nonnegative=True)
     half = (ridge + gamma * alpha - gamma) / (2 * ridge)
     V = -half + sqrt(half**2 + gamma / ridge)
     hat = alpha / (1 + V)
@@ -119,6 +120,6 @@ def ridge_regression() -> dict[str, Expr]:
     theta = gamma**2 * R * hat
     # q = gamma^2 R^2 (q_hat + gamma theta_hat^2) is linear in q through q_hat
     share = gamma**2 * R**2 * alpha / (1 + V) ** 2
-    q = (share * (gamma - 2 * theta) + gamma**3 * R**2 * hat**2) / (1 - share)
+    q = (share * (gamma + noise - 2 * theta) + gamma**3 * R**2 * hat**2) / (1 - share)
     error = gamma - 2 * theta + q
     return {"q": q, "V": V, "theta": theta, "test_error": error, "weight_norm": simplify(q / gamma)}

@@ -100,6 +100,8 @@ def _(expression: Any) -> Any:
 @expanded.register
 def _(total: TokenSum) -> Any:
     body = expanded(total.body)
+    if body == 0:
+        return S.Zero
     terms = body.args if isinstance(body, (Add, MatAdd)) else (body,)
     parts = [TokenSum.of(term, total.index) for term in terms]
     return MatAdd(*parts) if is_matrix(body) else Add(*parts)
@@ -108,6 +110,8 @@ def _(total: TokenSum) -> Any:
 @expanded.register
 def _(trace: Trace) -> Any:
     terms = expanded(trace.arg)
+    if isinstance(terms, ZeroMatrix):
+        return S.Zero
     return Add(*(pulled(Trace(term)) for term in (terms.args if isinstance(terms, MatAdd) else (terms,))))
 
 
@@ -162,7 +166,8 @@ def difference(first: Any, second: Any) -> Any:
     for term in terms:
         coefficient, matrix = _outside(term)
         gathered[matrix] = gathered.get(matrix, S.Zero) + coefficient
-    kept = [matrix if number == 1 else number * matrix for matrix, number in gathered.items() if number != 0]
+    given = {matrix: number for matrix, number in gathered.items() if number != 0 and not _is_nothing(matrix)}
+    kept = [matrix if number == 1 else number * matrix for matrix, number in given.items()]
     if not kept:
         return ZeroMatrix(*first.shape)
     return kept[0] if len(kept) == 1 else MatAdd(*kept)
@@ -170,6 +175,11 @@ def difference(first: Any, second: Any) -> Any:
 
 def _terms(matrix: Any) -> tuple[Any, ...]:
     return matrix.args if isinstance(matrix, MatAdd) else (matrix,)
+
+
+def _is_nothing(matrix: Any) -> bool:
+    """Whether a term is zero, or a sum over tokens of zeros."""
+    return isinstance(matrix, ZeroMatrix) or (isinstance(matrix, TokenSum) and _is_nothing(matrix.body))
 
 
 def _outside(matrix: Any) -> tuple[Any, Any]:

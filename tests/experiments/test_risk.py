@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attnphase.errors import ExperimentError
-from attnphase.experiments.data import Instance, Stream, draw_geometry, draw_instance, draw_samples
+from attnphase.experiments.data import Instance, Stream, draw_geometry, draw_instance, draw_samples, generator
 from attnphase.experiments.measure import exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.risk import Risk
@@ -57,6 +57,8 @@ MODELS = {
     "logistic": Problem().with_fields(
         {"tokens.length": 1, "teacher.mixing": None, "positions.kind": "none", "loss.kind": "logistic"}
     ),
+    "noise": PAPER.with_fields({"teacher.noise": 0.3, "tokens.sigma": [0.5, 0.8]}),
+    "mixture with noise": MIXTURE.with_fields({"teacher.noise": 0.07}),
 }
 WITH_ATTENTION = [name for name, model in MODELS.items() if model.loss.kind == "attention"]
 
@@ -95,6 +97,8 @@ def direct_risk(instance: Instance, s: int, weights: Tensor) -> Tensor:
     S = scores(left @ right.mT, student.score, student.temperature, student.causal)
     T = scores(k @ k.mT, ideal.score, ideal.temperature, ideal.causal)
     T = (1 - ideal.omega) * T + ideal.omega * torch.as_tensor(np.array(problem.mixing_matrix))
+    normal = generator(instance.seed, instance.runs[s], Stream.NOISE).standard_normal(T.shape)
+    T = T + math.sqrt(ideal.noise) * torch.as_tensor(normal)
     loss = (T @ x - S @ shifted).square().sum() / (2 * d)
     return loss + problem.regularizer.strength / 2 * weights.square().sum()
 
@@ -159,21 +163,27 @@ def test_exact_and_sampled_test_errors_agree(name):
     assert np.all(quadrature < errors)
 
 
-def test_linear_predictor_is_least_squares():
-    """Result 5.1: fitted on the training samples through L x L sums, tested exactly."""
-    instance = instance_of(MODELS["three tokens, causal"], dimension=20, count=60, runs=(0,))
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+def test_linear_predictor_is_least_squares(noise):
+    """Result 5.1: fitted on the training samples through L x L sums, tested exactly; of noise the fit alone knows."""
+    problem = MODELS["three tokens, causal"].with_fields({"teacher.noise": noise})
+    instance = instance_of(problem, dimension=20, count=60, runs=(0,))
     d, geometry = 20, instance.geometries[0]
+    normal = torch.as_tensor(generator(11, 0, Stream.NOISE).standard_normal((60, 3, 3)))
 
-    def tokens_and_labels(shifted: Tensor, fields: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def tokens_and_labels(
+        shifted: Tensor, fields: Tensor, drawn: Tensor | float = 0.0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         x = shifted.view(-1, 3, d) - torch.as_tensor(geometry.positions) / math.sqrt(d)
-        y = instance.loss.targets(fields[0]) @ x
+        y = (instance.loss.targets(fields[0]) + drawn) @ x
         columns = [np.concatenate(list(array.numpy()), axis=1) for array in (x, y)]
         return columns[0], columns[1]
 
-    x, y = tokens_and_labels(instance.samples.tokens[0], instance.samples.teacher_fields)
+    samples = instance.samples
+    x, y = tokens_and_labels(samples.tokens[0], samples.teacher_fields, math.sqrt(noise) * normal)
     fit = y @ np.linalg.pinv(x)
     streams = (Stream.TEST_CLUSTERS, Stream.TEST_TOKENS)
-    fresh = draw_samples(instance.problem, instance.geometries, 30000, 77, (0,), instance.loss, streams)
+    fresh = draw_samples(problem, instance.geometries, 30000, 77, (0,), instance.loss, streams)
     x, y = tokens_and_labels(fresh.tokens[0], fresh.teacher_fields)
     losses = ((y - fit @ x) ** 2).sum(axis=0).reshape(-1, d).sum(axis=1) / (3 * d)
     z = (linear_errors(instance)[0] - losses.mean()) / (losses.std() / math.sqrt(len(losses)))

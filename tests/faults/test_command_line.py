@@ -124,6 +124,15 @@ REFUSED = {
         (["--alpha", "1", "--set", "regularizer.kind=lasso"], "regularizer.kind must be ridge"),
         (["--alpha", "1", "--set", "positions.kind=none", "--branch", "positional"], "positions.kind"),
     ],
+    "optimal": [
+        (["--alpha", "0"], "alpha must be"),
+        (["--alpha", "1", "--max-nodes", "100"], "max_nodes must be"),
+        (["--alpha", "1", "-o", "{file}"], "the file exists"),
+        (["--alpha", "1", "{none}"], "there is no such file"),
+        (["--alpha", "1", "--channel", "sign"], "channel is for one token"),
+        (["--alpha", "1", "--set", "teacher.rank=2"], "teacher.noise = 0"),
+        (["--alpha", "1", "--set", "teacher.rank=3"], "teacher.rank must be 1 or 2"),
+    ],
     "thresholds": [
         ([], "--omega"),
         (["--omega", "0.3", "--vary", "tokens.sigma=0.3,0.4"], "cannot both be given"),
@@ -140,6 +149,11 @@ REFUSED = {
         (["fig2", "-o", "x.xyz"], "no figure format"),
         (["fig2", "--data", "{none}"], "there is no such file"),
         (["fig2", "--workers", "0"], "workers must be"),
+    ],
+    "explore": [
+        (["{file}", "-o", "page.txt"], "must end in .html"),
+        (["{none}", "-o", "page.html"], "there is no such file"),
+        (["{file}"], "--output"),
     ],
     "phase-diagram": [
         (["--output", "{none}", "--nodes", "100"], "must be a power of two"),
@@ -462,7 +476,7 @@ def test_a_loss_that_is_no_number_ends_in_a_sentence(bad):
     def losses_at(h, k, mixing, parameters, variance, losses):
         losses[:] = np.where(h[:, 0, 0] < 0, bad, h[:, 0, 0])
 
-    kernels: Any = SimpleNamespace(length=1, columns=1, teacher_rank=1, losses_at=losses_at)
+    kernels: Any = SimpleNamespace(length=1, columns=1, teacher_rank=1, noise_columns=0, losses_at=losses_at)
     with pytest.raises(SolverError, match="the loss is not a finite number"):
         loss_symmetries.__wrapped__(kernels)
 

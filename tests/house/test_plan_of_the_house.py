@@ -24,6 +24,7 @@ FLOORS = {
         "spectrum",
         "state_evolution",
         "fixed_points",
+        "bayes",
         "data",
         "sweeps",
         "tracking testing reference",

@@ -106,8 +106,10 @@ def small_samples(monkeypatch):
         (LABELS, "semantic"),
         (ELASTIC, "semantic"),
         (TEACHER_MEANS, "semantic"),
+        (TEACHER_MEANS.with_fields({"teacher.noise": 0.009}), "semantic"),
+        (LABELS.with_fields({"teacher.noise": 0.4}), "semantic"),
     ],
-    ids=["semantic", "positional", "labels", "elastic net", "teacher means"],
+    ids=["semantic", "positional", "labels", "elastic net", "teacher means", "noise", "labels with noise"],
 )
 def test_right_equations_pass(problem, branch, seed):
     problem = problem.with_fields({"integration.seed": seed})

@@ -103,6 +103,27 @@ def solved(y, problem=WIDE, alpha=1.0, sizes=(64, 16, 8)):
     return map_
 
 
+def test_a_y_without_a_solution_loses_no_other(monkeypatch):
+    """The one in the middle ends in an error; the one behind it begins where the one before ended."""
+    own = Breaking.point
+
+    def point(self, found, **how):
+        if self.map_.y == 210.0:
+            raise SolverError("nothing here")
+        return own(self, found, **how)
+
+    monkeypatch.setattr(Breaking, "point", point)
+    arguments = {"branch": "uninformed", "start": "informed", "outer": 16, "inner": 16, "settings": SETTINGS}
+    ds = ap.one_step(WIDE, 1.0, y=[200, 210, 220], **arguments)
+    assert ds.status.values.tolist()[1] == 2
+    assert np.isnan(ds.isel(state=1)[["free_entropy", "q_0"]].to_array()).all()
+    assert ds.y.values.tolist() == [200, 210, 220]
+    assert np.isfinite(ds.isel(state=[0, 2]).free_entropy).all()
+    validate_dataset(ds)
+    with pytest.raises(SolverError, match="nothing here"):
+        ap.one_step(WIDE, 1.0, y=[210, 220], **arguments)
+
+
 def test_slope_is_that_of_the_solved_free_entropy():
     """dF/dy at fixed overlaps against differences of F there, and of F between solutions at two y."""
     ys = 112.0, 118.0, 124.0

@@ -225,7 +225,9 @@ def run_as_python(module: Module) -> dict[str, Any]:
 
 WIDE = {
     "rank two": AttentionModel(3, Student(softmax, 2), Teacher(softmax, 2)),
-    "untied, causal": AttentionModel(3, Student(softmax, 1, tied=False, causal=True), Teacher(softmax, 1, causal=True)),
+    "untied, causal": AttentionModel(
+        3, Student(softmax, 1, tied=False, causal=True), Teacher(softmax, 1, causal=True), noisy=True
+    ),
     "values": AttentionModel(3, Student(softmax, 1, tied=True), Teacher(linear), values=1),
     "null logit": AttentionModel(3, Student(SCORES["softmax1"], 2), Teacher(SCORES["relu"])),
 }
@@ -243,7 +245,7 @@ def test_rows_one_after_another_are_one_straight_line(label):
     variance, parameters = rng.uniform(0.4, 1.2, model.length), np.array([0.37, 1.3, 0.8])
     mixing, k = (
         rng.uniform(0, 1, (model.length, model.length)),
-        rng.normal(size=(model.length * model.teacher_rank, 16)),
+        rng.normal(size=(model.length * (model.teacher_rank + model.noise_columns), 16)),
     )
     center, point, drawn = rng.normal(size=(3, size, 16))
     results = []

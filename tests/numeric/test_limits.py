@@ -33,14 +33,18 @@ def mean_over_eigenvalues(alpha: float, function) -> float:
     return integrate.quad(density, 0, np.pi, epsabs=0, epsrel=1e-11)[0] + max(1 - alpha, 0.0) * function(0.0)
 
 
-@pytest.mark.parametrize(("alpha", "strength", "gamma"), [(0.6, 0.13, 0.4), (1.7, 0.05, 0.7), (3.1, 0.6, 1.9)])
-def test_ridge_regression_is_that_of_random_matrices(alpha, strength, gamma):
-    """``w = (A + lambda)^-1 A w*`` with ``A = X^T X / d``: all order parameters are traces of it."""
+LAWS = [(0.6, 0.13, 0.4, 0.0), (1.7, 0.05, 0.7, 0.23), (3.1, 0.6, 1.9, 1.4), (0.7, 0.2, 0.6, 0.4)]
+
+
+@pytest.mark.parametrize(("alpha", "strength", "gamma", "noise"), LAWS)
+def test_ridge_regression_is_that_of_random_matrices(alpha, strength, gamma, noise):
+    """``w = (A + lambda)^-1 (A w* + X^T z / sqrt(d))``, ``A = X^T X / d``: all order parameters are traces of it."""
 
     def shrunk(x: float) -> float:
         return gamma * x / (gamma * x + strength)
 
-    q = gamma * mean_over_eigenvalues(alpha, lambda x: shrunk(x) ** 2)
+    of_noise = mean_over_eigenvalues(alpha, lambda x: gamma * x / (gamma * x + strength) ** 2)
+    q = gamma * (mean_over_eigenvalues(alpha, lambda x: shrunk(x) ** 2) + noise * of_noise)
     theta = gamma * mean_over_eigenvalues(alpha, shrunk)
     expected = {
         "q": q,
@@ -49,7 +53,7 @@ def test_ridge_regression_is_that_of_random_matrices(alpha, strength, gamma):
         "test_error": gamma - 2 * theta + q,
         "weight_norm": q / gamma,
     }
-    values = {"alpha": alpha, "lambda": strength, "gamma": gamma}
+    values = {"alpha": alpha, "lambda": strength, "gamma": gamma, "Delta": noise}
     found = ridge_regression()
     assert set(found) == set(expected)
     for name, expression in found.items():

@@ -52,7 +52,8 @@ RIGHT = {
     "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
     "starts": {NUMBERS}, "progress": {FLAG}, "stability": {FLAG}, "identity": {FLAG}, "force": {FLAG}, "resume": {FLAG},
     "experiment": {FLAG}, "experiments": {FLAG}, "y": {NUMBERS},
-    "concrete": {FLAG}, "transitions": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
+    "concrete": {FLAG}, "transitions": {FLAG}, "thresholds": {FLAG}, "channel": {WORD},
+    "tied": {FLAG}, "causal": {FLAG},
     "checkpoint": {WORD}, "output": {WORD}, "path": {WORD}, "name": {WORD},
     "values": {MAPPING}, "data": {MAPPING}, "fields": {MAPPING}, "at": {MAPPING}, "shapes": {MAPPING},
     # sections of a problem, as tables
@@ -61,7 +62,8 @@ RIGHT = {
 }  # fmt: skip
 # where the same name means something else
 RIGHT_HERE = {
-    ("compare", "experiment"): set(), ("read_reference", "name"): set(), ("load_problem", "path"): set(),
+    ("compare", "experiment"): set(), ("derive", "limit"): set(),
+    ("read_reference", "name"): set(), ("load_problem", "path"): set(),
     ("published_runs", "problem"): {MAPPING},
     ("load_dataset", "path"): set(), ("Spectrum.isotropic", "positions"): set(), ("Spectrum", "mean"): set(),
     ("Spectrum.power_law", "positions"): set(), ("Spectrum.two_level", "positions"): set(),
@@ -105,7 +107,7 @@ def blank(kind, swept):
         shape = [sizes[dim] for dim in (*swept, *variable.dims)]
         for name in variable.names:
             columns[name] = (np.zeros if variable.meanings else np.ones)(shape, dtype=variable.dtype)
-    return build._assemble(kind, columns, swept, {}, PAPER, ["sobol"], "ones")
+    return build.assemble(kind, columns, swept, {}, PAPER, ["sobol"], "ones")
 
 
 @cache

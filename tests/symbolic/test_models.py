@@ -17,7 +17,7 @@ from derivations.codegen.local_problem import local_problem, local_problem_sourc
 from derivations.codegen.writer import written
 from derivations.models.attention import AttentionModel, Student, Teacher
 from derivations.models.functions import NUMPY_FUNCTIONS
-from derivations.models.model import composed, field_symbols, numbered, written_out
+from derivations.models.model import composed, field_symbols, label_symbols, numbered, written_out
 from derivations.models.scalar import SCALAR_LOSSES, ScalarModel
 from derivations.models.scores import SCORES
 from derivations.printing.page import document
@@ -57,6 +57,15 @@ MODELS = {
     "changed": Quartic(2),
     "changed, causal": Quartic(3, Student(causal=True)),
     "changed values": Cubic(2, Student(tied=False), values=1),
+    "noise": AttentionModel(3, Student(causal=True), Teacher(rank=2, causal=True), noisy=True),
+    "noise on values": AttentionModel(2, Student(tied=False), values=2, noisy=True),
+    "noise on values of samples": AttentionModel(2, values=1, finite=True, noisy=True),
+    "two tokens with noise": ScalarModel(
+        "own",
+        lambda h, k: (h[0][0] * h[1][0] - k[1][0] * k[0][2]) ** 3 / 5 + h[1][0] ** 2 * k[1][1],
+        2,
+        noise_columns=2,
+    ),
     "two tokens": ScalarModel("own", lambda h, k: (h[0][0] * h[1][1] - k[1][0]) ** 3 / 5, 2, 2, 1),
 }
 
@@ -68,7 +77,7 @@ def numbers_of(model: Any, seed: int) -> SimpleNamespace:
     root = rng.normal(size=(length, length))
     return SimpleNamespace(
         h=rng.normal(0.2, 0.8, (length, model.columns)),
-        k=rng.normal(-0.1, 0.9, (length, model.teacher_rank)),
+        k=rng.normal(-0.1, 0.9, (length, model.teacher_rank + model.noise_columns)),
         mixing=rng.uniform(0.1, 0.9, (length, length)),
         omega=0.37,
         variance=root @ root.T if model.has_grams else rng.uniform(0.3, 1.4, length),
@@ -80,9 +89,9 @@ def stated(model: Any, of: SimpleNamespace) -> tuple[float, np.ndarray]:
     """The loss that the model's definitions state, and its gradient by SymPy, entry by entry."""
     h, k = (
         [[Symbol(f"{letter}{a}_{c}", real=True) for c in range(columns)] for a in range(model.length)]
-        for letter, columns in (("h", model.columns), ("k", model.teacher_rank))
+        for letter, columns in (("h", model.columns), ("k", model.teacher_rank + model.noise_columns))
     )
-    loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | field_symbols(sym.k, k))
+    loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | label_symbols(model, k))
     values = {x: of.h[a, c] for a, row in enumerate(h) for c, x in enumerate(row)}
     values |= {x: of.k[a, c] for a, row in enumerate(k) for c, x in enumerate(row)}
     values |= {sym.omega: of.omega, **TEMPERATURES}
@@ -107,7 +116,7 @@ def computed(model: Any, of: SimpleNamespace, code: dict[str, Any] | None = None
     """Loss, gradient and Hessian of the generated code."""
     code = code or code_of(model)
     parameters = np.array([of.omega, *TEMPERATURES.values()])
-    target = np.zeros((model.length, max(model.length, model.teacher_rank)))
+    target = np.zeros((model.length, max(of.k.shape)))
     if model.has_grams:
         target[...] = of.cross
     else:
@@ -227,5 +236,6 @@ def test_every_model_has_the_same_functions():
     assert len({tuple(one) for one in signatures.values()}) == 1
     names = [name for name, _ in signatures["samples"]]
     assert names == ["teacher_target", "loss", "loss_gradient", "loss_derivatives", "weights_of", "closed_form"]
-    assert found["values"].constants == {"LENGTH": 2, "COLUMNS": 3, "TEACHER_RANK": 4, "LIFT": (0, 2, 3)}
+    sizes = {"LENGTH": 2, "COLUMNS": 3, "TEACHER_RANK": 4, "NOISE": 0, "LABEL_FIELDS": 4, "LIFT": (0, 2, 3)}
+    assert found["values"].constants == sizes
     assert Integer(0) not in MODELS["samples"].rows.loss.args

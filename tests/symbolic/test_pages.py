@@ -128,6 +128,7 @@ FIELDS: dict[str, tuple[dict[str, Any], Any, Any]] = {
     "teacher.mixing": ({}, {}, {"teacher.mixing": [[0.6, 0.4], [0.3, 0.7]]}),
     "teacher.temperature": ({"teacher.temperature": 1.6}, {}, {"teacher.temperature": 0.6}),
     "teacher.causal": ({}, {}, {"teacher.causal": True}),
+    "teacher.noise": ({}, {}, {"teacher.noise": 0.02}),
     "student.score": ({}, {}, {"student.score": "z / sqrt(2 + sum(z**2))"}),
     "student.rank": ({}, {}, {"student.rank": 2}),
     "student.tied": ({}, {}, {"student.tied": False}),
@@ -262,10 +263,14 @@ PRINTED: dict[str, dict[str, Any]] = {
     "sigmoid and linear": {"student.score": "sigmoid", "teacher.score": "linear", "student.rank": 2},
     "formulas": {"student.score": RATIO, "teacher.score": "tanh(z) + 0.2*sin(z)*cos(z)", "student.temperature": 1.3},
     "long rows": {"tokens.length": 5, "student.score": "softmax1", "teacher.score": RATIO, "student.causal": True},
+    "noise, causal": {"teacher.noise": 0.3, "teacher.causal": True, "student.tied": False, "tokens.length": 3},
+    "noise on values": {"teacher.noise": 0.4, "loss.kind": "values", "loss.width": 2},
     "two digits": {"tokens.length": 11, "student.temperature": 0.8},
     "clusters": CLUSTERS | {"student.temperature": 0.7, "teacher.omega": 0.23},
     "clusters with values": CLUSTERS | {"loss.kind": "values", "tokens.mean_teacher": [[0.4], [-0.3]]},
+    "clusters with noise": CLUSTERS | {"teacher.noise": 0.2},
     "square": ONE | {"loss.kind": "square"},
+    "square with noise": ONE | {"loss.kind": "square", "teacher.noise": 0.2},
     "logistic": ONE | {"loss.kind": "logistic"},
     "hinge": ONE | {"loss.kind": "hinge"},
     "a loss of one token": ONE
@@ -280,6 +285,11 @@ PRINTED: dict[str, dict[str, Any]] = {
         "loss.kind": "expression",
         "loss.expression": "(h0_0*h1_1 - k0_1)**2/2 + sqrt(1 + h0_1**2)*exp(-k1_0**2) + softplus(h1_0 - k0_0/2)",
     },
+    "a loss with noise": {
+        "teacher.noise": 0.3,
+        "loss.kind": "expression",
+        "loss.expression": "(h0_0*h1_0 - k0_0*k1_0 - noise0_1)**2 + (h1_0**2 - k1_0 - noise1_0)**2 * exp(-noise0_1**2)",
+    },
     "a loss of clusters": CLUSTERS
     | {"loss.kind": "expression", "loss.expression": "(h0_0 + 2*h1_0 - k0_0*k1_0)**2 + relu(h0_0 - k1_0)"},
 }
@@ -287,6 +297,8 @@ PRINTED: dict[str, dict[str, Any]] = {
 NAMES = (
     r"\mathsf{S}",
     r"\mathsf{T}",
+    r"\mathsf{Y}",
+    r"\mathsf{Z}",
     r"\rho^\Sigma",
     r"z^{\star}",
     r"c^{\star}",
@@ -455,9 +467,10 @@ def formulas(page: Document) -> list[Formula]:
     return [block for block in page.blocks if isinstance(block, Formula)]
 
 
-def printed_loss(page: Document, h: Any, k: Any, sites: Any, length: int) -> complex:
+def printed_loss(page: Document, h: Any, k: Any, noise: Any, sites: Any, length: int) -> complex:
     """The loss of one sample, computed from the page's LaTeX."""
     known = read_numbers(page)
+    known |= {(r"\mathsf{Z}", (a + 1, b + 1)): complex(value) for (a, b), value in np.ndenumerate(noise)}
     given = {name for name, _ in known}
     sizes = {"h": h.shape[1], "k": k.shape[1]}
     for name, fields in (("h", h), ("k", k)):
@@ -504,15 +517,17 @@ def test_printed_loss_is_the_generated_one(name):
         h, k = rng.normal(0.2, 0.9, (length, problem.columns)), rng.normal(-0.1, 0.8, (length, problem.teacher_columns))
         configurations, _ = problem.cluster_law
         sites = configurations[rng.integers(len(configurations))]
-        arguments = h[None], (k + spectrum.teacher_means[sites])[None], problem.mixing_matrix, parameters
+        noise = rng.normal(0.3, 0.7, (length, backend.module.NOISE))
+        fields = np.concatenate([k + spectrum.teacher_means[sites], noise], axis=1)
+        arguments = h[None], fields[None], problem.mixing_matrix, parameters
         variance = spectrum.site_variances[sites]
         (expected,), (slope,) = backend.losses(*arguments, variance), backend.gradients(*arguments, variance)
-        assert printed_loss(page, h, k, sites, length).real == pytest.approx(expected, rel=1e-11)
+        assert printed_loss(page, h, k, noise, sites, length).real == pytest.approx(expected, rel=1e-11)
         entries = [*np.ndindex(h.shape)]
         for entry in entries[:: 1 + len(entries) // 4]:
             shifted = h.astype(complex)
             shifted[entry] += 1e-20j
-            printed = printed_loss(page, shifted, k, sites, length).imag / 1e-20
+            printed = printed_loss(page, shifted, k, noise, sites, length).imag / 1e-20
             assert printed == pytest.approx(slope[entry], rel=1e-9, abs=1e-12)
 
 
@@ -526,7 +541,10 @@ def test_printed_regulariser_is_the_computed_one():
         assert read.real == pytest.approx(float(value(np.array(w))), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["temperatures", "untied, rank 2, causal", "values", "relu and softmax-1", "formulas"])
+AS_ONE = ["temperatures", "untied, rank 2, causal", "values", "relu and softmax-1", "formulas", "noise on values"]
+
+
+@pytest.mark.parametrize("name", AS_ONE)
 def test_the_loss_as_one_expression_is_the_generated_one(name):
     """`AttentionModel.loss`, and its gradient by SymPy."""
     problem = Problem().with_fields(PRINTED[name])
@@ -534,7 +552,7 @@ def test_the_loss_as_one_expression_is_the_generated_one(name):
     length = model.length
     h, k = (
         [[Symbol(f"{letter}{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
-        for letter, columns in (("h", model.columns), ("k", model.teacher_rank))
+        for letter, columns in (("h", model.columns), ("k", model.teacher_rank + model.noise_columns))
     )
     loss = model.loss(h, k)
     fields = [x for row in h for x in row]
@@ -545,7 +563,7 @@ def test_the_loss_as_one_expression_is_the_generated_one(name):
     assert loss.free_symbols <= {s for x in symbols for s in x.free_symbols}
     evaluate = lambdify(symbols, [loss, *(loss.diff(x) for x in fields)], [NUMPY_FUNCTIONS, "numpy"], cse=True)
     rng = np.random.default_rng(8)
-    values = [rng.normal(0.2, 0.9, (length, columns)) for columns in (model.columns, model.teacher_rank)]
+    values = [rng.normal(0.2, 0.9, (length, len(fields[0]))) for fields in (h, k)]
     numbers = (problem.teacher.omega, problem.student.temperature, problem.teacher.temperature)
     variance = rng.uniform(0.2, 1.4, length)
     got = evaluate(*values[0].ravel(), *values[1].ravel(), *numbers, *problem.mixing_matrix.ravel(), *variance)

@@ -54,7 +54,7 @@ from .lanes import (
 )
 from .layouts import INTEGER, NODES, SOLUTION, array
 from .linear_algebra import SIZE, factorise, place, to_scaled
-from .local_problem import COLUMNS, LENGTH, TEACHER_RANK
+from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH
 from .search import MOST_STARTS, start_field
 
 __all__ = ["losses_at", "minimise"]
@@ -219,7 +219,7 @@ def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
     """Lowest and second-lowest minimum of the local problem of every node, from `Starts`."""
     state, field = np.zeros(ALL_ROWS * LANES), np.empty((LENGTH, COLUMNS))
     curvature, lower = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE))
-    k, targets = np.zeros(LENGTH * TEACHER_RANK * LANES), np.zeros(TARGETS * LANES)
+    k, targets = np.zeros(LENGTH * LABEL_FIELDS * LANES), np.zeros(TARGETS * LANES)
     state[NODE : NODE + LANES] = NOBODY
     taken, busy, count = 0, 0, nodes.centers.shape[0]
     while taken < count or busy > 0:
@@ -255,7 +255,7 @@ def losses_at(
     fields: Array, teacher_fields: Array, mixing: Array, parameters: Array, variance: Array, losses: Array
 ) -> None:
     """Loss of every sample at given fields (N, L, r), without any minimisation."""
-    h, k = np.zeros(SIZE * LANES), np.zeros(LENGTH * TEACHER_RANK * LANES)
+    h, k = np.zeros(SIZE * LANES), np.zeros(LENGTH * LABEL_FIELDS * LANES)
     targets, found = np.zeros(TARGETS * LANES), np.zeros(LANES)
     for first in range(0, fields.shape[0], LANES):
         to_rows(fields, first, h)

@@ -12,6 +12,8 @@ from .compiled import compiled
 LENGTH = 1
 COLUMNS = 1
 TEACHER_RANK = 1
+NOISE = 0
+LABEL_FIELDS = 1
 LIFT = (0,)
 
 

@@ -7,18 +7,18 @@ from attnphase.kernels.local.values import Draws, FieldLaw, Solution
 
 from .compiled import entry
 from .layouts import DRAWS, FIELD_LAW, SOLUTION, array
-from .local_problem import COLUMNS, LENGTH, TEACHER_RANK, teacher_target
+from .local_problem import COLUMNS, LENGTH, NOISE, TEACHER_RANK, teacher_target
 
 __all__ = ["fields_at", "moments_of", "targets_at"]
 
-STUDENT = LENGTH * COLUMNS
+STUDENT, TEACHER = LENGTH * COLUMNS, LENGTH * TEACHER_RANK
 
 
 @entry(DRAWS, FIELD_LAW, array(3), array(3))
 def fields_at(draws: Draws, law: FieldLaw, centers: Array, teacher_fields: Array) -> None:
-    """``omega`` (N, L, r), and the teacher's fields (N, L, t) about their mean, from normals (N, L (r + t))."""
+    """``omega`` (N, L, r), and the teacher's fields about their mean with the noise behind them, (N, L, t + noise)."""
     normals, signs, _, _ = draws
-    roots, correlations, remainders, means = law
+    roots, correlations, remainders, means, noise = law
     for n in range(normals.shape[0]):
         for a in range(LENGTH):
             for i in range(COLUMNS):
@@ -33,6 +33,8 @@ def fields_at(draws: Draws, law: FieldLaw, centers: Array, teacher_fields: Array
                 for j in range(TEACHER_RANK):
                     own += remainders[a, i, j] * normals[n, STUDENT + a * TEACHER_RANK + j]
                 teacher_fields[n, a, i] = signs[0] * shared + signs[1] * own
+            for i in range(NOISE):
+                teacher_fields[n, a, TEACHER_RANK + i] = noise[a] * normals[n, STUDENT + TEACHER + a * NOISE + i]
 
 
 @entry(DRAWS, array(3), array(1), SOLUTION, array(4), array(2))

@@ -11,7 +11,7 @@ from .compiled import allocating, compiled
 from .constants import DISTINCT, LIKELY_STARTS, RUNAWAY, Starts
 from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
-from .local_problem import COLUMNS, LENGTH, LIFT, TEACHER_RANK, closed_form, loss, loss_derivatives
+from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH, LIFT, closed_form, loss, loss_derivatives
 
 __all__ = ["MOST_STARTS", "empty_target", "search", "start_field", "workspace"]
 
@@ -39,7 +39,7 @@ def workspace() -> Workspace:
 @allocating
 def empty_target() -> Array:
     """Room for what the teacher makes of its fields."""
-    return np.empty((LENGTH, max(LENGTH, TEACHER_RANK)))
+    return np.empty((LENGTH, max(LENGTH, LABEL_FIELDS)))
 
 
 @compiled

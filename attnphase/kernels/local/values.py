@@ -21,10 +21,10 @@ class Draws(NamedTuple):
 
     Attributes
     ----------
-    normals : (N, L (r + t)) array
-        The student's, then the teacher's, token by token.
+    normals : (N, L (r + t)) array, with noise (N, L (r + t + noise))
+        The student's, then the teacher's, then the noise's, each token by token.
     signs : (2,) array
-        Of the student's and the teacher's.
+        Of the student's and the teacher's; the noise keeps its sign.
     weights : (n,) array
         Of the points of every replicate.
     first : int
@@ -46,12 +46,15 @@ class FieldLaw(NamedTuple):
         ``omega = m + root xi`` and ``k = correlation^T xi + remainder zeta``.
     means : (L, r) array
         Of ``omega``.
+    noise : (L,) array
+        Standard deviation of the noise on a row of the labels.
     """
 
     roots: Array
     correlations: Array
     remainders: Array
     means: Array
+    noise: Array
 
 
 class Nodes(NamedTuple):
@@ -61,7 +64,7 @@ class Nodes(NamedTuple):
     ----------
     centers : (N, L, r) array
         ``omega`` of every node.
-    teacher_fields : (N, L, t) array
+    teacher_fields : (N, L, t) array, with noise (N, L, t + noise)
     factor : (L, r, r) array
         Lower Cholesky factor of V.
     mixing, parameters, variance : (L, L), (3,) and (L,) arrays

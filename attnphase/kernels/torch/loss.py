@@ -52,14 +52,24 @@ class LocalLoss:
 
     @property
     def target_shape(self) -> tuple[int, int]:
-        """Shape of one sample's target: (L, L), of outputs (L, v), or of the teacher's fields (L, t)."""
+        """Shape of one sample's target: (L, L), of outputs (L, v), or of the teacher's fields (L, t) and the noise."""
         length = self.problem.tokens.length
         if self.problem.loss.form.has_grams:
             return length, length
-        return length, self.problem.loss.value_columns or self.problem.teacher_columns
+        return length, self.problem.loss.value_columns or self.module.LABEL_FIELDS
 
-    def targets(self, k: Tensor) -> Tensor:
-        """What the teacher makes of its fields: (N, L, t) to (N, *target_shape)."""
+    @property
+    def noise_shape(self) -> tuple[int, int]:
+        """Shape of the noise on one sample's labels: (L, L) on its target, or (L, t) on the teacher's fields."""
+        width = self.problem.teacher_columns if self.problem.loss.form.noisy_fields else self.problem.tokens.length
+        return self.problem.tokens.length, width
+
+    def targets(self, k: Tensor, noise: Tensor | None = None) -> Tensor:
+        """What the teacher makes of its fields: (N, L, t) to (N, *target_shape); with ``noise`` (N, *noise_shape)."""
+        if noise is not None and self.problem.loss.form.noisy_fields:
+            k = k + noise
+        elif self.module.NOISE:
+            k = torch.cat([k, k.new_zeros((len(k), *self.noise_shape)) if noise is None else noise], dim=2)
         target = k.new_zeros((*self.target_shape, len(k)))
         self.module.teacher_target(k.movedim(0, -1).contiguous(), self.mixing, self.parameters, target)
         return target.movedim(-1, 0)

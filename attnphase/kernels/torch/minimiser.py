@@ -138,7 +138,7 @@ def node_minimiser(problem: Problem, device: torch.device, threads: int) -> Call
 
     def targets_of(k: Tensor, mixing: Tensor, parameters: Tensor) -> Tensor:
         fields = last_axis(k)
-        target = fields.new_zeros((module.LENGTH, max(module.LENGTH, module.TEACHER_RANK), len(k)))
+        target = fields.new_zeros((module.LENGTH, max(module.LENGTH, module.LABEL_FIELDS), len(k)))
         module.teacher_target(fields, mixing, parameters, target)
         return target.movedim(-1, 0)
 

@@ -1,0 +1,232 @@
+"""From observations to the posterior of the teacher's fields: what a channel gives, and channels with closed forms.
+
+A channel takes nodes: fields ``omega`` that the learner knows, the true fields ``k ~ N(omega, V)``, and normals for
+the noise of the observation.  It returns what the state evolution is made of, node by node.  `Preimages` is for labels
+without noise that leave a sign of the fields undetermined, or nothing; `Signs` for the sign of one field.
+`attnphase.bayes.importance` and `attnphase.bayes.labels` have those whose posterior is an integral.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+
+__all__ = ["SETS", "Channel", "Fields", "Posterior", "Preimages", "SecondMoments", "Signs", "draw_sets", "outer"]
+
+_LOG_TWO_PI = float(np.log(2 * np.pi))
+
+
+@dataclass(frozen=True, eq=False)
+class Fields:
+    """Nodes of one configuration of clusters: S replicates of N.
+
+    Attributes
+    ----------
+    omega, k : (S, N, L, t) arrays
+        With the means that clusters give the teacher's fields.
+    V : (L, t, t) array
+        Covariance of ``k`` given ``omega``.
+    noise : (S, N, M) array
+        Standard normals for the observation.
+    """
+
+    omega: Array
+    k: Array
+    V: Array
+    noise: Array
+
+    @property
+    def deviation(self) -> Array:
+        """``k - omega``."""
+        return self.k - self.omega
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What the observations of nodes say; means over the observation where it was summed over.
+
+    Attributes
+    ----------
+    spread : (S, N, L, t, t) array
+        Covariance of every token's field given observation and omega.
+    gain : (S, N, L, t, t) array
+        ``(<k> - omega)(<k> - omega)^T``.
+    alignment : (S, N, L, t, t) array
+        ``(<k> - omega)(k - omega)^T`` with the true field: of equal mean (Nishimori).
+    log_evidence : (S, N) array
+        ``log Z``; for observations without noise up to a constant of the channel.
+    mean : (S, N, L, t) array or None
+        ``<k> - omega``; None where all labels were summed over.
+    """
+
+    spread: Array
+    gain: Array
+    alignment: Array
+    log_evidence: Array
+    mean: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SecondMoments:
+    """Moments of the fields given observations, Y of them a node.
+
+    Attributes
+    ----------
+    weight : (S, N, Y) array
+        Probability of the observation; they sum to one.
+    first : (S, N, Y, L, t) array
+    second : (S, N, Y, L, t, L, t) array
+    """
+
+    weight: Array
+    first: Array
+    second: Array
+
+
+class Channel(Protocol):
+    """An observation of the teacher's fields."""
+
+    @property
+    def noise_dimensions(self) -> int:
+        """Number M of normals that an observation takes."""
+        ...
+
+    @property
+    def exact(self) -> bool:
+        """Whether labels tell the fields up to a sign: then the evidence is a density on them, and has no scale."""
+        ...
+
+    @property
+    def coarsest(self) -> int:
+        """Nodes in a replicate of the rule to begin with: few where each is an integral."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """Nodes of all replicates at which a solve ends, if its user does not want fewer."""
+        ...
+
+    @property
+    def tolerance(self) -> float:
+        """Relative residual at which an iteration ends: larger where the sampled map has small jumps."""
+        ...
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """What the observations of nodes say."""
+        ...
+
+    def second_moments(self, fields: Fields) -> SecondMoments:
+        """Moments of the fields, for the linear operator at ``q = 0``."""
+        ...
+
+
+SETS = 256
+"""Sets of draws from the posterior for channels that need them: sixteen for each of sixteen replicates."""
+
+_IN_TURN = 16  # sets that the nodes of a replicate take
+
+
+def draw_sets(replicates: int, nodes: int) -> NDArray[np.int64]:
+    """Which set of draws every node takes, (S N,): replicates share none, so that their scatter holds these errors."""
+    own = np.arange(replicates)[:, None] * _IN_TURN + np.arange(nodes) % _IN_TURN
+    return (own % SETS).ravel()
+
+
+def outer(first: Array, second: Array) -> Array:
+    """``a b^T`` token by token."""
+    return first[..., :, None] * second[..., None, :]
+
+
+@dataclass(frozen=True)
+class Preimages:
+    """Labels without noise, from which the fields follow up to a sign that all have in common, or exactly.
+
+    Attributes
+    ----------
+    even : bool
+        Whether ``-k`` has the label of ``k``.
+    """
+
+    even: bool
+    noise_dimensions = 0
+    exact = True
+    coarsest, most, tolerance = 128, 2**20, 1e-7
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """See `Channel`: two points, with the densities of ``k`` and ``-k``."""
+        omega, k = fields.omega, fields.k
+        whitened = np.einsum("lij,snlj->snli", np.linalg.inv(fields.V), k)
+        size = k.shape[2] * k.shape[3]
+        normal = -0.5 * (size * _LOG_TWO_PI + np.linalg.slogdet(fields.V)[1].sum())
+        deviation = fields.deviation
+        distance = np.einsum("snli,lij,snlj->sn", deviation, np.linalg.inv(fields.V), deviation)
+        log_density = normal - distance / 2
+        if not self.even:
+            known = outer(deviation, deviation)
+            return Posterior(np.zeros_like(known), known, known, log_density, deviation)
+        twice = 2 * np.einsum("snli,snli->sn", whitened, omega)  # log of the odds of k against -k
+        small = np.exp(-np.abs(twice))
+        uncertain = 4 * small / (1 + small) ** 2  # 1 - tanh^2, precise where it is tiny
+        mean = np.tanh(twice / 2)[..., None, None] * k - omega
+        return Posterior(
+            uncertain[..., None, None, None] * outer(k, k),
+            outer(mean, mean),
+            outer(mean, deviation),
+            log_density + np.logaddexp(0, -twice),
+            mean,
+        )
+
+    def second_moments(self, fields: Fields) -> SecondMoments:
+        """See `Channel`: at ``omega = 0`` both signs are equally likely."""
+        k = fields.k[:, :, None]
+        first = np.zeros_like(k) if self.even else k
+        return SecondMoments(np.ones(k.shape[:3]), first, k[..., :, :, None, None] * k[..., None, None, :, :])
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The sign of one token's field of one column with noise of variance ``noise`` on it: the probit channel."""
+
+    noise: float
+    noise_dimensions = 0
+    exact = False
+    coarsest, most, tolerance = 128, 2**20, 1e-7
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """See `Channel`: a normal law cut off at one point, and the mean over both labels."""
+        omega, V = fields.omega[..., 0, 0], fields.V[0, 0, 0]
+        total = V + self.noise
+        probability, mean, spread, logs = zip(*(self._given(label, omega, V, total) for label in (1, -1)), strict=True)
+
+        def over_labels(values: tuple[Array, ...]) -> Array:
+            return np.sum([p * v for p, v in zip(probability, values, strict=True)], axis=0)
+
+        gain = over_labels(tuple(m**2 for m in mean))[..., None, None, None]
+        # given omega, the true field has the posterior's mean under every label
+        return Posterior(over_labels(spread)[..., None, None, None], gain, gain, over_labels(logs))
+
+    @staticmethod
+    def _given(label: int, omega: Array, V: float, total: float) -> tuple[Array, Array, Array, Array]:
+        """Probability of a label, mean and variance of ``k - omega`` given it, and the logarithm of the probability."""
+        from scipy.special import log_ndtr
+
+        x = label * omega / np.sqrt(total)
+        log_probability = log_ndtr(x)
+        ratio = np.exp(-(x**2) / 2 - _LOG_TWO_PI / 2 - log_probability)
+        mean = label * V / np.sqrt(total) * ratio
+        return np.exp(log_probability), mean, V - V**2 / total * ratio * (x + ratio), log_probability
+
+    def second_moments(self, fields: Fields) -> SecondMoments:
+        """See `Channel`."""
+        shape = fields.omega.shape
+        V = fields.V[0, 0, 0]
+        zero = np.zeros(shape[:2])
+        both = [self._given(label, zero, V, V + self.noise) for label in (1, -1)]
+        weight, mean, spread = (np.stack([one[i] for one in both], axis=-1) for i in range(3))
+        second = (spread + mean**2)[..., None, None, None, None]
+        return SecondMoments(weight, mean[..., None, None], second)

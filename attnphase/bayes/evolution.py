@@ -1,0 +1,237 @@
+"""One application of the Bayes-optimal map: from what is unknown of the fields, V, through the channel to V again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.bayes.channel import Channel, Fields
+from attnphase.integration.rules import sobol
+from attnphase.kernels.bayes import BayesMaps
+
+__all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
+
+
+@dataclass(frozen=True, eq=False)
+class WeightPrior:
+    """The law of the rows of the teacher's weights under the measure.
+
+    Attributes
+    ----------
+    weights : (A,) array
+    gamma : (P, A) array
+    mean : (A, t) array
+        What the encodings and the clusters' means tell of a row.
+    precision : (A, t, t) array
+    rho : (P, t, t) array
+        Covariance of the sites' fields.
+    """
+
+    weights: Array
+    gamma: Array
+    mean: Array
+    precision: Array
+    rho: Array
+
+    def arguments(self) -> dict[str, Any]:
+        """Under the names that the generated equations have."""
+        return {
+            "gamma": self.gamma[..., None, None],
+            "prior_mean": self.mean[..., None],
+            "prior_precision": self.precision,
+            "spectral_mean": lambda values: np.einsum("a,aij->ij", self.weights, self._all(values)),
+        }
+
+    def _all(self, values: Array) -> Array:
+        return np.broadcast_to(values, (len(self.weights), *np.shape(values)[-2:]))
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Means over the nodes, for each of S replicates; of a site only samples count whose token is in its cluster.
+
+    Attributes
+    ----------
+    spread, gain, alignment : (S, P, t, t) arrays
+        As in `Posterior`.
+    log_evidence : (S,) array
+    """
+
+    spread: Array
+    gain: Array
+    alignment: Array
+    log_evidence: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Evolution:
+    """The state evolution of a learner who knows the model.
+
+    Attributes
+    ----------
+    maps : BayesMaps
+    prior : WeightPrior
+    channel : Channel
+    configurations : (C, L) array of int
+        Sites of the tokens, for every configuration of clusters.
+    probabilities : (C,) array
+    teacher_means : (P, t) array
+    points, replicates : int
+        Nodes in every replicate, and their number.
+    seed : int
+    """
+
+    maps: BayesMaps
+    prior: WeightPrior
+    channel: Channel
+    configurations: NDArray[np.int64]
+    probabilities: Array
+    teacher_means: Array
+    points: int
+    replicates: int
+    seed: int
+
+    @property
+    def rho(self) -> Array:
+        """Covariance of the sites' fields, (P, t, t)."""
+        return self.prior.rho
+
+    @cached_property
+    def occupation(self) -> Array:
+        """Probability that a site's cluster is the one that its token is in, (P,)."""
+        sites = range(len(self.rho))
+        return np.array([self.probabilities[(self.configurations == s).any(axis=1)].sum() for s in sites])
+
+    @cached_property
+    def _normals(self) -> Array:
+        length, rank = self.configurations.shape[1], self.rho.shape[1]
+        dimensions = 2 * length * rank + self.channel.noise_dimensions
+        return sobol(dimensions, 0, False, self.points, self.replicates, self.seed).nodes
+
+    def fields(self, V: Array, sites: NDArray[np.int64]) -> Fields:
+        """Nodes at ``q = rho - V``, for a configuration."""
+        length, rank = self.configurations.shape[1], self.rho.shape[1]
+        size = length * rank
+        known, rest, noise = np.split(self._normals, [size, 2 * size], axis=-1)
+        known, rest = (a.reshape(*a.shape[:2], length, rank) for a in (known, rest))
+        roots = _root(self.rho - V)
+        omega = np.einsum("lij,snlj->snli", roots[sites], known) + self.teacher_means[sites]
+        k = omega + np.einsum("lij,snlj->snli", np.linalg.cholesky(V)[sites], rest)
+        return Fields(omega, k, V[sites], noise)
+
+    def moments(self, V: Array) -> Moments:
+        """What the channel gives at V, (P, t, t)."""
+        shape = (self.replicates, *self.rho.shape)
+        spread, gain, alignment = (np.zeros(shape) for _ in range(3))
+        evidence = np.zeros(self.replicates)
+        for sites, probability in zip(self.configurations, self.probabilities, strict=True):
+            found = self.channel.posterior(self.fields(V, sites))
+            for total, values in ((spread, found.spread), (gain, found.gain), (alignment, found.alignment)):
+                total[:, sites] += probability * values.mean(axis=1)
+            evidence += probability * found.log_evidence.mean(axis=1)
+        # of a token that is not in a site's cluster nothing is learned: its posterior is the prior
+        spread += ((1 - self.occupation)[:, None, None] * V)[None]
+        return Moments(spread, gain, alignment, evidence)
+
+    def conjugates(self, alpha: float, V: Array, moments: Moments) -> Array:
+        """The conjugate of every replicate, (S, P, t, t).
+
+        By the residuals, whose error vanishes with q, as far as nothing is known, and by the posterior's covariance,
+        whose error vanishes with V, as far as all is: two sums with one mean.
+        """
+        inverse = np.linalg.inv(V)
+        share = np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum()
+        by_spread = np.stack([self.maps.conjugates_from_spreads(alpha, spread, V) for spread in moments.spread])
+        by_residual = np.stack(
+            [self.maps.conjugates_from_residuals(alpha, inverse @ x @ inverse) for x in moments.gain]
+        )
+        q_hat = share * by_residual + (1 - share) * by_spread
+        return (q_hat + q_hat.mT) / 2
+
+    def overlaps(self, q_hat: Array) -> tuple[Array, Array]:
+        """Overlap q and what it leaves, V, of a conjugate."""
+        q, V = self.maps.overlaps_from_conjugates(**self.prior.arguments(), q_hat=q_hat)
+        return (q + q.mT) / 2, (V + V.mT) / 2
+
+    def images(self, alpha: float, V: Array) -> tuple[Array, Array]:
+        """V after one application of the map, and that of every replicate."""
+        q_hat = self.conjugates(alpha, V, self.moments(V))
+        return self.overlaps(positive(q_hat.mean(axis=0)))[1], np.stack([self.overlaps(positive(x))[1] for x in q_hat])
+
+    def image(self, alpha: float, V: Array) -> Array:
+        """V after one application of the map."""
+        moments = self.moments(V)
+        pooled = Moments(*(a.mean(axis=0, keepdims=True) for a in vars(moments).values()))
+        return self.overlaps(positive(self.conjugates(alpha, V, pooled)[0]))[1]
+
+    def free_entropy(self, alpha: float, V: Array, moments: Moments) -> Array:
+        """The free entropy of every replicate, with the overlaps and conjugates of all, (S,)."""
+        q_hat = positive(self.conjugates(alpha, V, moments).mean(axis=0))
+        q = self.rho - V
+        terms = self.maps.free_entropy_terms(
+            alpha=alpha,
+            **self.prior.arguments() | {"spectral_mean": self._scalar_mean},
+            q_hat=q_hat,
+            q=q,
+            observation_entropy=moments.log_evidence,
+        )
+        return sum(np.asarray(term) for term in terms.values()) + np.zeros(self.replicates)
+
+    def _scalar_mean(self, values: Array) -> Array:
+        values = np.broadcast_to(values, (len(self.prior.weights), 1, 1))
+        return np.einsum("a,aij->ij", self.prior.weights, values)
+
+    def growth(self) -> tuple[Array, Array]:
+        """The linear operator of the overlap at ``q = 0`` for ``alpha = 1``, and the size of ``E[k | Y]`` there.
+
+        Returns
+        -------
+        operator : (S, P t^2, P t^2) array
+            ``q -> q``; the inverse of its largest eigenvalue is the weak-recovery threshold.
+        first : (S,) array
+            Mean square of the first moments over that of the fields: zero if nothing is learned at first order.
+        """
+        P, t = self.rho.shape[:2]
+        inverse = np.linalg.inv(self.rho)
+        covariances = np.linalg.inv(self.prior.precision)
+        # q_s = int dnu gamma_s gamma_u C q_hat_u C
+        spectral = np.einsum("a,sa,ua,aij,akl->sikujl", *(
+            self.prior.weights, self.prior.gamma, self.prior.gamma, covariances, covariances))  # fmt: skip
+        channel = np.zeros((self.replicates, P, t, t, P, t, t))
+        first = np.zeros(self.replicates)
+        for sites, probability in zip(self.configurations, self.probabilities, strict=True):
+            found = self.channel.second_moments(self.fields(self.rho * (1 - 1e-14), sites))
+            second, local = found.second.copy(), inverse[sites]
+            for token in range(len(sites)):
+                second[..., token, :, token, :] -= self.rho[sites[token]]
+            G = np.einsum("lab,snylbmc,mcd->snylamd", local, second, local)
+            weight = found.weight / found.weight.shape[1]
+            whole = np.einsum("sny,snylamb,snylcmd->slacmbd", weight, G, G)
+            for a, s in enumerate(sites):
+                for b, u in enumerate(sites):
+                    channel[:, s, :, :, u, :, :] += probability * whole[:, a, :, :, b, :, :]
+            first += probability * np.einsum("sny,snyla->s", found.weight, found.first**2) / found.weight.shape[1]
+        operator = np.einsum("sikujl,rujlvmn->rsikvmn", spectral, channel)
+        return operator.reshape(self.replicates, P * t * t, -1), first / np.trace(self.rho, axis1=1, axis2=2).mean()
+
+
+def joined(values: Array) -> Array:
+    """Symmetric matrices (..., P, t, t) as rows of their entries on and above the diagonal, (..., P t (t + 1) / 2)."""
+    i, j = np.triu_indices(values.shape[-1])
+    return values[..., i, j].reshape(*values.shape[:-3], -1)
+
+
+def _root(matrix: Array) -> Array:
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]) @ vectors.mT
+
+
+def positive(q_hat: Array) -> Array:
+    """The nearest conjugate without negative eigenvalues, which the error of few nodes may bring."""
+    values, vectors = np.linalg.eigh(q_hat)
+    return (vectors * np.clip(values, 0, None)[..., None, :]) @ vectors.mT

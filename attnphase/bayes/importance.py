@@ -1,0 +1,269 @@
+"""Labels with Gaussian noise: the posterior of the fields by importance sampling from a mixture that fits it.
+
+The posterior of a node's fields, ``N(k; omega, V) N(Y; T(k), Delta)``, has a peak near every image of the true fields
+under the symmetries of the labels, as sharp as the noise is small, and the shape of the prior where it is large.  Draws
+come from normal laws around these peaks, and from the prior, in equal shares; their weights are over the density of the
+whole mixture.  All is done with logarithms of densities relative to the largest.
+
+A node's draws are one of a few scrambled Sobol sets of its replicate, so that the scatter of the replicates holds their
+errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, draw_sets, outer
+from attnphase.integration.rules import sobol
+
+__all__ = ["Noisy", "Target"]
+
+Target = Callable[[Array], Array]
+"""Labels (B, M) of fields (B, L, t)."""
+
+_AT_ONCE = 2048  # nodes
+_DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a peak is, not what the posterior is
+_NEWTON_STEPS = 2
+_HIGHEST_RISE = 700.0  # whose exponential is a number
+_INFLATION = 1.15  # of a peak's standard deviations, for tails that are not normal
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """Nodes in a row: omega, k (B, F), labels Y (B, M) and half the square of their noise over Delta (B,).
+
+    With precision and root (F, F) of the prior.
+    """
+
+    omega: Array
+    k: Array
+    labels: Array
+    misfit: Array
+    precision: Array
+    root: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """Draws from the posterior of every node: fields (B, n, F), weights (B, n) that sum to one, and log Z (B,)."""
+
+    fields: Array
+    weights: Array
+    log_evidence: Array
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Labels ``T(k) + sqrt(Delta) z``.
+
+    Attributes
+    ----------
+    target : Target
+    size : int
+        Entries M of a label.
+    length, rank : int
+    noise : float
+        Delta, above zero.
+    images : tuple of (t, t) nested tuples
+        Orthogonal matrices of the columns that leave the labels unchanged; the identity is the first.
+    draws : int
+        From the prior, and from every peak, for each node; a power of two.
+    seed : int
+    """
+
+    target: Target
+    size: int
+    length: int
+    rank: int
+    noise: float
+    images: tuple[tuple[tuple[float, ...], ...], ...]
+    draws: int = 32
+    seed: int = 0
+    exact = False
+    coarsest, most, tolerance = 16, 2**15, 1e-7
+
+    @property
+    def noise_dimensions(self) -> int:
+        """See `Channel`."""
+        return self.size
+
+    @property
+    def _signs(self) -> tuple[int, ...]:
+        """One of an image and the opposite one is negative."""
+        firsts = (next(x for x in image[0] if abs(x) > 1e-9) for image in self.images)
+        return tuple(1 if first > 0 else -1 for first in firsts)
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        shape = fields.omega.shape
+        spread, gain, alignment = (np.empty((*shape, shape[-1])) for _ in range(3))
+        evidence, means = np.empty(shape[:2]), np.empty(shape)
+        flat = [a.reshape(-1, *a.shape[2:]) for a in (spread, gain, alignment, evidence, means)]
+        omega, k = (a.reshape(-1, *shape[2:]) for a in (fields.omega, fields.k))
+        for part, drawn in self._in_parts(fields):
+            center = (drawn.weights[:, None] @ drawn.fields).reshape(-1, *shape[2:])
+            about = drawn.fields.reshape(*drawn.fields.shape[:2], *shape[2:]) - center[:, None]
+            mean, square, spread_, log = self._without_bias(drawn.weights, about, center - omega[part])
+            flat[0][part], flat[1][part] = spread_, square
+            flat[2][part] = outer(mean, k[part] - omega[part])
+            flat[3][part], flat[4][part] = drawn.log_evidence + log, mean
+        return Posterior(spread, gain, alignment, evidence, means)
+
+    def _without_bias(self, weights: Array, about: Array, known: Array) -> tuple[Array, Array, Array, Array]:
+        """Mean of ``k - omega``, its square, the posterior's covariance, and what is to be added to ``log Z``.
+
+        Ratios of means over n draws are wrong by a multiple of 1/n: twice the value of all draws less the mean value of
+        the two halves, whose errors are independent, is not.
+
+        Parameters
+        ----------
+        weights : (B, n) array
+            They sum to one.
+        about : (B, n, L, t) array
+            Draws less their mean.
+        known : (B, L, t) array
+            This mean less omega.
+        """
+        shape = about.shape
+        squares = (about[..., :, None] * about[..., None, :]).reshape(*shape[:2], -1)
+        flat = about.reshape(*shape[:2], -1)
+        second = np.arange(shape[1]) // (self.draws // 2) % 2 == 1  # half of what every component draws
+        values = []
+        for half in (second, ~second):
+            share = weights[:, half]
+            total = np.maximum(share.sum(axis=1), 1e-300)
+            share = (share / total[:, None])[:, None]
+            mean = (share @ flat[:, half]).reshape(known.shape)
+            spread = (share @ squares[:, half]).reshape(*known.shape, shape[-1]) - outer(mean, mean)
+            values.append((known + mean, outer(known + mean, known + mean), spread, np.log(2 * total)))
+        whole = (weights[:, None] @ squares).reshape(*known.shape, shape[-1])
+        all_draws = (known, outer(known, known), whole, np.zeros(len(known)))
+        mean, square, spread, log = (2 * x - (y + z) / 2 for x, y, z in zip(all_draws, *values, strict=True))
+        return mean, square, spread, log
+
+    def second_moments(self, fields: Fields) -> SecondMoments:
+        """See `Channel`."""
+        S, N, L, t = fields.omega.shape
+        first, second = np.empty((S * N, L * t)), np.empty((S * N, L * t, L * t))
+        for part, drawn in self._in_parts(fields):
+            first[part] = np.einsum("bn,bni->bi", drawn.weights, drawn.fields)
+            second[part] = np.einsum("bn,bni,bnj->bij", drawn.weights, drawn.fields, drawn.fields)
+        ones = np.ones((S, N, 1))
+        return SecondMoments(ones, first.reshape(S, N, 1, L, t), second.reshape(S, N, 1, L, t, L, t))
+
+    def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, _Draws]]:
+        """Slices of the nodes in a row, and the draws for them."""
+        size = self.length * self.rank
+        omega, k = (a.reshape(-1, size) for a in (fields.omega, fields.k))
+        root, precision = (_blocks(np.asarray(part(fields.V), float)) for part in (np.linalg.cholesky, np.linalg.inv))
+        noise = fields.noise.reshape(-1, self.size)
+        sets = draw_sets(*fields.omega.shape[:2])
+        for first in range(0, len(k), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            labels = self._labels(k[part]) + np.sqrt(self.noise) * noise[part]
+            nodes = _Nodes(omega[part], k[part], labels, (noise[part] ** 2).sum(axis=1) / 2, precision, root)
+            yield part, self._drawn(nodes, sets[part])
+
+    def _labels(self, k: Array) -> Array:
+        """Labels of fields (..., F)."""
+        flat = np.ascontiguousarray(k.reshape(-1, self.length, self.rank))
+        return self.target(flat).reshape(*k.shape[:-1], self.size)
+
+    def _drawn(self, nodes: _Nodes, sets: NDArray[np.int64]) -> _Draws:
+        size = nodes.k.shape[1]
+        normals = _normals(size, self.draws, self._signs, self.seed)[sets]
+        images = [_blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
+        centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
+        for image in images:
+            center, root = self._peak(nodes.k @ image.T, nodes)
+            centers.append(center)
+            roots.append(_INFLATION * root)
+        shares = [slice(c * self.draws, (c + 1) * self.draws) for c in range(len(centers))]
+        draws = np.concatenate(
+            [
+                center[:, None] + normals[:, part] @ root.mT
+                for center, root, part in zip(centers, roots, shares, strict=True)
+            ],
+            axis=1,
+        )
+        densities = [_log_normal(draws, center, root) for center, root in zip(centers, roots, strict=True)]
+        misfit = ((self._labels(draws) - nodes.labels[:, None]) ** 2).sum(axis=-1)
+        logs = densities[0] - misfit / (2 * self.noise) - _log_sum(densities)
+        highest = logs.max(axis=1, keepdims=True)
+        weights = np.exp(logs - highest)
+        total = weights.sum(axis=1, keepdims=True)
+        # the noise's own misfit is known in the mean: taken out node by node, the mean has a smaller error
+        constant = -self.size / 2 * (1 + np.log(2 * np.pi * self.noise)) + nodes.misfit
+        return _Draws(draws, weights / total, highest[:, 0] + np.log(total[:, 0] / self.draws) + constant)
+
+    def _peak(self, start: Array, nodes: _Nodes) -> tuple[Array, Array]:
+        """A peak of the posterior near a start, by Gauss and Newton, and the root of its covariance there.
+
+        The start is the true field, a draw of the posterior itself, or an image of it.  A step that leads uphill is cut
+        the shorter the higher it leads: so where the mixture lies, and the map with it, depends continuously on V.
+        """
+        center, cost = start, self._cost(start, nodes)
+        for _ in range(_NEWTON_STEPS):
+            step = self._step(center, nodes)[0]
+            rise = np.maximum(self._cost(center + step, nodes) - cost, 0.0)
+            center = center + step * np.exp(-np.minimum(rise, _HIGHEST_RISE))[:, None]
+            cost = self._cost(center, nodes)
+        curvature = self._step(center, nodes)[1]
+        return center, np.asarray(np.linalg.inv(np.linalg.cholesky(curvature)).mT, float)
+
+    def _cost(self, k: Array, nodes: _Nodes) -> Array:
+        about = k - nodes.omega
+        misfit = ((self._labels(k) - nodes.labels) ** 2).sum(axis=-1)
+        return misfit / (2 * self.noise) + np.einsum("bi,ij,bj->b", about, nodes.precision, about) / 2
+
+    def _step(self, k: Array, nodes: _Nodes) -> tuple[Array, Array]:
+        """The Gauss-Newton step and the curvature that it takes the posterior to have."""
+        size = k.shape[1]
+        moved = _DIFFERENCE * np.eye(size)
+        slope = (self._labels(k[:, None] + moved) - self._labels(k[:, None] - moved)) / (2 * _DIFFERENCE)  # (B, F, M)
+        curvature = nodes.precision + slope @ slope.mT / self.noise
+        residual = (nodes.labels - self._labels(k))[..., None]
+        force = (slope @ residual)[..., 0] / self.noise - (k - nodes.omega) @ nodes.precision
+        return np.asarray(np.linalg.solve(curvature, force[..., None])[..., 0], float), curvature
+
+
+def _log_normal(draws: Array, center: Array, root: Array) -> Array:
+    """Logarithm of normal densities (B, n), without the constant of their dimension."""
+    white = (draws - center[:, None]) @ np.linalg.inv(root).mT
+    return -np.einsum("bni,bni->bn", white, white) / 2 - np.linalg.slogdet(root)[1][:, None]
+
+
+def _blocks(matrices: Array) -> Array:
+    """The tokens' matrices as one of all fields."""
+    length, rank = matrices.shape[:2]
+    whole = np.zeros((length, rank, length, rank))
+    for token in range(length):
+        whole[token, :, token] = matrices[token]
+    return whole.reshape(length * rank, length * rank)
+
+
+def _log_sum(logs: list[Array]) -> Array:
+    """Logarithm of the sum of exponentials."""
+    highest = np.maximum.reduce(logs)
+    return highest + np.log(sum(np.exp(one - highest) for one in logs))
+
+
+@lru_cache(maxsize=8)
+def _normals(dimensions: int, draws: int, signs: tuple[int, ...], seed: int) -> Array:
+    """Sets of normals for the draws of all components, (sets, n, F).
+
+    Where labels are even, so are all draws together at ``omega = 0``: the posterior's mean is zero there by symmetry,
+    and theirs exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half
+    of what a component draws is a stretch of a Sobol sequence, and spread out by itself.
+    """
+    base = sobol(dimensions, 0, False, draws, SETS, seed + 7919).nodes
+    quarter = draws // 4
+    pairs = [base[:, i * quarter : (i + 1) * quarter] for i in (0, 1)]
+    prior = [half for pair in pairs for half in (pair, -pair)]
+    return np.concatenate([*prior, *(sign * base for sign in signs)], axis=1)

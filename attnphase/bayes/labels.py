@@ -1,0 +1,92 @@
+"""Finitely many labels of one token: the posterior of its field by draws from the prior, summed over all labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, draw_sets, outer
+from attnphase.integration.rules import sobol
+
+__all__ = ["Labels"]
+
+_AT_ONCE = 1024  # nodes
+_LEAST = 1e-300  # probability of a label, whose logarithm is taken
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels with given probabilities ``P(y | k)``.
+
+    Attributes
+    ----------
+    probabilities : callable
+        Of fields (..., t), the probabilities (..., Y).
+    rank : int
+    draws : int
+        For every node; a power of two.
+    seed : int
+    """
+
+    probabilities: Callable[[Array], Array]
+    rank: int
+    draws: int = 256
+    seed: int = 0
+    noise_dimensions = 0
+    exact = False
+    coarsest, most, tolerance = 16, 2**15, 1e-4
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        omega = fields.omega[:, :, 0].reshape(-1, self.rank)
+        count, shape = len(omega), fields.omega.shape[:2]
+        spread, gain = np.zeros((count, self.rank, self.rank)), np.zeros((count, self.rank, self.rank))
+        evidence = np.zeros(count)
+        for part, about, likelihood in self._in_parts(fields):
+            half = about.shape[1] // 2  # of a Sobol sequence, which is spread out by itself
+            parts = [_over_labels(about[:, some], likelihood[:, some]) for some in (slice(half), slice(half, None))]
+            whole = _over_labels(about, likelihood)
+            # ratios of means are wrong by a multiple of one over the number of draws, this is not
+            values = (2 * x - (y + z) / 2 for x, y, z in zip(whole, *parts, strict=True))
+            gain[part], spread[part], evidence[part] = values
+        gain, spread = (a.reshape(*shape, 1, self.rank, self.rank) for a in (gain, spread))
+        return Posterior(spread, gain, gain, evidence.reshape(shape))
+
+    def second_moments(self, fields: Fields) -> SecondMoments:
+        """See `Channel`."""
+        parts = [_given(about, likelihood) for _, about, likelihood in self._in_parts(fields)]
+        weight, mean, second = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        shape = (*fields.omega.shape[:2], weight.shape[1])
+        t = self.rank
+        return SecondMoments(weight.reshape(shape), mean.reshape(*shape, 1, t), second.reshape(*shape, 1, t, 1, t))
+
+    def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, Array, Array]]:
+        """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""
+        omega = fields.omega[:, :, 0].reshape(-1, self.rank)
+        normals = sobol(self.rank, 0, False, self.draws, SETS, self.seed + 7919).nodes
+        centered = normals @ np.linalg.cholesky(fields.V[0]).T
+        sets = draw_sets(*fields.omega.shape[:2])
+        for first in range(0, len(omega), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            about = centered[sets[part]]
+            yield part, about, self.probabilities(omega[part, None] + about)
+
+
+def _given(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:
+    """Probability of every label (B, Y), and first and second moments of the draws given it."""
+    draws, rank = about.shape[1:]
+    weight = likelihood.mean(axis=1)
+    share = (likelihood / np.maximum(weight, _LEAST)[:, None] / draws).mT
+    square = (about[..., :, None] * about[..., None, :]).reshape(len(about), draws, rank * rank)
+    return weight, share @ about, (share @ square).reshape(*weight.shape, rank, rank)
+
+
+def _over_labels(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:
+    """Sums over labels, with their probabilities: square of the mean, covariance, logarithm of the probability."""
+    weight, mean, second = _given(about, likelihood)
+    square = outer(mean, mean)
+    gain, spread = (np.einsum("by,byij->bij", weight, x) for x in (square, second - square))
+    return gain, spread, (weight * np.log(np.maximum(weight, _LEAST))).sum(axis=-1)

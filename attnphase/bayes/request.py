@@ -1,0 +1,72 @@
+"""What the Bayes-optimal theory can be asked, checked without loading anything heavy."""
+
+from __future__ import annotations
+
+from attnphase.errors import ProblemError
+from attnphase.problem.problem import Problem
+
+__all__ = ["CHANNELS", "channel_of", "undetermined"]
+
+CHANNELS = ("sign", "absolute", "linear")
+"""Channels of one token by name; besides, formulas are."""
+
+_OF_LOSS = {"square": "linear", "logistic": "sign", "hinge": "sign"}
+_LARGEST_RANK = 2
+
+
+def channel_of(problem: Problem, channel: str | None) -> str | None:
+    """What is observed of one token, by name or formula; None for the teacher's score matrix.
+
+    Raises
+    ------
+    ProblemError
+        The theory does not cover the problem; the message names the field.
+    """
+    if problem.tokens.points("teacher") is not None:
+        raise ProblemError(
+            "tokens.spectrum",
+            "tokens.spectrum has the teacher's weights on its atoms, so that a learner who knows the model has nothing"
+            " to learn: leave them out.",
+        )
+    rank = problem.teacher_columns
+    if rank > _LARGEST_RANK:
+        raise ProblemError(
+            "teacher.rank", f"teacher.rank must be 1 or {_LARGEST_RANK} for this theory, not {problem.teacher.rank}."
+        )
+    if channel is None and problem.loss.has_attention:
+        _check_scores(problem)
+        return None
+    if problem.tokens.length != 1:
+        raise ProblemError(
+            "channel",
+            f"channel is for one token: leave it out, or set tokens.length = 1, not {problem.tokens.length}.",
+        )
+    channel = _OF_LOSS.get(problem.loss.kind) if channel is None else channel
+    if channel is None:
+        raise ProblemError(
+            "channel",
+            f'channel is missing: loss.kind = "{problem.loss.kind}" does not say what is observed; give sign, absolute,'
+            " linear or a formula of k.",
+        )
+    if channel in CHANNELS and rank != 1:
+        raise ProblemError("channel", f'channel = "{channel}" is for teacher.rank = 1, not {rank}: give a formula.')
+    return channel
+
+
+def _check_scores(problem: Problem) -> None:
+    if problem.loss.value_columns:
+        raise ProblemError(
+            "loss.kind",
+            f'loss.kind = "{problem.loss.kind}" has value matrices, which this theory does not cover: use "attention".',
+        )
+    if problem.teacher.rank > 1 and problem.teacher.noise == 0:
+        raise undetermined()
+
+
+def undetermined() -> ProblemError:
+    """The refusal of labels without noise that leave a continuum of fields."""
+    return ProblemError(
+        "teacher.noise",
+        "teacher.noise = 0: labels of this teacher leave more than a sign of its fields undetermined, on a set without"
+        " a density: give a noise, however small (such as 1e-6).",
+    )

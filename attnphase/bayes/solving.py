@@ -1,0 +1,384 @@
+"""Fixed points of the Bayes-optimal state evolution, from nothing known and from all known, with their errors.
+
+The map is monotone: from below it rises to the lowest fixed point above the start, from above it falls to the highest.
+What is iterated is the logarithm of ``rho^(-1/2) V rho^(-1/2)``, which is small where little is known and large where V
+vanishes, so that both ends are resolved.  Steps are stretched by the ratio of the last ones, as long as the residual
+does not change its sign, and Newton's method ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.bayes.evolution import Evolution, joined
+from attnphase.bayes.setting import Setting
+from attnphase.fixed_points.iteration import Status
+
+__all__ = ["BayesPoint", "Start", "solve_bayes"]
+
+_RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
+_NOTHING = 1e-7  # share of q below which nothing is
+_MAX_MAPS = 400
+_STRETCH = 8.0
+_COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
+_REPLICATES = 16
+_POLISHING = 12
+_KICK = 0.1  # by which the columns are told apart, relative to what is known
+_DECAY = 1.4  # as many times more nodes, to this power, for an error as many times smaller
+_INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
+_KNOWN = 1e-12  # share of V where the fields count as known
+
+
+class Start(IntEnum):
+    """Where the iteration begins."""
+
+    uninformed = 0
+    informed = 1
+
+
+@dataclass(frozen=True, eq=False)
+class BayesPoint:
+    """A fixed point, with standard errors.
+
+    Attributes
+    ----------
+    alpha : float
+    start : Start
+    q, V, q_hat, rho : (P, t, t) arrays
+    free_entropy, mutual_information, test_error, overlap : float
+        The mutual information is that of a sample and the teacher's weights; it and the free entropy are NaN where they
+        are infinite. ``overlap`` is the share of the fields' variance that is known.
+    nishimori : float
+        Relative difference of the overlap with the teacher and the self-overlap, of the posterior's fields.
+    errors : dict
+        Standard errors of q, V, free_entropy, mutual_information, test_error, overlap and nishimori.
+    residual : float
+    maps, nodes : int
+    status : Status
+    recovered : bool
+        Whether V is zero, within the iteration's resolution.
+    """
+
+    alpha: float
+    start: Start
+    q: Array
+    V: Array
+    q_hat: Array
+    rho: Array
+    free_entropy: float
+    mutual_information: float
+    test_error: float
+    overlap: float
+    nishimori: float
+    errors: dict[str, Any]
+    residual: float
+    maps: int
+    nodes: int
+    status: Status
+    recovered: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Coordinates:
+    """V as the entries of the logarithm of ``rho^(-1/2) V rho^(-1/2)``."""
+
+    rho: Array
+
+    def root(self) -> Array:
+        values, vectors = np.linalg.eigh(self.rho)
+        return (vectors * np.sqrt(values)[:, None, :]) @ vectors.mT
+
+    def of(self, V: Array) -> Array:
+        inverse = np.linalg.inv(self.root())
+        values, vectors = np.linalg.eigh(inverse @ V @ inverse)
+        logs = np.log(np.clip(values, 1e-300, 1.0))
+        return joined((vectors * logs[..., None, :]) @ vectors.mT)
+
+    def shares(self, x: Array) -> Array:
+        """Eigenvalues of ``rho^(-1/2) V rho^(-1/2)``, (P, t)."""
+        return np.exp(np.minimum(np.linalg.eigvalsh(self._logs(x)), 0.0))
+
+    def _logs(self, x: Array) -> Array:
+        t = self.rho.shape[-1]
+        i, j = np.triu_indices(t)
+        logs = np.zeros((len(self.rho), t, t))
+        logs[:, i, j] = logs[:, j, i] = x.reshape(len(self.rho), -1)
+        return logs
+
+    def matrices(self, x: Array) -> Array:
+        """V at a place.  Nothing known is the boundary of the domain, which is kept off by rounding errors."""
+        values, vectors = np.linalg.eigh(self._logs(x))
+        shares = np.exp(np.minimum(values, -1e-14))
+        root = self.root()
+        V = root @ ((vectors * shares[..., None, :]) @ vectors.mT) @ root
+        return (V + V.mT) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """Where an iteration ended, with the map's Jacobian there."""
+
+    x: Array
+    residual: float
+    status: Status
+    maps: int
+    jacobian: Array | None = None
+
+
+@dataclass(eq=False)
+class _Iteration:
+    """Iterations of one map, and how many there were."""
+
+    evolution: Evolution
+    alpha: float
+    maps: int = 0
+
+    def __post_init__(self) -> None:
+        self.coordinates = _Coordinates(self.evolution.rho)
+
+    def residual(self, x: Array) -> Array:
+        self.maps += 1
+        V = self.coordinates.matrices(x)
+        return self.coordinates.of(self.evolution.image(self.alpha, V)) - x
+
+    def size(self, x: Array) -> float:
+        return float(np.clip(np.abs(x).max(), _NOTHING, 1.0))
+
+    def run(self, x: Array, tolerance: float) -> tuple[Array, float, Status]:
+        """From a start to the fixed point that the plain iteration leads to."""
+        residual = self.residual(x)
+        while True:
+            size = float(np.abs(residual).max()) / self.size(x)
+            if size <= tolerance or self.ended(x):
+                return x, size, Status.converged
+            if self.maps >= _MAX_MAPS:
+                return x, size, Status.iteration_limit
+            # two plain steps, whose ratio says how far it is
+            y = x + residual
+            after = self.residual(y)
+            ratio = float(residual @ after) / max(float(residual @ residual), 1e-300)
+            if not 0 < ratio < 1 or np.abs(after).max() / self.size(y) <= tolerance:
+                x, residual = y, after
+                continue
+            far = y + min(ratio / (1 - ratio), _STRETCH) * residual
+            if far.max() > y.max() / 2:  # at most half of the way to where nothing is known
+                x, residual = y, after
+                continue
+            there = self.residual(far)
+            x, residual = (far, there) if float(there @ after) > 0 else (y, after)
+
+    def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float]:
+        """Newton's method near a fixed point with the Jacobian of a coarser rule: the point and its residual."""
+        residual = self.residual(x)
+        inverse = np.linalg.pinv(np.eye(len(x)) - jacobian, rcond=1e-12)
+        for _ in range(_POLISHING):
+            if np.abs(residual).max() / self.size(x) <= tolerance:
+                break
+            trial = x + inverse @ residual
+            new = self.residual(trial)
+            if np.abs(new).max() > np.abs(residual).max():
+                break
+            x, residual = trial, new
+        return x, float(np.abs(residual).max()) / self.size(x)
+
+    def jacobian(self, x: Array) -> Array:
+        step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
+        columns = []
+        for i in range(len(x)):
+            moved = np.zeros(len(x))
+            moved[i] = step
+            columns.append((self.residual(x + moved) - self.residual(x - moved)) / (2 * step))
+        return np.stack(columns, axis=1) + np.eye(len(x))
+
+    def settled(self, x: Array, tolerance: float) -> Array:
+        """The fixed point, or a stable one beside it.
+
+        The columns of the teacher's weights may be exchangeable: then a start that knows nothing leads to a point that
+        does not tell them apart, also where that is unstable.  So a little more of each is made known.
+        """
+        rank = self.evolution.rho.shape[1]
+        if rank == 1 or self.ended(x):
+            return x
+        more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
+        return self.run(x - _KICK * self.size(x) * more, tolerance)[0]
+
+    def displaced(self, found: _Found) -> Array:
+        """How far every replicate by itself is from the fixed point of all, to first order, (S, n)."""
+        x = found.x
+        if self.ended(x) or found.jacobian is None:
+            return np.zeros((self.evolution.replicates, len(x)))
+        each = np.stack([self.coordinates.of(V) for V in self.evolution.images(self.alpha, self.matrices(x))[1]])
+        inverse = np.linalg.pinv(np.eye(len(x)) - found.jacobian, rcond=1e-12)
+        return (each - each.mean(axis=0)) @ inverse.T
+
+    def matrices(self, x: Array) -> Array:
+        """V at a place."""
+        return self.coordinates.matrices(x)
+
+    @property
+    def total(self) -> float:
+        """Variance of all fields."""
+        return float(np.trace(self.evolution.rho, axis1=1, axis2=2).sum())
+
+    def recovered(self, x: Array) -> bool:
+        """Whether everything is known, as far as the iteration goes."""
+        return bool(self._logs(x).max() < _RECOVERED)
+
+    def nothing(self, x: Array) -> bool:
+        """Whether nothing is known."""
+        return bool(self._logs(x).min() > -_NOTHING)
+
+    def ended(self, x: Array) -> bool:
+        """Whether the iteration has come to one of its ends."""
+        return self.recovered(x) or self.nothing(x)
+
+    def _logs(self, x: Array) -> Array:
+        return np.log(self.coordinates.shares(x))
+
+
+def solve_bayes(
+    setting: Setting,
+    alpha: float,
+    start: Start,
+    *,
+    max_nodes: int | None = None,
+    near: Array | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> BayesPoint:
+    """The fixed point that a learner reaches from a start.
+
+    Two coarse rules lead to it; finer ones take it over by Newton's method, until the overlap has the relative standard
+    error that the problem asks for.
+
+    Parameters
+    ----------
+    setting : Setting
+    alpha : float
+    start : Start
+    max_nodes : int, optional
+        Of all replicates together; by default the channel's.
+    near : (P, t, t) array, optional
+        V to begin with, instead of that of the start.
+    tell : callable, optional
+    """
+    wanted, exact = setting.problem.integration.standard_error, setting.channel.tolerance
+    max_nodes = setting.channel.most if max_nodes is None else max_nodes
+    coarse = (setting.channel.coarsest, 8 * setting.channel.coarsest)
+    x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
+    maps, status = 0, Status.converged
+    for points, tolerance in zip(coarse, _COARSE_TOLERANCES, strict=True):
+        run = _Iteration(setting.evolution(points), alpha)
+        x, _, status = run.run(x, max(tolerance, 10 * exact))
+        maps += run.maps
+    run = _Iteration(setting.evolution(coarse[-1]), alpha)
+    if run.ended(x):
+        run = _Iteration(setting.evolution(min(32 * coarse[0], max_nodes // _REPLICATES)), alpha)
+        return _measured(setting, run, alpha, start, _Found(x, 0.0, status, maps))
+    x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
+    jacobian, points = run.jacobian(x), 4 * coarse[-1]
+    while True:
+        if tell is not None:
+            tell(f"{points * _REPLICATES} nodes")
+        maps += run.maps
+        run = _Iteration(setting.evolution(points), alpha)
+        x, residual = run.polish(x, jacobian, exact)
+        if residual > exact:
+            x, residual, status = run.run(x, exact)
+        found = _Found(x, residual, status, maps, jacobian)
+        last = 2 * points * _REPLICATES > max_nodes or residual > exact or run.ended(x)
+        excess = 0.0 if last else _relative_error(run, found) / wanted
+        if excess <= 1:
+            return _measured(setting, run, alpha, start, found)
+        points *= min(2 ** max(round(_DECAY * np.log2(excess)), 1), max_nodes // (points * _REPLICATES))
+
+
+def _relative_error(run: _Iteration, found: _Found) -> float:
+    """Standard error of the overlap over the overlap."""
+    moved = run.displaced(found)
+    known = [1 - np.trace(run.coordinates.matrices(found.x + dx), axis1=1, axis2=2).sum() / run.total for dx in moved]
+    return float(np.std(known, ddof=1) / np.sqrt(len(known)) / max(abs(float(np.mean(known))), 1e-12))
+
+
+def _first(setting: Setting, start: Start) -> Array:
+    """V at a start: all but nothing, or what is unknown before any label, a little less."""
+    if start is Start.informed:
+        return _INFORMED * setting.prior.rho
+    before = setting.evolution(setting.channel.coarsest).overlaps(np.zeros_like(setting.prior.rho))[1]
+    return (1 - _UNINFORMED) * before
+
+
+def _measured(setting: Setting, run: _Iteration, alpha: float, start: Start, found: _Found) -> BayesPoint:
+    """What is measured at a fixed point, and errors: what a replicate displaces, and its own scatter."""
+    evolution, coordinates, x = run.evolution, run.coordinates, found.x
+    recovered, nothing = run.recovered(x), run.nothing(x)
+    at = coordinates.matrices(np.minimum(x, -1e-12) if nothing else x)
+    V = 0 * at if recovered else evolution.rho if nothing else at
+    moved = np.stack([V + (coordinates.matrices(x + dx) - at) for dx in run.displaced(found)])
+    known = 1 - np.trace(moved, axis1=2, axis2=3).sum(axis=1) / run.total
+    moments = evolution.moments(at)
+    entropies = evolution.free_entropy(alpha, at, moments)
+    if recovered and setting.channel.exact:  # it grows without bound
+        entropies = np.full(evolution.replicates, np.nan)
+    information = _noise_entropy(setting, evolution) - entropies / alpha
+    gains, alignments = (np.trace(a, axis1=2, axis2=3).sum(axis=1) for a in (moments.gain, moments.alignment))
+    difference = (alignments - gains) / max(float(gains.mean()), 1e-300) * (not nothing)
+    error, error_spread = _test_error(setting, run, at, found)
+    return BayesPoint(
+        alpha=alpha,
+        start=start,
+        q=evolution.rho - V,
+        V=V,
+        q_hat=evolution.conjugates(alpha, at, moments).mean(axis=0),
+        rho=evolution.rho,
+        free_entropy=float(entropies.mean()),
+        mutual_information=float(information.mean()),
+        test_error=0.0 if recovered else error,
+        overlap=float(1 - np.trace(V, axis1=1, axis2=2).sum() / run.total),
+        nishimori=float(difference.mean()),
+        errors={
+            "q": _scatter(moved),
+            "V": _scatter(moved),
+            "overlap": float(_scatter(known)),
+            "free_entropy": float(_scatter(entropies)),
+            "mutual_information": float(_scatter(information)),
+            "test_error": 0.0 if recovered else error_spread,
+            "nishimori": float(_scatter(difference)),
+        },
+        residual=found.residual,
+        maps=found.maps + run.maps,
+        nodes=evolution.points * evolution.replicates,
+        status=found.status,
+        recovered=recovered,
+    )
+
+
+def _noise_entropy(setting: Setting, evolution: Evolution) -> Array:
+    """``E log P_out(Y | k)``, the mean logarithm of the evidence where the fields are known; NaN if it is infinite."""
+    if setting.channel.exact:
+        return np.full(evolution.replicates, np.nan)
+    return evolution.moments(_KNOWN * evolution.rho).log_evidence
+
+
+def _scatter(values: Array) -> Array:
+    """Standard error of the mean of replicates."""
+    return np.asarray(values).std(axis=0, ddof=1) / np.sqrt(len(values))
+
+
+def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found) -> tuple[float, float]:
+    """The test error and its standard error: its own scatter, and that of the point."""
+    values = setting.readout.error(run.evolution, V)
+    total, x = values.copy(), found.x
+    displaced = run.displaced(found)
+    if displaced.any():
+        step = 1e-3 * run.size(x)
+        for i, direction in enumerate(np.eye(len(x))):
+            places = (run.coordinates.matrices(x + sign * step * direction) for sign in (1, -1))
+            above, below = (setting.readout.error(run.evolution, place).mean() for place in places)
+            total = total + displaced[:, i] * (above - below) / (2 * step)
+    return float(values.mean()), float(_scatter(total))

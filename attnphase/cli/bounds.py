@@ -1,0 +1,90 @@
+"""The command for what is possible: the Bayes-optimal limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from attnphase import arguments
+from attnphase.bayes.request import channel_of
+from attnphase.cli.inputs import problem_of
+from attnphase.cli.options import (
+    allow_unconverged_option,
+    alphas_option,
+    force_option,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+)
+from attnphase.cli.outcomes import convergence, print_table, with_command
+from attnphase.files.writing import check_output
+from attnphase.fixed_points.settings import sample_complexities
+
+__all__ = ["optimal"]
+
+
+@click.command()
+@problem_options
+@alphas_option
+@click.option("--channel", help="What is observed of one token: sign, absolute, linear or a formula of k.")
+@click.option(
+    "--start",
+    "starts",
+    type=click.Choice(["uninformed", "informed"]),
+    multiple=True,
+    default=("uninformed", "informed"),
+    show_default=True,
+)
+@click.option("--thresholds", is_flag=True, help="Locate weak recovery, jumps and perfect recovery as well.")
+@click.option("--max-nodes", type=int, help="Of an integration rule, at most.")
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@allow_unconverged_option
+@quiet_option
+def optimal(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: tuple[float, ...],
+    channel: str | None,
+    starts: tuple[str, ...],
+    thresholds: bool,
+    max_nodes: int | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+) -> int:
+    """Say what any learner can reach who knows all but the teacher's weights."""
+    alpha = sample_complexities("alpha", alpha)
+    if max_nodes is not None:
+        arguments.whole("max_nodes", max_nodes, 2**11)
+    if output is not None:
+        check_output(output, force)
+    problem = problem_of(problem_file, changes)
+    channel_of(problem, channel)
+    from attnphase.data.bounds_text import optimal_table, thresholds_lines
+    from attnphase.data.files import save_dataset, to_json
+    from attnphase.sweeps.bounds import optimal as find_bounds
+
+    ds = find_bounds(
+        problem,
+        alpha,
+        channel=channel,
+        start=starts,
+        thresholds=thresholds,
+        max_nodes=max_nodes,
+        progress=not quiet,
+    )
+    if output is not None:
+        save_dataset(with_command(ds), output, force)
+    if as_json:
+        click.echo(to_json(ds))
+    elif not quiet:
+        print_table(optimal_table(ds))
+        for line in thresholds_lines(ds):
+            click.echo(line)
+    return convergence(ds, allow_unconverged)

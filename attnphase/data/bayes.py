@@ -1,0 +1,98 @@
+"""Bayes-optimal fixed points and their thresholds as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnphase.bayes.solving import BayesPoint
+from attnphase.bayes.thresholds import BayesThreshold
+from attnphase.data.build import assemble, by_cluster
+from attnphase.data.variables import SCHEMAS
+from attnphase.problem.problem import Problem
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["THRESHOLDS", "from_bayes_points"]
+
+THRESHOLDS = {
+    "weak_recovery": ("sample complexity above which nothing known is unstable", r"\alpha_{\mathrm{WR}}"),
+    "algorithmic": ("sample complexity at which the uninformed fixed point jumps", r"\alpha_{\mathrm{alg}}"),
+    "information_theoretic": (
+        "sample complexity at which the free entropies of the fixed points cross", r"\alpha_{\mathrm{IT}}"
+    ),
+    "perfect_recovery": ("sample complexity above which everything is known", r"\alpha_{\mathrm{PR}}"),
+}  # fmt: skip
+"""Scalar coordinates with the thresholds, where they were asked for: what they are, and their symbols."""
+
+_TITLE = "Bayes-optimal fixed points"
+
+
+def from_bayes_points(
+    problem: Problem,
+    alpha: Sequence[float],
+    points: Mapping[str, Sequence[BayesPoint]],
+    linear: tuple[float, float],
+    thresholds: Mapping[str, BayesThreshold] | None = None,
+    channel: str | None = None,
+) -> xr.Dataset:
+    """Label fixed points.
+
+    Parameters
+    ----------
+    problem : Problem
+    alpha : sequence of float
+    points : mapping
+        By start, one for every alpha.
+    linear : (float, float)
+        Test error of the linear predictor, and its error.
+    thresholds : mapping, optional
+    channel : str, optional
+        What is observed, where the problem does not say it: becomes a global attribute.
+
+    Returns
+    -------
+    xarray.Dataset
+        Thresholds are scalar coordinates, with ``<name>_stderr`` beside them.
+    """
+    columns = _columns(problem, [one for row in points.values() for one in row], (len(points), len(alpha)), linear)
+    rule = f"sobol, {max(one.nodes for row in points.values() for one in row)} nodes"
+    ds = assemble("optimal", columns, {"start": list(points), "alpha": list(alpha)}, {}, problem, [rule], _TITLE)
+    if channel is not None:
+        ds.attrs["channel"] = channel
+    for name, found in (thresholds or {}).items():
+        long_name, latex = THRESHOLDS[name]
+        attributes = {"long_name": long_name, "units": "1", "latex": latex, "statement": found.statement}
+        error = {"long_name": f"standard error of the {long_name}", "units": "1", "latex": rf"\delta {latex}"}
+        ds = ds.assign_coords({
+            name: ((), found.alpha, attributes), f"{name}_stderr": ((), found.standard_error, error)
+        })  # fmt: skip
+    return ds
+
+
+def _columns(
+    problem: Problem, points: Sequence[BayesPoint], sizes: tuple[int, int], linear: tuple[float, float]
+) -> dict[str, Any]:
+    """Every variable and its standard error, over start and alpha."""
+    columns: dict[str, Any] = {}
+    for variable in SCHEMAS["optimal"]:
+        values = [_value(problem, point, variable.name, linear[0]) for point in points]
+        columns[variable.name] = np.stack(values).astype(variable.dtype).reshape(*sizes, *np.shape(values[0]))
+        if variable.has_stderr:
+            errors = [
+                np.asarray(linear[1] if variable.name == "linear_test_error" else
+                           by_cluster(problem, variable.name, point.errors[variable.name]), dtype=float)
+                for point in points
+            ]  # fmt: skip
+            columns[variable.stderr] = np.stack(errors).reshape(*sizes, *np.shape(errors[0]))
+    return columns
+
+
+def _value(problem: Problem, point: BayesPoint, name: str, linear: float) -> Any:
+    if name == "linear_test_error":
+        return np.asarray(linear)
+    own = {"iterations": point.maps, "status": int(point.status), "recovered": int(point.recovered)}
+    return np.asarray(own[name] if name in own else by_cluster(problem, name, getattr(point, name)))

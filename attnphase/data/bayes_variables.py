@@ -1,0 +1,50 @@
+"""What a Bayes-optimal fixed point consists of."""
+
+from __future__ import annotations
+
+from attnphase.data.variable import Variable
+from attnphase.fixed_points.iteration import Status
+
+__all__ = ["OPTIMAL_VARIABLES"]
+
+_SQUARE = ("token", "teacher", "teacher_column")
+
+OPTIMAL_VARIABLES = (
+    Variable("q", _SQUARE, "overlap of two draws of the posterior, and of one with the teacher", "q", True),
+    Variable("V", _SQUARE, "covariance of the teacher's field given what is known of it", "V", True),
+    Variable("q_hat", _SQUARE, "conjugate of the overlap", r"\hat q"),
+    Variable("overlap", (), "share of the variance of the teacher's fields that is known", r"q/\rho", True),
+    Variable(
+        "test_error", (), "test error of the posterior's prediction, against labels without noise", r"\epsilon_g", True
+    ),
+    Variable(
+        "linear_test_error", (), "test error of the best linear predictor", r"\epsilon_{\mathrm{lin}}", True,
+        optional=True,
+    ),
+    Variable(
+        "free_entropy", (),
+        "mean logarithm of the evidence per dimension; without noise up to a constant of the labels; NaN if infinite",
+        r"\Phi", True, optional=True,
+    ),
+    Variable(
+        "mutual_information", (),
+        "information of a sample's label on the teacher, in natural units; NaN where it is infinite",
+        "I/n", True, optional=True,
+    ),
+    Variable(
+        "nishimori", (), "overlap of the posterior's fields with the teacher's over that with themselves, minus 1",
+        r"\delta_{\mathrm{N}}", True,
+    ),
+    Variable("residual", (), "relative residual of the undamped iteration", "r"),
+    Variable("iterations", (), "evaluations of the map", "n", dtype="int32"),
+    Variable("nodes", (), "nodes of the finest rule", "N", dtype="int32"),
+    Variable(
+        "recovered", (), "whether the teacher's weights are known", r"\mathrm{recovered}", dtype="int8",
+        meanings=("no", "yes"),
+    ),
+    Variable(
+        "status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8",
+        meanings=(*(status.name for status in Status), "not_computed"),
+    ),
+)  # fmt: skip
+"""Over start and alpha."""

@@ -1,0 +1,422 @@
+"""The Bayes-optimal limit: numbers with independent sources, and what must hold of any posterior."""
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.optimize import root_scalar
+from scipy.stats import norm
+
+import attnphase as ap
+from attnphase.bayes.channel import Fields, Preimages, draw_sets
+from attnphase.bayes.importance import Noisy
+from attnphase.bayes.message_passing import pass_messages
+from attnphase.bayes.setting import setting_of
+from attnphase.bayes.solving import Start, solve_bayes
+from attnphase.bayes.thresholds import bayes_thresholds
+from attnphase.errors import ProblemError
+from attnphase.problem.problem import Problem
+
+pytestmark = pytest.mark.filterwarnings("error")
+
+ROOT = Path(__file__).parents[2]
+PAPER = Problem.paper(omega=0.3)
+ONE = {"tokens": {"length": 1, "sigma": 0.7}, "loss": {"kind": "square"}}
+
+
+def one_token(**fields):
+    return Problem.from_dict(ONE).with_fields({name.replace("__", "."): value for name, value in fields.items()})
+
+
+def z_score(value, error, expected):
+    return abs(value - expected) / error
+
+
+# --- the paper's teacher ----------------------------------------------------------------------
+
+
+def overlap_by_gauss(alpha, rho=0.25, order=90):
+    """q/rho for L = 2, t = 1 without noise: omega is turned into (r, 0), so that three Gauss rules do the integral.
+
+    Only ``E |k|^2 sech^2(k omega / V)`` is needed, and is invariant under rotations of the two tokens.
+    """
+    x, w = np.polynomial.hermite_e.hermegauss(order)
+    u, of_u = np.polynomial.laguerre.laggauss(order)
+    w = w / w.sum()
+
+    def image(V):
+        r = np.sqrt(2 * u * (rho - V))[:, None, None]
+        first, second = r + math.sqrt(V) * x[:, None], math.sqrt(V) * x[None, None, :]
+        first = first.reshape(len(u), len(x), 1)
+        odds = np.clip(first * r / V, -300, 300)
+        spread = np.einsum("a,b,c,abc", of_u, w, w, (first**2 + second**2) / np.cosh(odds) ** 2)
+        return rho / (1 + rho * alpha * (2 / V - spread / V**2))
+
+    low, high = 0.02 * rho, (1 - 1e-3) * rho
+    return 1 - root_scalar(lambda V: image(V) - V, bracket=(low, high)).root / rho
+
+
+@pytest.mark.parametrize("alpha", [0.35, 0.4])
+def test_the_paper_s_teacher_against_gauss_rules(alpha):
+    point = solve_bayes(setting_of(PAPER), alpha, Start.uninformed, max_nodes=2**16)
+    expected = overlap_by_gauss(alpha)
+    assert z_score(point.overlap, point.errors["overlap"], expected) < 4
+    assert point.errors["overlap"] < 2e-3
+    # the table of the theory, to its last digit
+    assert expected == pytest.approx({0.35: 0.4187, 0.4: 0.5918}[alpha], abs=3e-4)
+    assert point.test_error == pytest.approx({0.35: 0.001635, 0.4: 0.001296}[alpha], abs=8e-6)
+
+
+def test_both_starts_lead_to_the_same_point_and_to_recovery_from_one_half_on():
+    setting = setting_of(PAPER)
+    both = [solve_bayes(setting, 0.42, start, max_nodes=2**14) for start in Start]
+    assert both[0].overlap == pytest.approx(both[1].overlap, abs=1e-6)
+    known = solve_bayes(setting, 0.55, Start.uninformed, max_nodes=2**14)
+    assert known.recovered
+    assert (known.overlap, known.test_error) == (1.0, 0.0)
+    unknown = solve_bayes(setting, 0.15, Start.uninformed, max_nodes=2**14)
+    assert unknown.overlap == 0.0
+    assert math.isnan(known.free_entropy)
+
+
+def test_the_prediction_of_nothing_is_the_linear_predictor_s():
+    """Without any label the posterior's prediction is the mean of T, which is what a linear map has."""
+    ds = ap.optimal(PAPER, 0.1, start="uninformed", max_nodes=2**14)
+    assert float(ds.test_error[0, 0]) == pytest.approx(float(ds.linear_test_error[0, 0]), rel=0.01)
+    # (1 - omega)^2 c, with the paper's constant
+    assert float(ds.linear_test_error[0, 0]) == pytest.approx(0.7**2 * 0.0040232, rel=1e-4)
+
+
+def test_more_samples_are_never_worse_and_training_is_never_better():
+    """The published trained student at alpha = 2 has .0014; the posterior has that at a fifth of the samples."""
+    ds = ap.optimal(PAPER, [0.2, 0.3, 0.4, 0.47], start="uninformed", max_nodes=2**14)
+    errors = ds.test_error.squeeze("start").to_numpy()
+    assert (np.diff(errors) < 0).all()
+    assert errors[0] < float(ds.linear_test_error[0, 0])
+    assert errors[2] < 0.001404
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_weak_recovery_of_a_field_known_up_to_its_sign(length):
+    """``alpha = 1/(L (L + 1))``: ``E (k_l k_m - delta_lm)^2`` is two on the diagonal and one beside it.
+
+    The channel knows no score, so that no model of this length is compiled.
+    """
+    base = setting_of(PAPER).evolution(4096)
+    prior = replace(base.prior, gamma=np.full((length, 1), 0.64), rho=np.full((length, 1, 1), 0.64))
+    means = np.zeros((length, 1))
+    evolution = replace(base, prior=prior, configurations=np.arange(length)[None], teacher_means=means)
+    operators, first = evolution.growth()
+    each = np.array([np.linalg.eigvals(one).real.max() for one in operators])
+    assert z_score(each.mean(), each.std(ddof=1) / 4, length * (length + 1)) < 4
+    assert first.max() == 0.0
+
+
+def test_the_paper_s_teacher_has_no_jump():
+    found = bayes_thresholds(setting_of(PAPER), points=1024)
+    assert z_score(found["weak_recovery"].alpha, found["weak_recovery"].standard_error, 1 / 6) < 4
+    assert math.isnan(found["algorithmic"].alpha)
+    assert found["perfect_recovery"].alpha == pytest.approx(0.5, abs=1e-6)
+
+
+# --- channels of one token --------------------------------------------------------------------
+
+
+def test_phase_retrieval():
+    """Weak recovery 1/2, algorithmic 1.1285 and information-theoretic 1, from Barbier et al., arXiv:1708.03395."""
+    found = bayes_thresholds(setting_of(one_token(), "absolute"), points=2048)
+    assert z_score(found["weak_recovery"].alpha, found["weak_recovery"].standard_error, 0.5) < 4
+    assert found["algorithmic"].alpha == pytest.approx(1.1285, abs=4 * found["algorithmic"].standard_error + 5e-5)
+    assert found["information_theoretic"].alpha == pytest.approx(1.0, abs=1e-4)
+    setting = setting_of(one_token(), "absolute")
+    below, above = (solve_bayes(setting, 1.06, start, max_nodes=2**14) for start in Start)
+    assert not below.recovered
+    assert above.recovered
+
+
+@pytest.mark.parametrize(("alpha", "error"), [(1, 0.25437), (2, 0.17453), (3, 0.12985), (5, 0.08394), (10, 0.04357)])
+def test_the_sign_channel(alpha, error):
+    """Generalisation errors of the Bayes-optimal perceptron."""
+    point = solve_bayes(setting_of(one_token(), "sign"), float(alpha), Start.uninformed, max_nodes=2**15)
+    assert point.test_error == pytest.approx(error, abs=1.5e-5)
+    assert point.test_error == pytest.approx(math.acos(math.sqrt(point.overlap)) / math.pi, rel=2e-3)
+
+
+def test_a_formula_of_the_label_is_the_channel_of_that_name():
+    """The sign as a formula, and the logistic likelihood at a large slope, against the sign in closed form."""
+    exact = solve_bayes(setting_of(one_token(), "sign"), 2.0, Start.uninformed, max_nodes=2**13)
+    for text in ("sign(k)", "1/(1 + exp(-60*y*k))"):
+        point = solve_bayes(setting_of(one_token(), text), 2.0, Start.uninformed, max_nodes=2**11)
+        assert point.overlap == pytest.approx(exact.overlap, abs=0.01), text
+        assert point.test_error == pytest.approx(exact.test_error, abs=0.005), text
+
+
+def linear_with_noise(alpha, noise, gammas, weights):
+    """Share known, evidence and information of ``y = k + noise``, Gaussian throughout, by one root."""
+    rho = weights @ gammas
+    V = root_scalar(
+        lambda V: weights @ (gammas / (1 + gammas * alpha / (noise + V))) - V, bracket=(1e-12, rho), xtol=1e-14
+    ).root
+    q_hat = alpha / (noise + V)
+    prior = weights @ (gammas * q_hat - np.log1p(gammas * q_hat)) / 2
+    evidence = -0.5 * math.log(2 * math.pi * math.e * (noise + V))
+    phi = -q_hat * (rho - V) / 2 + prior + alpha * evidence
+    return 1 - V / rho, phi, -0.5 * math.log(2 * math.pi * math.e * noise) - phi / alpha
+
+
+def test_linear_labels_with_noise_on_a_spectrum():
+    """The importance sampling, the spectral mean, the free entropy and the information, all against closed forms."""
+    atoms = [{"weight": 0.3, "variances": [0.9]}, {"weight": 0.7, "variances": [0.2]}]
+    problem = one_token(teacher__noise=0.17).with_fields({"tokens.spectrum": atoms})
+    point = solve_bayes(setting_of(problem), 1.3, Start.uninformed, max_nodes=2**12)
+    share, phi, information = linear_with_noise(1.3, 0.17, np.array([0.9, 0.2]), np.array([0.3, 0.7]))
+    assert point.overlap == pytest.approx(share, abs=4 * point.errors["overlap"] + 1e-4)
+    assert point.free_entropy == pytest.approx(phi, abs=4 * point.errors["free_entropy"] + 1e-4)
+    assert point.mutual_information == pytest.approx(information, abs=4 * point.errors["mutual_information"] + 1e-4)
+    # a fresh label's error is what is left of the field
+    assert point.test_error == pytest.approx(0.41 * (1 - share), rel=0.03)
+
+
+def test_the_error_is_the_derivative_of_the_information():
+    """I-MMSE: ``dI/d(1/Delta)`` a sample is half the error of a *seen* label, here ``V Delta/(V + Delta)``."""
+    noise, step, gammas, weights = 0.17, 1e-5, np.array([0.49]), np.ones(1)
+    above, below = (linear_with_noise(1.3, 1 / (1 / noise + s * step), gammas, weights)[2] for s in (1, -1))
+    point = solve_bayes(setting_of(one_token(teacher__noise=noise)), 1.3, Start.uninformed, max_nodes=2**12)
+    V = float(point.V.item())
+    assert (above - below) / (2 * step) == pytest.approx(V * noise / (V + noise) / 2, rel=5e-3)
+
+
+# --- noise: importance sampling against a grid ------------------------------------------------
+
+
+def scores(k):
+    """The paper's score matrices, written again."""
+    field = k[..., 0]
+    logits = field[:, :, None] * field[:, None, :]
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    mixing = np.array([[0.6, 0.4], [0.4, 0.6]])
+    return (0.7 * weights / weights.sum(axis=-1, keepdims=True) + 0.3 * mixing).reshape(len(k), -1)
+
+
+@pytest.mark.parametrize(("noise", "V"), [(3e-4, 0.06), (0.03, 0.17), (0.8, 0.11)])
+def test_the_posterior_of_noisy_labels_against_a_grid(noise, V):
+    random = np.random.default_rng(4)
+    count, rho = 12, 0.25
+    omega = math.sqrt(rho - V) * random.standard_normal((1, count, 2, 1))
+    k = omega + math.sqrt(V) * random.standard_normal(omega.shape)
+    z = random.standard_normal((1, count, 4))
+    channel = Noisy(scores, 4, 2, 1, noise, (((1.0,),), ((-1.0,),)), draws=256)
+    found = channel.posterior(Fields(omega, k, np.full((2, 1, 1), V), z))
+    grid = np.linspace(-6.5, 6.5, 521)
+    spreads, means, logs = [], [], []
+    for n in range(count):
+        sides = [omega[0, n, l, 0] + math.sqrt(V) * grid for l in range(2)]
+        places = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
+        label = scores(k[0, n][None]) + math.sqrt(noise) * z[0, n]
+        exponent = -((scores(places[..., None]) - label) ** 2).sum(axis=1) / (2 * noise)
+        exponent -= ((places - omega[0, n, :, 0]) ** 2).sum(axis=1) / (2 * V)
+        weights = np.exp(exponent - exponent.max())
+        logs.append(exponent.max() + math.log(weights.sum() * (grid[1] - grid[0]) ** 2 / (2 * math.pi)))
+        weights /= weights.sum()
+        means.append(weights @ places)
+        spreads.append(weights @ places**2 - means[-1] ** 2)
+    assert found.spread[0, :, :, 0, 0] == pytest.approx(np.array(spreads), abs=0.05 * V)
+    assert found.spread[0].mean() == pytest.approx(np.mean(spreads), rel=0.02)
+    assert found.mean is not None
+    assert (found.mean + omega)[0, :, :, 0] == pytest.approx(np.array(means), abs=0.12 * math.sqrt(V))
+    # the noise's own misfit, whose mean is known, stands in place of this node's
+    expected = np.array(logs) - 2 * math.log(2 * math.pi * noise) - 2 + (z[0] ** 2).sum(axis=1) / 2
+    assert found.log_evidence[0] == pytest.approx(expected, abs=0.12)
+
+
+def test_replicates_share_no_draws():
+    """Else their scatter would not hold the error that the draws have, whatever the number of nodes."""
+    sets = [set(one) for one in draw_sets(16, 50).reshape(16, 50)]
+    assert sum(map(len, sets)) == len(set.union(*sets))
+
+
+def test_little_noise_is_no_noise():
+    """At Delta = 1e-10 no number overflows, and the posterior is that of two points."""
+    random = np.random.default_rng(5)
+    omega = 0.3 * random.standard_normal((1, 400, 2, 1))
+    V = np.full((2, 1, 1), 0.16)
+    k = omega + 0.4 * random.standard_normal(omega.shape)
+    fields = Fields(omega, k, V, random.standard_normal((1, 400, 4)))
+    noisy = Noisy(scores, 4, 2, 1, 1e-10, (((1.0,),), ((-1.0,),))).posterior(fields)
+    exact = Preimages(True).posterior(fields)
+    assert noisy.spread.mean() == pytest.approx(exact.spread.mean(), rel=0.01)
+
+
+def test_noise_keeps_from_recovery_and_delays_it():
+    """Weak recovery moves up with the noise, and the Nishimori identity holds at the fixed point."""
+    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.01}))
+    operators, _ = setting.evolution(128).growth()
+    threshold = 1 / np.linalg.eigvals(operators.mean(axis=0)).real.max()
+    assert 0.3 < threshold < 0.55
+    point = solve_bayes(setting, 0.9, Start.uninformed, max_nodes=2**12)
+    assert 0.2 < point.overlap < 0.95
+    assert abs(point.nishimori) < 4 * point.errors["nishimori"]
+    assert 0 < point.mutual_information < 2 * math.log1p(0.01 / 0.01)
+
+
+# --- what must hold of any problem ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", [PAPER, one_token()], ids=["scores", "absolute"])
+def test_the_free_entropy_is_stationary(problem):
+    """Moved by a tenth from the fixed point, it changes to second order only."""
+    setting = setting_of(problem, "absolute" if problem.tokens.length == 1 else None)
+    alpha = 0.4 if problem is PAPER else 0.9
+    point = solve_bayes(setting, alpha, Start.uninformed, max_nodes=2**16)
+    evolution = setting.evolution(4096)
+
+    def entropy(V):
+        return float(evolution.free_entropy(alpha, V, evolution.moments(V)).mean())
+
+    middle, above, below = entropy(point.V), entropy(1.05 * point.V), entropy(0.95 * point.V)
+    slope, curvature = (above - below) / 0.1, (above - 2 * middle + below) / 0.05**2
+    assert abs(slope) < 0.1 * abs(curvature) * 0.05 + 2e-3
+
+
+def test_message_passing_follows_state_evolution():
+    """At d = 600 within four standard errors of eight runs, and overlap with the teacher = self-overlap."""
+    setting = setting_of(PAPER)
+    expected = overlap_by_gauss(0.44)
+    runs = [pass_messages(setting, 0.44, 600, seed, steps=80) for seed in range(8)]
+    overlaps = np.array([run.overlap for run in runs])
+    selves = np.array([np.trace(run.size[-1], axis1=1, axis2=2).sum() / run.rho.sum() for run in runs])
+    assert z_score(overlaps.mean(), overlaps.std(ddof=1) / math.sqrt(8), expected) < 4
+    assert z_score((overlaps - selves).mean(), (overlaps - selves).std(ddof=1) / math.sqrt(8), 0) < 4
+
+
+def test_uncovered_problems_are_refused():
+    with pytest.raises(ProblemError, match=r"teacher\.noise = 0: labels of this teacher leave more than a sign"):
+        setting_of(PAPER.with_fields({"teacher.omega": 1.0}))
+    with pytest.raises(ProblemError, match=r"teacher\.rank must be 1 or 2"):
+        setting_of(PAPER.with_fields({"teacher.rank": 3}))
+    with pytest.raises(ProblemError, match="channel is for one token"):
+        setting_of(PAPER, "sign")
+    for text, words in (("k +", "channel must be"), ("k**2", "16 values"), ("y*k", "from 0 to 1")):
+        with pytest.raises(ProblemError, match=words):
+            setting_of(one_token(), text)
+
+
+def test_the_dataset_is_labelled_and_round_trips(tmp_path):
+    ds = ap.optimal(PAPER, [0.3, 0.6], max_nodes=2**11, thresholds=False)
+    ap.validate_dataset(ds)
+    ap.save_dataset(ds, tmp_path / "limits.nc")
+    again = ap.load_dataset(tmp_path / "limits.nc")
+    assert again.test_error.dims == ("start", "alpha")
+    assert again.recovered.values.tolist() == [[0, 1], [0, 1]]
+    assert float(again.q_stderr[0, 0, 0, 0, 0]) > 0
+    assert again.attrs["schema"] == "optimal"
+
+
+def test_the_sign_s_evidence_by_quadrature():
+    """The mutual information of a noiseless sign is minus the evidence, ``E_omega sum_y Z log Z``, done by SciPy."""
+    point = solve_bayes(setting_of(one_token(), "sign"), 1.7, Start.uninformed, max_nodes=2**14)
+    q, V = (float(a.item()) for a in (point.q, point.V))
+
+    def entropy(x):
+        p = norm.cdf(math.sqrt(q / V) * x)
+        return norm.pdf(x) * sum(v * math.log(v) for v in (p, 1 - p) if v > 1e-300)
+
+    evidence = quad(entropy, -12, 12)[0]
+    q_hat = float(point.q_hat.item())
+    phi = -q * q_hat / 2 + (0.49 * q_hat - math.log1p(0.49 * q_hat)) / 2 + 1.7 * evidence
+    assert point.free_entropy == pytest.approx(phi, abs=5e-5)
+    assert point.mutual_information == pytest.approx(-phi / 1.7, abs=5e-5)
+
+
+def test_the_page_runs_and_says_what_it_prints(capsys):
+    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    namespace: dict = {}
+    for source, printed in re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL):
+        exec(compile(source, "limits.md", "exec"), namespace)
+        assert capsys.readouterr().out == printed
+
+
+def test_the_committee_tells_its_members_apart_above_two():
+    """Aubin et al., arXiv:1806.05451: two hidden signs are learned one by one from about alpha = 2.05 on."""
+    fields = {"teacher.rank": 2, "loss.kind": "expression", "loss.expression": "(h0_0 - k0_0)**2 + k0_1**2"}
+    evolution = setting_of(one_token().with_fields(fields), "sign(k0_0) + sign(k0_1)").evolution(32)
+    rho = evolution.rho
+    apart = {}
+    for alpha in (1.8, 2.5):
+        V = rho - rho[0, 0, 0] * np.array([[[0.46, 0.29], [0.29, 0.46]]])
+        for _ in range(30):
+            V = evolution.image(alpha, V)
+        q = (rho - V)[0] / rho[0, 0, 0]
+        apart[alpha] = (q[0, 0] + q[1, 1]) / 2 - q[0, 1]
+    assert apart[1.8] < 0.02
+    assert 0.1 < apart[2.5] < 0.4
+
+
+def test_clusters_that_are_alike_are_no_clusters():
+    """Sites that share a law get the overlap of the problem without them; one that is wider by a factor, by its square.
+
+    Without noise nothing depends on the fields' scale, so that the share known does not either.
+    """
+    expected = solve_bayes(setting_of(PAPER), 0.4, Start.uninformed, max_nodes=2**14)
+    for narrow in (0.5, 0.3):
+        clusters = [[{"sigma": 0.5}, {"sigma": narrow}]] * 2
+        problem = Problem.from_dict({"tokens": {"kind": "mixture", "length": 2, "clusters": clusters}})
+        point = solve_bayes(setting_of(problem), 0.4, Start.uninformed, max_nodes=2**14)
+        assert point.q.ravel() / point.rho.ravel() == pytest.approx([expected.overlap] * 4, rel=1e-4)
+
+
+def test_what_encodings_and_means_tell_is_known_before_any_label():
+    """Weights that overlap by .6 with a known mean: 36 % of their variance, and the sign, are known at once."""
+    clusters = [[{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.5, "mean": [-1.5]}]] * 2
+    problem = Problem.from_dict(
+        {"tokens": {"kind": "mixture", "length": 2, "clusters": clusters, "mean_teacher": [[0.6]]}}
+    )
+    setting = setting_of(problem)
+    evolution = setting.evolution(128)
+    q, V = evolution.overlaps(np.zeros_like(evolution.rho))
+    assert q.ravel() / 0.25 == pytest.approx([0.36] * 4)
+    assert V.ravel() / 0.25 == pytest.approx([0.64] * 4)
+    assert solve_bayes(setting, 0.1, Start.uninformed, max_nodes=2**14).overlap > 0.37
+
+
+@settings(deadline=None, max_examples=3)
+@given(
+    omega=st.floats(0.05, 0.9), sigma=st.floats(0.3, 0.9), alpha=st.floats(0.19, 0.4), more=st.floats(0.02, 0.08),
+    corner=st.floats(0.1, 0.9),
+)  # fmt: skip
+def test_any_teacher_of_two_tokens(omega, sigma, alpha, more, corner):
+    """Without noise the share known depends on neither omega, sigma nor A; the posterior's overlaps agree (Nishimori).
+
+    More samples are never worse, and none is worse than the linear predictor.
+    """
+    mixing = ((corner, 1 - corner), (0.3, 0.7))
+    problem = Problem.paper(omega=omega, sigma=sigma, mixing=mixing)
+    point, later = (
+        solve_bayes(setting_of(problem), a, Start.uninformed, max_nodes=2**14) for a in (alpha, alpha + more)
+    )
+    assert z_score(point.overlap, point.errors["overlap"], overlap_by_gauss(alpha)) < 4.5
+    assert abs(point.nishimori) < 4.5 * point.errors["nishimori"]
+    assert later.overlap > point.overlap
+    assert later.test_error < point.test_error
+    ds = ap.optimal(problem, alpha, start="uninformed", max_nodes=2**14)
+    linear = float(ds.linear_test_error.squeeze())
+    assert point.test_error < linear * 1.01 + 4 * point.errors["test_error"]
+
+
+@settings(deadline=None, max_examples=3)
+@given(noise=st.floats(0.02, 0.6), alpha=st.floats(0.4, 2.5), first=st.floats(0.1, 0.8), second=st.floats(0.1, 0.8))
+def test_any_linear_labels(noise, alpha, first, second):
+    """Overlap, information and its monotony against the closed form, for random spectra and noise."""
+    atoms = [{"weight": 0.4, "variances": [first]}, {"weight": 0.6, "variances": [second]}]
+    problem = one_token(teacher__noise=noise).with_fields({"tokens.spectrum": atoms})
+    point = solve_bayes(setting_of(problem), alpha, Start.uninformed, max_nodes=2**11)
+    share, phi, information = linear_with_noise(alpha, noise, np.array([first, second]), np.array([0.4, 0.6]))
+    assert z_score(point.overlap, point.errors["overlap"] + 1e-4, share) < 4.5
+    assert z_score(point.free_entropy, point.errors["free_entropy"] + 1e-4, phi) < 4.5
+    assert z_score(point.mutual_information, point.errors["mutual_information"] + 1e-4, information) < 4.5
