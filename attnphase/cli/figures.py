@@ -4,85 +4,123 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from attnphase import arguments
 from attnphase.cli.options import force_option, output_option, quiet_option, workers_option
-from attnphase.cli.outcomes import interruption_told, kept_lines, status_counts
+from attnphase.cli.outcomes import interruption_told, kept_lines
 from attnphase.data.text import format_value, pairs_text, terminal_width
 from attnphase.errors import ProblemError
 from attnphase.extras import require_plotly
-from attnphase.files.writing import check_data, check_figure, check_folder, check_output
+from attnphase.files.writing import check_data, check_figure, check_folder, check_output, write_file
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.processes.progress import progress_line
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 __all__ = ["explore", "figure", "phase_diagram"]
 
-_OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
 
 @click.command()
-@click.argument("name", type=click.Choice(["fig2", "fig3"]))
-@click.option("--data", type=click.Path(path_type=Path), help="netCDF file to draw; computed if left out.")
+@click.argument("name", type=click.Choice(["fig2", "fig3", "fig8", "fig9"]))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="netCDF file to draw; computed if left out. May be given several times for fig9, which has a panel for each.",
+)
+@click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of what is computed.")
 @click.option(
     "--at",
     metavar="FIELD=VALUE",
     multiple=True,
     help="Draw one value of a field that the data varies too, as tokens.sigma=0.5; may be given several times.",
 )
-@click.option("--thresholds", type=click.Path(path_type=Path), help="netCDF file of thresholds to draw over fig3.")
+@click.option("--thresholds", type=click.Path(path_type=Path), help="netCDF file of thresholds to draw over a map.")
 @output_option(help="File of the figure, .png or .pdf; NAME.png by default.")
+@click.option("--with-data", is_flag=True, help="Write the data (.nc) and a caption with all parameters (.txt) beside.")
 @force_option
 @workers_option
 @quiet_option
 def figure(
     name: str,
-    data: Path | None,
+    data: tuple[Path, ...],
+    changes: tuple[str, ...],
     at: tuple[str, ...],
     thresholds: Path | None,
     output: Path | None,
+    with_data: bool,
     force: bool,
     workers: int | None,
     quiet: bool,
 ) -> int:
     """Draw a figure of the paper, from data or from scratch.
 
-    fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one.
+    fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one. fig8
+    is fig3 for the second example of the teacher's positional part, fig9 has the test error along alpha for several
+    values of a field.
     """
-    from attnphase.problem import Problem, parse_setting
+    from attnphase.problem import parse_setting
 
     chosen = dict(map(parse_setting, at))
     if len(chosen) < len(at):
         raise ProblemError("at", "--at names a field twice: select one value of it.")
-    if at and data is None:
+    if at and not data:
         raise ProblemError("at", "--at selects from a dataset: name one with --data.")
+    if changes and data:
+        raise ProblemError("set", "--set changes what is computed: leave it out with --data.")
+    if len(data) > 1 and name != "fig9":
+        raise ProblemError("data", f"{name} is drawn from one dataset: give --data once.")
     if workers is not None:
         arguments.whole("workers", workers, 1)
     output = check_figure(output or Path(f"{name}.png"), force)
-    if thresholds is not None and name != "fig3":
+    if thresholds is not None and name not in ("fig3", "fig8"):
         raise ProblemError("thresholds", "--thresholds are drawn over a map: ask for fig3.")
-    for file in filter(None, (data, thresholds)):
+    for file in filter(None, (*data, thresholds)):
         check_data(file)
-    from attnphase.data.files import load_dataset
+    from attnphase.paper.figures import PAPER_FIGURES, caption
+
+    labels = [f"-{i}" for i in range(1, len(data) + 1)] if data else [f"-{s.label}" for s in PAPER_FIGURES[name].sweeps]
+    kept = [output.with_name(f"{output.stem}{label if len(labels) > 1 else ''}.nc") for label in labels]
+    beside = [*kept, output.with_suffix(".txt")] if with_data else []
+    for file in beside:
+        check_output(file, force)
+    from attnphase.data.files import load_dataset, save_dataset
     from attnphase.figures import FIGURES, save_figure
 
-    if data is not None:
-        ds = load_dataset(data)
-    else:
-        alphas, omegas = _paper_grid(25, 26)
-        grid = {"alpha": alphas, "omega": (_OMEGA_OF_FIG2,) if name == "fig2" else omegas}
-        from attnphase.sweeps.grid import sweep
-
-        with interruption_told(lambda: kept_lines(None, "run the same command again")):
-            ds = sweep(problem=Problem(), workers=workers, progress=not quiet, **grid)
+    datasets = [load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
     over = {} if thresholds is None else {"thresholds": load_dataset(thresholds)}
     with progress_line(not quiet, "drawing"):
-        save_figure(FIGURES[name](ds, at=chosen, **over), output)
+        save_figure(FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over), output)
+    if with_data:
+        for ds, file in zip(datasets, kept, strict=True):
+            save_dataset(ds, file, force)
+        write_file(beside[-1], caption(name, datasets).encode())
     if not quiet:
-        click.echo(str(output))
+        click.echo("\n".join(map(str, (output, *beside))))
     return 0
+
+
+def _computed(name: str, changes: tuple[str, ...], workers: int | None, quiet: bool) -> list[xr.Dataset]:
+    """The datasets of a figure of the paper, or of another problem with these changes."""
+    from attnphase.paper.figures import PAPER_FIGURES
+    from attnphase.problem import parse_setting
+    from attnphase.sweeps.grid import sweep
+
+    settings, sweeps = dict(map(parse_setting, changes)), PAPER_FIGURES[name].sweeps
+    for taken in (field for one in sweeps for field in one.fields if field in settings):
+        raise ProblemError("set", f"{name} varies {taken}: leave --set {taken} out.")
+    found = []
+    with interruption_told(lambda: kept_lines(None, "run the same command again")):
+        for one in sweeps:
+            problem = one.problem.with_fields(settings) if settings else one.problem
+            found.append(sweep(problem, one.alphas, fields=one.fields, workers=workers, progress=not quiet))
+    return found
 
 
 @click.command()
@@ -146,10 +184,11 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
 
     problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
     from attnphase.figures import fig2, fig3, loss_crossing, save_figure
+    from attnphase.paper.figures import paper_grid
     from attnphase.sweeps.grid import sweep
 
     output.mkdir(parents=True, exist_ok=True)
-    alpha, omega = _paper_grid(alphas, omegas)
+    alpha, omega = paper_grid(alphas, omegas)
     data = output / "phase_diagram.nc"
     with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
         ds = sweep(
@@ -169,6 +208,8 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
             save_figure(draw(ds), output / name)
     if quiet:
         return 0
+    from attnphase.data.counts import status_counts
+
     pairs = [("points", status_counts(ds, problem))]
     for value in _OMEGAS_SHOWN:
         line = ds.sel(omega=value, method="nearest")
@@ -180,16 +221,3 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
     pairs.append(("files", ", ".join(str(output / name) for name in (data.name, *figures))))
     click.echo(pairs_text(pairs, terminal_width()))
     return 0
-
-
-def _paper_grid(alphas: int, omegas: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The grid of Figure 3; the omega of Figure 2 is on it in any case."""
-    import numpy as np
-
-    omega = np.linspace(0, 0.5, omegas)
-    nearest = np.abs(omega - _OMEGA_OF_FIG2).argmin()
-    if np.isclose(omega[nearest], _OMEGA_OF_FIG2):
-        omega[nearest] = _OMEGA_OF_FIG2
-    else:
-        omega = np.union1d(omega, _OMEGA_OF_FIG2)
-    return tuple(np.linspace(0.05, 2, alphas).tolist()), tuple(omega.tolist())

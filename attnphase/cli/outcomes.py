@@ -16,16 +16,12 @@ from attnphase.data.text import Table, terminal_width
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnphase.problem import Problem
-
 __all__ = [
     "convergence",
-    "counted",
     "ended",
     "interruption_told",
     "kept_lines",
     "print_table",
-    "status_counts",
     "with_command",
 ]
 
@@ -72,41 +68,14 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
     return 0 if allowed else 1
 
 
-def status_counts(ds: xr.Dataset, problem: Problem) -> str:
-    """How many points ended how, where a branch does not exist, where that is not decided, and where RS fails."""
-    from attnphase.data.absence import absent, undecided
-    from attnphase.data.trust import untrusted
-
-    places = []
-    for where, text in ((absent(ds, problem), "no {} branch at {}"), (undecided(ds), "{} branch not decided at {}")):
-        for name in map(str, ds["branch"].to_numpy()):
-            if count := int(where.sel(branch=name).sum()):
-                places.append(text.format(name, _points(count)))
-    if count := int(untrusted(ds).sum()):
-        places.append(f"replica symmetry fails at {_points(count)}")
-    return "; ".join([counted(ds["status"]), *places])
-
-
-def _points(count: int) -> str:
-    return f"{count} point{'s' if count > 1 else ''}"
-
-
-def counted(statuses: xr.DataArray) -> str:
-    """How many points ended how."""
-    from attnphase.data.variables import STATUS_MEANINGS
-
-    status = statuses.to_numpy().ravel().tolist()
-    return ", ".join(f"{status.count(value)} {name}" for value, name in enumerate(STATUS_MEANINGS) if value in status)
-
-
 def convergence(ds: xr.Dataset, allowed: bool) -> int:
     """The exit code, after naming the points that did not converge."""
     import numpy as np
 
-    from attnphase.data.variables import STATUS_MEANINGS
+    from attnphase.data.variables import NOT_COMPUTED, STATUS_MEANINGS
 
     status = ds["status"]
-    failed = np.argwhere(status.to_numpy() != 0)
+    failed = np.argwhere(~np.isin(status.to_numpy(), (0, NOT_COMPUTED)))
     if not len(failed):
         return 0
     names = []

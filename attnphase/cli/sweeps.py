@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from attnphase import arguments
-from attnphase.cli.outcomes import convergence, counted, interruption_told, status_counts
+from attnphase.cli.outcomes import convergence, interruption_told
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_output
 from attnphase.sweeps.places import check_plan
@@ -97,6 +97,7 @@ def solve_block(folder: Path | None, block: int, workers: int | None, allowed: b
     folder = _folder(folder, "--block K")
     import xarray as xr
 
+    from attnphase.data.counts import counted
     from attnphase.sweeps.blocks import run_block
 
     with interruption_told(lambda: "finished lines are kept; run the same command again"):
@@ -114,6 +115,7 @@ def merge_plan(folder: Path | None, output: Path, force: bool, allowed: bool, qu
     """Write the result of a plan."""
     check_output(output, force)
     folder = _folder(folder, "--merge")
+    from attnphase.data.counts import status_counts
     from attnphase.data.reading import problem_of
     from attnphase.sweeps.blocks import merge_blocks
 

@@ -19,7 +19,7 @@ from attnphase.cli.options import (
     solver_options,
     workers_option,
 )
-from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, print_table, status_counts, with_command
+from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, print_table, with_command
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_table
@@ -106,6 +106,7 @@ def solve(
 @force_option
 @workers_option
 @distribution_options
+@click.option("--refine", is_flag=True, help="Solve only where a boundary passes, and a coarse lattice of the rest.")
 @click.option("--resume", is_flag=True, help="Take up the finished lines of this sweep, which was interrupted.")
 @click.option(
     "--resume-fitting", is_flag=True, help="Take up those of another sweep too that fit, and leave the others."
@@ -128,6 +129,7 @@ def sweep(
     plan: int | None,
     block: int | None,
     merge: bool,
+    refine: bool,
     resume: bool,
     resume_fitting: bool,
     allow_unconverged: bool,
@@ -166,11 +168,13 @@ def sweep(
     grid |= {"fields": fields, "settings": settings}
     if plan is not None:
         return make_plan(grid, plan, output, force, quiet)
+    from attnphase.data.counts import status_counts
     from attnphase.sweeps.grid import sweep as sweep_problem
 
     with interruption_told(lambda: kept_lines(output, "run the same command again with --resume")):
         ds = sweep_problem(
             **grid,
+            refine=refine,
             workers=workers,
             scheduler=scheduler,
             output=output,

@@ -18,7 +18,6 @@ from attnphase.data.variables import (
     HISTOGRAM_ENTRIES,
     HISTOGRAM_STAGES,
     HISTOGRAM_VARIABLES,
-    NOT_COMPUTED,
     ONE_STEP_VARIABLES,
     POINT_VARIABLES,
     RANK,
@@ -30,7 +29,6 @@ from attnphase.data.variables import (
 from attnphase.errors import DatasetError
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.branches import Identity
 from attnphase.version import __version__
 
 if TYPE_CHECKING:
@@ -393,11 +391,7 @@ def _columns(points: Sequence[BranchPoint | None], pattern: BranchPoint) -> dict
     columns: dict[str, list[NDArray[Any]]] = {}
     for variable in POINT_VARIABLES:
         shape = np.shape(_value(pattern, variable.name))
-        fill = np.full(shape, np.nan if variable.dtype == "float64" else 0)
-        if variable.name == "status":
-            fill = np.array(NOT_COMPUTED)
-        if variable.name == "on_branch":
-            fill = np.array(Identity.not_decided)
+        fill = np.full(shape, variable.missing)
         rows = [fill if point is None else np.asarray(_value(point, variable.name)) for point in points]
         if any(row.shape != shape for row in rows):
             raise DatasetError(f"{variable.name} has not one shape on the whole grid: sweep problems of one size.")

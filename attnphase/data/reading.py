@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from attnphase.data.variables import PROBLEM_ATTRIBUTES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.problem.problem import DataProblem, Problem
 
-__all__ = ["overlap_size", "problem_of", "spacing"]
+__all__ = ["is_refined", "overlap_size", "problem_of", "spacing"]
 
 
 def problem_of(ds: xr.Dataset) -> DataProblem:
@@ -35,6 +36,15 @@ def problem_of(ds: xr.Dataset) -> DataProblem:
                 'global attribute "problem_hash" does not belong to "problem": one of them was changed.'
             ) from None
         raise DatasetError(f'global attribute "problem" is not a problem: {error}') from None
+
+
+def is_refined(ds: xr.Dataset) -> bool:
+    """Whether a dataset is a sweep whose points lie where boundaries pass, and what is between them was left out."""
+    try:
+        told = json.loads(str(ds.attrs.get("sweep", "")))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(told, dict) and told.get("refine") is True
 
 
 def overlap_size(ds: xr.Dataset, name: str) -> xr.DataArray:

@@ -7,6 +7,7 @@ from typing import Any
 
 from attnphase.data.variable import Variable
 from attnphase.data.variables import (
+    BOUNDARY_VARIABLES,
     GLOBAL_ATTRIBUTES,
     OUTCOME_MEANINGS,
     PROBLEM_ATTRIBUTES,
@@ -23,6 +24,8 @@ def schema_markdown() -> str:
     lines: list[str] = []
     for kind, variables in SCHEMAS.items():
         lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
+    title = "### Further variables of `points`, of refined sweeps: over the swept fields, without branch and alpha"
+    lines += [title, "", *_variable_table(BOUNDARY_VARIABLES), ""]
     title = "### Further variables of `thresholds`, with transitions"
     lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]

@@ -10,6 +10,7 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.data.reading import problem_of
 from attnphase.data.variables import (
+    BOUNDARY_VARIABLES,
     COORDINATES_OF,
     GLOBAL_ATTRIBUTES,
     HISTOGRAM_ENTRIES,
@@ -59,7 +60,8 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
         variables = (*variables, *TRAJECTORY_VARIABLES)
     if kind == "thresholds" and any(one.name in ds.data_vars for one in TRANSITION_VARIABLES):
         variables = (*variables, *TRANSITION_VARIABLES)
-    known = {name for variable in variables for name in variable.names}
+    boundaries = BOUNDARY_VARIABLES if kind == "points" else ()
+    known = {name for variable in (*variables, *boundaries) for name in variable.names}
     for name in map(str, ds.data_vars):
         if name not in known:
             raise DatasetError(f'variable "{name}" is not part of the schema: remove it before saving.')
@@ -77,6 +79,11 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
             continue
         for name in variable.names:
             _check_variable(ds, name, variable.dims_of(problem), variable, leading, sizes)
+    fields = tuple(name for name in leading if name not in ("branch", "alpha"))
+    for variable in boundaries:
+        if any(name in ds.data_vars for name in variable.names):
+            for name in variable.names:
+                _check_variable(ds, name, (), variable, fields, sizes)
     if kind in ("points", "curve", "solutions"):
         _check_numbers(ds, problem)
     return ds

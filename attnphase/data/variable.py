@@ -52,6 +52,13 @@ class Variable:
         return f"{self.name}_stderr"
 
     @property
+    def missing(self) -> float:
+        """What stands where nothing was computed: the last value of a flag, which says so or that it is not known."""
+        if self.meanings:
+            return len(self.meanings) - 1
+        return np.nan if self.dtype == "float64" else 0
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Its name, and that of its standard error if it has one."""
         return (self.name, self.stderr) if self.has_stderr else (self.name,)

@@ -13,8 +13,10 @@ from attnphase.data.bayes_variables import OPTIMAL_VARIABLES
 from attnphase.data.variable import Variable
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.threshold import Outcome
+from attnphase.state_evolution.branches import BRANCHES, Branch
 
 __all__ = [
+    "BOUNDARY_VARIABLES",
     "COORDINATES",
     "COORDINATES_OF",
     "CURVE_VARIABLES",
@@ -215,6 +217,24 @@ THRESHOLD_VARIABLES = (
     ),
 )  # fmt: skip
 """What `attnphase.thresholds` returns; NaN where there is no threshold, which its flag then explains."""
+
+BOUNDARY_VARIABLES = (
+    *THRESHOLD_VARIABLES[::2],
+    *(
+        Variable(
+            f"{side}_{branch}",
+            (),
+            f"sample complexity {text} the {branch} branch has merged with the uninformed point",
+            rf"\alpha_{{\mathrm{{{side}}}}}^{{\mathrm{{{branch[:3]}}}}}",
+            True,
+        )
+        for branch in BRANCHES
+        if Branch.named(branch).is_informed
+        for side, text in (("begin", "below which"), ("end", "beyond which"))
+    ),
+)
+"""Where boundaries pass in a refined sweep, over its fields: crossings by linear interpolation between points, ends of
+branches half-way between the last point that has merged and the first one that has not; NaN where there is none."""
 
 _POINT = {variable.name: variable for variable in POINT_VARIABLES}
 

@@ -2,8 +2,11 @@
 
 from attnphase.figures.experiments import comparison_figure, grid_figure, scatter_figure
 from attnphase.figures.histogram import attention_figure, learning_figure
+from attnphase.figures.maps import fig3
+from attnphase.figures.named import FIGURES
+from attnphase.figures.slices import fig9
 from attnphase.figures.style import save_figure
-from attnphase.figures.theory import FIGURES, fig2, fig3, loss_crossing
+from attnphase.figures.theory import fig2, loss_crossing
 
 __all__ = [
     "FIGURES",
@@ -11,6 +14,7 @@ __all__ = [
     "comparison_figure",
     "fig2",
     "fig3",
+    "fig9",
     "grid_figure",
     "learning_figure",
     "loss_crossing",

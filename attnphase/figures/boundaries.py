@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.data.validate import validate_kind
 from attnphase.errors import DatasetError
+from attnphase.figures.selection import told_problem
 from attnphase.figures.style import symbol_of
 
 if TYPE_CHECKING:
@@ -45,19 +45,8 @@ def check_boundaries(thresholds: xr.Dataset, theory: xr.Dataset, up: str) -> Non
     (along,) = map(str, thresholds["alpha_c"].dims)
     if along != up:
         raise DatasetError(f"the thresholds lie along {along}, but the map along {up}: give those of the map's field.")
-    if _told(thresholds) != _told(theory):
+    if told_problem(thresholds) != told_problem(theory):
         raise DatasetError("the thresholds are of another problem than the map: find those of its problem.")
-
-
-def _told(ds: xr.Dataset) -> dict[str, Any]:
-    """The problem of a dataset, but for how it is integrated and for fields that a coordinate has."""
-    there = {name: dict(section) for name, section in tomllib.loads(ds.attrs["problem"]).items()}
-    there.pop("integration", None)
-    for name in map(str, ds.coords):
-        section, _, key = ds[name].attrs.get("field", "").partition(".")
-        if key:
-            there.setdefault(section, {})[key] = ds[name].item() if ds[name].ndim == 0 else None
-    return there
 
 
 def draw_boundaries(ax: Axes, thresholds: xr.Dataset, names: tuple[str, ...], colour: str) -> list[Line2D]:

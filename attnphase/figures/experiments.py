@@ -15,7 +15,7 @@ from attnphase.checks.comparison import Comparison, Quantity
 from attnphase.data.reading import overlap_size
 from attnphase.errors import DatasetError
 from attnphase.figures.selection import both_branches, check_dataset, need_dimensions, vary_only
-from attnphase.figures.style import COLOURS, HATCH, MARKERS, STYLE, draw_contour, draw_map, size_symbol_of, symbol_of
+from attnphase.figures.style import COLOURS, MARKERS, STYLE, draw_contour, draw_map, size_symbol_of, symbol_of
 from attnphase.fixed_points.iteration import Status
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def grid_figure(theory: xr.Dataset, runs: xr.Dataset) -> Figure:
         figure = Figure(figsize=(6.9, 2.9), layout="constrained")
         axes = figure.subplots(1, 2, sharex=True, sharey=True)
         label = r"$10^3\,(\epsilon_t^{\mathrm{sem}} - \epsilon_t^{\mathrm{pos}})$"
-        draw_map(axes[0], 1e3 * measured, "omega", label, True, {})
-        draw_map(axes[1], 1e3 * expected, "omega", label, True, {HATCH: unsettled})
+        draw_map(axes[0], 1e3 * measured, "omega", label, True)
+        draw_map(axes[1], 1e3 * expected, "omega", label, True, unsettled)
         for ax in axes:
             draw_contour(ax, expected, "omega", r"$\alpha_c$", "black")
             ax.set_xlabel(symbol_of(theory, "alpha"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.data.reading import overlap_size
 from attnphase.data.validate import validate_kind
 from attnphase.errors import DatasetError
 
@@ -18,10 +20,14 @@ __all__ = [
     "both_branches",
     "check_dataset",
     "chosen_values",
+    "drawn_size",
+    "drawn_size_error",
     "need_dimensions",
     "over_one",
     "over_two",
+    "over_values",
     "shown_value",
+    "told_problem",
     "vary_only",
 ]
 
@@ -127,6 +133,23 @@ def over_two(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
     return _plane(ds, "alpha", fields[0]), fields[0]
 
 
+def over_values(ds: xr.Dataset, most: int) -> tuple[xr.Dataset, str]:
+    """Branches along alpha for a few values of the only field there is, and that field's name."""
+    fields = [dim for dim in swept_dimensions(ds) if dim not in ("branch", "alpha")]
+    varied = [dim for dim in fields if ds.sizes[dim] > 1] or fields[:1]
+    if not varied or ds.sizes["alpha"] < 2:
+        lacking = "several values of alpha" if varied else "a field beside alpha"
+        raise DatasetError(f"the dataset has not {lacking}, which this figure needs; fig2 draws curves.")
+    _refuse_others(ds, varied[1:])
+    if ds.sizes[varied[0]] > most:
+        values = _listed(ds[varied[0]].to_numpy().tolist())
+        raise DatasetError(
+            f"the dataset has too many values of {varied[0]} for curves, {values}: select at most {most}."
+        )
+    left = [dim for dim in fields if dim != varied[0]]
+    return ds.squeeze(left).sortby("alpha"), varied[0]
+
+
 def _refuse_others(ds: xr.Dataset, dims: list[str]) -> None:
     if dims:
         raise DatasetError(f"the dataset varies {dims[0]} too: {_select_one(ds, dims[0])}.")
@@ -144,3 +167,27 @@ def _plane(ds: xr.Dataset, *axes: str) -> xr.Dataset:
             raise DatasetError(f"{dim} has no numbers for an axis: {_select_one(ds, dim)}.")
     ds = ds.squeeze([dim for dim in swept_dimensions(ds) if dim not in ("branch", *axes)])
     return ds.sortby([*axes])
+
+
+def drawn_size(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """The first token's overlap, of a mixture with all its clusters together."""
+    size = overlap_size(ds, name)
+    return (size**2).sum("cluster") ** 0.5 if "cluster" in size.dims else size
+
+
+def drawn_size_error(ds: xr.Dataset, name: str) -> xr.DataArray:
+    """First-order standard error of `drawn_size`: at most that of its largest entries together."""
+    array = ds[f"{name}_stderr"].isel(token=0)
+    inner = [dim for dim in ("row", "teacher", "cluster") if dim in array.dims]
+    return (array**2).sum(inner) ** 0.5
+
+
+def told_problem(ds: xr.Dataset) -> dict[str, Any]:
+    """The problem of a dataset, but for how it is integrated and for fields that a coordinate has."""
+    there = {name: dict(section) for name, section in tomllib.loads(ds.attrs["problem"]).items()}
+    there.pop("integration", None)
+    for name in map(str, ds.coords):
+        section, _, key = ds[name].attrs.get("field", "").partition(".")
+        if key:
+            there.setdefault(section, {})[key] = ds[name].item() if ds[name].ndim == 0 else None
+    return there

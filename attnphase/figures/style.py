@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from attnphase import arguments
 from attnphase.errors import DatasetError
+from attnphase.figures.selection import shown_value
 from attnphase.files.writing import figure_format, write_file
 
 if TYPE_CHECKING:
@@ -25,14 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS",
+    "COMPUTED",
     "HATCH",
     "MARKERS",
     "SEQUENTIAL",
     "STYLE",
     "UNDECIDED",
+    "UNTRUSTED",
     "draw_contour",
     "draw_map",
     "draw_places",
+    "name_the_chosen",
     "save_figure",
     "size_symbol_of",
     "symbol_of",
@@ -79,11 +83,16 @@ SEQUENTIAL = "cividis"
 HATCH = 8 * "/"
 """Of what is not converged."""
 
-DOTS = 4 * "."
-"""Of what is not to be trusted."""
-
 UNDECIDED: dict[str, Any] = {"ls": "", "marker": "o", "mfc": "white", "mec": "0.2", "ms": 3, "mew": 0.8}
 """Marker of a point of which it is not decided whether it is on its branch."""
+
+UNTRUSTED: dict[str, Any] = {"ls": "", "marker": "o", "mfc": "black", "mec": "white", "ms": 2.4, "mew": 0.5}
+"""Marker of a place that is not to be trusted: black on what is light, with a white edge on what is dark."""
+
+COMPUTED: dict[str, Any] = {"ls": "", "marker": ".", "color": "0.7", "ms": 0.8, "mew": 0}
+"""Marker of a point of a refined sweep."""
+
+_MARKED = 32  # places of an axis that are marked, at most; more would run together
 
 
 def symbol_of(ds: xr.Dataset, name: str) -> str:
@@ -98,9 +107,9 @@ def size_symbol_of(ds: xr.Dataset, name: str) -> str:
 
 
 def draw_map(
-    ax: Axes, values: xr.DataArray, up: str, label: str, signed: bool, hatches: Mapping[str, xr.DataArray]
+    ax: Axes, values: xr.DataArray, up: str, label: str, signed: bool, hatched: xr.DataArray | None = None
 ) -> None:
-    """Values over alpha and the dimension `up`; places to be hatched by their hatch."""
+    """Values over alpha and the dimension `up`, with places that are hatched."""
     numbers = values.transpose(up, "alpha").to_numpy()
     limits: dict[str, Any] = {"vmin": 0.0, "cmap": SEQUENTIAL}
     if signed:
@@ -114,10 +123,9 @@ def draw_map(
         across, upwards, shading = _edges(across, ax.get_xscale()), _edges(upwards, ax.get_yscale()), "flat"
     mesh = ax.pcolormesh(across, upwards, numbers, shading=shading, rasterized=True, **limits)
     ax.figure.colorbar(mesh, ax=ax, label=label, extend="both" if signed else "neither", pad=0.02)
-    for hatch, places in hatches.items():
-        hatched = np.ma.masked_where(~places.transpose(up, "alpha").to_numpy(), np.zeros_like(numbers))
-        if hatched.count():
-            ax.pcolor(across, upwards, hatched, shading=shading, hatch=hatch, cmap=ListedColormap(["none"]))
+    if hatched is not None and bool(hatched.any()):
+        places = np.ma.masked_where(~hatched.transpose(up, "alpha").to_numpy(), np.zeros_like(numbers))
+        ax.pcolor(across, upwards, places, shading=shading, hatch=HATCH, cmap=ListedColormap(["none"]))
 
 
 def _edges(centres: np.ndarray, scale: str) -> np.ndarray:
@@ -128,21 +136,37 @@ def _edges(centres: np.ndarray, scale: str) -> np.ndarray:
     return np.exp(edges) if scale == "log" else edges
 
 
-def draw_places(ax: Axes, where: xr.DataArray, up: str) -> None:
-    """Mark points over alpha and the dimension `up` as not decided."""
+def draw_places(ax: Axes, where: xr.DataArray, up: str, marker: Mapping[str, Any], every: bool = True) -> None:
+    """Mark points over alpha and the dimension `up`: every one, or of a fine grid a coarser one's."""
+    if not every:
+        where = where.isel({dim: slice(None, None, -(-where.sizes[dim] // _MARKED)) for dim in (up, "alpha")})
     rows, columns = np.nonzero(where.transpose(up, "alpha").to_numpy())
-    ax.plot(where["alpha"].to_numpy()[columns], where[up].to_numpy()[rows], **UNDECIDED, clip_on=False)
+    if len(rows):  # an empty line upsets the layout
+        ax.plot(where["alpha"].to_numpy()[columns], where[up].to_numpy()[rows], **marker, clip_on=False)
 
 
-def draw_contour(ax: Axes, values: xr.DataArray, up: str, label: str, colour: str) -> None:
-    """The line where values over alpha and the dimension `up` vanish, if they do."""
+def draw_contour(
+    ax: Axes, values: xr.DataArray, up: str, label: str, colour: str, error: xr.DataArray | None = None
+) -> None:
+    """The line where values over alpha and the dimension `up` vanish, if they do, in a band of one standard error."""
     values = values.transpose(up, "alpha")
     numbers = values.to_numpy()
     known = numbers[np.isfinite(numbers)]
     if not known.size or not known.min() < 0 < known.max():
         return
+    if error is not None:
+        within = (values / error).transpose(up, "alpha")
+        ax.contourf(values["alpha"], values[up], within, levels=[-1.0, 1.0], colors=colour, alpha=0.25)
     lines = ax.contour(values["alpha"], values[up], numbers, levels=[0.0], colors=colour, linewidths=1.2)
     ax.clabel(lines, fmt=lambda _: label, fontsize=9)
+
+
+def name_the_chosen(figure: Figure, ds: xr.Dataset, at: Mapping[str, Any]) -> None:
+    """Above the figure, the values that the caller selected."""
+    chosen = [dim for dim in map(str, ds.coords) if {dim, ds[dim].attrs.get("field")} & at.keys() and ds[dim].ndim == 0]
+    if chosen:
+        values = (f"{symbol_of(ds, dim)} = {shown_value(ds[dim].item())}" for dim in chosen)
+        figure.suptitle(", ".join(values), fontsize=9)
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

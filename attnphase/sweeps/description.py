@@ -33,7 +33,7 @@ class Description:
     entries: Mapping[str, Any]
 
     @classmethod
-    def of(cls, problem: Problem, swept: Mapping[str, list[Any]], lines: Sequence[Line]) -> Self:
+    def of(cls, problem: Problem, swept: Mapping[str, list[Any]], lines: Sequence[Line], refine: bool = False) -> Self:
         """The description of a sweep whose lines are made."""
         from attnphase.version import __version__
 
@@ -42,7 +42,8 @@ class Description:
         functions = "\n".join(sorted({line.functions for line in lines}))
         if functions:
             program["functions of your own"] = hashlib.sha256(functions.encode()).hexdigest()[:16]
-        return cls({**dict(_flat(problem.to_dict())), **swept, **settings, **program})
+        chosen = {"refine": True} if refine else {}
+        return cls({**dict(_flat(problem.to_dict())), **swept, **settings, **chosen, **program})
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

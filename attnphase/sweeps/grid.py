@@ -24,6 +24,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.data.boundaries import with_boundaries
 from attnphase.data.build import from_lines
 from attnphase.data.files import save_dataset
 from attnphase.errors import ProblemError, SweepError
@@ -40,6 +41,7 @@ from attnphase.sweeps.description import Description
 from attnphase.sweeps.line import Line
 from attnphase.sweeps.places import check_scheduler
 from attnphase.sweeps.pool import GUARD, Work
+from attnphase.sweeps.refinement import check_refinable, solved_at_boundaries
 from attnphase.sweeps.store import Store, finished_result, open_store
 
 __all__ = [
@@ -71,6 +73,7 @@ def sweep(
     *,
     fields: Mapping[str, Any] | None = None,
     settings: SolverSettings | None = None,
+    refine: bool = False,
     workers: int | None = None,
     scheduler: str | None = None,
     output: str | os.PathLike[str] | None = None,
@@ -95,6 +98,9 @@ def sweep(
         several for each.
     settings : SolverSettings, optional
         How every point is solved.
+    refine : bool
+        Solve only where a boundary passes, and a coarse lattice of the rest, which is ``not_computed``: where training
+        losses of two branches cross, a branch passes the linear predictor or merges with the uninformed point.
     workers : int, optional
         Processes; one for every core by default.  With 1, everything runs in this process.
     scheduler : str, optional
@@ -134,7 +140,7 @@ def sweep(
         check_caller("sweep", workers)
     problem = arguments.instance("problem", problem, Problem)
     settings = checked_settings(settings)
-    options = _Options.of(workers, scheduler, output, resume, force, progress)
+    options = _Options.of(refine, workers, scheduler, output, resume, force, progress)
     lines, swept = lines_of(problem, axes_of(alpha, omega, branches, fields), settings)
     return _swept(problem, lines, swept, options)
 
@@ -177,8 +183,9 @@ def number_of_workers(workers: Any) -> int:
 
 @dataclass(frozen=True)
 class _Options:
-    """How a sweep runs and where its result goes, checked."""
+    """What of a grid is solved, how, and where the result goes, checked."""
 
+    refine: bool
     workers: int
     scheduler: str | None
     output: Path | None
@@ -187,7 +194,7 @@ class _Options:
     progress: bool
 
     @classmethod
-    def of(cls, workers: Any, scheduler: Any, output: Any, resume: Any, force: Any, progress: Any) -> Self:
+    def of(cls, refine: Any, workers: Any, scheduler: Any, output: Any, resume: Any, force: Any, progress: Any) -> Self:
         """From the arguments of `sweep`."""
         address, processes = check_scheduler(scheduler, workers), number_of_workers(workers)
         path = None if output is None else arguments.path("output", output)
@@ -196,6 +203,7 @@ class _Options:
         if resume and path is None:
             raise ProblemError("resume", "resume needs output, the file of the sweep that was interrupted: give both.")
         return cls(
+            arguments.flag("refine", refine),
             processes,
             address,
             path,
@@ -207,8 +215,10 @@ class _Options:
 
 def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], options: _Options) -> xr.Dataset:
     """The result, from the finished lines and those that are solved now."""
-    path, force = options.output, options.force
-    description = Description.of(problem, swept, lines)
+    path, force, refine = options.output, options.force, options.refine
+    if refine:
+        check_refinable(swept)
+    description = Description.of(problem, swept, lines, refine)
     if path is not None and options.resume and not force and path.is_file():
         return finished_result(path, description)
     opened = nullcontext(Store(None))
@@ -216,8 +226,15 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
         opened = open_store(check_output(path, force), description, lines, options.resume, force)
     # a scheduler that nobody reaches is known before finished lines are discarded
     with _hands(options) as solve, opened as store:
-        solved = solved_lines(lines, store, solve, options.progress)
+        if refine:
+            lines, solved = solved_at_boundaries(
+                lines, swept, lambda some, what: solved_lines(some, store, solve, options.progress, what)
+            )
+        else:
+            solved = solved_lines(lines, store, solve, options.progress)
         ds = joined(problem, swept, description, solved)
+        if refine:
+            ds = with_boundaries(ds)
         if path is not None:
             save_dataset(ds, path, force)
             store.clear(lines, description)
@@ -243,7 +260,9 @@ def on_processes(workers: int) -> Solve:
     return lambda work, shown: work.solve(workers, shown)
 
 
-def solved_lines(lines: Sequence[Line], store: Store, solve: Solve, progress: bool) -> list[xr.Dataset]:
+def solved_lines(
+    lines: Sequence[Line], store: Store, solve: Solve, progress: bool, what: str = "sweeping"
+) -> list[xr.Dataset]:
     """Every line's result: what the store holds, and the rest solved now."""
     work = Work(lines, store, store.load(lines))
     with progress_line(progress, "loading the kernels") as shown:
@@ -252,7 +271,7 @@ def solved_lines(lines: Sequence[Line], store: Store, solve: Solve, progress: bo
             kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
     if progress and work.finished:
         print(f"{len(work.finished)} of {len(lines)} lines are finished already", file=sys.stderr)
-    with progress_line(progress, "sweeping", work.points, work.points_done, "points") as shown:
+    with progress_line(progress, what, work.points, work.points_done, "points") as shown:
         solve(work, shown)
     return [work.finished[i] for i in range(len(lines))]
 

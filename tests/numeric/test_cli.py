@@ -180,7 +180,7 @@ def test_what_did_not_converge_is_written_flagged_and_ends_with_1(in_folder, unc
         (["thresholds"], "--omega"),
         (["thresholds", "--omega", "0.1", "bad.toml"], "bad.toml"),
         (["derive", "--format", "word"], "word"),
-        (["figure", "fig9"], "fig9"),
+        (["figure", "fig5"], "fig5"),
         (["figure", "fig2", "--data", "missing.nc"], "missing.nc: there is no such file"),
         (["phase-diagram"], "--output"),
         (["nonsense"], "nonsense"),

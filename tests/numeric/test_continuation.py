@@ -224,6 +224,52 @@ def test_other_fields_are_followed_as_well():
         assert np.abs(difference).max() < 3 * np.hypot(middle.point.errors[name], alone.errors[name]).max()
 
 
+THREE = {
+    "tokens.length": 3,
+    "positions.kind": "gram",
+    "positions.gram": [[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]],
+    "teacher.mixing": [[0.5, 0.3, 0.2], [0.25, 0.5, 0.25], [0.2, 0.3, 0.5]],
+}
+CLUSTERS = {
+    "tokens.kind": "mixture",
+    "tokens.clusters": [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}],
+    "tokens.law": {"kind": "same", "probability": 0.8},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "branch", "found"),
+    [
+        ({"student.rank": 2}, "mixed", {"mixed", "semantic", "positional", "uninformed"}),
+        (CLUSTERS, "positional", set()),  # whose search takes too long here
+        (THREE, "semantic", {"semantic", "uninformed"}),
+    ],
+    ids=["rank 2", "mixture", "three tokens"],
+)
+def test_other_shapes_are_followed_and_searched(changes, branch, found):
+    """Against the solver, which comes from a start of its own."""
+    problem = Problem().with_fields({**changes, "integration.rule": "sobol", "integration.nodes": 16})
+    curve = ap.follow(problem, between=(1.91, 1.95), branch=branch, settings=SETTINGS)
+    assert curve.attrs["ends"] == "at the edge of the range, at the edge of the range"
+    assert (curve.status == Status.converged).all()
+    assert (curve.unstable_directions == 0).all()
+    for place in (0, -1):
+        alpha = float(curve.field_value[place])
+        point = ap.solve(problem, alpha, branch, stability=False)
+        assert float(curve.training_loss[place]) == pytest.approx(float(point.training_loss), rel=1e-5)
+        assert float(np.abs(curve.theta[place]).sum()) == pytest.approx(float(np.abs(point.theta).sum()), rel=1e-3)
+    if not found:
+        return
+    every = ap.solutions(problem, 1.95, starts=0, settings=SETTINGS)
+    assert found <= set(every.branch.to_numpy().tolist())
+    assert every.branch[0] == branch
+    last = curve.isel(arclength=int(curve.field_value.to_numpy().argmax()))
+    assert float(every.training_loss[0]) == pytest.approx(float(last.training_loss), rel=1e-5)
+    # the lowest has nowhere to go, where a rotation of its columns leads is no other place; the uninformed one has
+    unstable = dict(zip(every.branch.to_numpy().tolist(), every.unstable_directions.to_numpy().tolist(), strict=True))
+    assert unstable[branch] == 0 < unstable["uninformed"]
+
+
 def test_a_branch_that_is_not_there_cannot_be_followed():
     with pytest.raises(ap.ProblemError, match=r"there is no semantic branch at alpha = 0\.3"):
         follow_field(Setting(COARSE, 0.3), "semantic", (0.2, 1.0), settings=SETTINGS)

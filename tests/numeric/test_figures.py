@@ -5,22 +5,27 @@ The datasets' numbers are formulas, so that every expected number follows from t
 
 import io
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import made_up_point
+from made_up import SWEEP, made_up_point
 from matplotlib.collections import QuadMesh
+from matplotlib.colors import to_rgb
+from matplotlib.contour import ContourSet
 from matplotlib.mathtext import MathTextParser
 
 from attnphase.cli.commands import main
 from attnphase.data.build import from_points, from_thresholds
-from attnphase.data.files import save_dataset
+from attnphase.data.files import load_dataset, save_dataset
 from attnphase.data.variables import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
-from attnphase.figures import FIGURES, fig2, fig3, save_figure
+from attnphase.figures import FIGURES, fig2, fig3, fig9, save_figure
 from attnphase.fixed_points.iteration import Status
+from attnphase.paper.figures import PAPER_FIGURES
 from attnphase.problem.problem import Problem
+from attnphase.reference import read_reference
 from attnphase.state_evolution.branches import Identity
 
 ALPHAS = [0.5, 1.25, 2.0]
@@ -378,3 +383,122 @@ def test_one_legend_of_the_map_names_everything_that_is_marked(tmp_path):
     ]
     texts = [text.get_text() for text in fig3(ds, thresholds=thresholds).legends[0].get_texts()]
     assert not [text for text in texts if "end of" in text or "decided" in text]
+
+
+# --- values of a field side by side ----------------------------------------------------------------------------------
+
+
+def test_every_value_has_its_lightness_and_every_branch_its_dashes():
+    ds = grid({"tokens.sigma": [0.3, 0.6], "teacher.score": ["softmax", "linear"]})
+    figure = fig9(ds, at={"teacher.score": "linear"}, quantity="training_loss")
+    lines = figure.axes[0].get_lines()
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    colours = [handle.get_color() for handle in legend.get_lines()]
+    assert np.diff([np.dot(to_rgb(colour), [0.3, 0.59, 0.11]) for colour in colours]) > 0.3
+    for sigma, colour in zip([0.3, 0.6], colours, strict=True):
+        for branch, dashes in (("semantic", "-"), ("positional", "--")):
+            (line,) = (
+                one for one in lines if one.get_linestyle() == dashes and np.array_equal(one.get_color(), colour)
+            )
+            np.testing.assert_array_equal(line.get_xdata(), ALPHAS)
+            expected = [1e3 * loss(branch, alpha, {"tokens.sigma": sigma, "x": 0.0}) for alpha in ALPHAS]
+            np.testing.assert_allclose(np.asarray(line.get_ydata()), expected)
+    drawn(figure)
+
+
+def test_published_runs_stand_beside_the_values_that_have_some():
+    figure = fig9(grid({"tokens.sigma": [0.3, 0.5, 0.7]}), quantity="theta")
+    theirs = read_reference("gradient_descent_other")
+    theirs = theirs[(theirs["sigma"] == 0.7) & (theirs["start"] == "semantic")]
+    heights = [np.asarray(bars[0].get_ydata()) for bars in figure.axes[0].containers]
+    assert len(heights) == 4  # two starts at 0.5 and at 0.7
+    assert any(np.array_equal(one, theirs["theta"]) for one in heights)
+    assert fig9(grid({"tokens.sigma": [0.3, 0.7]}), experiments=False).axes[0].containers == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "sentence"),
+    [
+        ({"tokens.sigma": np.linspace(0.3, 0.9, 7).tolist()}, {}, "too many values of sigma for curves, 0.3, 0.4, "),
+        ({}, {}, "has not a field beside alpha"),
+        ({"tokens.sigma": [0.3, 0.6]}, {"quantity": "V"}, "quantity must be one of test_error"),
+        ({"tokens.sigma": [0.3, 0.6], "teacher.omega": [0.1, 0.2]}, {}, "varies omega too: select one of 0.1, 0.2"),
+    ],
+)
+def test_what_cannot_be_put_side_by_side_is_one_sentence(fields, options, sentence):
+    with pytest.raises((DatasetError, ProblemError), match=sentence):
+        fig9(grid(fields), **options)
+
+
+def test_a_panel_for_each_dataset_and_data_and_caption_beside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, values in (("tokens.sigma", [0.3, 0.6]), ("teacher.omega", [0.1, 0.2, 0.3])):
+        save_dataset(grid({name: values}), f"{name}.nc")
+    data = ["--data", "tokens.sigma.nc", "--data", "teacher.omega.nc"]
+    result = CliRunner().invoke(main, ["figure", "fig9", *data, "--with-data", "-o", "x.png"], prog_name="attnphase")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.split() == ["x.png", "x-1.nc", "x-2.nc", "x.txt"]
+    assert load_dataset("x-2.nc").identical(load_dataset("teacher.omega.nc"))
+    told = (tmp_path / "x.txt").read_text()
+    first, second = (part for part in told.split("\n\n") if part.startswith("Data: "))
+    assert "sigma 0.3, 0.6; alpha 0.5, 1.25, 2. 12 converged" in first
+    assert "teacher.omega = 0.3" in first
+    assert "tokens.sigma = " not in first
+    assert "omega 0.1, 0.2, 0.3" in second
+    assert "tokens.sigma = 0.5" in second
+
+
+def test_the_map_of_the_second_teacher_is_computed_for_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = {}
+
+    def noted(problem, alphas, *, fields, **_):
+        asked.update(problem=problem, alphas=alphas, fields=fields)
+        return grid({"teacher.omega": [0.1, 0.2]}, problem=problem)
+
+    monkeypatch.setattr(SWEEP, "sweep", noted)
+    options = ["--set", "integration.rule=sobol", "--set", "integration.nodes=32"]
+    result = CliRunner().invoke(main, ["figure", "fig8", *options, "--quiet"], prog_name="attnphase")
+    assert result.exit_code == 0, result.stderr
+    assert asked["problem"].teacher.mixing == ((0.3, 0.7), (0.8, 0.2))  # (144) of the paper
+    assert asked["problem"].integration.nodes == 32
+    assert (len(asked["alphas"]), len(asked["fields"]["teacher.omega"])) == (25, 26)
+    assert (tmp_path / "fig8.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["fig3", "--data", "a.nc", "--data", "a.nc"], "fig3 is drawn from one dataset: give --data once."),
+        (["fig3", "--data", "a.nc", "--set", "tokens.sigma=0.4"], "--set changes what is computed"),
+        (["fig9", "--set", "tokens.sigma=0.4"], "fig9 varies tokens.sigma: leave --set tokens.sigma out."),
+        (["fig9", "--data", "a.nc", "--with-data", "-o", "taken.png"], "taken.nc: the file exists"),
+    ],
+)
+def test_wrong_options_of_figures_are_one_sentence(tmp_path, monkeypatch, options, sentence):
+    monkeypatch.chdir(tmp_path)
+    save_dataset(grid({"tokens.sigma": [0.3, 0.6]}), "a.nc")
+    (tmp_path / "taken.nc").write_text("precious")
+    result = CliRunner().invoke(main, ["figure", *options], prog_name="attnphase")
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+def test_the_error_of_a_crossing_is_a_band_around_it():
+    """Where the difference is within its standard error, as the made-up numbers have it."""
+    ds = grid({"tokens.sigma": [0.3, 0.45, 0.6, 0.75]}, alphas=np.linspace(0.5, 2, 16).tolist())
+    ds["training_loss_stderr"][:] = 0.0004
+    bands = [item for item in fig3(ds).axes[0].collections if isinstance(item, ContourSet) and item.filled]
+    (band,) = bands
+    edges = np.concatenate([path.vertices for path in band.get_paths()])
+    inside = edges[(edges[:, 0] > 0.51) & (edges[:, 0] < 1.99) & (edges[:, 1] > 0.31) & (edges[:, 1] < 0.74)]
+    # alpha sigma - 0.6 times 0.004 is one error away
+    np.testing.assert_allclose(np.abs(inside[:, 0] * inside[:, 1] - 0.6), 0.0004 * 2**0.5 / 0.004, rtol=0.1)
+    assert len(inside) > 10
+
+
+def test_the_page_of_figures_has_the_captions_of_today():
+    page = " ".join((Path(__file__).parents[2] / "docs" / "figures.md").read_text(encoding="utf-8").split())
+    for figure in PAPER_FIGURES.values():
+        assert f"*{figure.title}.* {figure.shown}" in page

@@ -64,6 +64,7 @@ RIGHT = {
 RIGHT_HERE = {
     ("compare", "experiment"): set(), ("derive", "limit"): set(),
     ("read_reference", "name"): set(), ("load_problem", "path"): set(),
+    ("published_runs", "problem"): {MAPPING},
     ("load_dataset", "path"): set(), ("Spectrum.isotropic", "positions"): set(), ("Spectrum", "mean"): set(),
     ("Spectrum.power_law", "positions"): set(), ("Spectrum.two_level", "positions"): set(),
     ("Spectrum.from_matrices", "positions"): set(), ("Spectrum.from_matrices", "teacher"): set(),
@@ -159,7 +160,14 @@ def parameters(function):
 
 def good(name, parameter):
     """A right value of a required parameter."""
-    if name.endswith("_figure") or name in ("fig2", "fig3", "loss_crossing", "validate_dataset", "save_dataset"):
+    if name.endswith("_figure") or name in (
+        "fig2",
+        "fig3",
+        "fig9",
+        "loss_crossing",
+        "validate_dataset",
+        "save_dataset",
+    ):
         kinds = {"theory": "points", "ds": "points", "runs": "experiments"}
         if name in ("attention_figure", "learning_figure"):
             return datasets()["histogram"]

@@ -10,7 +10,7 @@ from attnphase import solve
 from attnphase.data.build import from_points
 from attnphase.data.trust import TRUSTED_GAP, untrusted
 from attnphase.data.validate import validate_dataset
-from attnphase.figures.theory import fig3
+from attnphase.figures.maps import fig3
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.refinement import REPLICATES

@@ -21,9 +21,9 @@ import attnphase as ap
 from attnphase.checks.comparison import Comparison, Quantity
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.report import Check, Report
-from attnphase.cli.outcomes import status_counts
 from attnphase.data.absence import absences, absent
 from attnphase.data.build import from_points
+from attnphase.data.counts import status_counts
 from attnphase.data.text import (
     Table,
     format_value,

@@ -15,7 +15,7 @@ from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES
 from attnphase.errors import DatasetError
 from attnphase.figures import fig3
-from attnphase.figures.theory import _size_error
+from attnphase.figures.selection import drawn_size_error
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
@@ -114,7 +114,7 @@ def test_sizes_of_overlaps_are_norms():
             assert size == pytest.approx(norm(first), rel=1e-12)
             assert size == pytest.approx(norm(rotation @ first), rel=1e-12)
             error = ds[f"{name}_stderr"].isel(alpha=i, token=0).to_numpy()
-            assert _size_error(ds, name).isel(alpha=i).item() == pytest.approx(norm(error), rel=1e-12)
+            assert drawn_size_error(ds, name).isel(alpha=i).item() == pytest.approx(norm(error), rel=1e-12)
 
 
 def test_the_phase_diagram_shows_the_branch_of_lower_loss():

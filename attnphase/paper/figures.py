@@ -1,0 +1,172 @@
+"""The paper's theory figures: which sweeps each is drawn from, and its caption with all parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnphase.problem.problem import Problem
+from attnphase.reference import SECOND_MIXING
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["PAPER_FIGURES", "FigureSweep", "PaperFigure", "caption", "paper_grid"]
+
+OMEGA_OF_FIG2 = 0.3
+
+
+@dataclass(frozen=True)
+class FigureSweep:
+    """A sweep of both branches that a figure is drawn from.
+
+    Attributes
+    ----------
+    label : str
+        Behind the figure's name in that of the data's file, if it has several.
+    problem : Problem
+    alphas : tuple of float
+    fields : mapping of str to tuple
+        Values of fields of the problem.
+    """
+
+    label: str
+    problem: Problem
+    alphas: tuple[float, ...]
+    fields: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of arXiv:2402.03902, or its theory part.
+
+    Attributes
+    ----------
+    name, title : str
+    shown : str
+        What is drawn how, for the caption.
+    sweeps : tuple of FigureSweep
+    """
+
+    name: str
+    title: str
+    shown: str
+    sweeps: tuple[FigureSweep, ...]
+
+
+def paper_grid(alphas: int = 25, omegas: int = 26) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The grid of Figure 3; the omega of Figure 2 is on it in any case."""
+    omega = np.linspace(0, 0.5, omegas)
+    nearest = np.abs(omega - OMEGA_OF_FIG2).argmin()
+    if np.isclose(omega[nearest], OMEGA_OF_FIG2):
+        omega[nearest] = OMEGA_OF_FIG2
+    else:
+        omega = np.union1d(omega, OMEGA_OF_FIG2)
+    return tuple(np.linspace(0.05, 2, alphas).tolist()), tuple(omega.tolist())
+
+
+_ALPHAS, _OMEGAS = paper_grid()
+_PAPERS = Problem.paper(omega=OMEGA_OF_FIG2)
+_SECOND = _PAPERS.with_fields({"teacher.mixing": SECOND_MIXING})
+_CURVES = (
+    "Lines are the branches of fixed points, with bands of one standard error (from replicates of the nodes):"
+    " dotted where a branch has merged with the uninformed point, with black dots where replica symmetry fails"
+    " (overlap_gap above 0.2); circles are not decided, diamonds did not converge. Points with bars are published"
+    " gradient-descent runs at d = 1000, means and standard deviations."
+)
+_MAPS = (
+    "(a) Training loss of the semantic branch minus that of the positional one. (b) Test error of the branch of lower"
+    " training loss minus that of the best linear predictor. (c), (d) Sizes of theta and m of that branch. Full lines:"
+    " where the training losses cross (alpha_c) and where the test error passes the linear predictor's (alpha_l), with"
+    " bands in which the difference is within one standard error. Dotted lines: ends of branches; circles: not decided."
+    " Dots: replica symmetry fails (overlap_gap above 0.2). Hatched: a branch did not converge."
+)
+
+
+def _slice(label: str, field: str, values: tuple[float, ...]) -> FigureSweep:
+    return FigureSweep(label, _PAPERS, _ALPHAS, {field: values})
+
+
+PAPER_FIGURES = {
+    one.name: one
+    for one in (
+        PaperFigure(
+            "fig2",
+            "Training loss, test error and overlaps along alpha",
+            _CURVES,
+            (FigureSweep("", _PAPERS, _ALPHAS, {"teacher.omega": (OMEGA_OF_FIG2,)}),),
+        ),
+        PaperFigure("fig3", "Phase diagram", _MAPS, (FigureSweep("", _PAPERS, _ALPHAS, {"teacher.omega": _OMEGAS}),)),
+        PaperFigure(
+            "fig8",
+            "Phase diagram for the second example of the teacher's positional part, (144)",
+            _MAPS,
+            (FigureSweep("", _SECOND, _ALPHAS, {"teacher.omega": _OMEGAS}),),
+        ),
+        PaperFigure(
+            "fig9",
+            "Test error along alpha for several omega, sigma and lambda",
+            _CURVES,
+            (
+                _slice("omega", "teacher.omega", (0.2, 0.3, 0.7)),
+                _slice("sigma", "tokens.sigma", (0.3, 0.5, 0.7)),
+                _slice("strength", "regularizer.strength", (0.001, 0.01, 0.1)),
+            ),
+        ),
+    )
+}
+"""By name."""
+
+
+def caption(name: str, datasets: Sequence[xr.Dataset]) -> str:
+    """What a figure shows, with all parameters of its data.
+
+    Parameters
+    ----------
+    name : str
+        One of `PAPER_FIGURES`.
+    datasets : sequence of xarray.Dataset
+        What it is drawn from.
+
+    Returns
+    -------
+    str
+        A paragraph on the figure, and one on each dataset.
+    """
+    from attnphase.data.counts import status_counts
+    from attnphase.data.reading import problem_of
+
+    figure = PAPER_FIGURES[name]
+    number = name.removeprefix("fig")
+    paragraphs = [f"Figure {number} of arXiv:2402.03902, theory. {figure.title}. {figure.shown}"]
+    for ds in datasets:
+        problem = problem_of(ds)
+        swept = {str(dim): ds[dim] for dim in ds["status"].dims}
+        fields = {values.attrs.get("field", dim) for dim, values in swept.items()}
+        told = ", ".join(f"{field} = {value}" for field, value in _flat(problem.to_dict()) if field not in fields)
+        places = "; ".join(f"{dim} {_listed(values.to_numpy().tolist())}" for dim, values in swept.items())
+        attributes = ", ".join(f"{key} {ds.attrs[key]}" for key in ("attnphase_version", "created", "problem_hash"))
+        paragraphs.append(
+            f"Data: {places}. {status_counts(ds, problem)}. Problem: {told}. Rules: {ds.attrs['rule']}. {attributes}."
+        )
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _flat(table: Mapping[str, Any], place: str = "") -> list[tuple[str, Any]]:
+    pairs: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        pairs += _flat(value, f"{place}{key}.") if isinstance(value, Mapping) else [(place + key, value)]
+    return [(field, value) for field, value in pairs if value is not None]
+
+
+def _listed(values: Sequence[Any]) -> str:
+    """One value after the other, or as the command line takes them."""
+    from attnphase.data.reading import spacing
+
+    kind = spacing(values)
+    if kind and len(values) > 3:
+        return f"{values[0]:g}:{values[-1]:g}:{len(values)}" + (":log" if kind == "log" else "")
+    return ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
