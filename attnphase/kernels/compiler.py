@@ -106,8 +106,22 @@ class Kernels:
     folder: Path
 
 
-Slopes = Callable[[Array, Array, Array, Array, Array, Array, Array], None]
-"""Losses and minus their gradients at given fields, as `attnphase.kernels.local.slopes` has them."""
+@dataclass(frozen=True)
+class Slopes:
+    """What the dynamics of one model needs besides its `Kernels`.
+
+    Attributes
+    ----------
+    slopes_at : callable
+        Losses and minus their gradients at given fields, as `attnphase.kernels.local.slopes` has them.
+    mean_rate, scatter_rate, overlaps : callable
+        The derived equations of the rows of the weights in NumPy, as the generated module has them.
+    """
+
+    slopes_at: Callable[..., None]
+    mean_rate: Callable[..., Any]
+    scatter_rate: Callable[..., Any]
+    overlaps: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -231,8 +245,9 @@ def _load_sample_kernels(key: ModelKey) -> SampleKernels:
 @lru_cache(maxsize=32)
 def _load_slopes(key: _SlopeKey) -> Slopes:
     with _built(key) as folder:
-        slopes: Slopes = import_package(folder, folder.name, ("slopes",))["slopes"].slopes_at
-        return slopes
+        modules = import_package(folder, folder.name, ("slopes", "rows"))
+    rows = modules["rows"]
+    return Slopes(modules["slopes"].slopes_at, rows.mean_rate, rows.scatter_rate, rows.overlaps)
 
 
 def _minimiser(compiled: Callable[..., None]) -> Callable[[Any, Starts, Solution], None]:
@@ -261,12 +276,13 @@ def _built(key: Any) -> AbstractContextManager[Path]:
 
 def _build(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
+    from derivations.codegen.flow import flow_source
     from derivations.codegen.local_problem import kernel_source, lanes_source
 
     model = key.model()
     if isinstance(key, _SlopeKey):
         with filled_aside(folder) as aside:
-            write_package(aside, {"local_problem": kernel_source(model)})
+            write_package(aside, {"local_problem": kernel_source(model), "rows": flow_source()})
             import_package(aside, folder.name, ("slopes",))
         return
     finite = getattr(key, "finite", False)

@@ -23,7 +23,7 @@ FLOORS = {
         "kernels",
         "spectrum",
         "state_evolution",
-        "fixed_points",
+        "fixed_points flow",
         "data",
         "sweeps",
         "tracking testing reference",
