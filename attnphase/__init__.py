@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.curves import follow, solutions
+    from attnphase.sweeps.dynamics import flow
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
 
@@ -61,6 +62,7 @@ __all__ = [
     "check",
     "compare",
     "derive",
+    "flow",
     "follow",
     "load_dataset",
     "load_problem",
@@ -95,6 +97,7 @@ _HOME = {
     "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
+    "flow": "sweeps.dynamics",
     "follow": "sweeps.curves",
     "load_dataset": "data.files",
     "load_problem": "problem.loading",

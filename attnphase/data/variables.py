@@ -7,15 +7,14 @@ validator, and ``docs/schema.md``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from typing import Any
 
-import numpy as np
-
+from attnphase.data.flow_variables import BASIN_VARIABLES, FLOW_VARIABLES, STATIONARY_VARIABLES
+from attnphase.data.variable import Variable
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.threshold import Outcome
-from attnphase.problem.problem import Problem
 
 __all__ = [
     "COORDINATES",
@@ -69,72 +68,6 @@ HISTOGRAM_STAGES = ("frozen", "unfrozen")
 
 HISTOGRAM_ENTRIES = ("all", "off_diagonal")
 """Which entries of the attention matrices of the histogram task are scored."""
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One variable of the schema.
-
-    Attributes
-    ----------
-    name : str
-        In the dataset; a standard error is stored beside it as ``<name>_stderr``.
-    dims : tuple of str
-        The dimensions behind the swept ones.
-    long_name, latex : str
-        Its attributes.
-    has_stderr : bool
-        Whether it has a standard error.
-    dtype : str
-        NumPy's name of the type it is stored as.
-    meanings : tuple of str
-        Names of the values 0, 1, ... of a flag.
-    units : str
-        "1" for everything but times.
-    optional : bool
-        Whether it may be NaN at a point that was computed, and missing in a dataset.
-    """
-
-    name: str
-    dims: tuple[str, ...]
-    long_name: str
-    latex: str
-    has_stderr: bool = False
-    dtype: str = "float64"
-    meanings: tuple[str, ...] = ()
-    units: str = "1"
-    optional: bool = False
-
-    @property
-    def stderr(self) -> str:
-        """Name of the standard error."""
-        return f"{self.name}_stderr"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its name, and that of its standard error if it has one."""
-        return (self.name, self.stderr) if self.has_stderr else (self.name,)
-
-    def dims_of(self, problem: Problem) -> tuple[str, ...]:
-        """Dimensions for a problem: with mixture tokens what a token has, each of its clusters has."""
-        if "token" not in self.dims or not problem.tokens.has_clusters:
-            return self.dims
-        behind = self.dims.index("token") + 1
-        return (*self.dims[:behind], "cluster", *self.dims[behind:])
-
-    def attributes(self) -> dict[str, Any]:
-        """The attributes of the variable in a dataset."""
-        attributes: dict[str, Any] = {"long_name": self.long_name, "units": self.units, "latex": self.latex}
-        if self.has_stderr:
-            attributes["ancillary_variables"] = self.stderr
-        if self.meanings:
-            attributes["flag_values"] = np.arange(len(self.meanings), dtype=self.dtype)
-            attributes["flag_meanings"] = " ".join(self.meanings)
-        return attributes
-
-    def stderr_attributes(self) -> dict[str, Any]:
-        """The attributes of the standard error."""
-        return {"long_name": f"standard error of the {self.long_name}", "units": "1", "latex": rf"\delta {self.latex}"}
 
 
 _SQUARE = ("token", "row", "col")
@@ -370,6 +303,9 @@ SCHEMAS = {
     "solutions": SOLUTION_VARIABLES,
     "experiments": EXPERIMENT_VARIABLES,
     "histogram": HISTOGRAM_VARIABLES,
+    "flow": FLOW_VARIABLES,
+    "stationary": STATIONARY_VARIABLES,
+    "basins": BASIN_VARIABLES,
 }
 """Kinds of dataset; the global attribute ``schema`` says which."""
 
@@ -410,6 +346,11 @@ COORDINATES = {
     "epoch": ("epochs of the stage made", "t"),
     "entries": ("entries of the attention matrices that are counted", r"\mathrm{entries}"),
     "symbols": ("symbols of the given sequences", "x"),
+    "time": ("steps divided by d; of gradient flow, times the learning rate", r"\tau"),
+    "learning_rate": ("learning rate; 0 is gradient flow", r"\eta"),
+    "batch": ("fresh samples of a step", "s"),
+    "noise": ("standard deviation of the start's entries", r"\sigma_0"),
+    "angle": ("direction of the start from the encodings' (0) to the teacher's (90 degrees)", r"\varphi"),
 }
 """What a coordinate is called, and its symbol."""
 
@@ -420,10 +361,14 @@ COORDINATES_OF = {
     "solutions": ("branch", "alpha", "solution"),
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
+    "flow": ("start", "time", "learning_rate", "batch"),
+    "stationary": ("solution", "learning_rate", "batch"),
+    "basins": ("dimension", "omega", "angle", "noise", "learning_rate", "batch"),
 }
 """Coordinates that every dataset of a kind has."""
 
 RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3}
+RANK |= {"angle": 4}
 """Order of the dimensions: lowest first, and fields of the problem have 2."""
 
 PROBLEM_ATTRIBUTES = {
@@ -457,7 +402,7 @@ def schema_markdown() -> str:
     title = "### Further variables of `thresholds`, with transitions"
     lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
     lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
-    for kind in ("points", "experiments", "histogram"):
+    for kind in ("points", "experiments", "histogram", "flow", "basins"):
         for flag in (variable for variable in SCHEMAS[kind] if variable.meanings):
             meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
             lines += [f"### Values of `{flag.name}` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]

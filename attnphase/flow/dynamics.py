@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,11 +12,14 @@ from attnphase.flow.rows import Rows
 from attnphase.flow.settings import FlowSettings
 from attnphase.flow.slopes import SlopeChannel
 from attnphase.integration.rules import Rule
-from attnphase.state_evolution.overlaps import packed_scales
+from attnphase.state_evolution.overlaps import Overlaps, packed_scales
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
 __all__ = ["Dynamics"]
+
+_SMALL = 1e-4  # of an overlap over the largest that it can be
+_FOUND = 1e-3  # likewise, where it is there to stay
 
 
 @dataclass(eq=False)
@@ -61,11 +65,38 @@ class Dynamics:
         return self._at(state)[1]
 
     def speed(self, state: Array) -> float:
-        """The largest share of itself by which an overlap moves in a unit of ``eta tau``."""
-        overlaps = self.rows.overlaps(state)[0]
+        """The largest share of itself by which an overlap moves in a unit of ``eta tau``.
+
+        What is small and shrinks does not count: it only takes its time.
+        """
+        overlaps, norm = self.rows.overlaps(state)
         rates = self.rows.moved(state, self.rate(state) / self.eta)
         scales = packed_scales(overlaps.pack(), self.rows.columns, self.system.spectrum.rho)
-        return float(np.abs(rates.pack() / scales).max())
+        limits = self._limits(norm)
+        gone = []
+        for name in ("q", "V", "m", "theta"):
+            value, rate = getattr(overlaps, name), getattr(rates, name)
+            small = np.abs(value).max() < _SMALL * limits[name] and (value * rate).sum() <= 0
+            gone.append(np.full(value.shape, small, dtype=float))
+        counted = 1.0 - Overlaps(*gone).pack()
+        return float(np.abs(counted * rates.pack() / scales).max())
+
+    def _limits(self, norm: float) -> dict[str, float]:
+        """The largest values that overlaps of weights of this norm can have, q's by a natural norm."""
+        spectrum = self.system.spectrum
+        squares = np.einsum("a,aii->i", spectrum.weights, spectrum.second_moments)
+        positions, teacher = squares[: spectrum.sites].max(), squares[spectrum.sites :].max()
+        variance = float(spectrum.site_variances.max())
+        size = math.sqrt(max(norm, 0.0))
+        sizes = {"m": size * math.sqrt(positions), "theta": size * math.sqrt(teacher) * variance}
+        return {"q": variance * max(norm, float(teacher)), "V": 0.0} | sizes
+
+    def has_found(self, state: Array) -> tuple[float, float, bool, bool]:
+        """Sizes of m and theta, and whether each is more than what rounding or a shrinking rest leaves."""
+        overlaps, norm = self.rows.overlaps(state)
+        limits = self._limits(norm)
+        sizes = float(np.abs(overlaps.m).max()), float(np.abs(overlaps.theta).max())
+        return (*sizes, sizes[0] > _FOUND * limits["m"], sizes[1] > _FOUND * limits["theta"])
 
     def _at(self, state: Array) -> tuple[Array, float]:
         if self._known is None or not np.array_equal(self._known[0], state):

@@ -128,7 +128,7 @@ class Rows:
 
     def moved(self, state: Array, rate: Array) -> Overlaps:
         """Rates of the order parameters for a rate of the state; those of V are zero."""
-        means, covariances = self.unpack(state)
+        means, _covariances = self.unpack(state)
         forward, gain = self.unpack(rate)
         # q is quadratic in the means and linear in the covariances: a difference is its derivative
         sides = [self.overlaps(self.pack(means + s * forward, s * gain))[0] for s in (1.0, -1.0)]

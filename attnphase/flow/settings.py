@@ -6,6 +6,7 @@ Nothing heavy is imported, so that a wrong setting is refused at once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
@@ -14,10 +15,28 @@ from attnphase.errors import ProblemError
 if TYPE_CHECKING:
     from attnphase.problem.problem import Problem
 
-__all__ = ["FlowSettings"]
+__all__ = ["Basin", "FlowSettings", "FlowStatus"]
 
 _LONGEST = 1e9
 _MOST_RECORDS = 100_000
+
+
+class FlowStatus(IntEnum):
+    """How a trajectory ended; the values are the CF flags of the dataset's ``status``."""
+
+    at_rest = 0  # a stationary point is reached
+    completed = 1  # the time is over
+    diverged = 2  # the weights run away: the rate is too large, or the risk has no minimum
+
+
+class Basin(IntEnum):
+    """What the weights have found at the end; the values are the CF flags of the dataset's ``basin``."""
+
+    semantic = 0
+    positional = 1
+    mixed = 2
+    uninformed = 3
+    under_way = 4  # the time is over before anything is at rest
 
 
 @dataclass(frozen=True)

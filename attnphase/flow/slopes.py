@@ -68,7 +68,7 @@ def first_rule(rules: Refinement, smooth: bool) -> Rule:
     if not smooth or not medium.randomised:
         return medium
     finer = rules.next(medium, 2 * rules.asked.standard_error, 0.0)
-    return medium if finer is None or finer.randomised and rules.asked.nodes is None else finer
+    return medium if finer is None or (finer.randomised and rules.asked.nodes is None) else finer
 
 
 def replicates_of(rule: Rule) -> Sequence[Rule]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.errors import SolverError
 from attnphase.flow.dynamics import Dynamics
-from attnphase.flow.settings import FlowSettings
+from attnphase.flow.settings import FlowSettings, FlowStatus
 from attnphase.flow.slopes import first_rule, is_smooth, replicates_of
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -23,24 +22,17 @@ from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.starts import sized_rows
 from attnphase.state_evolution.system import System
 
-__all__ = ["FlowStatus", "Integrated", "Trajectory", "follow_flow", "integrated"]
+__all__ = ["Integrated", "Trajectory", "follow_flow", "integrated", "measured", "started"]
 
 _FLOOR = 1e-12  # absolute tolerance: the smallest start that is followed accurately has about its root as its size
 _LARGEST = 1e6  # of the weights' square over its start's and the teacher's, from which on they run away
 
 
-class FlowStatus(IntEnum):
-    """How a trajectory ended; the values are the CF flags of the dataset's ``status``."""
-
-    at_rest = 0  # a stationary point is reached
-    completed = 1  # the time is over
-    diverged = 2  # the weights run away: the rate is too large, or the risk has no minimum
-
-
 @dataclass(frozen=True, eq=False)
 class Integrated:
-    """States (T, D) at the records; after its end the last one, or NaN where the weights run away."""
+    """States (T, D) at times (T,); after the end the last one, or NaN where the weights run away."""
 
+    times: Array
     states: Array
     status: FlowStatus
     end: float
@@ -82,8 +74,15 @@ class Trajectory:
     evaluations: int
 
 
-def integrated(dynamics: Dynamics, state: Array, times: Array) -> Integrated:
-    """Follow the dynamics from a state, until the last of the times or a stationary point.
+def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> Integrated:
+    """Follow the dynamics from a state, until the time is over or it is at rest.
+
+    Parameters
+    ----------
+    dynamics : Dynamics
+    state : (D,) array
+    times : (T,) array, optional
+        What is recorded; left out, the steps that the integration makes.
 
     Raises
     ------
@@ -104,26 +103,28 @@ def integrated(dynamics: Dynamics, state: Array, times: Array) -> Integrated:
     for event in (rest, runaway):
         setattr(event, "terminal", True)  # noqa: B010, as solve_ivp reads it
     if rest(0.0, state) <= 0:
-        return Integrated(np.repeat(state[None], len(times), axis=0), FlowStatus.at_rest, 0.0)
+        known = np.zeros(1) if times is None else times
+        return Integrated(known, np.repeat(state[None], len(known), axis=0), FlowStatus.at_rest, 0.0)
     with np.errstate(over="ignore", invalid="ignore"):
         found: Any = solve_ivp(
             lambda _, y: dynamics.rate(y),
-            (0.0, float(times[-1])),
+            (0.0, settings.until),
             state,
             t_eval=times,
             events=(rest, runaway),
             rtol=settings.tolerance,
             atol=_FLOOR,
         )
+    times = found.t if times is None else times
     states = np.full((len(times), len(state)), np.nan)
     states[: found.y.shape[1]] = found.y.T
     if found.status == 0:
-        return Integrated(states, FlowStatus.completed, float(times[-1]))
+        return Integrated(times, states, FlowStatus.completed, settings.until)
     if found.status == 1 and len(found.t_events[0]):
         states[found.y.shape[1] :] = found.y_events[0][0]
-        return Integrated(states, FlowStatus.at_rest, float(found.t_events[0][0]))
+        return Integrated(times, states, FlowStatus.at_rest, float(found.t_events[0][0]))
     if found.status == 1:
-        return Integrated(states, FlowStatus.diverged, float(found.t_events[1][0]))
+        return Integrated(times, states, FlowStatus.diverged, float(found.t_events[1][0]))
     raise SolverError(
         f"the integration in time stopped at {found.t[-1] if len(found.t) else 0:g}: {found.message.rstrip('.')};"
         " lower the learning rate, or raise the tolerance."
@@ -159,7 +160,7 @@ def _under(
 ) -> Trajectory:
     """A trajectory under one rule, with its errors by replicates, or by the gauge of a rule without them."""
     times = np.linspace(0.0, settings.until, settings.records)
-    whole, state = _started(system, start, settings, rule)
+    whole, state = started(system, start, settings, rule)
     main = integrated(whole, state, times)
     values = measured(whole, main.states)
     others: list[dict[str, Array]] = []
@@ -184,7 +185,7 @@ def _under(
     )
 
 
-def _started(system: System, start: Sizes, settings: FlowSettings, rule: Rule) -> tuple[Dynamics, Array]:
+def started(system: System, start: Sizes, settings: FlowSettings, rule: Rule) -> tuple[Dynamics, Array]:
     """The dynamics in the symmetry of its start, and the start's state."""
     dynamics = Dynamics.of(system, rule, settings)
     state = dynamics.rows.start(*sized_rows(system.problem, start))
