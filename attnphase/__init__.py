@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.curves import follow, solutions
-    from attnphase.sweeps.dynamics import flow
+    from attnphase.sweeps.dynamics import basins, flow, stationary
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
 
@@ -59,6 +59,7 @@ __all__ = [
     "SpectrumError",
     "SweepError",
     "__version__",
+    "basins",
     "check",
     "compare",
     "derive",
@@ -74,6 +75,7 @@ __all__ = [
     "simulate",
     "solutions",
     "solve",
+    "stationary",
     "sweep",
     "thresholds",
     "validate_dataset",
@@ -94,6 +96,7 @@ _HOME = {
     "Spectrum": "spectrum.measure",
     "SpectrumError": "errors",
     "SweepError": "errors",
+    "basins": "sweeps.dynamics",
     "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
@@ -109,6 +112,7 @@ _HOME = {
     "simulate": "experiments.simulate",
     "solutions": "sweeps.curves",
     "solve": "sweeps.points",
+    "stationary": "sweeps.dynamics",
     "sweep": "sweeps.grid",
     "thresholds": "sweeps.critical",
     "validate_dataset": "data.validate",

@@ -10,6 +10,7 @@ imports what takes long.
 from __future__ import annotations
 
 from attnphase.cli.curves import follow, solutions
+from attnphase.cli.dynamics import basins, flow, stationary
 from attnphase.cli.figures import figure, phase_diagram
 from attnphase.cli.histogram import histogram
 from attnphase.cli.problems import check, derive, init
@@ -28,6 +29,9 @@ for command in (
     thresholds,
     follow,
     solutions,
+    flow,
+    stationary,
+    basins,
     simulate,
     experiment,
     compare,

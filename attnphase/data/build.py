@@ -454,6 +454,7 @@ def labelled(columns: Mapping[str, NDArray[Any]], dims: Mapping[Variable, tuple[
 
 
 def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, Any]:
+    """The global attributes of every dataset, but for the problem's."""
     from importlib.metadata import version
 
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -472,6 +473,7 @@ def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, 
 
 
 def coordinate(name: str, field: str = "") -> dict[str, str]:
+    """The attributes of a coordinate; of one that sweeps a field, with its name."""
     long_name, latex = COORDINATES.get(name, (f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")))
     attributes = {"long_name": long_name, "units": "1", "latex": latex}
     if "." in field:

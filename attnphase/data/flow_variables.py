@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attnphase.data.variable import Variable
 from attnphase.flow.settings import Basin, FlowStatus
 
@@ -12,7 +14,7 @@ _OVERLAPS = (
     ("m", ("token", "row"), "overlap of the weights with the positional encodings", r"m_\ell"),
     ("theta", ("token", "row", "teacher"), "overlap of the weights with the teacher's", r"\theta_\ell"),
     ("weight_norm", (), "squared norm of the weights, divided by d", r"\Vert W \Vert^2 / d"),
-    ("population_risk", (), "mean loss of a fresh sample, with the weight decay", r"\mathbb{E}\ell + \lambda/2d \Vert W \Vert^2"),
+    ("population_risk", (), "mean loss of a fresh sample, with the weight decay", r"\mathbb{E}\ell + \dots"),
     ("test_error", (), "test error per token and dimension", r"\epsilon_g"),
 )  # fmt: skip
 
@@ -42,25 +44,35 @@ STATIONARY_VARIABLES = (
              r"\operatorname{Im} \mu"),
     Variable("unstable_directions", (), "eigenvalues with a positive real part", r"n_{\mathrm{unstable}}",
              dtype="int32"),
-    Variable("residual", (), "largest share of itself by which an overlap moves in a unit of time", r"\Vert \dot x \Vert"),
+    Variable("residual", (), "largest share of itself by which an overlap moves in a unit of time",
+             r"\Vert \dot x \Vert"),
     Variable("nodes", (), "integration nodes, all replicates together", r"n_{\mathrm{nodes}}", dtype="int64"),
     Variable("found", (), "searches that ended at this point or a mirror image", r"n_{\mathrm{found}}", dtype="int32"),
 )  # fmt: skip
 """What a stationary point of the dynamics consists of."""
 
+_PER_ANGLE = ("angle",)
+
 BASIN_VARIABLES = (
-    Variable("positional_size", (), "largest |m| at the end", r"\max |m|"),
-    Variable("semantic_size", (), "largest |theta| at the end", r"\max |\theta|"),
-    Variable("test_error", (), "test error per token and dimension, at the end", r"\epsilon_g"),
-    Variable("plateau", (), "time until the larger of the two has half of its size at the end", r"\tau_{1/2}"),
+    Variable("positional_size", _PER_ANGLE, "largest |m| at the end", r"\max |m|"),
+    Variable("semantic_size", _PER_ANGLE, "largest |theta| at the end", r"\max |\theta|"),
+    Variable("test_error", _PER_ANGLE, "test error per token and dimension, at the end", r"\epsilon_g"),
+    Variable("plateau", _PER_ANGLE, "time until what is found has half of its size at the end", r"\tau_{1/2}"),
     Variable(
         "basin",
-        (),
+        _PER_ANGLE,
         "what the weights have found",
         r"\mathrm{basin}",
         dtype="int8",
         meanings=tuple(basin.name for basin in Basin),
     ),
-    _STATUS,
+    replace(_STATUS, dims=_PER_ANGLE),
+    Variable(
+        "boundary",
+        (),
+        "angle in degrees above which starts find the semantic point; its error is half of what was left of it",
+        r"\varphi_\star",
+        True,
+    ),
 )
-"""What the end of a trajectory from a small start consists of."""
+"""What starts of one size in a plane lead to."""

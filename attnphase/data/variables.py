@@ -349,6 +349,7 @@ COORDINATES = {
     "time": ("steps divided by d; of gradient flow, times the learning rate", r"\tau"),
     "learning_rate": ("learning rate; 0 is gradient flow", r"\eta"),
     "batch": ("fresh samples of a step", "s"),
+    "scale": ("size of the start's part in the plane of encodings and teacher", "s"),
     "noise": ("standard deviation of the start's entries", r"\sigma_0"),
     "angle": ("direction of the start from the encodings' (0) to the teacher's (90 degrees)", r"\varphi"),
 }
@@ -363,12 +364,12 @@ COORDINATES_OF = {
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
     "flow": ("start", "time", "learning_rate", "batch"),
     "stationary": ("solution", "learning_rate", "batch"),
-    "basins": ("dimension", "omega", "angle", "noise", "learning_rate", "batch"),
+    "basins": ("omega", "scale", "angle", "noise", "learning_rate", "batch"),
 }
 """Coordinates that every dataset of a kind has."""
 
 RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3}
-RANK |= {"angle": 4}
+RANK |= {"scale": 3}
 """Order of the dimensions: lowest first, and fields of the problem have 2."""
 
 PROBLEM_ATTRIBUTES = {

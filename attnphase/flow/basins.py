@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.errors import ProblemError
 from attnphase.flow.dynamics import Dynamics
 from attnphase.flow.settings import Basin, FlowSettings, FlowStatus
 from attnphase.flow.slopes import first_rule, is_smooth
@@ -157,16 +156,3 @@ def _boundary(
         else:
             break
     return (low + high) / 2, (high - low) / 2
-
-
-def increasing_angles(angles: Sequence[float]) -> tuple[float, ...]:
-    """Angles from 0 to 90 degrees, in order.
-
-    Raises
-    ------
-    ProblemError
-        They are not.
-    """
-    if list(angles) != sorted(angles):
-        raise ProblemError("angle", "angle must be increasing values from 0 to 90 degrees.")
-    return tuple(angles)

@@ -101,7 +101,8 @@ class Dynamics:
     def _at(self, state: Array) -> tuple[Array, float]:
         if self._known is None or not np.array_equal(self._known[0], state):
             self.evaluations += 1
-            conjugates, loss = self.channel.of_sample(self.rows.overlaps(state)[0])
+            # a search for roots may leave what is a covariance: the fields are those at its edge
+            conjugates, loss = self.channel.of_sample(self.rows.overlaps(self.rows.clipped(state))[0])
             if self.sector is not None:
                 conjugates = self.sector.symmetrized(conjugates)
             samples = np.inf if self.settings.is_flow else float(self.settings.batch)

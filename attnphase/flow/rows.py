@@ -88,6 +88,14 @@ class Rows:
         covariances[:, i, j] = covariances[:, j, i] = triangles.reshape(-1, len(i))
         return means.reshape(-1, r, 1), covariances
 
+    def clipped(self, state: Array) -> Array:
+        """The state with covariances that are positive semidefinite: negative eigenvalues are zero."""
+        means, covariances = self.unpack(state)
+        values, vectors = np.linalg.eigh(covariances)
+        if values.min() >= 0:
+            return state
+        return self.pack(means, (vectors * np.clip(values, 0.0, None)[:, None]) @ vectors.mT)
+
     def overlaps(self, state: Array) -> tuple[Overlaps, float]:
         """Order parameters, with V = I, which the dynamics does not have, and ``|W|^2 / d``."""
         means, covariances = self.unpack(state)

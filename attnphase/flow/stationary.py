@@ -102,12 +102,9 @@ def _root(dynamics: Dynamics, state: Array) -> Array | None:
         x = np.asarray(root(dynamics.rate, state, method="lm", options={"ftol": 1e-14, "xtol": 1e-14}).x)
         if not np.isfinite(x).all():
             return None
-        means, covariances = rows.unpack(x)
-        values, vectors = np.linalg.eigh(covariances)
-        if values.min() >= -1e-9 * max(rows.overlaps(x)[1], 1e-9):
-            return x if dynamics.speed(x) < _AT_REST else None
-        # a search may leave what is a covariance: it begins again at the edge
-        state = rows.pack(means, (vectors * np.clip(values, 0.0, None)[:, None]) @ vectors.mT)
+        state = rows.clipped(x)
+        if np.abs(x - state).max() <= 1e-9 * max(rows.overlaps(state)[1], 1e-9):
+            return state if dynamics.speed(state) < _AT_REST else None
     return None
 
 

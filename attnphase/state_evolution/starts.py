@@ -17,6 +17,7 @@ from attnphase.state_evolution.sizes import Sizes
 __all__ = [
     "branches_of",
     "check_start",
+    "has_directions",
     "informed_signal",
     "initial_overlaps",
     "random_overlaps",
@@ -30,7 +31,7 @@ _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside t
 
 def branches_of(problem: Problem) -> list[str]:
     """The branches a problem has: no positional one without encodings or cluster means, mixed from rank 2 on."""
-    encoded = _directions(problem, measure_of(problem))[0].size > 0
+    encoded = has_directions(problem)
     return [
         branch.name
         for branch in map(Branch.named, BRANCHES)
@@ -91,6 +92,11 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
         whole[copies * rank + column, count + teacher + column] = _SEMANTIC if informed else 0.0
         scatter[copies * rank + column, copies * rank + column] = _SEMANTIC_NOISE
     return _overlaps_of(problem, spectrum, whole, scatter)
+
+
+def has_directions(problem: Problem) -> bool:
+    """Whether there are encodings, or clusters' means, for weights to lie along."""
+    return _directions(problem, measure_of(problem))[0].size > 0
 
 
 def sized_rows(problem: Problem, sizes: Sizes) -> tuple[Array, Array]:
