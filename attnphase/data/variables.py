@@ -252,11 +252,17 @@ EXPERIMENT_VARIABLES = (
 )
 """What a training run consists of; V and the replicon are NaN unless the optimiser is GAMP."""
 
-TRAJECTORY_VARIABLES = tuple(
-    replace(v, name=f"trajectory_{v.name}", dims=("step", *v.dims), long_name=f"{v.long_name}, along the run")
-    for v in EXPERIMENT_VARIABLES
-    if v.name in ("q", "V", "m", "theta", "training_loss", "gradient_norm")
-)
+TRAJECTORY_VARIABLES = (
+    *(
+        replace(v, name=f"trajectory_{v.name}", dims=("step", *v.dims), long_name=f"{v.long_name}, along the run")
+        for v in EXPERIMENT_VARIABLES
+        if v.name in ("q", "V", "m", "theta", "training_loss", "gradient_norm")
+    ),
+    Variable(
+        "trajectory_test_error", ("step",), "exact test error per token and dimension, along a run of one-pass SGD",
+        r"\epsilon_g", optional=True,
+    ),
+)  # fmt: skip
 """What a run's trajectory consists of, where one was asked for; NaN behind the end of a run."""
 
 _PER_STAGE, _PER_EPOCH = ("stage",), ("stage", "epoch")

@@ -29,6 +29,7 @@ def simulate(
     learning_rate: float | None = None,
     damping: float | None = None,
     trajectory: int = 0,
+    batch: int | None = None,
     test_samples: int = 1000,
     device: str = "cpu",
     dtype: str = "float64",
@@ -43,18 +44,20 @@ def simulate(
     problem : Problem
     alpha : float or sequence of float
         Sample complexities; n = alpha d, rounded.
-    start : str, sequence of str, or array
+    start : str, sequence of str, sizes, or array
         Where training starts: "semantic" (at the teacher), "positional" (along the encodings), "uninformed" (small
-        random weights), "mixed" (rank 2: a column of each), or an array (d, r) or (seeds, d, r).
+        random weights), "mixed" (rank 2: a column of each), or an array (d, r) or (seeds, d, r).  Or sizes of
+        the weights' parts as for `attnphase.flow`, such as "semantic=0.3,positional=0.3,noise=0.6".
     dimension : int or sequence of int
         d.
     seeds : int
         Instances at every point of the grid.
-    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp"}
+    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "sgd"}
     seed : int
         From which all random numbers follow.  The same instance is trained from every start.
-    steps, tolerance, learning_rate, damping, trajectory : optional
-        As in `TrainingSettings`; `trajectory` is the number of steps between two records, 0 for none.
+    steps, tolerance, learning_rate, damping, trajectory, batch : optional
+        As in `TrainingSettings`; `trajectory` is the number of steps between two records, 0 for none.  "sgd" sees n
+        samples once, `batch` of them in a step.
     test_samples : int
         Fresh samples for the sampled test error; 0 for none.
     device : str
@@ -86,8 +89,8 @@ def simulate(
     """
     plan = Plan.of(
         alpha, start, dimension, seeds, optimizer, seed=seed, steps=steps, tolerance=tolerance,
-        learning_rate=learning_rate, damping=damping, trajectory=trajectory, test_samples=test_samples, device=device,
-        dtype=dtype, checkpoint=checkpoint, checkpoint_interval=checkpoint_interval, progress=progress,
+        learning_rate=learning_rate, damping=damping, trajectory=trajectory, batch=batch, test_samples=test_samples,
+        device=device, dtype=dtype, checkpoint=checkpoint, checkpoint_interval=checkpoint_interval, progress=progress,
     )  # fmt: skip
     plan.check(problem)
     from attnphase.experiments.runs import run_plan

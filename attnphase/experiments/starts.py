@@ -14,7 +14,8 @@ from attnphase.experiments.data import Geometry, Instance, Stream, generator
 from attnphase.experiments.plan import given_weights
 from attnphase.problem import Problem
 from attnphase.state_evolution.branches import BRANCHES, Branch
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.sizes import Sizes
+from attnphase.state_evolution.starts import initial_overlaps, sized_rows
 
 __all__ = ["UNINFORMED_SCALE", "initial_weights"]
 
@@ -33,7 +34,7 @@ def initial_weights(instance: Instance, start: str | Any) -> Tensor:
         column, as the paper's 1_d / sqrt(d).  "mixed": the first column semantic, the others positional.  "uninformed":
         independent
         normal entries.  Untied weights start with Q = K.  Columns for which teacher or encodings have no direction
-        start as the uninformed ones.  Or an array (d, r) for all runs, or (S, d, r) for each.
+        start as the uninformed ones.  Or the text of `Sizes`, an array (d, r) for all runs, or (S, d, r) for each.
 
     Raises
     ------
@@ -45,6 +46,8 @@ def initial_weights(instance: Instance, start: str | Any) -> Tensor:
     problem = instance.problem
     if not isinstance(start, str):
         return _given(instance, start)
+    if "=" in start:
+        return _sized(instance, Sizes.of(start))
     if start not in BRANCHES:
         raise ProblemError("start", f'start must be one of {", ".join(BRANCHES)} or an array, not "{start}".')
     initial_overlaps(problem, start)  # a start that the problem cannot have is refused in the words of its branch
@@ -53,6 +56,19 @@ def initial_weights(instance: Instance, start: str | Any) -> Tensor:
     for run, known in zip(instance.runs, columns, strict=True):
         noise = generator(instance.seed, run, Stream.START).standard_normal(known.shape)
         weights.append(np.where(np.isnan(known), UNINFORMED_SCALE * noise, known))
+    return torch.as_tensor(np.stack(weights), dtype=instance.loss.dtype, device=instance.loss.device)
+
+
+def _sized(instance: Instance, sizes: Sizes) -> Tensor:
+    """Weights with parts of these sizes along teacher and encodings, and independent noise."""
+    problem = instance.problem
+    signal, _ = sized_rows(problem, sizes)
+    tokens = [token for token, _ in problem.sites]
+    weights = []
+    for run, geometry in zip(instance.runs, instance.geometries, strict=True):
+        projections = np.concatenate([(geometry.means + geometry.positions[tokens]).T, geometry.teacher], axis=1)
+        noise = generator(instance.seed, run, Stream.START).standard_normal((instance.dimension, problem.columns))
+        weights.append(projections @ signal.T + sizes.noise * noise)
     return torch.as_tensor(np.stack(weights), dtype=instance.loss.dtype, device=instance.loss.device)
 
 
