@@ -17,7 +17,7 @@ from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.starts import initial_overlaps, sized_rows
 
-__all__ = ["UNINFORMED_SCALE", "initial_weights"]
+__all__ = ["UNINFORMED_SCALE", "initial_weights", "projections_of", "sized_weights"]
 
 UNINFORMED_SCALE = 0.1
 """Standard deviation of the entries of an uninformed start, the paper's."""
@@ -61,15 +61,24 @@ def initial_weights(instance: Instance, start: str | Any) -> Tensor:
 
 def _sized(instance: Instance, sizes: Sizes) -> Tensor:
     """Weights with parts of these sizes along teacher and encodings, and independent noise."""
-    problem = instance.problem
-    signal, _ = sized_rows(problem, sizes)
-    tokens = [token for token, _ in problem.sites]
-    weights = []
-    for run, geometry in zip(instance.runs, instance.geometries, strict=True):
-        projections = np.concatenate([(geometry.means + geometry.positions[tokens]).T, geometry.teacher], axis=1)
-        noise = generator(instance.seed, run, Stream.START).standard_normal((instance.dimension, problem.columns))
-        weights.append(projections @ signal.T + sizes.noise * noise)
+    weights = [
+        sized_weights(instance.problem, geometry, sizes, instance.seed, run)
+        for run, geometry in zip(instance.runs, instance.geometries, strict=True)
+    ]
     return torch.as_tensor(np.stack(weights), dtype=instance.loss.dtype, device=instance.loss.device)
+
+
+def sized_weights(problem: Problem, geometry: Geometry, sizes: Sizes, seed: int, run: int) -> Array:
+    """Weights (d, r) of one run, with parts of these sizes along its teacher and encodings."""
+    signal, _ = sized_rows(problem, sizes)
+    noise = generator(seed, run, Stream.START).standard_normal((geometry.dimension, problem.columns))
+    return projections_of(problem, geometry) @ signal.T + sizes.noise * noise
+
+
+def projections_of(problem: Problem, geometry: Geometry) -> Array:
+    """``(tau, pi)`` of every coordinate, (d, P + t)."""
+    tokens = [token for token, _ in problem.sites]
+    return np.concatenate([(geometry.means + geometry.positions[tokens]).T, geometry.teacher], axis=1)
 
 
 def _given(instance: Instance, start: Any) -> Tensor:

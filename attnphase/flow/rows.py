@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.kernels.compiler import Slopes, slopes_for
@@ -38,6 +39,8 @@ class Rows:
         The atoms' tau and pi are zero: a mean over the points and the atoms has that over the noise in it.
     points : int
         Number A'.
+    atom : (A',) array of int
+        Of every point.
     """
 
     slopes: Slopes
@@ -48,6 +51,7 @@ class Rows:
     tau: Array
     pi: Array
     points: int
+    atom: NDArray[np.intp]
 
     @classmethod
     def of(cls, system: System) -> Rows:
@@ -57,6 +61,7 @@ class Rows:
         # a point that has no projections only ever holds the noise, which the atoms have
         seen = tau.any(axis=0) | pi.any(axis=1)
         atoms = len(spectrum.weights)
+        atom = np.repeat(np.arange(atoms), len(weights) // atoms)
         return cls(
             slopes=slopes_for(system.problem),
             ridge=system.prior.strength,
@@ -66,13 +71,22 @@ class Rows:
             tau=np.concatenate([tau[:, seen], np.zeros((len(tau), atoms))], axis=1)[:, :, None, None],
             pi=np.concatenate([pi[seen], np.zeros((atoms, pi.shape[1]))])[:, :, None],
             points=int(seen.sum()),
+            atom=atom[seen],
         )
 
     def start(self, signal: Array, scatter: Array) -> Array:
-        """The state of rows that are ``signal (tau, pi)`` plus noise of covariance ``scatter``."""
+        """The state of rows that are ``signal (tau, pi)`` plus noise of covariance ``scatter``.
+
+        Parameters
+        ----------
+        signal : (r, P + t) or (A, r, P + t) array
+            Of all atoms, or of each.
+        scatter : (r, r) or (A, r, r) array
+        """
         projections = np.concatenate([self.tau[:, : self.points, 0, 0].T, self.pi[: self.points, :, 0]], axis=1)
         atoms = len(self.weights) - self.points
-        return self.pack((projections @ signal.T)[..., None], np.repeat(scatter[None], atoms, axis=0))
+        signals, scatters = (np.broadcast_to(x, (atoms, *x.shape[-2:])) for x in (signal, scatter))
+        return self.pack(signals[self.atom] @ projections[..., None], scatters)
 
     def pack(self, means: Array, covariances: Array) -> Array:
         """The vector of means (A', r, 1) and covariances (A, r, r)."""
