@@ -8,7 +8,7 @@ RESULTS := results
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help phase-diagram test test-long mutations lint benchmark clean
+.PHONY: help phase-diagram test test-long mutations lint docs benchmark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit("attnphase needs Python 3.11 to 3.13, but $(PYTHON) is %d.%d: run make with PYTHON=/path/to/python3.x." % sys.version_info[:2])'
 	@echo "Installing attnphase and its dependencies into $(VENV) (a few minutes, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch,distributed]' -c constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,torch,distributed,explore]' -c constraints.txt
 	@touch $@
 
 phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
@@ -37,9 +37,13 @@ lint: $(STAMP) ## check lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+docs: $(STAMP) ## build the site into docs/_build/html
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,explore,docs]' -c constraints.txt
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+
 benchmark: $(STAMP) ## time everything beside the published recipe; OPTIONS="--against FILE" tells changes
 	$(BIN)/python -m benchmarks $(OPTIONS)
 
 clean: ## remove the environment, the results and every cache
-	rm -rf $(VENV) $(RESULTS) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(RESULTS) build dist docs/_build docs/gallery_pages .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SweepError,
     )
     from attnphase.experiments.simulate import simulate
+    from attnphase.explorer.page import explore
     from attnphase.fixed_points.settings import SolverSettings
     from attnphase.pages.page import derive
     from attnphase.problem import Problem, load_problem
@@ -63,6 +64,7 @@ __all__ = [
     "check",
     "compare",
     "derive",
+    "explore",
     "flow",
     "follow",
     "load_dataset",
@@ -100,6 +102,7 @@ _HOME = {
     "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
+    "explore": "explorer.page",
     "flow": "sweeps.dynamics",
     "follow": "sweeps.curves",
     "load_dataset": "data.files",

@@ -6,7 +6,7 @@ import importlib.util
 
 from attnphase.errors import ExperimentError, MissingExtraError
 
-__all__ = ["require_cuda", "require_distributed", "require_torch"]
+__all__ = ["require_cuda", "require_distributed", "require_plotly", "require_torch"]
 
 
 def require_torch() -> None:
@@ -54,4 +54,18 @@ def require_distributed() -> None:
         raise MissingExtraError(
             'a sweep on a Dask cluster needs dask.distributed: pip install ".[distributed]" in a clone, or pip install'
             " distributed."
+        )
+
+
+def require_plotly() -> None:
+    """Refuse to go on without Plotly.
+
+    Raises
+    ------
+    MissingExtraError
+        It is not installed.
+    """
+    if importlib.util.find_spec("plotly") is None:
+        raise MissingExtraError(
+            'a page that moves needs Plotly: pip install ".[explore]" in a clone, or pip install plotly.'
         )

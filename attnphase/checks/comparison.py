@@ -6,6 +6,7 @@ theta closest to the theory's.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -108,23 +109,37 @@ class Comparison:
             Columns of the terminal; None for no limit.
         """
         lines: list[str] = []
+        for title, block in self._blocks():
+            lines += ["", wrapped(title, width), block.text(width)]
+        lines += ["", *(wrapped(sentence, width) for sentence in self.excluded)] if self.excluded else [""]
+        lines.append(wrapped(self._end(), width))
+        return "\n".join(lines).strip("\n")
+
+    def __repr__(self) -> str:
+        """One line; the tables are `text`."""
+        return f"<Comparison of problem {self.problem.hash}: {self._end()}>"
+
+    def _repr_html_(self) -> str:
+        blocks = [f"<p>{html.escape(title)}</p>{block.html()}" for title, block in self._blocks()]
+        return "".join([*blocks, *(f"<p>{html.escape(one)}</p>" for one in (*self.excluded, self._end()))])
+
+    def _blocks(self) -> Iterator[tuple[str, Table]]:
+        """A title and a table for every start and alpha."""
         for key in dict.fromkeys((q.start, q.alpha) for q in self.quantities):
             block = [q for q in self.quantities if (q.start, q.alpha) == key]
             note = "" if block[0].theory_status == Status.converged.name else f" (theory: {block[0].theory_status})"
-            lines += ["", wrapped(f"{key[0]}, alpha = {key[1]:g}{note}", width), _table(block).text(width)]
-        lines += ["", *(wrapped(sentence, width) for sentence in self.excluded)] if self.excluded else [""]
+            yield f"{key[0]}, alpha = {key[1]:g}{note}", _table(block)
+
+    def _end(self) -> str:
+        """How many quantities agree."""
         known = [q for q in self.quantities if math.isfinite(q.z)]
+        if not self.quantities:
+            return "there is no run to compare."
+        if not known:
+            return "no quantity has a standard error: run more than one seed."
         far = sum(abs(q.z) > 3 for q in known)
-        end = (
-            f"{len(known)} quantities compared, {far} further than 3 standard errors; the worst deviates by"
-            f" {self.worst:.1f}."
-            if known
-            else "no quantity has a standard error: run more than one seed."
-            if self.quantities
-            else "there is no run to compare."
-        )
-        lines.append(wrapped(end, width))
-        return "\n".join(lines).strip("\n")
+        counted = f"{len(known)} quantities compared, {far} further than 3 standard errors"
+        return f"{counted}; the worst deviates by {self.worst:.1f}."
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import math
 from dataclasses import asdict, dataclass
 
-from attnphase.data.text import json_text, pairs_text, wrapped
+from attnphase.data.text import Table, json_text, pairs_text, wrapped
 from attnphase.problem.problem import Problem
 
 __all__ = ["NOT_REACHED", "Check", "Report"]
@@ -76,15 +77,33 @@ class Report:
         width : int or None
             Columns of the terminal; None for no limit.
         """
+        pairs = [(f"{mark:>6}  {name}", said) for mark, name, said in self._rows()]
+        begin, end = self._ends()
+        return "\n".join([wrapped(begin, width), pairs_text(pairs, width), wrapped(end, width)])
+
+    def __repr__(self) -> str:
+        """One line; the checks are `text`."""
+        begin, end = self._ends()
+        return f"<Report of problem {self.problem.hash}: {begin}: {end}>"
+
+    def _repr_html_(self) -> str:
+        begin, end = (f"<p>{html.escape(one)}</p>" for one in self._ends())
+        return begin + Table(("", "check", ""), tuple(self._rows()), left=(0, 1, 2)).html() + end
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Outcome, name, and what was found."""
         marks = {True: "ok", False: "FAILED", None: "-"}
-        pairs = []
-        for one in self.checks:
-            number = "" if math.isnan(one.value) else f"{one.value:.1e} (limit {one.limit:.1e}); "
-            pairs.append((f"{marks[one.passed]:>6}  {one.name}", f"{number}{one.detail}"))
+        numbers = ("" if math.isnan(one.value) else f"{one.value:.1e} (limit {one.limit:.1e}); " for one in self.checks)
+        return [
+            (marks[one.passed], one.name, f"{number}{one.detail}")
+            for one, number in zip(self.checks, numbers, strict=True)
+        ]
+
+    def _ends(self) -> tuple[str, str]:
+        """What was checked, and how it ended."""
         failed = sum(one.passed is False for one in self.checks)
         end = "all checks passed" if not failed else f"{failed} of {len(self.checks)} checks failed"
-        begin = f"{self.branch} branch, alpha = {self.alpha:g}"
-        return "\n".join([wrapped(begin, width), pairs_text(pairs, width), wrapped(end, width)])
+        return f"{self.branch} branch, alpha = {self.alpha:g}", end
 
     def to_json(self) -> str:
         """One JSON object; numbers that are not finite are null."""

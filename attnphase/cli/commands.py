@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from attnphase.cli.curves import follow, solutions
 from attnphase.cli.dynamics import basins, flow, stationary
-from attnphase.cli.figures import figure, phase_diagram
+from attnphase.cli.figures import explore, figure, phase_diagram
 from attnphase.cli.histogram import histogram
 from attnphase.cli.problems import check, derive, init
 from attnphase.cli.program import main
@@ -37,6 +37,7 @@ for command in (
     compare,
     histogram,
     figure,
+    explore,
     phase_diagram,
 ):
     main.add_command(command)

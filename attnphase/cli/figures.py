@@ -12,11 +12,12 @@ from attnphase.cli.options import force_option, output_option, quiet_option, wor
 from attnphase.cli.outcomes import interruption_told, kept_lines, status_counts
 from attnphase.data.text import format_value, pairs_text, terminal_width
 from attnphase.errors import ProblemError
-from attnphase.files.writing import check_data, check_figure, check_folder
+from attnphase.extras import require_plotly
+from attnphase.files.writing import check_data, check_figure, check_folder, check_output
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.processes.progress import progress_line
 
-__all__ = ["figure", "phase_diagram"]
+__all__ = ["explore", "figure", "phase_diagram"]
 
 _OMEGA_OF_FIG2 = 0.3
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
@@ -79,6 +80,37 @@ def figure(
     over = {} if thresholds is None else {"thresholds": load_dataset(thresholds)}
     with progress_line(not quiet, "drawing"):
         save_figure(FIGURES[name](ds, at=chosen, **over), output)
+    if not quiet:
+        click.echo(str(output))
+    return 0
+
+
+@click.command()
+@click.argument("data", metavar="DATA.nc", type=click.Path(path_type=Path))
+@click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of training runs to draw beside the curves.")
+@click.option("--thresholds", type=click.Path(path_type=Path), help="netCDF file of thresholds to draw over the map.")
+@output_option(required=True, help="File of the page, .html.")
+@force_option
+@quiet_option
+def explore(data: Path, runs: Path | None, thresholds: Path | None, output: Path, force: bool, quiet: bool) -> int:
+    """Write a page that moves: one file, which needs neither a server nor a network.
+
+    DATA.nc is a sweep, training runs or the histogram task. The page has a map of any variable over any two fields, and
+    the curves through the point that is clicked.
+    """
+    require_plotly()
+    if output.suffix.lower() not in (".html", ".htm"):
+        raise ProblemError("output", f"--output must end in .html, not {output.name}.")
+    output = check_output(output, force)
+    for file in filter(None, (data, runs, thresholds)):
+        check_data(file)
+    from attnphase.data.files import load_dataset
+    from attnphase.explorer.page import explore as page_of
+
+    others = {"runs": runs, "thresholds": thresholds}
+    with progress_line(not quiet, "writing"):
+        page = page_of(load_dataset(data), **{name: load_dataset(file) for name, file in others.items() if file})
+        page.save(output, force=force)
     if not quiet:
         click.echo(str(output))
     return 0

@@ -42,6 +42,7 @@ solver_options = _options(
     click.option(
         "--stability/--no-stability", default=None, help="Compute the replicon and the overlap gap (default)."
     ),
+    click.option("--identity/--no-identity", default=None, help="Decide which branch a point is on (default)."),
 )
 
 allow_unconverged_option = click.option(

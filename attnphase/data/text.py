@@ -6,6 +6,7 @@ where that would leave hardly more than a column in each, every value has a line
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
@@ -180,6 +181,19 @@ class Table:
     left: tuple[int, ...] = (0,)
     joined: tuple[int, ...] = ()
     by_column: bool = False
+
+    def html(self) -> str:
+        """The table for a notebook."""
+
+        def line(tag: str, cells: Sequence[str]) -> str:
+            sides = ("left" if i in self.left else "right" for i in range(len(cells)))
+            each = zip(cells, sides, strict=True)
+            return "".join(
+                f'<{tag} style="text-align:{side};padding:0 .6em">{html.escape(cell)}</{tag}>' for cell, side in each
+            )
+
+        rows = "".join(f"<tr>{line('td', row)}</tr>" for row in self.rows)
+        return f"<table><thead><tr>{line('th', self.heads)}</tr></thead><tbody>{rows}</tbody></table>"
 
     def text(self, width: int | None = None) -> str:
         """The table in a terminal of so many columns; None for no limit."""

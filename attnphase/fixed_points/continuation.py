@@ -23,6 +23,7 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.sector import Sector
@@ -326,7 +327,7 @@ def followed_at(family: Family, here: CurvePoint, branch: str) -> Followed:
     )
 
 
-def _value_error(family: Family, here: CurvePoint, run: Run, map_, x: Array) -> float:  # noqa: ANN001
+def _value_error(family: Family, here: CurvePoint, run: Run, map_: StateEvolution, x: Array) -> float:
     """Standard error of the field's value at which the curve passes through the plane across it."""
     rules = map_.system.refinement(family.settings.max_nodes)
     gauge = rules.gauge(family.rule, float(map_.second_minimum_share(np.inf).mean()))

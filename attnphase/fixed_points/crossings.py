@@ -129,7 +129,9 @@ def thresholds_of(
     """
     alphas = np.linspace(*between, _SCANNED)
     rough = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _SCAN_POINTS})
-    quick = replace(settings or SolverSettings(), tolerance=1e-6, max_maps=100, stability=False)
+    # a crossing asks for no order parameters
+    exact = replace(settings or SolverSettings(), stability=False, identity=False)
+    quick = replace(exact, tolerance=1e-6, max_maps=100)
     semantic, positional = (
         follow(rough, list(alphas), branch, settings=quick, on_point=lambda _: advance(1), tell=tell)
         for branch in ("semantic", "positional")
@@ -141,7 +143,7 @@ def thresholds_of(
         return points[int(np.abs(alphas - x).argmin())]
 
     def refined(fine: Problem, x: float, branch: str, scan: list[BranchPoint]) -> BranchPoint:
-        point = solve_point(fine, x, branch, start=at(scan, x), settings=settings, tell=tell)
+        point = solve_point(fine, x, branch, start=at(scan, x), settings=exact, tell=tell)
         advance(_REFINED_COST)
         return point
 

@@ -15,10 +15,11 @@ from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.differences import finite_difference_jacobian
-from attnphase.state_evolution.errors import Response, flatten, packed_images
+from attnphase.state_evolution.errors import Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.replicates import flatten, packed_images
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 

@@ -93,6 +93,8 @@ def identified(run: Run, rules: Refinement, place: Place, informed: Overlaps, br
     name, *others = Branch.named(branch).order_parameters or ("",)
     if not name:
         return place
+    if not run.settings.identity:
+        return replace(place, identity=Identity.not_decided)
     if place.found.status is Status.left_domain:
         return replace(place, identity=Identity.not_decided)
     if others or not (run.system.reflects and run.system.prior.even):

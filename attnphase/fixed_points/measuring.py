@@ -10,12 +10,13 @@ import numpy as np
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
-from attnphase.fixed_points.stability import stability_at
+from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, stability_at
 from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
-from attnphase.state_evolution.errors import Response, flatten, relative_error, restore, standard_errors
+from attnphase.state_evolution.errors import Response, relative_error, standard_errors
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.replicates import flatten, restore
 
 __all__ = ["Measured", "branch_point", "measured_at"]
 
@@ -77,8 +78,8 @@ def branch_point(
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
-    stability = stability_at(map_, found, values, response, run.settings.stability)
-    values, errors = values | stability.values, errors | stability.errors
+    stability = stability_at(map_, found, values, response) if run.settings.stability else NOT_COMPUTED
+    values, errors = values | leading_eigenvalues(response.jacobian) | stability.values, errors | stability.errors
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
     status = Status.left_domain if map_.bottomless else found.status
     rule = map_.channel.rule

@@ -19,7 +19,7 @@ from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Metho
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_within, odd_coordinates
 
-__all__ = ["Level", "at_rest", "displaced", "growth_noise", "level_at", "levels_at"]
+__all__ = ["Level", "at_rest", "growth_noise", "level_at", "levels_at", "with_displacements"]
 
 _TOLERANCE = 1e-3  # of what settles at a level: the growth there is known no better
 _TOPS = 2
@@ -76,7 +76,7 @@ def at_rest(map_: StateEvolution, x: Array) -> Level | None:
     if found is None or found.residual > _UNSETTLED * _TOLERANCE:
         return None
     multiplier = growth_within(map_, found.point)
-    return None if multiplier is None else Level(0.0, found.point, _images(map_), multiplier.replicates - 1)
+    return None if multiplier is None else Level(0.0, found.point, map_.images(), multiplier.replicates - 1)
 
 
 def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array | None = None) -> Level | None:
@@ -86,15 +86,12 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array |
     """
     odd = odd_coordinates(map_)
     found = _settled(map_, _scaled(x, odd, amplitude), odd, jacobian)
-    if found is None or map_(found.point, refresh=True) is None:
+    image = None if found is None else map_(found.point, refresh=True)
+    if found is None or image is None:
         return None
-    point = found.point
-    assert map_.last is not None
-    image = map_.image(map_.last.conjugates.mean())
-    assert image is not None
-    images = _images(map_)
+    point, images = found.point, map_.images()
     along = point[odd] / amplitude
-    growth = (map_.pack(image)[odd] @ along) / amplitude - 1
+    growth = (image[odd] @ along) / amplitude - 1
     if found.residual > _UNSETTLED * _TOLERANCE:
         if not map_.unpack(_scaled(point, odd, _EDGE * amplitude)).feasible(map_.system.spectrum.rho):
             return None
@@ -149,11 +146,11 @@ def growth_noise(map_: StateEvolution, x: Array) -> float:
     """Standard error of the growth at a fixed point with an order parameter."""
     map_(x)
     odd = odd_coordinates(map_)
-    along = _images(map_)[:, odd] @ x[odd] / (x[odd] @ x[odd])
+    along = map_.images()[:, odd] @ x[odd] / (x[odd] @ x[odd])
     return float(along.std(ddof=1) / np.sqrt(len(along)))
 
 
-def displaced(level: Level, jacobian: Array, odd: NDArray[np.int64]) -> tuple[Level, Array]:
+def with_displacements(level: Level, jacobian: Array, odd: NDArray[np.int64]) -> tuple[Level, Array]:
     """The level with the replicates' displacements of what settles in their growth, and these (S, D).
 
     A replicate's map lets the others settle elsewhere, by ``(I - J)^-1 dF`` at the amplitude held.
@@ -210,11 +207,3 @@ def _with(x: Array, odd: NDArray[np.int64], values: Array) -> Array:
     copy = x.copy()
     copy[odd] = values
     return copy
-
-
-def _images(map_: StateEvolution) -> Array:
-    """Images of the replicates of the last evaluation."""
-    assert map_.last is not None
-    images = map_.prior.of_replicates(map_.last.conjugates, lift=True)
-    assert images is not None
-    return np.stack([map_.pack(image) for image in images])

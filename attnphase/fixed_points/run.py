@@ -87,7 +87,7 @@ class Run:
         Where that takes too many rounds the point has not converged: its minima are not known to be the lowest.
         ``error`` is the relative one of q, below which a few nodes' minima do not matter.
         """
-        for _ in range(_ROUNDS):
+        for turn in range(_ROUNDS):
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 return found
             if map_.spot_check(found.point, MISSED * error):
@@ -101,7 +101,7 @@ class Run:
             if residual <= self.settings.tolerance:
                 return replace(found, image=image, residual=residual)
             # what a warm pass does not see it would keep from round to round
-            map_.thorough = True
+            map_.thorough = turn > 0
             found = again(found.point)
         # the last round has not been looked at
         if found.status is not Status.converged or map_.spot_check(found.point, MISSED * error):

@@ -94,6 +94,9 @@ class SolverSettings:
         What solves the local problems: compiled code, torch on the CPU, or torch on a GPU.
     stability : bool
         Whether the replicon and the overlap gap are computed at the end; they are NaN otherwise.
+    identity : bool
+        Whether it is decided which branch an informed point is on, with errors that hold near its end; otherwise the
+        point stays as the iteration left it, "not decided".
 
     Raises
     ------
@@ -110,6 +113,7 @@ class SolverSettings:
     threads: int | None = None
     backend: str = "numba"
     stability: bool = True
+    identity: bool = True
 
     def __post_init__(self) -> None:
         plain: dict[str, Any] = {
@@ -119,6 +123,7 @@ class SolverSettings:
             "max_nodes": arguments.whole("max_nodes", self.max_nodes, 1),
             "backend": arguments.word("backend", self.backend, BACKENDS),
             "stability": arguments.flag("stability", self.stability),
+            "identity": arguments.flag("identity", self.identity),
         }
         if self.threads is not None:
             plain["threads"] = arguments.whole("threads", self.threads, 1, _MAX_THREADS)

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from scipy.linalg import hadamard
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.reduced import Level, at_rest, displaced, level_at
+from attnphase.fixed_points.reduced import Level, at_rest, level_at, with_displacements
 from attnphase.fixed_points.run import Run
-from attnphase.state_evolution.errors import Response, flatten, restore
+from attnphase.state_evolution.errors import Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import odd_coordinates
+from attnphase.state_evolution.replicates import flatten, restore
 
 __all__ = ["spread"]
 
@@ -132,7 +133,7 @@ def _row(map_: StateEvolution, level: Level, response: Response, odd: NDArray[np
     # across the parities derivatives are odd functions of the amplitude
     jacobian[np.ix_(even, odd)] *= share
     jacobian[np.ix_(odd, even)] *= share
-    level, moved = displaced(level, jacobian, odd)
+    level, moved = with_displacements(level, jacobian, odd)
     values, pooled = (map_.quantities(level.point, pooled=one) for one in (False, True))
     assert values is not None
     assert pooled is not None

@@ -15,7 +15,7 @@ from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates
 from attnphase.state_evolution.replicon import replicon
 
-__all__ = ["EIGENVALUES", "Stability", "stability_at"]
+__all__ = ["EIGENVALUES", "NOT_COMPUTED", "Stability", "leading_eigenvalues", "stability_at"]
 
 EIGENVALUES = 3
 """Of the map, as many as are reported."""
@@ -36,10 +36,11 @@ class Stability:
     errors: dict[str, Any]
 
 
-def stability_at(
-    map_: StateEvolution, found: FixedPoint, measured: dict[str, Any], response: Response, wanted: bool
-) -> Stability:
-    """The stability of a fixed point.
+NOT_COMPUTED = Stability({"replicon": np.nan, "overlap_gap": np.nan}, {})
+
+
+def stability_at(map_: StateEvolution, found: FixedPoint, measured: dict[str, Any], response: Response) -> Stability:
+    """The replicon and the copies' gap of a fixed point.
 
     Parameters
     ----------
@@ -50,15 +51,11 @@ def stability_at(
         Its conjugates by name.
     response : Response
         Its derivatives.
-    wanted : bool
-        Whether the replicon and the copies' gap are to be computed; the map's eigenvalues are known anyhow.
     """
-    values: dict[str, Any] = _eigenvalues(response.jacobian)
-    values |= {"replicon": np.nan, "overlap_gap": np.nan}
-    errors: dict[str, Any] = {}
+    values, errors = dict(NOT_COMPUTED.values), dict(NOT_COMPUTED.errors)
     # only where the iteration has ended in the domain there is something to be stable
-    if not wanted or found.status is not Status.converged or map_.bottomless or map_.minima is None:
-        return Stability(values, errors)
+    if found.status is not Status.converged or map_.bottomless or map_.minima is None:
+        return NOT_COMPUTED
     system, overlaps = map_.system, map_.unpack(found.point)
     conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
     if not system.problem.loss.form.has_kink:
@@ -73,8 +70,8 @@ def stability_at(
     return Stability(values, errors)
 
 
-def _eigenvalues(jacobian: Array) -> dict[str, Any]:
-    """The largest by their size, real and imaginary parts; what there is fewer is NaN."""
+def leading_eigenvalues(jacobian: Array) -> dict[str, Any]:
+    """Of the map: the largest by their size, real and imaginary parts; what there is fewer is NaN."""
     real, imaginary = np.full((2, EIGENVALUES), np.nan)
     if np.isfinite(jacobian).all():
         found: Any = np.linalg.eigvals(jacobian)

@@ -17,35 +17,16 @@ from attnphase.integration.rules import Rule
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.replicates import flatten, packed_images, restore, rows_of, variations
 
 __all__ = [
     "Response",
     "displaced",
     "error_near",
-    "flatten",
-    "packed_images",
     "relative_error",
     "response_at",
-    "restore",
     "standard_errors",
 ]
-
-
-def flatten(measured: dict[str, Array]) -> Array:
-    """(S, everything), in the order of the dictionary."""
-    return np.concatenate([v.reshape(len(v), -1) for v in measured.values()], axis=1)
-
-
-def restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
-    """The dictionary that `flatten` made a vector of, shaped like the replicates of ``like``."""
-    result: dict[str, Any] = {}
-    position = 0
-    for name, values in like.items():
-        size = values[0].size
-        part = vector[position : position + size].reshape(values.shape[1:])
-        result[name] = float(part) if part.ndim == 0 else part
-        position += size
-    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +69,6 @@ def response_at(map_: StateEvolution, x: Array, enough: Rule) -> Response:
     return Response(joint[: len(x)], joint[len(x) :], order)
 
 
-def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
-    """Images per replicate as packed vectors, (S, P)."""
-    packed = [
-        map_.pack(Overlaps(q, V, m[..., None], theta))
-        for q, V, m, theta in zip(measured["q"], measured["V"], measured["m"], measured["theta"], strict=True)
-    ]
-    return np.stack(packed)
-
-
 def _propagate(image_change: Array, measured_change: Array, response: Response) -> tuple[NDArray[Any], Array]:
     """Changes of the fixed point and of everything measured at it, when map and measurement change by so much.
 
@@ -117,20 +89,9 @@ def standard_errors(
 
     Where the second rule is itself randomised, its own scatter is added in quadrature: two rules may agree by chance.
     """
-    values, images, energy = flatten(measured), packed_images(measured, map_), _energy(map_)
-    if gauge_rule is None:
-        squares = _scatter(images, values, energy, response)
-    else:
-        other = gauge_rule.measure(x)
-        if other is None:
-            raise ArithmeticError("the second rule leaves the domain at the fixed point of the first")
-        others = packed_images(other, gauge_rule), flatten(other), _energy(gauge_rule)
-        shifts = [b.mean(axis=0) - a.mean(axis=0) for a, b in zip((images, values, energy), others, strict=True)]
-        dx, change = _propagate(shifts[0][None], shifts[1][None], response)
-        squares = [dx[0] ** 2, change[0] ** 2, shifts[2] ** 2]
-        if gauge_rule.channel.rule.randomised:
-            squares = [a + b for a, b in zip(squares, _scatter(*others, response), strict=True)]
-    error_x, error, error_energy = (np.sqrt(square) for square in squares)
+    moved = variations(map_, x, gauge_rule, measured)
+    dx, change = _propagate(moved.images, moved.values, response)
+    error_x, error, error_energy = (np.sqrt((rows**2).sum(axis=0)) for rows in (dx, change, moved.energy))
     errors = restore(error, measured)
     point = map_.sector.errors(error_x)
     errors |= {"q": point.q, "V": point.V, "m": point.m[..., 0], "theta": point.theta}
@@ -176,25 +137,9 @@ def error_near(map_: StateEvolution, x: Array, response: Response) -> float:
 
     Replicates scatter at ``x`` much as they do at the fixed point. Infinite where one of them has no image.
     """
-    assert map_.last is not None
-    images = map_.prior.of_replicates(map_.last.conjugates, lift=True)
-    if images is None:
+    images = map_.images()
+    if not np.isfinite(images).all():
         return np.inf
-    packed = np.stack([map_.pack(image) for image in images])
-    squares = _scatter(packed, np.zeros((len(packed), len(response.measured))), np.zeros(len(packed)), response)
-    error = map_.sector.errors(np.sqrt(squares[0]))
+    dx, _ = _propagate(rows_of(images), np.zeros((len(images), len(response.measured))), response)
+    error = map_.sector.errors(np.sqrt((dx**2).sum(axis=0)))
     return relative_error(error.q, map_.unpack(x).q, map_.system.spectrum.rho)
-
-
-def _scatter(images: Array, values: Array, energy: Array, response: Response) -> list[Array]:
-    """Squared standard errors of fixed point, measured quantities and energy, from replicates (S, ...)."""
-    dx, change = _propagate(images - images.mean(axis=0), values - values.mean(axis=0), response)
-    pairs = len(values) * (len(values) - 1)
-    return [(x**2).sum(axis=0) / pairs for x in (dx, change, energy - energy.mean())]
-
-
-def _energy(map_: StateEvolution) -> Array:
-    """``alpha E[M]`` of the last evaluation, per replicate for randomised rules, else pooled."""
-    assert map_.last is not None
-    energy = map_.alpha * map_.last.envelope
-    return energy if map_.channel.rule.randomised else energy.mean(keepdims=True)

@@ -155,6 +155,14 @@ class StateEvolution:
         """Overlaps from conjugates, equation (7)."""
         return self.prior.overlaps(conjugates, lift=lift or self.lift)
 
+    def images(self) -> Array:
+        """Image of every replicate by itself at the last evaluation, lifted into the domain, (S, D); NaN beyond."""
+        assert self.last is not None
+        images = self.prior.of_replicates(self.last.conjugates, lift=True)
+        if images is None:
+            return np.full((len(self.last.envelope), self.sector.basis.shape[1]), np.nan)
+        return np.stack([self.pack(image) for image in images])
+
     def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
         """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
 

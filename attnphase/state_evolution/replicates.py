@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.state_evolution.errors import flatten, packed_images
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
 
-__all__ = ["Variations", "variations"]
+__all__ = ["Variations", "flatten", "packed_images", "restore", "rows_of", "variations"]
+
+
+def flatten(measured: dict[str, Array]) -> Array:
+    """(S, everything), in the order of the dictionary."""
+    return np.concatenate([v.reshape(len(v), -1) for v in measured.values()], axis=1)
+
+
+def restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
+    """The dictionary that `flatten` made a vector of, shaped like the replicates of ``like``."""
+    result: dict[str, Any] = {}
+    position = 0
+    for name, values in like.items():
+        size = values[0].size
+        part = vector[position : position + size].reshape(values.shape[1:])
+        result[name] = float(part) if part.ndim == 0 else part
+        position += size
+    return result
+
+
+def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
+    """Images per replicate as packed vectors, (S, P)."""
+    packed = [
+        map_.pack(Overlaps(q, V, m[..., None], theta))
+        for q, V, m, theta in zip(measured["q"], measured["V"], measured["m"], measured["theta"], strict=True)
+    ]
+    return np.stack(packed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,36 +62,41 @@ class Variations:
     energy: Array
 
 
-def variations(map_: StateEvolution, x: Array, gauge: StateEvolution | None) -> Variations:
+def variations(
+    map_: StateEvolution, x: Array, gauge: StateEvolution | None, measured: dict[str, Array] | None = None
+) -> Variations:
     """What the replicates say at a point.
 
     Parameters
     ----------
     gauge : StateEvolution or None
-        The map under a second rule, where the first has no replicates: the distance to it is the first row.
+        The map under a second rule, where the first has no replicates: the distance to it is the first row, and its own
+        scatter, if it has any, the others: two rules may agree by chance.
+    measured : dict, optional
+        What the map's replicates measure at ``x``, where that is known.
 
     Raises
     ------
     ArithmeticError
         The point lies outside the domain of one of the maps.
     """
-    own = _columns(map_, x)
+    own = _columns(map_, map_.measure(x) if measured is None else measured)
     if gauge is None:
-        return Variations(*(_rows(column) for column in own))
-    others = _columns(gauge, x)
+        return Variations(*(rows_of(column) for column in own))
+    others = _columns(gauge, gauge.measure(x))
     parts = []
     for mine, other in zip(own, others, strict=True):
         shift = (other.mean(axis=0) - mine.mean(axis=0))[None]
-        parts.append(np.concatenate([shift, _rows(other)]) if gauge.channel.rule.randomised else shift)
+        parts.append(np.concatenate([shift, rows_of(other)]) if gauge.channel.rule.randomised else shift)
     return Variations(*parts)
 
 
-def _columns(map_: StateEvolution, x: Array) -> tuple[Array, Array, Array]:
-    measured = map_.measure(x)
+def _columns(map_: StateEvolution, measured: dict[str, Array] | None) -> tuple[Array, Array, Array]:
     if measured is None or map_.last is None:
         raise ArithmeticError("the point lies outside the domain of the state-evolution map")
     return packed_images(measured, map_), flatten(measured), map_.alpha * map_.last.envelope
 
 
-def _rows(values: Array) -> Array:
+def rows_of(values: Array) -> Array:
+    """Replicates (S, ...) as rows whose squares add up to the variance of their mean."""
     return (values - values.mean(axis=0)) / np.sqrt(max(len(values) * (len(values) - 1), 1))

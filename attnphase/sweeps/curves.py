@@ -20,7 +20,7 @@ from attnphase.state_evolution.starts import check_start, initial_overlaps
 
 __all__ = ["follow", "solutions"]
 
-_MOST_POINTS, _MOST_STARTS = 10_000, 1000
+_MOST_STARTS = 1000
 
 
 def follow(

@@ -35,6 +35,7 @@ def solve(
     threads: int | None = None,
     backend: str = "numba",
     stability: bool = True,
+    identity: bool = True,
     progress: bool = False,
 ) -> xr.Dataset:
     """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
@@ -56,7 +57,7 @@ def solve(
     """
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
-    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend, stability)
+    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend, stability, identity)
     return labelled(solved(problem, alpha, branch, settings, start=start, progress=progress), branch)
 
 

@@ -30,7 +30,7 @@ FLOORS = {
         "experiments",
         "checks",
         "figures",
-        "pages",
+        "explorer pages",
         "paper",
         "cli",
         "__main__",

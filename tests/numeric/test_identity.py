@@ -90,6 +90,20 @@ def test_far_from_its_end_a_branch_is_itself_and_below_it_is_not():
         assert solve_point(paper(0.33, 64), alpha, branch, settings=SETTINGS).on_branch is expected, (branch, alpha)
 
 
+def test_nothing_is_decided_unasked():
+    """At this seed the iteration ends at a small theta of its own nodes, where there is no branch."""
+    problem = paper(0.44, 256, 2)
+    left, judged = (
+        solve_point(problem, 0.8625, "semantic", settings=replace(SETTINGS, identity=asked)) for asked in (False, True)
+    )
+    assert left.on_branch is Identity.not_decided
+    assert np.abs(left.values["theta"]).min() > 0
+    assert judged.on_branch is Identity.merged
+    assert solve_point(problem, 0.8625, "uninformed", settings=replace(SETTINGS, identity=False)).on_branch is (
+        Identity.on_branch
+    )
+
+
 def test_a_branch_above_its_fold_is_itself():
     """Its fold is at 7.3, by continuation; below 0.87 of its m the order parameter shrinks again."""
     point = solve_point(paper(0.3, 256, 1, 0.6), 7.8, "positional", settings=SETTINGS)

@@ -50,7 +50,7 @@ RIGHT = {
     "length": {NUMBERS}, "size": {NUMBERS}, "largest": {NUMBERS}, "counts": {NUMBERS}, "columns": {NUMBERS},
     "exponent": {NUMBERS}, "atoms": {NUMBERS}, "teacher_rank": {NUMBERS}, "variance": {NUMBERS}, "sigma": {NUMBERS},
     "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
-    "starts": {NUMBERS}, "progress": {FLAG}, "stability": {FLAG}, "force": {FLAG}, "resume": {FLAG},
+    "starts": {NUMBERS}, "progress": {FLAG}, "stability": {FLAG}, "identity": {FLAG}, "force": {FLAG}, "resume": {FLAG},
     "experiment": {FLAG}, "experiments": {FLAG},
     "concrete": {FLAG}, "transitions": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
     "checkpoint": {WORD}, "output": {WORD}, "path": {WORD}, "name": {WORD},
@@ -165,6 +165,8 @@ def good(name, parameter):
             return datasets()[kinds[parameter]]
     if name == "compare":
         return datasets()["points" if parameter == "theory" else "experiments"]
+    if parameter == "dataset":
+        return datasets()["points"]
     if name == "Spectrum":
         return getattr(ap.Spectrum.of(PAPER), parameter)
     if parameter == "figure":

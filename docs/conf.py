@@ -1,0 +1,115 @@
+"""How the site is built: `make docs`. What can be generated is generated here, from the code itself."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+from docutils import nodes
+from matplotlib.figure import Figure
+from sphinx.application import Sphinx
+from sphinx_gallery.scrapers import figure_rst
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+from generated import write_all  # noqa: E402  after its place is known
+
+project, author = "attnphase", "the founders of attnphase"
+release = version = installed("attnphase")
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx_click",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "sphinx-mathjax-offline",
+]
+exclude_patterns = ["_build", "gallery", "gallery_pages/**.ipynb", "gallery_pages/**.py", "**.json", "**.zip", "**.md5"]
+source_suffix = {".md": "myst-nb", ".rst": "restructuredtext"}
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = "force"  # a page depends on the whole package, of which a cache knows nothing
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+nb_render_markdown_format = "myst"
+
+default_role = "py:obj"
+autodoc_typehints = "none"  # the docstrings have them, with shapes
+autodoc_member_order = "bysource"
+autosummary_generate = True
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = True
+numpydoc_xref_aliases = {
+    "Problem": "attnphase.Problem",
+    "SolverSettings": "attnphase.SolverSettings",
+    "Spectrum": "attnphase.Spectrum",
+    **{name: name for name in ("bool", "sequence", "mapping", "callable", "iterable", "file-like", "path-like")},
+}
+numpydoc_xref_ignore = "all"
+
+
+def figures_of(block: tuple[str, str, int], block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
+    """Figures that a block has made, whether by pyplot or, as the package does, without it."""
+    del block
+    named = [value for value in block_vars["example_globals"].values() if isinstance(value, Figure)]
+    figures = list(dict.fromkeys([*(plt.figure(number) for number in plt.get_fignums()), *named]))
+    # in this order, for the paths never end
+    paths = [str(path) for _, path in zip(figures, block_vars["image_path_iterator"], strict=False)]
+    for figure, path in zip(figures, paths, strict=True):
+        figure.savefig(path, dpi=150)
+    plt.close("all")
+    return figure_rst(paths, gallery_conf["src_dir"])
+
+
+sphinx_gallery_conf = {
+    "image_scrapers": (figures_of,),
+    "capture_repr": (),
+    "examples_dirs": ["gallery"],
+    "gallery_dirs": ["gallery_pages"],
+    "filename_pattern": r"/plot_",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "remove_config_comments": True,
+    "within_subsection_order": "FileNameSortKey",
+    "copyfile_regex": "",
+}
+
+html_theme = "pydata_sphinx_theme"
+html_title = "attnphase"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {"navigation_with_keys": True, "show_toc_level": 2, "header_links_before_dropdown": 6}
+html_show_sourcelink = False
+html_copy_source = False
+
+# prompts are no part of a command that is copied
+copybutton_prompt_text = "$ "
+
+intersphinx_mapping = write_all(HERE)
+suppress_warnings = ["config.cache"]  # the gallery's settings hold a function, which is no reason to build anew
+
+
+def with_own_number(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave equations with a number of their own as they are: Sphinx would put them where no number may stand."""
+    del app
+    for node in doctree.findall(nodes.math_block):
+        if r"\tag" in node.astext():
+            node["no-wrap"] = True
+            node.children = [nodes.Text(rf"\[{node.astext()}\]")]
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("doctree-read", with_own_number)

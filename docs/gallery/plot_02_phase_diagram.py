@@ -1,0 +1,17 @@
+"""
+The phase diagram (Figure 3)
+============================
+
+Differences of training loss and test error over the sample complexity and the teacher's positional part, and the
+overlaps of the branch with the lower loss. Thresholds are drawn over the maps with their errors.
+"""
+
+import numpy as np
+
+import attnphase as ap
+from attnphase.figures import fig3
+
+problem = ap.Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+theory = ap.sweep(problem, alpha=np.linspace(0.2, 2.0, 10).tolist(), omega=np.linspace(0, 0.5, 6).tolist(), workers=1)
+thresholds = ap.thresholds(problem, omega=[0.1, 0.2, 0.3, 0.4])
+figure = fig3(theory, thresholds=thresholds)

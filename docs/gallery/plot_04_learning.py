@@ -1,0 +1,14 @@
+"""
+Learning to count (Figure 6)
+============================
+
+Accuracy and loss of the same transformers while they are trained, first with frozen attention, then with all weights.
+"""
+
+from pathlib import Path
+
+import attnphase as ap
+from attnphase.figures import learning_figure
+
+report = ap.load_dataset(Path.cwd().parents[1] / "data" / "histogram" / "report.nc")
+figure = learning_figure(report)

@@ -1,0 +1,22 @@
+"""
+Sparse weights
+==============
+
+The share of weights that a lasso leaves, against its strength, and what it costs in test error.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import attnphase as ap
+
+problem = ap.Problem().with_fields({"regularizer.kind": "lasso", "integration.rule": "sobol", "integration.nodes": 32})
+strengths = np.geomspace(0.002, 0.02, 6).tolist()
+line = ap.sweep(
+    problem, alpha=2.0, branches="semantic", fields={"regularizer.strength": strengths}, workers=1
+).squeeze()
+
+figure, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
+for ax, name, label in zip(axes, ("density", "test_error"), (r"$P(w \neq 0)$", r"$\epsilon_g$"), strict=True):
+    ax.errorbar(strengths, line[name], line[f"{name}_stderr"], fmt="o-")
+    ax.set(xlabel=r"$\lambda$", ylabel=label, xscale="log")

@@ -1,0 +1,89 @@
+"""Pages that are made of the program itself when the site is built, and the addresses of other libraries' types."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import attnphase as ap
+from attnphase.problem.template import template
+
+__all__ = ["MODELS", "write_all"]
+
+MODELS = {
+    "tied": ("Tied weights, rank one: the paper's model", {}),
+    "untied": ("Untied weights", {"student.tied": False}),
+    "rank-two": ("Student and teacher of rank two", {"student.rank": 2, "teacher.rank": 2}),
+    "three-tokens": ("Three tokens, a causal mask", {"tokens.length": 3, "student.causal": True}),
+    "mixture": (
+        "Tokens of a Gaussian mixture",
+        {
+            "tokens.kind": "mixture",
+            "tokens.sigma": None,
+            "tokens.clusters": [{"sigma": 0.5, "mean": [1.5]}, {"sigma": 0.4, "mean": [-1.5]}],
+        },
+    ),
+    "lasso": ("A lasso on the weights", {"regularizer.kind": "lasso"}),
+    "values": ("A value matrix", {"loss.kind": "values", "loss.width": 1}),
+    "logistic": (
+        "One token, logistic loss",
+        {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None, "loss.kind": "logistic"},
+    ),
+}
+"""Models whose equations the site has: a title, and what differs from the paper's problem."""
+
+# what docstrings name of other libraries, and where these describe it
+_ELSEWHERE = {
+    "numpy": ("https://numpy.org/doc/stable/", {"numpy.ndarray": "reference/generated/numpy.ndarray.html"}),
+    "xarray": (
+        "https://docs.xarray.dev/en/stable/",
+        {f"xarray.{name}": f"generated/xarray.{name}.html" for name in ("Dataset", "DataArray")},
+    ),
+    "sympy": ("https://docs.sympy.org/latest/", {"sympy.Expr": "modules/core.html"}),
+    "matplotlib": (
+        "https://matplotlib.org/stable/",
+        {"matplotlib.figure.Figure": "api/figure_api.html"},
+    ),
+}
+
+
+def write_all(docs: Path) -> dict[str, tuple[str, str]]:
+    """Write what is generated below `docs`; returns where types of other libraries are described."""
+    _write(docs / "reference" / "problem_file.md", _problem_file())
+    for name, (title, changes) in MODELS.items():
+        markdown = ap.derive(ap.Problem().with_fields(changes)).markdown
+        heading, _, rest = markdown.partition("\n")
+        assert heading.startswith("# ")
+        _write(docs / "reference" / "equations" / f"{name}.md", f"# {title}\n{rest}")
+    return {name: (home, str(_inventory(docs, name, names))) for name, (home, names) in _ELSEWHERE.items()}
+
+
+def _problem_file() -> str:
+    return f"""# The problem file
+
+Every field with its default, as `attnphase init` writes it; what is left out is the paper's. The comment behind a field
+says what it may be. `attnphase init --help` lists what else it writes: mixtures, untied weights, other losses and
+regularisers.
+
+```toml
+{template(ap.Problem())}
+```
+"""
+
+
+def _inventory(docs: Path, name: str, names: dict[str, str]) -> Path:
+    """The few names that are linked, in the format of Sphinx's inventories, so that a build needs no network."""
+    lines = "".join(f"{item} py:class 1 {page}#{item} -\n" for item, page in names.items())
+    head = f"# Sphinx inventory version 2\n# Project: {name}\n# Version: \n"
+    head += "# The remainder of this file is compressed using zlib.\n"
+    path = docs / "_build" / "inventories" / f"{name}.inv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(head.encode() + zlib.compress(lines.encode()))
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a page, unless it is there already: an old one need not be built again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
