@@ -69,13 +69,22 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
     "--format", "form", type=click.Choice(["latex", "markdown", "python"]), default="latex", show_default=True
 )
 @click.option("--concrete", is_flag=True, help="Write the sums out for the problem's own sizes.")
+@click.option(
+    "--limit",
+    type=click.Choice(["trained", "flow"]),
+    default="trained",
+    show_default=True,
+    help="Equations of the trained student, or of its way there.",
+)
 @click.option("--quiet", is_flag=True, help="No progress.")
-def derive(problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, quiet: bool) -> int:
+def derive(
+    problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, limit: str, quiet: bool
+) -> int:
     """Print the model's equations, or the source generated from them."""
     problem = problem_of(problem_file, changes)
     from attnphase.pages.page import derive as derive_equations
 
-    click.echo(getattr(derive_equations(problem, concrete=concrete, progress=not quiet), form))
+    click.echo(getattr(derive_equations(problem, concrete=concrete, limit=limit, progress=not quiet), form))
     return 0
 
 

@@ -60,7 +60,12 @@ class Derivation:
         return self.markdown
 
 
-def derive(problem: Problem | None = None, *, concrete: bool = False, progress: bool = False) -> Derivation:
+_LIMITS = ("trained", "flow")
+
+
+def derive(
+    problem: Problem | None = None, *, concrete: bool = False, limit: str = "trained", progress: bool = False
+) -> Derivation:
     """Derive and print the equations of a problem.
 
     Parameters
@@ -72,13 +77,16 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
         Print for the problem's own number of tokens and ranks: sums are written out, rank 1 is printed without
         matrices, and the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source
         always has the problem's sizes.
+    limit
+        ``"trained"``: of the student that minimises the risk. ``"flow"``: of one-pass SGD and gradient flow; these
+        equations are the same for all problems and always for symbolic sizes.
     progress
         Say on standard error what is being done, if it takes longer than a second.
 
     Raises
     ------
     ProblemError
-        `problem` is no problem, or `concrete` neither true nor false.
+        `problem` is no problem, `concrete` neither true nor false, or `limit` none of these.
 
     Examples
     --------
@@ -87,6 +95,8 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
     """
     problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
     arguments.flag("concrete", concrete)
+    if arguments.word("limit", limit, _LIMITS) == "flow":
+        return _flow(problem, progress)
     with progress_line(progress, "loading SymPy") as line:
         from derivations.codegen.local_problem import module_source
         from derivations.models.symbolic import GENERIC
@@ -110,6 +120,27 @@ def derive(problem: Problem | None = None, *, concrete: bool = False, progress: 
         python=source,
         free_entropy=free_entropy,
         saddle_point=saddle_point,
+    )
+
+
+def _flow(problem: Problem, progress: bool) -> Derivation:
+    """The equations of the dynamics; free entropy and saddle point are those of the static theory."""
+    with progress_line(progress, "loading SymPy") as line:
+        from derivations.codegen.flow import flow_source
+        from derivations.models.symbolic import GENERIC
+        from derivations.printing.flow import flow_document
+        from derivations.replica.chain import derive_free_entropy
+        from derivations.replica.saddle_point import derive_saddle_point
+
+        line.tell("deriving the equations of the dynamics")
+        page, free_entropy = flow_document(), derive_free_entropy(GENERIC)
+    return Derivation(
+        problem=problem,
+        latex=page.latex(),
+        markdown=page.markdown(),
+        python=flow_source(),
+        free_entropy=free_entropy,
+        saddle_point=derive_saddle_point(free_entropy),
     )
 
 
