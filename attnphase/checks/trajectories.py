@@ -8,18 +8,20 @@ order 1/d.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import xarray as xr
 
+from attnphase import arguments
 from attnphase.arrays import Array
+from attnphase.checks.deviations import Limit, Measured
 from attnphase.data.build import by_cluster
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.variables import RunStatus
+from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import CompareError
-from attnphase.flow.settings import FlowSettings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell
 from attnphase.state_evolution.sizes import Sizes
@@ -103,12 +105,35 @@ class TrajectoryComparison:
     experiment: xr.Dataset
 
     @property
+    def fits(self) -> dict[tuple[str, str], Limit]:
+        """By start and quantity, where there are several dimensions: ``a + b/d`` of the difference from own starts.
+
+        At the end of the trajectories; its z is that of a, which is zero where the theory holds.
+        """
+        found: dict[tuple[str, str], Limit] = {}
+        for key in dict.fromkeys((q.start, q.name) for q in self.quantities):
+            ends = [q for q in self.quantities if (q.start, q.name) == key]
+            rows = [Measured(q.dimension, q.runs, q.own[-1], q.own_stderr[-1], q.own[-1], q.own_z[-1]) for q in ends]
+            same_end = max(q.times[-1] for q in ends) - min(q.times[-1] for q in ends) < 0.5
+            fit = Limit.of(rows, 0.0, 0.0) if same_end else None
+            if fit is not None:
+                found[key] = fit
+        return found
+
+    @property
     def worst(self) -> float:
-        """Largest deviation from the limit in standard errors; NaN if nothing has one."""
+        """Largest deviation in standard errors; NaN if nothing has one.
+
+        Of what the fits have for large d; with one dimension, of the runs from the limit at any time.
+        """
+        fits = self.fits
+        if fits:
+            return _largest([fit.z for fit in fits.values()])
         return _largest([quantity.worst for quantity in self.quantities])
 
     def within(self, limit: float = 3.0) -> bool:
-        """Whether every deviation from the limit that is known is at most `limit` standard errors."""
+        """Whether every deviation that is known is at most `limit` standard errors, and at least one is known."""
+        limit = arguments.number("limit", limit, lambda x: x > 0, "a positive number")
         return self.worst <= limit
 
     def text(self, width: int | None = None) -> str:
@@ -118,9 +143,17 @@ class TrajectoryComparison:
             block = [q for q in self.quantities if (q.start, q.dimension, q.runs) == key]
             head = f"{key[0]}, d = {key[1]}, {key[2]} runs, time {block[0].times[-1]:g}"
             lines += ["", wrapped(head, width), _table(block).text(width)]
+        fits = self.fits
+        if fits:
+            lines += ["", wrapped("difference from the theory of the runs' own starts at the end, a + b/d", width)]
+            lines.append(_fit_table(fits).text(width))
         lines += ["", *(wrapped(sentence, width) for sentence in self.excluded)] if self.excluded else [""]
-        counted = f"{len(self.quantities)} quantities at all times"
-        lines.append(wrapped(f"{counted}: the worst deviates by {self.worst:.1f} standard errors.", width))
+        if not self.quantities:
+            end = "there are not two runs to compare."
+        else:
+            what = "limits for large d" if fits else f"{len(self.quantities)} quantities at all times"
+            end = f"{what}: the worst deviates by {self.worst:.1f} standard errors."
+        lines.append(wrapped(end, width))
         return "\n".join(lines).strip("\n")
 
     def to_json(self) -> str:
@@ -159,6 +192,16 @@ def _table(block: Sequence[TrajectoryQuantity]) -> Table:
         )
     heads = ("", "limit", "runs", "z", "worst z", "own start", "sqrt(d) scatter", "d shift")
     return Table(heads, tuple(rows))
+
+
+def _fit_table(fits: Mapping[tuple[str, str], Limit]) -> Table:
+    several = len({start for start, _ in fits}) > 1
+    rows = []
+    for (start, name), fit in fits.items():
+        label = f"{start}: {name}" if several else name
+        slope = format_value(fit.slope, fit.slope_stderr)
+        rows.append((label, format_value(fit.value, fit.stderr), f"{fit.z:+.1f}", slope))
+    return Table(("", "a", "z", "b"), tuple(rows))
 
 
 def compare_trajectories(

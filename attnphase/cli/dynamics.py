@@ -12,9 +12,9 @@ from attnphase.cli.inputs import problem_of
 from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
 from attnphase.cli.outcomes import print_table, with_command
 from attnphase.cli.values import NUMBERS
+from attnphase.dynamics.settings import FlowSettings, FlowStatus
 from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import check_affordable, omegas
-from attnphase.flow.settings import FlowSettings, FlowStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ import numpy as np
 
 from attnphase.data.reading import overlap_size
 from attnphase.data.text import Table, format_value
-from attnphase.flow.settings import Basin, FlowStatus
+from attnphase.dynamics.settings import Basin, FlowStatus
 
 if TYPE_CHECKING:
     import xarray as xr

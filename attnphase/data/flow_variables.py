@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnphase.data.variable import Variable
-from attnphase.flow.settings import Basin, FlowStatus
+from attnphase.dynamics.settings import Basin, FlowStatus
 
 __all__ = ["BASIN_VARIABLES", "FLOW_VARIABLES", "STATIONARY_VARIABLES"]
 

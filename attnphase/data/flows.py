@@ -14,10 +14,10 @@ from attnphase.data.variables import SCHEMAS
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnphase.flow.basins import Plane
-    from attnphase.flow.settings import FlowSettings
-    from attnphase.flow.stationary import StationaryPoint
-    from attnphase.flow.trajectory import Trajectory
+    from attnphase.dynamics.planes import Plane
+    from attnphase.dynamics.roots import StationaryPoint
+    from attnphase.dynamics.settings import FlowSettings
+    from attnphase.dynamics.trajectory import Trajectory
     from attnphase.problem.problem import Problem
 
 __all__ = ["from_planes", "from_stationary", "from_trajectories"]

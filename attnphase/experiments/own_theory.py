@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.dynamics.rates import Dynamics
+from attnphase.dynamics.settings import FlowSettings
+from attnphase.dynamics.slopes import first_rule, is_smooth
+from attnphase.dynamics.trajectory import integrated, measured
 from attnphase.experiments.data import draw_geometry
 from attnphase.experiments.starts import projections_of, sized_weights
-from attnphase.flow.dynamics import Dynamics
-from attnphase.flow.settings import FlowSettings
-from attnphase.flow.slopes import first_rule, is_smooth
-from attnphase.flow.trajectory import integrated, measured
 from attnphase.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.sizes import Sizes

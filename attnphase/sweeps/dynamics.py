@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_points.settings import omegas
-from attnphase.flow.settings import FlowSettings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
 from attnphase.state_evolution.sizes import Sizes
@@ -87,7 +87,7 @@ def flow(
     arguments.flag("progress", progress)
     settings.check(problem)
     from attnphase.data.flows import from_trajectories
-    from attnphase.flow.trajectory import follow_flow
+    from attnphase.dynamics.trajectory import follow_flow
 
     with progress_line(progress, "following") as line:
         found = [follow_flow(problem, one, settings, within(one.text, line.tell)) for one in starts]
@@ -149,7 +149,7 @@ def stationary(
     arguments.flag("progress", progress)
     settings.check(problem)
     from attnphase.data.flows import from_stationary
-    from attnphase.flow.stationary import stationary_points
+    from attnphase.dynamics.roots import stationary_points
     from attnphase.state_evolution.starts import has_directions
 
     encoded = has_directions(problem)
@@ -238,7 +238,7 @@ def basins(
     arguments.flag("progress", progress)
     settings.check(problem)
     from attnphase.data.flows import from_planes
-    from attnphase.flow.basins import Plane, follow_plane
+    from attnphase.dynamics.planes import Plane, follow_plane
 
     planes: dict[tuple[float, float], Plane] = {}
     with progress_line(progress, "following", len(wanted) * len(scales), unit="planes") as line:

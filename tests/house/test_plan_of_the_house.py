@@ -23,7 +23,7 @@ FLOORS = {
         "kernels",
         "spectrum",
         "state_evolution",
-        "fixed_points flow",
+        "fixed_points dynamics",
         "data",
         "sweeps",
         "tracking testing reference",

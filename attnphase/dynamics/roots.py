@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.flow.dynamics import Dynamics
-from attnphase.flow.settings import FlowSettings
-from attnphase.flow.slopes import first_rule, is_smooth, replicates_of
-from attnphase.flow.trajectory import measured, started
+from attnphase.dynamics.rates import Dynamics
+from attnphase.dynamics.settings import FlowSettings
+from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of
+from attnphase.dynamics.trajectory import measured, started
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
@@ -39,7 +39,7 @@ class StationaryPoint:
     Attributes
     ----------
     values, errors : dict of str to array
-        As of a `attnphase.flow.trajectory.Trajectory` at one time, with ``eigenvalue`` (D,).
+        As of a `attnphase.dynamics.trajectory.Trajectory` at one time, with ``eigenvalue`` (D,).
     eigenvalues : (D,) complex array
         By falling real part.
     residual : float

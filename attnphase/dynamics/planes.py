@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.flow.dynamics import Dynamics
-from attnphase.flow.settings import Basin, FlowSettings, FlowStatus
-from attnphase.flow.slopes import first_rule, is_smooth
-from attnphase.flow.trajectory import integrated, started
+from attnphase.dynamics.rates import Dynamics
+from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
+from attnphase.dynamics.slopes import first_rule, is_smooth
+from attnphase.dynamics.trajectory import integrated, started
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.sizes import Sizes

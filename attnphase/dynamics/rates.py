@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.flow.rows import Rows
-from attnphase.flow.settings import FlowSettings
-from attnphase.flow.slopes import SlopeChannel
+from attnphase.dynamics.rows import Rows
+from attnphase.dynamics.settings import FlowSettings
+from attnphase.dynamics.slopes import SlopeChannel
 from attnphase.integration.rules import Rule
 from attnphase.state_evolution.overlaps import Overlaps, packed_scales
 from attnphase.state_evolution.sector import Sector

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.dynamics.rates import Dynamics
+from attnphase.dynamics.settings import FlowSettings, FlowStatus
+from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of
 from attnphase.errors import SolverError
-from attnphase.flow.dynamics import Dynamics
-from attnphase.flow.settings import FlowSettings, FlowStatus
-from attnphase.flow.slopes import first_rule, is_smooth, replicates_of
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
