@@ -1,10 +1,14 @@
 """One-pass SGD: its step, its blocks, and its trajectories beside the closed equations for five kinds of problem."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import xarray as xr
 
-torch = pytest.importorskip("torch", reason="experiments need PyTorch")
+pytest.importorskip("torch", reason="experiments need PyTorch")
+
+import torch
 
 import attnphase as ap
 from attnphase.checks.trajectories import TrajectoryComparison
@@ -55,12 +59,8 @@ def test_a_step_is_the_gradient_of_its_own_samples():
     streams = one_pass._FIRST_FRESH + Stream.CLUSTERS, one_pass._FIRST_FRESH + Stream.TOKENS
     count = one_pass.BLOCK // batch * batch
     block = draw_samples(PAPER, instance.geometries, count, 5, (0, 1), instance.loss, streams)
-    few = type(block)(
-        *(
-            block.__getattribute__(name)[:, : batch * (2 if name == "tokens" else 1)]
-            for name in block.__dataclass_fields__
-        )
-    )
+    parts = {name: getattr(block, name)[:, :batch] for name in ("targets", "grams", "offsets", "teacher_fields")}
+    few = replace(block, tokens=block.tokens[:, : 2 * batch], sites=block.sites[:, :batch], **parts)
     _, gradient = Risk(few, instance.loss).smooth(weights)
     ridge = PAPER.rows.ridge * weights
     # per sample without the ridge, and with lambda / d of it
@@ -98,7 +98,7 @@ def test_an_interrupted_descent_goes_on_with_the_same_numbers(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_trajectories_follow_the_closed_equations(kind):
-    """From every run's own start what is left is the noise of samples, and 1/d: 5 % of a quantity are allowed for it."""
+    """From every run's own start what is left is the noise of samples, and 1/d: 5 % are allowed for it."""
     problem = problem_of(kind)
     runs = run(problem, alpha=4.0, dimension=150, seeds=6, trajectory=150)
     settings = FlowSettings(1.3, until=4.0, at_rest=0.0)
