@@ -13,7 +13,8 @@ from attnphase.cli.options import force_option, json_option, output_option, prob
 from attnphase.cli.outcomes import print_table, with_command
 from attnphase.cli.values import NUMBERS
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
-from attnphase.files.writing import check_output
+from attnphase.errors import ProblemError
+from attnphase.files.writing import check_data, check_figure, check_output
 from attnphase.fixed_points.settings import check_affordable, omegas
 
 if TYPE_CHECKING:
@@ -135,6 +136,8 @@ def stationary(
 @_rate_option
 @_batch_option
 @click.option("--until", type=float, default=20_000.0, show_default=True, help="Time at which all ends.")
+@click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the boundaries, .png or .pdf.")
+@click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of SGD runs to draw beside them.")
 @output_option(help="Write a netCDF file.")
 @force_option
 @json_option
@@ -149,6 +152,8 @@ def basins(
     learning_rate: float,
     batch: int,
     until: float,
+    figure_file: Path | None,
+    runs: Path | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -160,6 +165,12 @@ def basins(
     from attnphase.sweeps.dynamics import basins as follow_basins
 
     omega, scale, angle = omegas("omega", omega), scales_of(scale), angles_of(angle)
+    if runs is not None and figure_file is None:
+        raise ProblemError("runs", "--runs are drawn beside the boundaries: name a --figure.")
+    if figure_file is not None:
+        check_figure(figure_file, force)
+    if runs is not None:
+        check_data(runs)
     problem = _moving(settings, output, force, problem_file, changes)
     ds = follow_basins(
         problem,
@@ -174,6 +185,11 @@ def basins(
     )
     from attnphase.data.flow_text import basins_table
 
+    if figure_file is not None:
+        from attnphase.data.files import load_dataset
+        from attnphase.figures import basins_figure, save_figure
+
+        save_figure(basins_figure(ds, None if runs is None else load_dataset(runs)), figure_file)
     return _ended(ds, basins_table, output, force, as_json, quiet)
 
 

@@ -200,10 +200,12 @@ def compare(
     datasets = load_dataset(theory), load_dataset(experiment)
     comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
-        from attnphase.figures import comparison_figure, save_figure
+        from attnphase.checks.comparison import Comparison
+        from attnphase.figures import comparison_figure, save_figure, trajectory_figure
 
         with progress_line(not quiet, "drawing"):
-            save_figure(comparison_figure(comparison), figure_file)
+            whole = isinstance(comparison, Comparison)
+            save_figure(comparison_figure(comparison) if whole else trajectory_figure(comparison), figure_file)
     if as_json:
         click.echo(comparison.to_json())
     elif not quiet:

@@ -46,8 +46,8 @@ def simulate(
         Sample complexities; n = alpha d, rounded.
     start : str, sequence of str, sizes, or array
         Where training starts: "semantic" (at the teacher), "positional" (along the encodings), "uninformed" (small
-        random weights), "mixed" (rank 2: a column of each), or an array (d, r) or (seeds, d, r).  Or sizes of
-        the weights' parts as for `attnphase.flow`, such as "semantic=0.3,positional=0.3,noise=0.6".
+        random weights), "mixed" (rank 2: a column of each), an array (d, r) or (seeds, d, r), or sizes as of
+        `attnphase.flow`: "semantic=0.3,noise=0.6".
     dimension : int or sequence of int
         d.
     seeds : int
@@ -56,16 +56,14 @@ def simulate(
     seed : int
         From which all random numbers follow.  The same instance is trained from every start.
     steps, tolerance, learning_rate, damping, trajectory, batch : optional
-        As in `TrainingSettings`; `trajectory` is the number of steps between two records, 0 for none.  "sgd" sees n
-        samples once, `batch` of them in a step.
+        As in `TrainingSettings`.  "sgd" sees n samples once, `batch` of them in a step.
     test_samples : int
         Fresh samples for the sampled test error; 0 for none.
     device : str
         "cpu" or "cuda".
     dtype : {"float64", "float32"}
     checkpoint : path-like, optional
-        File that keeps what has been computed.  If it is there already, the experiment goes on from it, with the same
-        numbers as without the interruption.
+        File that keeps what has been computed.  If it is there already, the experiment goes on from it.
     checkpoint_interval : float
         Seconds between two writes of it.
     progress : bool

@@ -1,5 +1,6 @@
 """Figures of datasets."""
 
+from attnphase.figures.dynamics import basins_figure, trajectory_figure
 from attnphase.figures.experiments import comparison_figure, grid_figure, scatter_figure
 from attnphase.figures.histogram import attention_figure, learning_figure
 from attnphase.figures.style import save_figure
@@ -8,6 +9,7 @@ from attnphase.figures.theory import FIGURES, fig2, fig3, loss_crossing
 __all__ = [
     "FIGURES",
     "attention_figure",
+    "basins_figure",
     "comparison_figure",
     "fig2",
     "fig3",
@@ -16,4 +18,5 @@ __all__ = [
     "loss_crossing",
     "save_figure",
     "scatter_figure",
+    "trajectory_figure",
 ]

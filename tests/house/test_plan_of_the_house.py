@@ -133,6 +133,7 @@ def test_functions_fit_on_a_page(name):
 INTERFACE = {
     "attnphase.sweeps.points": {"solve"},
     "attnphase.sweeps.grid": {"sweep"},
+    "attnphase.sweeps.dynamics": {"basins", "flow"},
     "attnphase.sweeps.blocks": {"plan_sweep"},
     "attnphase.experiments.simulate": {"simulate"},
     "attnphase.experiments.plan": {"of"},
