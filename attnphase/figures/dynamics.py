@@ -41,6 +41,8 @@ def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
     DatasetError
         A dataset is of another kind, or the runs have other starts.
     """
+    if runs is not None:
+        validate_kind("the runs", arguments.instance("runs", runs, xr.Dataset), "experiments")
     validate_kind("the data", ds, "basins")
     scales, omegas = ds["scale"].to_numpy(), ds["omega"].to_numpy()
     with mpl.rc_context(STYLE):
@@ -67,7 +69,6 @@ def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
 
 def _draw_runs(ax: mpl.axes.Axes, runs: xr.Dataset) -> None:
     """Shares of runs that found the teacher, by their start."""
-    validate_kind("the runs", runs, "experiments")
     for start in map(str, np.atleast_1d(runs["start"].to_numpy())):
         if "=" not in start:
             raise DatasetError(f'the runs start from "{start}", but must start from sizes as semantic=0.3,noise=0.1.')

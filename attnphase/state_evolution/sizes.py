@@ -91,6 +91,8 @@ class Sizes:
         known = tuple(one.name for one in fields(cls))
         for name in values:
             arguments.word("start", name, known)
+        if not values:
+            raise ProblemError("start", f"start has no sizes: give some of {', '.join(known)}.")
         return cls(**values)
 
     @property

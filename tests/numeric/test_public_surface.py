@@ -52,6 +52,8 @@ RIGHT = {
     "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
     "starts": {NUMBERS}, "progress": {FLAG}, "stability": {FLAG}, "identity": {FLAG}, "force": {FLAG}, "resume": {FLAG},
     "experiment": {FLAG}, "experiments": {FLAG},
+    "scale": {NUMBERS}, "angle": {NUMBERS}, "noise": {NUMBERS}, "until": {NUMBERS}, "records": {NUMBERS},
+    "batch": {NUMBERS},
     "concrete": {FLAG}, "transitions": {FLAG}, "tied": {FLAG}, "causal": {FLAG},
     "checkpoint": {WORD}, "output": {WORD}, "path": {WORD}, "name": {WORD},
     "values": {MAPPING}, "data": {MAPPING}, "fields": {MAPPING}, "at": {MAPPING}, "shapes": {MAPPING},
