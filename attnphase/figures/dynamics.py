@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
@@ -11,7 +9,7 @@ from matplotlib.figure import Figure
 
 from attnphase import arguments
 from attnphase.checks.trajectories import TrajectoryComparison
-from attnphase.data.reading import overlap_size
+from attnphase.data.reading import overlap_size, problem_of
 from attnphase.data.validate import validate_kind
 from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError
@@ -29,8 +27,8 @@ def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
     ds : xarray.Dataset
         Kind ``basins``.
     runs : xarray.Dataset, optional
-        Kind ``experiments``, of SGD from starts of given sizes: beside the curves stands the share that ended nearer
-        to the teacher than to the encodings.
+        Kind ``experiments``, of SGD from starts of given sizes: beside the curves stands the share that found the
+        teacher, whose theta is a larger part of the theory's end than their m.
 
     Returns
     -------
@@ -57,33 +55,30 @@ def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
             middle = here.isel(angle=ds.sizes["angle"] // 2)
             plateau.plot(scales, middle["plateau"].to_numpy(), "o-", color=colour, markersize=3)
         if runs is not None:
-            _draw_runs(plane, runs)
+            _draw_runs(plane, ds, runs)
         plane.set(xlabel="part along the encodings", ylabel="part along the teacher", xlim=(0, None), ylim=(0, None))
         plane.set_title("semantic above, positional below")
         plane.legend(fontsize="x-small")
         shown = float(ds["angle"][ds.sizes["angle"] // 2])
-        plateau.set(xlabel="size of the start", ylabel="time to half of the end", xscale="log")
+        plateau.set(xlabel="size of the start", ylabel="time to half of the end")
         plateau.set_title(f"plateau at {shown:g} degrees")
     return figure
 
 
-def _draw_runs(ax: mpl.axes.Axes, runs: xr.Dataset) -> None:
-    """Shares of runs that found the teacher, by their start."""
+def _draw_runs(ax: mpl.axes.Axes, ds: xr.Dataset, runs: xr.Dataset) -> None:
+    """Shares of runs that found the teacher, by their start: those whose theta is the larger part of its end."""
+    omega = problem_of(runs).teacher.omega
+    near = ds.isel(omega=int(np.abs(ds["omega"].to_numpy() - omega).argmin()))
+    ends = {name: float(near[size].max()) for name, size in (("m", "positional_size"), ("theta", "semantic_size"))}
     for start in map(str, np.atleast_1d(runs["start"].to_numpy())):
         if "=" not in start:
             raise DatasetError(f'the runs start from "{start}", but must start from sizes as semantic=0.3,noise=0.1.')
         sizes, here = Sizes.of(start), runs.sel(start=start) if "start" in runs.dims else runs
-        semantic = overlap_size(here, "theta") / math.sqrt(_variance(here))
-        found = (semantic > overlap_size(here, "m")).where(here["status"] != RunStatus.diverged)
-        share = float(found.mean())
+        parts = {name: overlap_size(here, name) / max(end, 1e-12) for name, end in ends.items()}
+        semantic = (parts["theta"] > parts["m"]).where(here["status"] != RunStatus.diverged)
+        share = float(semantic.mean())
         ax.plot(sizes.positional, sizes.semantic, "s", color=mpl.colormaps["coolwarm"](share), markeredgecolor="black")
         ax.annotate(f"{share:.0%}", (sizes.positional, sizes.semantic), (5, 3), textcoords="offset points", size=7)
-
-
-def _variance(runs: xr.Dataset) -> float:
-    """So that theta over its root compares with m: what q is of the weights' norm."""
-    ratio = runs["q"].isel(token=0, row=0, col=0) / runs["weight_norm"]
-    return float(ratio.mean()) ** 2 if "cluster" not in ratio.dims else float(ratio.isel(cluster=0).mean()) ** 2
 
 
 def trajectory_figure(comparison: TrajectoryComparison) -> Figure:
