@@ -45,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 # what takes longest begins first, so that two processes end together
 _LONG = (
+    "test_lanes.py",
     "test_agreement.py",
     "test_sweep_faults.py",
     "test_cluster.py",
@@ -65,6 +66,11 @@ _LONG = (
     "test_render.py",
     "test_kernel_cache.py",
     "test_nodes.py",
+    "test_continuation.py",
+    "test_stability.py",
+    "test_identity.py",
+    "test_stated_errors.py",
+    "test_explore.py",
 )
 
 
