@@ -140,7 +140,8 @@ def jacobian(dynamics: Dynamics, state: Array) -> Array:
             changes.append((ahead - free.rate(state - kick)) / 2)
         else:
             changes.append((4 * ahead - free.rate(state + 2 * kick) - 3 * here) / 2)
-    return np.linalg.solve(kicks.T, np.stack(changes) / step).T
+    slopes: Array = np.linalg.solve(kicks.T, np.stack(changes) / step).T.astype(float, copy=False)
+    return slopes
 
 
 def _kicks(dynamics: Dynamics, state: Array) -> Array:
@@ -157,7 +158,7 @@ def _kicks(dynamics: Dynamics, state: Array) -> Array:
 
 
 def _eigenvalues(dynamics: Dynamics, state: Array) -> NDArray[np.complex128]:
-    values = np.linalg.eigvals(jacobian(dynamics, state) / dynamics.eta).astype(complex)
+    values: NDArray[np.complex128] = np.linalg.eigvals(jacobian(dynamics, state) / dynamics.eta).astype(np.complex128)
     return values[np.lexsort((-values.imag, -values.real))]
 
 

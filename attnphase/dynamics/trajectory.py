@@ -115,16 +115,16 @@ def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> 
             rtol=settings.tolerance,
             atol=_FLOOR,
         )
-    times = found.t if times is None else times
-    states = np.full((len(times), len(state)), np.nan)
+    at: Array = found.t if times is None else times
+    states = np.full((len(at), len(state)), np.nan)
     states[: found.y.shape[1]] = found.y.T
     if found.status == 0:
-        return Integrated(times, states, FlowStatus.completed, settings.until)
+        return Integrated(at, states, FlowStatus.completed, settings.until)
     if found.status == 1 and len(found.t_events[0]):
         states[found.y.shape[1] :] = found.y_events[0][0]
-        return Integrated(times, states, FlowStatus.at_rest, float(found.t_events[0][0]))
+        return Integrated(at, states, FlowStatus.at_rest, float(found.t_events[0][0]))
     if found.status == 1:
-        return Integrated(times, states, FlowStatus.diverged, float(found.t_events[1][0]))
+        return Integrated(at, states, FlowStatus.diverged, float(found.t_events[1][0]))
     raise SolverError(
         f"the integration in time stopped at {found.t[-1] if len(found.t) else 0:g}: {found.message.rstrip('.')};"
         " lower the learning rate, or raise the tolerance."
@@ -143,16 +143,18 @@ def follow_flow(problem: Problem, start: Sizes, settings: FlowSettings, tell: Te
     """
     system = System.of(problem, tell=tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
-    rule: Rule | None = first_rule(rules, smooth)
-    while rule is not None:
+    rule = first_rule(rules, smooth)
+    while True:
         tell(f"following under {rule.size} nodes")
         found = _under(system, start, settings, rule, rules.gauge(rule, 0.0 if smooth else 1.0), tell)
         rho = system.spectrum.rho
         known = np.isfinite(found.values["q"]).all(axis=(1, 2, 3))
         pairs = zip(found.errors["q"][known], found.values["q"][known], strict=True)
         error = max((relative_error(e, q, rho) for e, q in pairs), default=0.0)
-        rule = rules.next(rule, error, 0.0 if smooth else 1.0)
-    return found
+        finer = rules.next(rule, error, 0.0 if smooth else 1.0)
+        if finer is None:
+            return found
+        rule = finer
 
 
 def _under(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import matplotlib as mpl
 import numpy as np
 import xarray as xr
@@ -15,6 +17,9 @@ from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError
 from attnphase.figures.style import STYLE
 from attnphase.state_evolution.sizes import Sizes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["basins_figure", "trajectory_figure"]
 
@@ -65,7 +70,7 @@ def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
     return figure
 
 
-def _draw_runs(ax: mpl.axes.Axes, ds: xr.Dataset, runs: xr.Dataset) -> None:
+def _draw_runs(ax: Axes, ds: xr.Dataset, runs: xr.Dataset) -> None:
     """Shares of runs that found the teacher, by their start: those whose theta is the larger part of its end."""
     omega = problem_of(runs).teacher.omega
     near = ds.isel(omega=int(np.abs(ds["omega"].to_numpy() - omega).argmin()))

@@ -103,7 +103,9 @@ def random_starts(count: int, seed: int) -> tuple[Sizes, ...]:
 
     random = np.random.default_rng(seed)
     known = (Sizes(semantic=0.7, noise=0.1), Sizes(positional=0.3, noise=0.1), Sizes(noise=0.1), Sizes(noise=0.7))
-    return known + tuple(Sizes(*random.uniform(0, 1, 2), random.uniform(0, 0.7)) for _ in range(count))
+    return known + tuple(
+        Sizes(random.uniform(0, 1), random.uniform(0, 1), random.uniform(0, 0.7)) for _ in range(count)
+    )
 
 
 def stationary(

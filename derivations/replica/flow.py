@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any
 
 from sympy import S, Symbol
-from sympy.matrices.expressions import MatAdd, MatMul, MatrixExpr, Trace, Transpose
+from sympy.matrices.expressions import MatAdd, MatMul, Trace, Transpose
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import differential, differential_symbol, transposed
@@ -73,7 +73,7 @@ class Flow:
         yield from (*self.rates, self.mean, self.scatter, *self.overlaps)
 
 
-def names() -> dict[TokenMatrix, MatrixExpr]:
+def names() -> dict[TokenMatrix, Any]:
     """Of one eigendirection: ``b``, ``Lambda`` and ``S``, which `concentrated` has at one sample, and what they make.
 
     A row moves at ``eta u``, and the covariance of rows around their mean shrinks by ``eta A`` on either side.
@@ -166,5 +166,5 @@ def _about_mean(body: Any) -> Any:
 
 def _of_one_sample(equation: Equation) -> Equation:
     """(8) for one sample a direction, at any residual: Stein's lemma knows nothing of the proximal problem."""
-    value = equation.right_hand_side.xreplace({sym.alpha: S.One}).doit(deep=False)
+    value: Any = equation.right_hand_side.xreplace({sym.alpha: S.One}).doit(deep=False)
     return Equation(equation.unknown, value, equation.stationary_in, equation.number)

@@ -9,6 +9,7 @@ from derivations.algebra.means import FieldMean
 from derivations.algebra.minima import FieldHessian
 from derivations.algebra.tokens import SampleSum
 from derivations.codegen.flow import flow_source
+from derivations.printing.document import Formula
 from derivations.printing.flow import flow_document
 from derivations.replica.amp import concentrated
 from derivations.replica.flow import SCATTER, STIFFNESS, VELOCITY, derive_flow, names
@@ -152,7 +153,7 @@ def test_the_page_has_every_equation():
     text = page.markdown()
     for part in ("One step", "Rows", "Overlaps", "Fresh samples"):
         assert f"## {part}" in text
-    tags = [block.tag for block in page.blocks if hasattr(block, "tag")]
+    tags = [block.tag for block in page.blocks if isinstance(block, Formula)]
     assert tags == ["S1", "R1", "R2", "R3", "R4", "R5", "Q1", "Q2", "Q3", "Q4", "Q5", "Q6", "F1", "F2", "F3", "F4",
                     "F5", "F6"]  # fmt: skip
     assert page.latex().startswith(r"\documentclass")
