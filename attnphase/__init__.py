@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
+    from attnphase.sweeps.breaking import one_step
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.curves import follow, solutions
     from attnphase.sweeps.dynamics import basins, flow, stationary
@@ -70,6 +71,7 @@ __all__ = [
     "load_dataset",
     "load_problem",
     "merge_blocks",
+    "one_step",
     "plan_sweep",
     "register_score",
     "run_block",
@@ -108,6 +110,7 @@ _HOME = {
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
     "merge_blocks": "sweeps.blocks",
+    "one_step": "sweeps.breaking",
     "plan_sweep": "sweeps.blocks",
     "register_score": "problem.own_functions",
     "run_block": "sweeps.blocks",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from attnphase.data.variables import schema_markdown
+from attnphase.data.tables import schema_markdown
 
 PAGE = Path(__file__).with_name("schema.md")
 END = "<!-- tables: end -->"

@@ -9,6 +9,7 @@ imports what takes long.
 
 from __future__ import annotations
 
+from attnphase.cli.breaking import one_step
 from attnphase.cli.curves import follow, solutions
 from attnphase.cli.dynamics import basins, flow, stationary
 from attnphase.cli.figures import explore, figure, phase_diagram
@@ -32,6 +33,7 @@ for command in (
     flow,
     stationary,
     basins,
+    one_step,
     simulate,
     experiment,
     compare,

@@ -19,6 +19,7 @@ from attnphase.data.variables import (
     HISTOGRAM_STAGES,
     HISTOGRAM_VARIABLES,
     NOT_COMPUTED,
+    ONE_STEP_VARIABLES,
     POINT_VARIABLES,
     RANK,
     SCHEMAS,
@@ -35,6 +36,7 @@ from attnphase.version import __version__
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnphase.fixed_points.breaking import GroupPoint
     from attnphase.fixed_points.continuation import Curve
     from attnphase.fixed_points.deflation import Solution
     from attnphase.fixed_points.point import BranchPoint
@@ -44,6 +46,7 @@ __all__ = [
     "coordinate",
     "coordinate_name",
     "from_curve",
+    "from_groups",
     "from_histogram",
     "from_lines",
     "from_points",
@@ -57,7 +60,7 @@ __all__ = [
 
 _TITLE = "Fixed points of the saddle-point equations"
 
-_PER_SITE = {variable.name for variable in POINT_VARIABLES if "token" in variable.dims}
+_PER_SITE = {one.name for one in (*POINT_VARIABLES, *ONE_STEP_VARIABLES) if "token" in one.dims}
 
 
 def coordinate_name(field: str) -> str:
@@ -226,6 +229,19 @@ def from_solutions(found: Sequence[Solution], problem: Problem) -> xr.Dataset:
     rules = sorted({point.rule for point in points})
     ds = _assemble("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
     return ds.assign_coords(branch=("solution", [point.branch for point in points], coordinate("branch")))
+
+
+def from_groups(points: Sequence[GroupPoint], problem: Problem, alpha: float, branch: str, rule: str) -> xr.Dataset:
+    """Label solutions of the one-step equations, in the order given."""
+    columns: dict[str, NDArray[Any]] = {}
+    for name, dtype in ((one.name, one.dtype) for one in ONE_STEP_VARIABLES):
+        rows = [point.values[name] if name in point.values else getattr(point, name) for point in points]
+        columns[name] = np.stack([by_cluster(problem, name, row) for row in rows]).astype(dtype)
+        if name in points[0].errors:
+            errors = [by_cluster(problem, name, point.errors[name]) for point in points]
+            columns[f"{name}_stderr"] = np.stack(errors).astype(float)
+    swept, place = {"state": range(1, len(points) + 1)}, {"branch": branch, "alpha": alpha}
+    return _assemble("one_step", columns, swept, place, problem, [rule], "One step of replica-symmetry breaking")
 
 
 def from_thresholds(

@@ -125,7 +125,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
             raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
     if list(leading) != sorted(leading, key=lambda name: RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
-    if kind in ("points", "curve", "solutions"):
+    if kind in ("points", "curve", "solutions", "one_step"):
         if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
         strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))

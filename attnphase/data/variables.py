@@ -6,10 +6,8 @@ validator, and ``docs/schema.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import IntEnum
-from typing import Any
 
 from attnphase.data.flow_variables import BASIN_VARIABLES, FLOW_VARIABLES, STATIONARY_VARIABLES
 from attnphase.data.variable import Variable
@@ -27,6 +25,7 @@ __all__ = [
     "HISTOGRAM_VARIABLES",
     "IDENTITY_MEANINGS",
     "NOT_COMPUTED",
+    "ONE_STEP_VARIABLES",
     "OUTCOME_MEANINGS",
     "POINT_VARIABLES",
     "PROBLEM_ATTRIBUTES",
@@ -39,7 +38,6 @@ __all__ = [
     "TRANSITION_VARIABLES",
     "RunStatus",
     "Variable",
-    "schema_markdown",
 ]
 
 NOT_COMPUTED = max(Status) + 1
@@ -302,11 +300,25 @@ HISTOGRAM_VARIABLES = (
 )  # fmt: skip
 """What a run of the histogram task consists of; NaN for a stage that was not made and behind its last epoch."""
 
+_SHARED = ("V", "m", "theta", "test_error", "residual", "iterations", "nodes", "unsolved_nodes", "status")
+
+ONE_STEP_VARIABLES = (
+    Variable("y", (), "Parisi parameter; its error, where it was found, is that of the maximum of F", "y", True),
+    Variable("q_0", _SQUARE, "overlap of two solutions of different groups", r"q_{0,\ell}", True),
+    Variable("q_1", _SQUARE, "overlap of a solution with itself, and of two of one group", r"q_{1,\ell}", True),
+    Variable("free_entropy", (), "F(y), whose maximum over y is the training loss of the best solutions", "F", True),
+    Variable("energy", (), "training loss of the metastable solutions that y selects", r"\partial_y (y F)", True),
+    Variable("complexity", (), "logarithm of their number, divided by d", r"y^2 \partial_y F", True),
+    *(_POINT[name] for name in _SHARED),
+)
+"""What a solution of the one-step equations consists of."""
+
 SCHEMAS = {
     "points": POINT_VARIABLES,
     "thresholds": THRESHOLD_VARIABLES,
     "curve": CURVE_VARIABLES,
     "solutions": SOLUTION_VARIABLES,
+    "one_step": ONE_STEP_VARIABLES,
     "experiments": EXPERIMENT_VARIABLES,
     "histogram": HISTOGRAM_VARIABLES,
     "flow": FLOW_VARIABLES,
@@ -346,6 +358,7 @@ COORDINATES = {
     "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
     "arclength": ("length of the curve from its start, in units of the start's overlaps and of half the range", "s"),
     "solution": ("rank of the solution by its training loss, from 1", "n"),
+    "state": ("number of the solution", "n"),
     "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
     "run": ("number of the run", r"\mathrm{run}"),
     "stage": ("stage of training", r"\mathrm{stage}"),
@@ -366,6 +379,7 @@ COORDINATES_OF = {
     "thresholds": (),
     "curve": ("branch", "alpha", "arclength"),
     "solutions": ("branch", "alpha", "solution"),
+    "one_step": ("branch", "alpha", "state"),
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
     "flow": ("start", "time", "learning_rate", "batch"),
@@ -374,7 +388,7 @@ COORDINATES_OF = {
 }
 """Coordinates that every dataset of a kind has."""
 
-RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3}
+RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3, "state": 3}
 RANK |= {"scale": 3}
 """Order of the dimensions: lowest first, and fields of the problem have 2."""
 
@@ -399,43 +413,3 @@ GLOBAL_ATTRIBUTES = {
     "history": "one line for each command",
 }
 """Global attributes of every dataset."""
-
-
-def schema_markdown() -> str:
-    """The tables of ``docs/schema.md``: the variables of every kind of dataset and the global attributes."""
-    lines: list[str] = []
-    for kind, variables in SCHEMAS.items():
-        lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
-    title = "### Further variables of `thresholds`, with transitions"
-    lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
-    lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
-    for kind in ("points", "experiments", "histogram", "flow", "basins"):
-        for flag in (variable for variable in SCHEMAS[kind] if variable.meanings):
-            meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
-            lines += [f"### Values of `{flag.name}` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
-    meanings = enumerate(f"`{meaning}`" for meaning in OUTCOME_MEANINGS)
-    lines += ["### Values of `alpha_c_status` and its like", "", *_table(("value", "meaning"), meanings), ""]
-    also = {name: f"{text} (not of `histogram`)" for name, text in PROBLEM_ATTRIBUTES.items()}
-    described = ((f"`{name}`", text) for name, text in {**GLOBAL_ATTRIBUTES, **also}.items())
-    return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])
-
-
-def _variable_table(variables: Iterable[Variable]) -> list[str]:
-    rows = (
-        (
-            f"`{v.name}`",
-            ", ".join(v.dims) or "–",
-            # a bar would end the cell
-            f"${v.latex}$".replace("|", r"\vert "),
-            v.dtype,
-            f"`{v.stderr}`" if v.has_stderr else "–",
-            v.long_name,
-        )
-        for v in variables
-    )
-    return _table(("name", "dimensions", "symbol", "type", "standard error", "meaning"), rows)
-
-
-def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return [f"| {' | '.join(map(str, line))} |" for line in lines]

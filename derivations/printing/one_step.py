@@ -43,7 +43,8 @@ def one_step_document(*, separable: bool = False) -> Document:
     page.text(
         "Printed for any loss $\\ell(h, k)$ of the local fields, any number $L$ of tokens, $r$ columns of the weights "
         "and teacher rank $t$; what the symbols stand for is said on the page of the replica-symmetric equations. "
-        "The static solution maximises $F(y)$ over the Parisi parameter $y$. Nothing here is solved numerically."
+        "The static solution maximises $F(y)$ over the Parisi parameter $y$. For the ridge `attnphase one-step` solves "
+        "this."
     )
     free_entropy = derive_free_entropy(GENERIC, ONE_STEP, separable=separable)
     _one_eigendirection(page)

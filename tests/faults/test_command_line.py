@@ -115,6 +115,7 @@ REFUSED = {
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "{none}"], "there is no such file"),
     ],
+    "explore": [(["{none}"], "Missing option '-o'")],
     "flow": [
         (["--start", "positional"], "start must be semantic, or sizes"),
         (["--learning-rate", "-1"], "learning_rate must be"),
@@ -134,6 +135,17 @@ REFUSED = {
         (["--runs", "{file}"], "name a --figure"),
         (["--figure", "x.xyz"], "no figure format"),
         (["-o", "{file}"], "the file exists"),
+    ],
+    "one-step": [
+        (["--alpha", "0"], "alpha must be"),
+        (["--alpha", "1", "--y", "100,-1"], "y must be"),
+        (["--alpha", "1", "--outer", "48"], "outer must be a power of two"),
+        (["--alpha", "1", "--inner", "4"], "inner must be"),
+        (["--alpha", "1", "--outer", "65536"], "outer times inner"),
+        (["--alpha", "1", "--tolerance", "2"], "tolerance must be"),
+        (["--alpha", "1", "-o", "{file}"], "the file exists"),
+        (["--alpha", "1", "--set", "regularizer.kind=lasso"], "regularizer.kind must be ridge"),
+        (["--alpha", "1", "--set", "positions.kind=none", "--branch", "positional"], "positions.kind"),
     ],
     "thresholds": [
         ([], "--omega"),

@@ -135,6 +135,7 @@ INTERFACE = {
     "attnphase.sweeps.grid": {"sweep"},
     "attnphase.sweeps.dynamics": {"basins", "flow"},
     "attnphase.sweeps.blocks": {"plan_sweep"},
+    "attnphase.sweeps.breaking": {"one_step"},
     "attnphase.experiments.simulate": {"simulate"},
     "attnphase.experiments.plan": {"of"},
     "attnphase.experiments.histogram.stages": {"train_histogram"},

@@ -1,0 +1,58 @@
+"""The tables of ``docs/schema.md``, from the schema in the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from attnphase.data.variables import (
+    GLOBAL_ATTRIBUTES,
+    OUTCOME_MEANINGS,
+    PROBLEM_ATTRIBUTES,
+    SCHEMAS,
+    TRAJECTORY_VARIABLES,
+    TRANSITION_VARIABLES,
+    Variable,
+)
+
+__all__ = ["schema_markdown"]
+
+
+def schema_markdown() -> str:
+    """The tables of ``docs/schema.md``: the variables of every kind of dataset and the global attributes."""
+    lines: list[str] = []
+    for kind, variables in SCHEMAS.items():
+        lines += [f"### Variables of `{kind}`", "", *_variable_table(variables), ""]
+    title = "### Further variables of `thresholds`, with transitions"
+    lines += [title, "", *_variable_table(TRANSITION_VARIABLES), ""]
+    lines += ["### Variables of a trajectory, in `experiments`", "", *_variable_table(TRAJECTORY_VARIABLES), ""]
+    for kind in ("points", "experiments", "histogram", "flow", "basins"):
+        for flag in (variable for variable in SCHEMAS[kind] if variable.meanings):
+            meanings = enumerate(f"`{meaning}`" for meaning in flag.meanings)
+            lines += [f"### Values of `{flag.name}` of `{kind}`", "", *_table(("value", "meaning"), meanings), ""]
+    meanings = enumerate(f"`{meaning}`" for meaning in OUTCOME_MEANINGS)
+    lines += ["### Values of `alpha_c_status` and its like", "", *_table(("value", "meaning"), meanings), ""]
+    also = {name: f"{text} (not of `histogram`)" for name, text in PROBLEM_ATTRIBUTES.items()}
+    described = ((f"`{name}`", text) for name, text in {**GLOBAL_ATTRIBUTES, **also}.items())
+    return "\n".join([*lines, "### Global attributes", "", *_table(("attribute", "content"), described)])
+
+
+def _variable_table(variables: Iterable[Variable]) -> list[str]:
+    rows = (
+        (
+            f"`{v.name}`",
+            ", ".join(v.dims) or "–",
+            # a bar would end the cell
+            f"${v.latex}$".replace("|", r"\vert "),
+            v.dtype,
+            f"`{v.stderr}`" if v.has_stderr else "–",
+            v.long_name,
+        )
+        for v in variables
+    )
+    return _table(("name", "dimensions", "symbol", "type", "standard error", "meaning"), rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(map(str, line))} |" for line in lines]
