@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from attnphase.sweeps.breaking import one_step
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.curves import follow, solutions
+    from attnphase.sweeps.dynamics import basins, flow, stationary
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
 
@@ -61,10 +62,12 @@ __all__ = [
     "SpectrumError",
     "SweepError",
     "__version__",
+    "basins",
     "check",
     "compare",
     "derive",
     "explore",
+    "flow",
     "follow",
     "load_dataset",
     "load_problem",
@@ -78,6 +81,7 @@ __all__ = [
     "simulate",
     "solutions",
     "solve",
+    "stationary",
     "sweep",
     "thresholds",
     "validate_dataset",
@@ -98,10 +102,12 @@ _HOME = {
     "Spectrum": "spectrum.measure",
     "SpectrumError": "errors",
     "SweepError": "errors",
+    "basins": "sweeps.dynamics",
     "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
     "explore": "explorer.page",
+    "flow": "sweeps.dynamics",
     "follow": "sweeps.curves",
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
@@ -115,6 +121,7 @@ _HOME = {
     "simulate": "experiments.simulate",
     "solutions": "sweeps.curves",
     "solve": "sweeps.points",
+    "stationary": "sweeps.dynamics",
     "sweep": "sweeps.grid",
     "thresholds": "sweeps.critical",
     "validate_dataset": "data.validate",

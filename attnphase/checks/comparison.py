@@ -10,6 +10,7 @@ import html
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -19,6 +20,7 @@ from attnphase.arrays import Array
 from attnphase.checks.alignment import OVERLAPS, Frame
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.matching import at_problem, point_at, problem_of_runs
+from attnphase.checks.trajectories import compare_trajectories
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.validate import validate_kind
 from attnphase.data.variables import RunStatus
@@ -183,14 +185,15 @@ def _z(value: float) -> str:
 
 def compare(
     theory: xr.Dataset, experiment: xr.Dataset, *, problem: Problem | None = None, progress: bool = False
-) -> Comparison:
+) -> Comparison | Any:  # a TrajectoryComparison, of which who compares points need not know
     """Hold experiments against theory.
 
     Parameters
     ----------
     theory : xarray.Dataset
         Schema ``points``, from `attnphase.solve` or `attnphase.sweep`, with the experiment's starts among its branches
-        and the experiment's sample complexities on its grid.
+        and the experiment's sample complexities on its grid.  Or schema ``flow``, from `attnphase.flow`, with the
+        experiment's starts, for trajectories of ``sgd``.
     experiment : xarray.Dataset
         Schema ``experiments``, from `attnphase.simulate`.
     problem : Problem, optional
@@ -201,7 +204,7 @@ def compare(
 
     Returns
     -------
-    Comparison
+    Comparison or TrajectoryComparison
         Quantities whose theory is not a number, or which the experiment does not have, are left out.
 
     Raises
@@ -215,7 +218,9 @@ def compare(
         `progress` is neither true nor false.
     """
     arguments.flag("progress", progress)
-    for ds, kind, what in ((theory, "points", "theory"), (experiment, "experiments", "experiment")):
+    moving = isinstance(theory, xr.Dataset) and theory.attrs.get("schema") == "flow"
+    of_theory = "flow" if moving else "points"
+    for ds, kind, what in ((theory, of_theory, "theory"), (experiment, "experiments", "experiment")):
         if not isinstance(ds, xr.Dataset):
             raise CompareError(f"the {what} must be an xarray.Dataset, not {arguments.shown(ds)}: load it first.")
         validate_kind(f"the {what}", ds, kind, CompareError)
@@ -224,6 +229,9 @@ def compare(
     if missing:
         experiment = experiment.expand_dims(missing)
     theory = at_problem(theory, problem)
+    if moving:
+        with progress_line(progress, "following the runs' own starts") as line:
+            return compare_trajectories(theory, experiment, problem, line.tell)
     with progress_line(progress, "loading the kernels") as line:
         frame = Frame.of(problem, line.tell)
     quantities: list[Quantity] = []

@@ -12,6 +12,7 @@ from __future__ import annotations
 from attnphase.cli.bounds import optimal
 from attnphase.cli.breaking import one_step
 from attnphase.cli.curves import follow, solutions
+from attnphase.cli.dynamics import basins, flow, stationary
 from attnphase.cli.figures import explore, figure, phase_diagram
 from attnphase.cli.histogram import histogram
 from attnphase.cli.problems import check, derive, init
@@ -30,6 +31,9 @@ for command in (
     thresholds,
     follow,
     solutions,
+    flow,
+    stationary,
+    basins,
     one_step,
     optimal,
     simulate,

@@ -71,10 +71,10 @@ def init(changes: tuple[str, ...], output: Path | None, force: bool, quiet: bool
 @click.option("--concrete", is_flag=True, help="Write the sums out for the problem's own sizes.")
 @click.option(
     "--limit",
-    type=click.Choice(["trained", "optimal"]),
+    type=click.Choice(["trained", "optimal", "flow"]),
     default="trained",
     show_default=True,
-    help="Equations of the trained student, or of a learner who knows the model.",
+    help="Equations of the trained student, of its way there, or of a learner who knows the model.",
 )
 @click.option("--quiet", is_flag=True, help="No progress.")
 def derive(

@@ -28,6 +28,8 @@ from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["compare", "experiment", "simulate"]
 
+_FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not kind.one_pass)  # they train on a training set
+
 
 @click.command()
 @problem_options
@@ -35,11 +37,10 @@ __all__ = ["compare", "experiment", "simulate"]
 @click.option(
     "--start",
     "starts",
-    type=click.Choice(BRANCHES),
     multiple=True,
     default=("semantic",),
     show_default=True,
-    help="Where training starts; may be given several times.",
+    help=f"{', '.join(BRANCHES)}, or sizes as semantic=0.3,noise=0.6; may be given several times.",
 )
 @click.option("--dimension", type=WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
 @click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
@@ -47,7 +48,8 @@ __all__ = ["compare", "experiment", "simulate"]
 @click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
 @click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
 @click.option("--tolerance", type=float, help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp.")
-@click.option("--learning-rate", type=float, help="Of gd (0.15), adam (0.01) and fista.")
+@click.option("--learning-rate", type=float, help="Of gd (0.15), adam (0.01), fista and sgd (1).")
+@click.option("--batch", type=int, help="Fresh samples of a step of sgd (1).")
 @click.option("--damping", type=float, help="Share of the old iterate that gamp keeps (0.5).")
 @click.option("--trajectory", type=int, default=0, help="Steps between two records of the trajectory; 0 for none.")
 @click.option("--test-samples", type=int, default=1000, show_default=True, help="Fresh samples for the test error.")
@@ -125,7 +127,7 @@ def _kept_runs(checkpoint: Path | None) -> str:
 @click.option("--alpha", type=NUMBERS, help="Other sample complexities than the size's.")
 @click.option("--dimension", type=WHOLE_NUMBERS, help="Other dimensions, with commas.")
 @click.option("--seeds", type=int, help="Another number of instances.")
-@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), help="Another optimiser.")
+@click.option("--optimizer", type=click.Choice(_FOR_SAMPLES), help="Another optimiser.")
 @click.option("--steps", type=int, help="Another number of steps.")
 @click.option("--device", help="cpu or cuda.")
 @click.option(
@@ -198,10 +200,12 @@ def compare(
     datasets = load_dataset(theory), load_dataset(experiment)
     comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
-        from attnphase.figures import comparison_figure, save_figure
+        from attnphase.checks.comparison import Comparison
+        from attnphase.figures import comparison_figure, save_figure, trajectory_figure
 
         with progress_line(not quiet, "drawing"):
-            save_figure(comparison_figure(comparison), figure_file)
+            whole = isinstance(comparison, Comparison)
+            save_figure(comparison_figure(comparison) if whole else trajectory_figure(comparison), figure_file)
     if as_json:
         click.echo(comparison.to_json())
     elif not quiet:

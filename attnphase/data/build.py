@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "assemble",
     "by_cluster",
+    "coordinate",
     "coordinate_name",
     "from_curve",
     "from_groups",
@@ -51,6 +52,8 @@ __all__ = [
     "from_runs",
     "from_solutions",
     "from_thresholds",
+    "global_attributes",
+    "labelled",
     "point_columns",
 ]
 
@@ -209,7 +212,7 @@ def from_curve(curve: Curve, field: str, problem: Problem) -> xr.Dataset:
     ds = assemble("curve", columns, swept, scalars, problem, sorted({point.rule for point in points}), title)
     name = coordinate_name(field)
     ds.attrs["ends"] = ", ".join(curve.ends)
-    return ds.assign_coords({name: ("arclength", values, _coordinate(name, field))})
+    return ds.assign_coords({name: ("arclength", values, coordinate(name, field))})
 
 
 def from_solutions(found: Sequence[Solution], problem: Problem) -> xr.Dataset:
@@ -224,7 +227,7 @@ def from_solutions(found: Sequence[Solution], problem: Problem) -> xr.Dataset:
     swept = {"solution": range(1, len(found) + 1)}
     rules = sorted({point.rule for point in points})
     ds = assemble("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
-    return ds.assign_coords(branch=("solution", [point.branch for point in points], _coordinate("branch")))
+    return ds.assign_coords(branch=("solution", [point.branch for point in points], coordinate("branch")))
 
 
 def from_groups(points: Sequence[GroupPoint], problem: Problem, alpha: float, branch: str, rule: str) -> xr.Dataset:
@@ -280,7 +283,7 @@ def from_thresholds(
     title = "Thresholds of the positional-semantic transition"
     ds = assemble("thresholds", columns, _in_order({field: omega}), {}, problem, [rule], title)
     leading = (coordinate_name(field),)
-    extra = _labelled(columns, {one: leading for one in TRANSITION_VARIABLES if one.name in columns})
+    extra = labelled(columns, {one: leading for one in TRANSITION_VARIABLES if one.name in columns})
     return ds.assign(extra)
 
 
@@ -323,7 +326,7 @@ def from_runs(
         for variable in TRAJECTORY_VARIABLES:
             dims = (*leading, *variable.dims_of(problem))
             ds[variable.name] = (dims, columns[variable.name], variable.attributes())
-        ds = ds.assign_coords(step=("step", np.asarray(record, dtype=np.int64), _coordinate("step")))
+        ds = ds.assign_coords(step=("step", np.asarray(record, dtype=np.int64), coordinate("step")))
     return ds
 
 
@@ -359,13 +362,13 @@ def from_histogram(
     places = ("mechanism", "run")
     import xarray as xr
 
-    variables = _labelled(columns, {variable: (*places, *variable.dims) for variable in HISTOGRAM_VARIABLES})
+    variables = labelled(columns, {variable: (*places, *variable.dims) for variable in HISTOGRAM_VARIABLES})
     epochs = columns["epoch_accuracy"].shape[-1]
     values = {"mechanism": list(mechanisms), "run": range(runs), "stage": HISTOGRAM_STAGES}
     values |= {"epoch": range(1, epochs + 1), "entries": HISTOGRAM_ENTRIES}
-    coordinates: dict[str, Any] = {name: ((name,), np.asarray(v), _coordinate(name)) for name, v in values.items()}
-    coordinates["symbols"] = (("sequence", "token"), symbols, _coordinate("symbols"))
-    return xr.Dataset(variables, coordinates, _global_attributes("histogram", "The histogram task", seed, rule))
+    coordinates: dict[str, Any] = {name: ((name,), np.asarray(v), coordinate(name)) for name, v in values.items()}
+    coordinates["symbols"] = (("sequence", "token"), symbols, coordinate("symbols"))
+    return xr.Dataset(variables, coordinates, global_attributes("histogram", "The histogram task", seed, rule))
 
 
 def _in_order(swept: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
@@ -442,17 +445,17 @@ def assemble(
     import xarray as xr  # a third of a second, which who prints points does not need
 
     leading = tuple(coordinate_name(name) for name in swept)
-    variables = _labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in SCHEMAS[kind]})
-    coordinates: dict[str, Any] = {name: ((), np.asarray(v), _coordinate(name)) for name, v in scalars.items()}
+    variables = labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in SCHEMAS[kind]})
+    coordinates: dict[str, Any] = {name: ((), np.asarray(v), coordinate(name)) for name, v in scalars.items()}
     for field, values in swept.items():
         name = coordinate_name(field)
-        coordinates[name] = ((name,), np.asarray(values), _coordinate(name, field))
-    attributes = _global_attributes(kind, title, problem.integration.seed, ", ".join(rules))
+        coordinates[name] = ((name,), np.asarray(values), coordinate(name, field))
+    attributes = global_attributes(kind, title, problem.integration.seed, ", ".join(rules))
     attributes |= {"problem": problem.to_toml(), "problem_hash": problem.hash}
     return xr.Dataset(variables, coordinates, attributes)
 
 
-def _labelled(columns: Mapping[str, NDArray[Any]], dims: Mapping[Variable, tuple[str, ...]]) -> dict[str, Any]:
+def labelled(columns: Mapping[str, NDArray[Any]], dims: Mapping[Variable, tuple[str, ...]]) -> dict[str, Any]:
     """The variables of a dataset, with their standard errors, over the dimensions of each."""
     variables: dict[str, Any] = {}
     for variable, over in dims.items():
@@ -462,7 +465,8 @@ def _labelled(columns: Mapping[str, NDArray[Any]], dims: Mapping[Variable, tuple
     return variables
 
 
-def _global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, Any]:
+def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, Any]:
+    """The global attributes of every dataset, but for the problem's."""
     from importlib.metadata import version
 
     created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -480,7 +484,8 @@ def _global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str,
     }
 
 
-def _coordinate(name: str, field: str = "") -> dict[str, str]:
+def coordinate(name: str, field: str = "") -> dict[str, str]:
+    """The attributes of a coordinate; of one that sweeps a field, with its name."""
     long_name, latex = COORDINATES.get(name, (f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")))
     attributes = {"long_name": long_name, "units": "1", "latex": latex}
     if "." in field:

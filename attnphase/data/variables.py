@@ -10,6 +10,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from attnphase.data.bayes_variables import OPTIMAL_VARIABLES
+from attnphase.data.flow_variables import BASIN_VARIABLES, FLOW_VARIABLES, STATIONARY_VARIABLES
 from attnphase.data.variable import Variable
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.threshold import Outcome
@@ -270,11 +271,17 @@ EXPERIMENT_VARIABLES = (
 )
 """What a training run consists of; V and the replicon are NaN unless the optimiser is GAMP."""
 
-TRAJECTORY_VARIABLES = tuple(
-    replace(v, name=f"trajectory_{v.name}", dims=("step", *v.dims), long_name=f"{v.long_name}, along the run")
-    for v in EXPERIMENT_VARIABLES
-    if v.name in ("q", "V", "m", "theta", "training_loss", "gradient_norm")
-)
+TRAJECTORY_VARIABLES = (
+    *(
+        replace(v, name=f"trajectory_{v.name}", dims=("step", *v.dims), long_name=f"{v.long_name}, along the run")
+        for v in EXPERIMENT_VARIABLES
+        if v.name in ("q", "V", "m", "theta", "training_loss", "gradient_norm")
+    ),
+    Variable(
+        "trajectory_test_error", ("step",), "exact test error per token and dimension, along a run of one-pass SGD",
+        r"\epsilon_g", optional=True,
+    ),
+)  # fmt: skip
 """What a run's trajectory consists of, where one was asked for; NaN behind the end of a run."""
 
 _PER_STAGE, _PER_EPOCH = ("stage",), ("stage", "epoch")
@@ -336,6 +343,9 @@ SCHEMAS = {
     "experiments": EXPERIMENT_VARIABLES,
     "histogram": HISTOGRAM_VARIABLES,
     "optimal": OPTIMAL_VARIABLES,
+    "flow": FLOW_VARIABLES,
+    "stationary": STATIONARY_VARIABLES,
+    "basins": BASIN_VARIABLES,
 }
 """Kinds of dataset; the global attribute ``schema`` says which."""
 
@@ -377,6 +387,12 @@ COORDINATES = {
     "epoch": ("epochs of the stage made", "t"),
     "entries": ("entries of the attention matrices that are counted", r"\mathrm{entries}"),
     "symbols": ("symbols of the given sequences", "x"),
+    "time": ("steps divided by d; of gradient flow, times the learning rate", r"\tau"),
+    "learning_rate": ("learning rate; 0 is gradient flow", r"\eta"),
+    "batch": ("fresh samples of a step", "s"),
+    "scale": ("size of the start's part in the plane of encodings and teacher", "s"),
+    "noise": ("standard deviation of the start's entries", r"\sigma_0"),
+    "angle": ("direction of the start from the encodings' (0) to the teacher's (90 degrees)", r"\varphi"),
 }
 """What a coordinate is called, and its symbol."""
 
@@ -389,10 +405,14 @@ COORDINATES_OF = {
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
     "optimal": ("start", "alpha"),
+    "flow": ("start", "time", "learning_rate", "batch"),
+    "stationary": ("solution", "learning_rate", "batch"),
+    "basins": ("omega", "scale", "angle", "noise", "learning_rate", "batch"),
 }
 """Coordinates that every dataset of a kind has."""
 
 RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3, "state": 3}
+RANK |= {"scale": 3}
 """Order of the dimensions: lowest first, and fields of the problem have 2."""
 
 PROBLEM_ATTRIBUTES = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from attnphase.extras import require_torch
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem import Problem
 from attnphase.state_evolution.branches import BRANCHES
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.sizes import Sizes
+from attnphase.state_evolution.starts import initial_overlaps, sized_rows
 
 __all__ = ["GIVEN", "Grid", "Plan", "given_weights"]
 
@@ -38,7 +39,7 @@ class Grid:
     Attributes
     ----------
     starts : tuple of str
-        Of `BRANCHES`, or `GIVEN` alone.
+        Of `BRANCHES`, texts of `Sizes`, or `GIVEN` alone.
     given : (d, r) or (seeds, d, r) array, or None
     dimensions : tuple of int
     alphas : tuple of float
@@ -96,7 +97,10 @@ class Grid:
         if self.given is not None:
             given_weights(self.given, (self.given.shape[-2], problem.columns), self.seeds)
         for name in self.starts if self.given is None else ():
-            initial_overlaps(problem, name)
+            if name in BRANCHES:
+                initial_overlaps(problem, name)
+            else:
+                sized_rows(problem, Sizes.of(name))
 
     def count(self, dimension: int, alpha: float) -> int:
         """Number n of samples."""
@@ -163,6 +167,7 @@ class Plan:
         learning_rate: float | None = None,
         damping: float | None = None,
         trajectory: int = 0,
+        batch: int | None = None,
         test_samples: int = 1000,
         device: str = "cpu",
         dtype: str = "float64",
@@ -180,7 +185,7 @@ class Plan:
             PyTorch is not installed.
         """
         require_torch()
-        settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory)
+        settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory, batch)
         samples = arguments.whole("test_samples", test_samples, 0)
         if samples == 1:
             raise ProblemError("test_samples", "test_samples must be 0, or at least 2 for a standard error.")
@@ -216,7 +221,11 @@ def _starts(start: Any) -> tuple[tuple[str, ...], Array | None]:
     """Names of starts, or that of an array with the array."""
     listed = isinstance(start, Sequence) or getattr(start, "ndim", None) == 1
     if isinstance(start, str) or (listed and len(start) and all(isinstance(name, str) for name in start)):
-        return arguments.words("start", start, BRANCHES), None
+        names = [Sizes.of(one).text if "=" in one else one for one in arguments.items("start", start)]
+        known = (*BRANCHES, *(name for name in names if "=" in name))
+        return arguments.words("start", names, known), None
+    if isinstance(start, Sizes | Mapping):
+        return (Sizes.of(start).text,), None
     try:
         array = np.asarray(start)
     except (ValueError, TypeError, RuntimeError):  # nested lists of different lengths, what is on another device

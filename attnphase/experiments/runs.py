@@ -20,6 +20,7 @@ from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import TORCH_DTYPES, Instance, draw_instance
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
+from attnphase.experiments.one_pass import BLOCK, descend, population_risks
 from attnphase.experiments.plan import Grid, Plan
 from attnphase.experiments.products import compile_passes
 from attnphase.experiments.risk import Risk
@@ -102,12 +103,13 @@ class _Experiment:
 
         A resumed experiment keeps the old plan: sums of rounded numbers may depend on what shares a batch.
         """
-        records = 1 + int(self.settings.steps or 0) // record_stride(self.settings) if self.settings.trajectory else 0
+        longest = max(self._steps(d, a) for d in self.grid.dimensions for a in self.grid.alphas)
+        records = 1 + longest // record_stride(self.settings) if self.settings.trajectory else 0
         check_results(self.problem, self.grid.size, records, available_memory(torch.device("cpu")))
         free = available_memory(self.loss.device)
         for d in self.grid.dimensions:
             for a in self.grid.alphas:
-                count, problem = self.grid.count(d, a), self.problem
+                count, problem = self._drawn(d, a), self.problem
                 need = MemoryNeed.of(
                     problem, d, count, self.settings.optimizer, self.test_samples, self.loss.dtype.itemsize
                 )
@@ -121,6 +123,17 @@ class _Experiment:
                     tests=self.test_samples,
                 )
                 self.kept.plan.setdefault(f"{d} {a!r}", fit)
+
+    def _steps(self, dimension: int, alpha: float) -> int:
+        """Steps that a run makes at most."""
+        if self.settings.kind.one_pass:
+            return self.grid.count(dimension, alpha) // int(self.settings.batch or 1)
+        return int(self.settings.steps or 0)
+
+    def _drawn(self, dimension: int, alpha: float) -> int:
+        """Samples that are held at once."""
+        count = self.grid.count(dimension, alpha)
+        return min(count, max(BLOCK, int(self.settings.batch or 1))) if self.settings.kind.one_pass else count
 
     def run(self, report: Callable[[float, str], None], interrupted: Callable[[], bool]) -> None:
         """Train all that is not finished.
@@ -136,9 +149,10 @@ class _Experiment:
                     groups = [_Group(start, d, a, runs) for start in self.grid.starts]
                     todo = [g for g in groups if g.key(runs[0]) not in self.kept.finished]
                     if todo:
-                        count = self.grid.count(d, a)
+                        one_pass = self.settings.kind.one_pass
+                        count = 1 if one_pass else self.grid.count(d, a)
                         instance = draw_instance(self.problem, d, count, self.grid.seed, runs, self.loss, self.threads)
-                        linear = linear_errors(instance)
+                        linear = np.full(len(runs), np.nan) if one_pass else linear_errors(instance)
                         for group in todo:
                             self._run_group(group, instance, linear, report, interrupted)
 
@@ -165,12 +179,16 @@ class _Experiment:
                 raise KeyboardInterrupt
 
         def on_step(step: int, loss: float) -> None:
-            done = base + len(group.runs) * min(step / int(self.settings.steps or 1), 1.0)
-            report(done, f"{place}: step {step}, R/d {loss:.6f}")
+            done = base + len(group.runs) * min(step / max(self._steps(group.dimension, group.alpha), 1), 1.0)
+            report(done, f"{place}: step {step}" + (f", R/d {loss:.6f}" if np.isfinite(loss) else ""))
 
         report(base, place)
         weights = self._initial(instance, group.start)
-        trained = train(instance, risk, weights, self.settings, resume=resume, keep=keep, on_step=on_step)
+        if self.settings.kind.one_pass:
+            count = self.grid.count(group.dimension, group.alpha)
+            trained = descend(instance, weights, self.settings, count, resume=resume, keep=keep, on_step=on_step)
+        else:
+            trained = train(instance, risk, weights, self.settings, resume=resume, keep=keep, on_step=on_step)
         for run, status, steps in zip(group.runs, trained.status, trained.steps, strict=True):
             if status == RunStatus.diverged:
                 warnings.warn(
@@ -201,6 +219,8 @@ class _Experiment:
         total = (value + risk.sharp(trained.weights)).double().cpu().numpy()
         norms = risk.stationarity(trained.weights, gradient).double().cpu().numpy()
         exact, exact_error = exact_test_errors(instance, trained.weights)
+        if self.settings.kind.one_pass:  # its samples are gone: the risk is that of fresh ones
+            total, norms = d * population_risks(instance, trained.weights, exact), np.full(len(total), np.nan)
         fresh = fresh_error = np.full(len(instance.runs), np.nan)
         if self.test_samples:
             fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples)

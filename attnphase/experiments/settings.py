@@ -24,20 +24,23 @@ class TrainingSettings:
 
     Attributes
     ----------
-    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp"}
+    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "sgd"}
         L-BFGS; full-batch gradient descent (proximal where the regulariser is not a ridge); Adam; accelerated proximal
-        gradient; generalised approximate message passing.
+        gradient; generalised approximate message passing; stochastic gradient descent with fresh samples in every step.
     steps : int
         Largest number of steps: 2000 (lbfgs), 5000 (gd, fista), 2500 (adam), 400 (gamp) by default.
+        That of sgd is the number of samples over `batch`.
     tolerance : float or None
         On ``|nabla R| / sqrt(d)``: 1e-8 by default for lbfgs, fista and gamp.  None, the default of gd and adam, makes
         all the steps, as in the paper.
     learning_rate : float or None
-        Of gd (.15 by default), adam (.01) and fista (the first step's, .15).
+        Of gd (.15 by default), adam (.01), fista (the first step's, .15) and sgd (1).
     damping : float
         Share of the old iterate that GAMP keeps.
     trajectory : int
         Steps between two records of the trajectory; 0 for none.
+    batch : int or None
+        Samples of a step of sgd, 1 by default.
 
     Raises
     ------
@@ -51,14 +54,23 @@ class TrainingSettings:
     learning_rate: float | None = None
     damping: float | None = None
     trajectory: int = 0
+    batch: int | None = None
 
     def __post_init__(self) -> None:
         name = arguments.word("optimizer", self.optimizer, tuple(OPTIMIZERS))
         kind = OPTIMIZERS[name]
         plain: dict[str, Any] = {
-            field: getattr(kind, field) for field in ("steps", "tolerance", "learning_rate", "damping")
+            field: getattr(kind, field) for field in ("steps", "tolerance", "learning_rate", "damping", "batch")
         }
         plain["trajectory"] = arguments.whole("trajectory", self.trajectory, 0)
+        if self.batch is not None:
+            plain["batch"] = arguments.whole("batch", self.batch, 1)
+        if kind.one_pass:
+            for field in ("steps", "tolerance"):
+                if getattr(self, field) is not None:
+                    raise ProblemError(
+                        field, f"{field} does not go with {name}, which makes alpha d / batch steps: leave it out."
+                    )
         if self.steps is not None:
             plain["steps"] = arguments.whole("steps", self.steps, 1)
         for field in ("tolerance", "learning_rate"):
@@ -67,7 +79,7 @@ class TrainingSettings:
         if self.damping is not None:
             what = "a number from 0 to below 1"
             plain["damping"] = arguments.number("damping", self.damping, lambda x: 0 <= x < 1, what)
-        for field in ("learning_rate", "damping"):
+        for field in ("learning_rate", "damping", "batch"):
             if getattr(self, field) is not None and getattr(kind, field) is None:
                 owners = [one for one, its_kind in OPTIMIZERS.items() if getattr(its_kind, field) is not None]
                 raise ProblemError(field, f"{field} belongs to {', '.join(owners)}, not to {name}.")
@@ -106,6 +118,8 @@ class TrainingSettings:
     def description(self) -> str:
         """The optimiser with its settings, for a dataset's attribute ``rule``."""
         given = {"steps": self.steps, "tolerance": self.tolerance, "learning_rate": self.learning_rate}
-        given["damping"] = self.damping
+        given |= {"damping": self.damping, "batch": self.batch}
+        if self.kind.one_pass:
+            del given["steps"]
         parts = [f"{name} {value:g}" for name, value in given.items() if value is not None]
         return f"{self.optimizer} ({'; '.join(parts)})"

@@ -29,6 +29,7 @@ def simulate(
     learning_rate: float | None = None,
     damping: float | None = None,
     trajectory: int = 0,
+    batch: int | None = None,
     test_samples: int = 1000,
     device: str = "cpu",
     dtype: str = "float64",
@@ -43,26 +44,26 @@ def simulate(
     problem : Problem
     alpha : float or sequence of float
         Sample complexities; n = alpha d, rounded.
-    start : str, sequence of str, or array
+    start : str, sequence of str, sizes, or array
         Where training starts: "semantic" (at the teacher), "positional" (along the encodings), "uninformed" (small
-        random weights), "mixed" (rank 2: a column of each), or an array (d, r) or (seeds, d, r).
+        random weights), "mixed" (rank 2: a column of each), an array (d, r) or (seeds, d, r), or sizes as of
+        `attnphase.flow`: "semantic=0.3,noise=0.6".
     dimension : int or sequence of int
         d.
     seeds : int
         Instances at every point of the grid.
-    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp"}
+    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "sgd"}
     seed : int
         From which all random numbers follow.  The same instance is trained from every start.
-    steps, tolerance, learning_rate, damping, trajectory : optional
-        As in `TrainingSettings`; `trajectory` is the number of steps between two records, 0 for none.
+    steps, tolerance, learning_rate, damping, trajectory, batch : optional
+        As in `TrainingSettings`.  "sgd" sees n samples once, `batch` of them in a step.
     test_samples : int
         Fresh samples for the sampled test error; 0 for none.
     device : str
         "cpu" or "cuda".
     dtype : {"float64", "float32"}
     checkpoint : path-like, optional
-        File that keeps what has been computed.  If it is there already, the experiment goes on from it, with the same
-        numbers as without the interruption.
+        File that keeps what has been computed.  If it is there already, the experiment goes on from it.
     checkpoint_interval : float
         Seconds between two writes of it.
     progress : bool
@@ -86,8 +87,8 @@ def simulate(
     """
     plan = Plan.of(
         alpha, start, dimension, seeds, optimizer, seed=seed, steps=steps, tolerance=tolerance,
-        learning_rate=learning_rate, damping=damping, trajectory=trajectory, test_samples=test_samples, device=device,
-        dtype=dtype, checkpoint=checkpoint, checkpoint_interval=checkpoint_interval, progress=progress,
+        learning_rate=learning_rate, damping=damping, trajectory=trajectory, batch=batch, test_samples=test_samples,
+        device=device, dtype=dtype, checkpoint=checkpoint, checkpoint_interval=checkpoint_interval, progress=progress,
     )  # fmt: skip
     plan.check(problem)
     from attnphase.experiments.runs import run_plan

@@ -14,9 +14,10 @@ from attnphase.experiments.data import Geometry, Instance, Stream, generator
 from attnphase.experiments.plan import given_weights
 from attnphase.problem import Problem
 from attnphase.state_evolution.branches import BRANCHES, Branch
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.sizes import Sizes
+from attnphase.state_evolution.starts import initial_overlaps, sized_rows
 
-__all__ = ["UNINFORMED_SCALE", "initial_weights"]
+__all__ = ["UNINFORMED_SCALE", "initial_weights", "projections_of", "sized_weights"]
 
 UNINFORMED_SCALE = 0.1
 """Standard deviation of the entries of an uninformed start, the paper's."""
@@ -33,7 +34,7 @@ def initial_weights(instance: Instance, start: str | Any) -> Tensor:
         column, as the paper's 1_d / sqrt(d).  "mixed": the first column semantic, the others positional.  "uninformed":
         independent
         normal entries.  Untied weights start with Q = K.  Columns for which teacher or encodings have no direction
-        start as the uninformed ones.  Or an array (d, r) for all runs, or (S, d, r) for each.
+        start as the uninformed ones.  Or the text of `Sizes`, an array (d, r) for all runs, or (S, d, r) for each.
 
     Raises
     ------
@@ -45,6 +46,8 @@ def initial_weights(instance: Instance, start: str | Any) -> Tensor:
     problem = instance.problem
     if not isinstance(start, str):
         return _given(instance, start)
+    if "=" in start:
+        return _sized(instance, Sizes.of(start))
     if start not in BRANCHES:
         raise ProblemError("start", f'start must be one of {", ".join(BRANCHES)} or an array, not "{start}".')
     initial_overlaps(problem, start)  # a start that the problem cannot have is refused in the words of its branch
@@ -54,6 +57,28 @@ def initial_weights(instance: Instance, start: str | Any) -> Tensor:
         noise = generator(instance.seed, run, Stream.START).standard_normal(known.shape)
         weights.append(np.where(np.isnan(known), UNINFORMED_SCALE * noise, known))
     return torch.as_tensor(np.stack(weights), dtype=instance.loss.dtype, device=instance.loss.device)
+
+
+def _sized(instance: Instance, sizes: Sizes) -> Tensor:
+    """Weights with parts of these sizes along teacher and encodings, and independent noise."""
+    weights = [
+        sized_weights(instance.problem, geometry, sizes, instance.seed, run)
+        for run, geometry in zip(instance.runs, instance.geometries, strict=True)
+    ]
+    return torch.as_tensor(np.stack(weights), dtype=instance.loss.dtype, device=instance.loss.device)
+
+
+def sized_weights(problem: Problem, geometry: Geometry, sizes: Sizes, seed: int, run: int) -> Array:
+    """Weights (d, r) of one run, with parts of these sizes along its teacher and encodings."""
+    signal, _ = sized_rows(problem, sizes)
+    noise = generator(seed, run, Stream.START).standard_normal((geometry.dimension, problem.columns))
+    return projections_of(problem, geometry) @ signal.T + sizes.noise * noise
+
+
+def projections_of(problem: Problem, geometry: Geometry) -> Array:
+    """``(tau, pi)`` of every coordinate, (d, P + t)."""
+    tokens = [token for token, _ in problem.sites]
+    return np.concatenate([(geometry.means + geometry.positions[tokens]).T, geometry.teacher], axis=1)
 
 
 def _given(instance: Instance, start: Any) -> Tensor:

@@ -81,6 +81,8 @@ class Trained:
 
 def record_stride(settings: TrainingSettings) -> int:
     """Steps between two records; an optimiser can be looked at between its calls only."""
+    if settings.kind.one_pass:
+        return settings.trajectory
     stride = CLASSES[settings.optimizer].stride
     return -(-settings.trajectory // stride) * stride
 
@@ -185,6 +187,7 @@ def _record(
     values |= {"training_loss": value / instance.dimension, "gradient_norm": size}
     variances = optimizer.variances()
     values["V"] = np.full(values["q"].shape, np.nan) if variances is None else variances
+    values["test_error"] = np.full(len(weights), np.nan)
     for name, array in values.items():
         kept = np.where(going.reshape(-1, *(1,) * (array.ndim - 1)), array, np.nan)
         trained.trajectory.setdefault(f"trajectory_{name}", []).append(kept)

@@ -1,5 +1,6 @@
 """Figures of datasets."""
 
+from attnphase.figures.dynamics import basins_figure, trajectory_figure
 from attnphase.figures.experiments import comparison_figure, grid_figure, scatter_figure
 from attnphase.figures.histogram import attention_figure, learning_figure
 from attnphase.figures.maps import fig3
@@ -11,6 +12,7 @@ from attnphase.figures.theory import fig2, loss_crossing
 __all__ = [
     "FIGURES",
     "attention_figure",
+    "basins_figure",
     "comparison_figure",
     "fig2",
     "fig3",
@@ -20,4 +22,5 @@ __all__ = [
     "loss_crossing",
     "save_figure",
     "scatter_figure",
+    "trajectory_figure",
 ]

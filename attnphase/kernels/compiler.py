@@ -7,7 +7,7 @@ The way of a kernel, with who goes it:
     sources -> package             `package`: the minimiser `local/` with the model's local problem in place of its own
     package -> machine code        Numba, as the package is imported for the first time
     folder  -> the user's cache    `cache`: built aside, moved into place whole, verified on every load (`ownership`)
-    cache   -> functions           `Kernels` for the theory, `SampleKernels` for samples at finite d
+    cache   -> functions           `Kernels` for the theory, `Slopes` for its dynamics, `SampleKernels` at finite d
 
 The same local problem in NumPy, mpmath and torch is made in `reference`; the minimiser in torch is in `torch/`.
 """
@@ -34,9 +34,11 @@ __all__ = [
     "Kernels",
     "Maps",
     "SampleKernels",
+    "Slopes",
     "kernels_for",
     "load_kernels",
     "sample_kernels_for",
+    "slopes_for",
     "tell_if_compiling",
 ]
 
@@ -113,6 +115,35 @@ class Kernels:
 
 
 @dataclass(frozen=True)
+class Slopes:
+    """What the dynamics of one model needs besides its `Kernels`.
+
+    Attributes
+    ----------
+    slopes_at : callable
+        Losses and minus their gradients at given fields, as `attnphase.kernels.local.slopes` has them.
+    mean_rate, scatter_rate, overlaps : callable
+        The derived equations of the rows of the weights in NumPy, as the generated module has them.
+    """
+
+    slopes_at: Callable[..., None]
+    mean_rate: Callable[..., Any]
+    scatter_rate: Callable[..., Any]
+    overlaps: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class _SlopeKey:
+    """The kernel of a model that holds its slopes alone: whoever only minimises need not compile them."""
+
+    of: ModelKey
+
+    def model(self) -> Any:
+        """The model."""
+        return self.of.model()
+
+
+@dataclass(frozen=True)
 class SampleKernels:
     """Compiled functions of one model for samples at finite d.
 
@@ -147,6 +178,17 @@ def sample_kernels_for(problem: Problem) -> SampleKernels:
         The cache folder is not the user's own.
     """
     return _load_sample_kernels(ModelKey.of(problem, finite=True))
+
+
+def slopes_for(problem: Problem) -> Slopes:
+    """The compiled gradient of a problem's model, from the cache if it is there and intact.
+
+    Raises
+    ------
+    CacheError
+        The cache folder is not the user's own.
+    """
+    return _load_slopes(_SlopeKey(ModelKey.of(problem)))
 
 
 def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> None:
@@ -209,6 +251,14 @@ def _load_sample_kernels(key: ModelKey) -> SampleKernels:
     )
 
 
+@lru_cache(maxsize=32)
+def _load_slopes(key: _SlopeKey) -> Slopes:
+    with _built(key) as folder:
+        modules = import_package(folder, folder.name, ("slopes", "rows"))
+    rows = modules["rows"]
+    return Slopes(modules["slopes"].slopes_at, rows.mean_rate, rows.scatter_rate, rows.overlaps)
+
+
 def _minimiser(compiled: Callable[..., None]) -> Callable[[Any, Starts, Solution], None]:
     """A compiled minimiser, to which the starts are a number."""
 
@@ -235,9 +285,16 @@ def _built(key: Any) -> AbstractContextManager[Path]:
 
 def _build(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
+    from derivations.codegen.flow import flow_source
     from derivations.codegen.local_problem import kernel_source, lanes_source
 
-    finite, model = getattr(key, "finite", False), key.model()
+    model = key.model()
+    if isinstance(key, _SlopeKey):
+        with filled_aside(folder) as aside:
+            write_package(aside, {"local_problem": kernel_source(model), "rows": flow_source()})
+            import_package(aside, folder.name, ("slopes",))
+        return
+    finite = getattr(key, "finite", False)
     sources = {"local_problem": kernel_source(model)} | ({} if finite else _map_sources())
     if not finite and model.prox is None and model.length * model.columns <= _SIDE_BY_SIDE:
         sources["lanes"] = lanes_source(model)

@@ -60,7 +60,7 @@ class Derivation:
         return self.markdown
 
 
-_LIMITS = ("trained", "optimal")
+_LIMITS = ("trained", "optimal", "flow")
 
 
 def derive(
@@ -79,14 +79,15 @@ def derive(
         always has the problem's sizes.
     limit
         ``"trained"``: of the student that minimises the risk. ``"optimal"``: of a learner who knows the model and has
-        the posterior; these equations are the same for all problems and always for symbolic sizes.
+        the posterior. ``"flow"``: of one-pass SGD and gradient flow. These two are the same for all problems and always
+        for symbolic sizes.
     progress
         Say on standard error what is being done, if it takes longer than a second.
 
     Raises
     ------
     ProblemError
-        `problem` is no problem, `concrete` neither true nor false, or `limit` none of the two.
+        `problem` is no problem, `concrete` neither true nor false, or `limit` none of these.
 
     Examples
     --------
@@ -95,8 +96,9 @@ def derive(
     """
     problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
     arguments.flag("concrete", concrete)
-    if arguments.word("limit", limit, _LIMITS) == "optimal":
-        return _optimal(problem, progress)
+    other = {"optimal": _optimal, "flow": _flow}.get(arguments.word("limit", limit, _LIMITS))
+    if other is not None:
+        return other(problem, progress)
     with progress_line(progress, "loading SymPy") as line:
         from derivations.codegen.local_problem import module_source
         from derivations.models.symbolic import GENERIC
@@ -142,6 +144,27 @@ def _optimal(problem: Problem, progress: bool) -> Derivation:
         python=bayes_source(bayes),
         free_entropy=FreeEntropy(bayes.terms, bayes.steps, NISHIMORI),
         saddle_point=SaddlePoint((bayes.q, bayes.V), (bayes.q_hat,)),
+    )
+
+
+def _flow(problem: Problem, progress: bool) -> Derivation:
+    """The equations of the dynamics; free entropy and saddle point are those of the static theory."""
+    with progress_line(progress, "loading SymPy") as line:
+        from derivations.codegen.flow import flow_source
+        from derivations.models.symbolic import GENERIC
+        from derivations.printing.flow import flow_document
+        from derivations.replica.chain import derive_free_entropy
+        from derivations.replica.saddle_point import derive_saddle_point
+
+        line.tell("deriving the equations of the dynamics")
+        page, free_entropy = flow_document(), derive_free_entropy(GENERIC)
+    return Derivation(
+        problem=problem,
+        latex=page.latex(),
+        markdown=page.markdown(),
+        python=flow_source(),
+        free_entropy=free_entropy,
+        saddle_point=derive_saddle_point(free_entropy),
     )
 
 

@@ -12,13 +12,16 @@ from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.branches import BRANCHES, Branch
 from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.sizes import Sizes
 
 __all__ = [
     "branches_of",
     "check_start",
+    "has_directions",
     "informed_signal",
     "initial_overlaps",
     "random_overlaps",
+    "sized_rows",
     "without_signal",
 ]
 
@@ -28,7 +31,7 @@ _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside t
 
 def branches_of(problem: Problem) -> list[str]:
     """The branches a problem has: no positional one without encodings or cluster means, mixed from rank 2 on."""
-    encoded = _directions(problem, measure_of(problem))[0].size > 0
+    encoded = has_directions(problem)
     return [
         branch.name
         for branch in map(Branch.named, BRANCHES)
@@ -89,6 +92,47 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
         whole[copies * rank + column, count + teacher + column] = _SEMANTIC if informed else 0.0
         scatter[copies * rank + column, copies * rank + column] = _SEMANTIC_NOISE
     return _overlaps_of(problem, spectrum, whole, scatter)
+
+
+def has_directions(problem: Problem) -> bool:
+    """Whether there are encodings, or clusters' means, for weights to lie along."""
+    return _directions(problem, measure_of(problem))[0].size > 0
+
+
+def sized_rows(problem: Problem, sizes: Sizes) -> tuple[Array, Array]:
+    """Rows of weights ``signal (tau, pi)`` plus noise, as `Sizes` has them.
+
+    Returns
+    -------
+    signal : (r, P + t) array
+    scatter : (r, r) array
+        Covariance of the noise.
+
+    Raises
+    ------
+    ProblemError
+        There are no encodings or clusters' means for a positional part.
+    """
+    spectrum = measure_of(problem)
+    count, rank, teacher = spectrum.gamma.shape[0], problem.student.rank, problem.teacher.rank
+    width = problem.loss.value_columns
+    copies = (problem.columns - width) // rank
+    signal = np.zeros((rank, count + problem.teacher_columns))
+    for column in range(min(rank, teacher)):
+        signal[column, count + column] = sizes.semantic
+    if sizes.positional:
+        lengths, directions = _directions(problem, spectrum)
+        if len(lengths) == 0:
+            raise ProblemError(
+                "start",
+                "start has a positional part, but there are no encodings, and no clusters' means: leave it out.",
+            )
+        for column, (length, direction) in enumerate(zip(lengths[:rank], directions, strict=False)):
+            signal[column, :count] = sizes.positional * direction / np.sqrt(length)
+    values = np.zeros((width, signal.shape[1]))
+    for column in range(width):
+        values[column, count + teacher + column] = sizes.semantic
+    return np.concatenate([signal] * copies + [values]), sizes.noise**2 * np.eye(problem.columns)
 
 
 def random_overlaps(problem: Problem, generator: np.random.Generator) -> Overlaps:

@@ -79,6 +79,8 @@ REFUSED = {
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "--set", "teacher.omega=2"], "teacher.omega must be"),
         (["--alpha", "1", "--start", "mixed"], "needs student.rank of at least 2"),
+        (["--alpha", "1", "--start", "nowhere"], "start must be one of"),
+        (["--alpha", "1", "--optimizer", "sgd", "--steps", "4"], "steps does not go with sgd"),
     ],
     "experiment": [
         (["fig9", "-o", "{none}"], "experiment must be one of"),
@@ -112,6 +114,27 @@ REFUSED = {
         (["--alpha", "1", "--starts", "-1"], "starts must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "{none}"], "there is no such file"),
+    ],
+    "explore": [(["{none}"], "Missing option '-o'")],
+    "flow": [
+        (["--start", "positional"], "start must be semantic, or sizes"),
+        (["--learning-rate", "-1"], "learning_rate must be"),
+        (["--until", "0"], "until must be"),
+        (["-o", "{file}"], "the file exists"),
+        (["--set", "regularizer.kind=lasso"], "regularizer.kind is lasso"),
+    ],
+    "stationary": [
+        (["--starts", "-1"], "starts must be"),
+        (["--batch", "3"], "batch belongs to SGD"),
+        (["-o", "{file}"], "the file exists"),
+    ],
+    "basins": [
+        (["--omega", "2"], "omega must be a number from 0 to 1"),
+        (["--scale", "0"], "scale must be a positive number"),
+        (["--angle", "50,20"], "angle must be in increasing order"),
+        (["--runs", "{file}"], "name a --figure"),
+        (["--figure", "x.xyz"], "no figure format"),
+        (["-o", "{file}"], "the file exists"),
     ],
     "one-step": [
         (["--alpha", "0"], "alpha must be"),
@@ -149,11 +172,6 @@ REFUSED = {
         (["fig2", "-o", "x.xyz"], "no figure format"),
         (["fig2", "--data", "{none}"], "there is no such file"),
         (["fig2", "--workers", "0"], "workers must be"),
-    ],
-    "explore": [
-        (["{file}", "-o", "page.txt"], "must end in .html"),
-        (["{none}", "-o", "page.html"], "there is no such file"),
-        (["{file}"], "--output"),
     ],
     "phase-diagram": [
         (["--output", "{none}", "--nodes", "100"], "must be a power of two"),

@@ -52,6 +52,8 @@ RIGHT = {
     "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
     "starts": {NUMBERS}, "progress": {FLAG}, "stability": {FLAG}, "identity": {FLAG}, "force": {FLAG}, "resume": {FLAG},
     "experiment": {FLAG}, "experiments": {FLAG}, "y": {NUMBERS},
+    "scale": {NUMBERS}, "angle": {NUMBERS}, "noise": {NUMBERS}, "until": {NUMBERS}, "records": {NUMBERS},
+    "batch": {NUMBERS},
     "concrete": {FLAG}, "transitions": {FLAG}, "thresholds": {FLAG}, "channel": {WORD},
     "tied": {FLAG}, "causal": {FLAG},
     "checkpoint": {WORD}, "output": {WORD}, "path": {WORD}, "name": {WORD},

@@ -33,6 +33,9 @@ class OptimizerKind:
         What then takes its place where nobody insists on it.
     message_passing : bool
         Whether it solves the samples' local problems, and keeps their matrices and the tokens' squares.
+    batch : int or None
+        Fresh samples of a step; the number of steps follows from alpha.  None: it trains on all samples, again and
+        again.
     """
 
     steps: int
@@ -42,6 +45,12 @@ class OptimizerKind:
     smooth_only: bool = False
     substitute: str | None = None
     message_passing: bool = False
+    batch: int | None = None
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether no sample is seen twice."""
+        return self.batch is not None
 
 
 OPTIMIZERS = {
@@ -50,6 +59,7 @@ OPTIMIZERS = {
     "lbfgs": OptimizerKind(steps=2000, tolerance=_TOLERANCE, smooth_only=True, substitute="fista"),
     "fista": OptimizerKind(steps=5000, learning_rate=0.15, tolerance=_TOLERANCE),
     "gamp": OptimizerKind(steps=400, tolerance=_TOLERANCE, damping=0.5, message_passing=True),
+    "sgd": OptimizerKind(steps=0, learning_rate=1.0, smooth_only=True, batch=1),
 }
 """The optimisers of the experiments."""
 

@@ -30,6 +30,13 @@ def loss(h: Array, target: Array, variance: Array, parameters: Array) -> float:
 
 
 @compiled
+def loss_gradient(h: Array, target: Array, variance: Array, parameters: Array, gradient: Array) -> float:
+    """Loss, with its gradient (L, r)."""
+    gradient[0, 0] = h[0, 0] - target[0, 0]
+    return 0.5 * (h[0, 0] - target[0, 0]) ** 2
+
+
+@compiled
 def loss_derivatives(
     h: Array, target: Array, variance: Array, parameters: Array, gradient: Array, hessian: Array, contracted: Array
 ) -> float:

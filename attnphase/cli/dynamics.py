@@ -1,0 +1,220 @@
+"""Commands about the way to a minimum: trajectories, stationary points, basins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnphase import arguments
+from attnphase.cli.inputs import problem_of
+from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
+from attnphase.cli.outcomes import print_table, with_command
+from attnphase.cli.values import NUMBERS
+from attnphase.dynamics.settings import FlowSettings, FlowStatus
+from attnphase.errors import ProblemError
+from attnphase.files.writing import check_data, check_figure, check_output
+from attnphase.fixed_points.settings import check_affordable, omegas
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import xarray as xr
+
+    from attnphase.problem import Problem
+
+__all__ = ["basins", "flow", "stationary"]
+
+_rate_option = click.option(
+    "--learning-rate", type=float, default=0.0, show_default=True, help="Of one-pass SGD; 0 is gradient flow."
+)
+_batch_option = click.option("--batch", type=int, default=1, show_default=True, help="Fresh samples of a step.")
+
+
+@click.command()
+@problem_options
+@click.option(
+    "--start",
+    multiple=True,
+    default=("semantic",),
+    show_default=True,
+    help="Sizes as semantic=0.3,positional=0.3,noise=0.6; may be given several times.",
+)
+@_rate_option
+@_batch_option
+@click.option("--until", type=float, default=100.0, show_default=True, help="Time: steps over d, times eta of flow.")
+@click.option("--records", type=int, default=101, show_default=True, help="Times in the result.")
+@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Of the integration in time.")
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@quiet_option
+def flow(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    start: tuple[str, ...],
+    learning_rate: float,
+    batch: int,
+    until: float,
+    records: int,
+    tolerance: float,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Follow the weights under one-pass SGD or gradient flow, in the limit of high dimension.
+
+    Exit code 1 if the weights run away.
+    """
+    settings = FlowSettings(learning_rate, batch, until, records, tolerance)
+    from attnphase.sweeps.dynamics import flow as follow_flow
+    from attnphase.sweeps.dynamics import starts_of
+
+    starts = starts_of(start)
+    problem = _moving(settings, output, force, problem_file, changes)
+    ds = follow_flow(
+        problem,
+        starts[0] if len(starts) == 1 else starts,
+        learning_rate,
+        until,
+        batch=batch,
+        records=records,
+        tolerance=tolerance,
+        progress=not quiet,
+    )
+    from attnphase.data.flow_text import flow_table
+
+    _ended(ds, flow_table, output, force, as_json, quiet)
+    away = int((ds["status"] == FlowStatus.diverged).sum())
+    if away:
+        click.echo("attnphase: the weights run away: lower the learning rate, or raise the weight decay.", err=True)
+    return int(away > 0)
+
+
+@click.command()
+@problem_options
+@_rate_option
+@_batch_option
+@click.option("--starts", type=int, default=12, show_default=True, help="Random starts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random starts.")
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@quiet_option
+def stationary(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    learning_rate: float,
+    batch: int,
+    starts: int,
+    seed: int,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Find the stationary points of the dynamics, stable or not, with their eigenvalues."""
+    settings = FlowSettings(learning_rate, batch)
+    arguments.whole("starts", starts, 0)
+    arguments.whole("seed", seed, 0)
+    problem = _moving(settings, output, force, problem_file, changes)
+    from attnphase.data.flow_text import stationary_table
+    from attnphase.sweeps.dynamics import stationary as find
+
+    ds = find(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
+    return _ended(ds, stationary_table, output, force, as_json, quiet)
+
+
+@click.command()
+@problem_options
+@click.option("--omega", type=NUMBERS, default="0:0.5:6", show_default=True, help="START:STOP:COUNT, or numbers.")
+@click.option("--scale", type=NUMBERS, default="0.1,0.2,0.4,0.8", show_default=True, help="Sizes of the starts.")
+@click.option("--angle", type=NUMBERS, default="0:90:5", show_default=True, help="Directions in degrees.")
+@click.option("--noise", type=float, default=0.0, show_default=True, help="Standard deviation of the start's entries.")
+@_rate_option
+@_batch_option
+@click.option("--until", type=float, default=20_000.0, show_default=True, help="Time at which all ends.")
+@click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the boundaries, .png or .pdf.")
+@click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of SGD runs to draw beside them.")
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@quiet_option
+def basins(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    omega: tuple[float, ...],
+    scale: tuple[float, ...],
+    angle: tuple[float, ...],
+    noise: float,
+    learning_rate: float,
+    batch: int,
+    until: float,
+    figure_file: Path | None,
+    runs: Path | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Find which stationary point starts between encodings (0 degrees) and teacher (90) lead to, and when."""
+    settings = FlowSettings(learning_rate, batch, until)
+    from attnphase.sweeps.dynamics import angles_of, scales_of
+    from attnphase.sweeps.dynamics import basins as follow_basins
+
+    omega, scale, angle = omegas("omega", omega), scales_of(scale), angles_of(angle)
+    if runs is not None and figure_file is None:
+        raise ProblemError("runs", "--runs are drawn beside the boundaries: name a --figure.")
+    if figure_file is not None:
+        check_figure(figure_file, force)
+    if runs is not None:
+        check_data(runs)
+    problem = _moving(settings, output, force, problem_file, changes)
+    ds = follow_basins(
+        problem,
+        omega,
+        scale,
+        angle,
+        noise=noise,
+        learning_rate=learning_rate,
+        batch=batch,
+        until=until,
+        progress=not quiet,
+    )
+    from attnphase.data.flow_text import basins_table
+
+    if figure_file is not None:
+        from attnphase.data.files import load_dataset
+        from attnphase.figures import basins_figure, save_figure
+
+        save_figure(basins_figure(ds, None if runs is None else load_dataset(runs)), figure_file)
+    return _ended(ds, basins_table, output, force, as_json, quiet)
+
+
+def _moving(
+    settings: FlowSettings, output: Path | None, force: bool, problem_file: Path | None, changes: tuple[str, ...]
+) -> Problem:
+    """The problem, if it has a dynamics; the output is checked before."""
+    if output is not None:
+        check_output(output, force)
+    problem = problem_of(problem_file, changes)
+    settings.check(problem)
+    check_affordable(problem)
+    return problem
+
+
+def _ended(
+    ds: xr.Dataset, table: Callable[[xr.Dataset], Any], output: Path | None, force: bool, as_json: bool, quiet: bool
+) -> int:
+    """Write and print."""
+    from attnphase.data.files import save_dataset, to_json
+
+    if output is not None:
+        save_dataset(with_command(ds), output, force)
+    if as_json:
+        click.echo(to_json(ds))
+    elif not quiet:
+        print_table(table(ds))
+    return 0

@@ -1,0 +1,110 @@
+"""The right-hand side: how the state moves under an integration rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.dynamics.rows import Rows
+from attnphase.dynamics.settings import FlowSettings
+from attnphase.dynamics.slopes import SlopeChannel
+from attnphase.integration.rules import Rule
+from attnphase.state_evolution.overlaps import Overlaps, packed_scales
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.system import System
+
+__all__ = ["Dynamics"]
+
+_SMALL = 1e-4  # of an overlap over the largest that it can be
+_FOUND = 1e-3  # likewise, where it is there to stay
+
+
+@dataclass(eq=False)
+class Dynamics:
+    """Rates under one rule.
+
+    Attributes
+    ----------
+    system : System
+    rows : Rows
+    channel : SlopeChannel
+    settings : FlowSettings
+    sector : Sector or None
+        Symmetries of the start, which sampled means obey up to their error only; None to ask for no symmetry.
+    evaluations : int
+        How many there were.
+    """
+
+    system: System
+    rows: Rows
+    channel: SlopeChannel
+    settings: FlowSettings
+    sector: Sector | None = None
+    evaluations: int = 0
+    _known: tuple[Array, Array, float] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, system: System, rule: Rule, settings: FlowSettings, sector: Sector | None = None) -> Dynamics:
+        """Of a problem."""
+        return cls(system, Rows.of(system), SlopeChannel(system, rule), settings, sector)
+
+    @property
+    def eta(self) -> float:
+        """The rate: of gradient flow one, in its own time."""
+        return self.settings.learning_rate or 1.0
+
+    def rate(self, state: Array) -> Array:
+        """How the state moves per unit of time."""
+        return self._at(state)[0]
+
+    def loss(self, state: Array) -> float:
+        """Mean loss of a fresh sample."""
+        return self._at(state)[1]
+
+    def speed(self, state: Array) -> float:
+        """The largest share of itself by which an overlap moves in a unit of ``eta tau``.
+
+        What is small and shrinks does not count: it only takes its time.
+        """
+        overlaps, norm = self.rows.overlaps(state)
+        rates = self.rows.moved(state, self.rate(state) / self.eta)
+        scales = packed_scales(overlaps.pack(), self.rows.columns, self.system.spectrum.rho)
+        limits = self._limits(norm)
+        gone = []
+        for name in ("q", "V", "m", "theta"):
+            value, rate = getattr(overlaps, name), getattr(rates, name)
+            small = np.abs(value).max() < _SMALL * limits[name] and (value * rate).sum() <= 0
+            gone.append(np.full(value.shape, small, dtype=float))
+        counted = 1.0 - Overlaps(*gone).pack()
+        return float(np.abs(counted * rates.pack() / scales).max())
+
+    def _limits(self, norm: float) -> dict[str, float]:
+        """The largest values that overlaps of weights of this norm can have, q's by a natural norm."""
+        spectrum = self.system.spectrum
+        squares = np.einsum("a,aii->i", spectrum.weights, spectrum.second_moments)
+        positions, teacher = squares[: spectrum.sites].max(), squares[spectrum.sites :].max()
+        variance = float(spectrum.site_variances.max())
+        size = math.sqrt(max(norm, 0.0))
+        sizes = {"m": size * math.sqrt(positions), "theta": size * math.sqrt(teacher) * variance}
+        return {"q": variance * max(norm, float(teacher)), "V": 0.0} | sizes
+
+    def has_found(self, state: Array) -> tuple[float, float, bool, bool]:
+        """Sizes of m and theta, and whether each is more than what rounding or a shrinking rest leaves."""
+        overlaps, norm = self.rows.overlaps(state)
+        limits = self._limits(norm)
+        sizes = float(np.abs(overlaps.m).max()), float(np.abs(overlaps.theta).max())
+        return (*sizes, sizes[0] > _FOUND * limits["m"], sizes[1] > _FOUND * limits["theta"])
+
+    def _at(self, state: Array) -> tuple[Array, float]:
+        if self._known is None or not np.array_equal(self._known[0], state):
+            self.evaluations += 1
+            # a search for roots may leave what is a covariance: the fields are those at its edge
+            conjugates, loss = self.channel.of_sample(self.rows.overlaps(self.rows.clipped(state))[0])
+            if self.sector is not None:
+                conjugates = self.sector.symmetrized(conjugates)
+            samples = np.inf if self.settings.is_flow else float(self.settings.batch)
+            self._known = state.copy(), self.rows.rate(state, conjugates, self.eta, samples), loss
+        return self._known[1], self._known[2]

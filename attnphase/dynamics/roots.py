@@ -1,0 +1,189 @@
+"""Stationary points of the dynamics, stable or not, and the eigenvalues of the rates' Jacobian there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.dynamics.rates import Dynamics
+from attnphase.dynamics.settings import FlowSettings
+from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of
+from attnphase.dynamics.trajectory import measured, started
+from attnphase.integration.rules import Rule
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import Tell, silent
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.sizes import Sizes
+from attnphase.state_evolution.symmetries import ProblemSymmetry
+from attnphase.state_evolution.system import System
+
+__all__ = ["StationaryPoint", "stationary_points"]
+
+_STEP = 1e-5  # of differences, relative to the natural size of the state
+_AT_REST = 1e-7  # speed at which a search has found a point
+_ATTEMPTS = 3
+_SAME = 1e-3  # share of itself by which the overlaps of two points differ that are one
+_EVEN = 1e-6  # real part of an eigenvalue, over eta, from which on a direction grows
+
+
+@dataclass(frozen=True, eq=False)
+class StationaryPoint:
+    """A point where nothing moves.
+
+    Attributes
+    ----------
+    values, errors : dict of str to array
+        As of a `attnphase.dynamics.trajectory.Trajectory` at one time, with ``eigenvalue`` (D,).
+    eigenvalues : (D,) complex array
+        By falling real part.
+    residual : float
+        The speed that is left.
+    rule : Rule
+    found : int
+        Searches that ended here or at a mirror image.
+    """
+
+    values: dict[str, Any]
+    errors: dict[str, Any]
+    eigenvalues: NDArray[np.complex128]
+    residual: float
+    rule: Rule
+    found: int
+
+    @property
+    def unstable(self) -> int:
+        """Directions that grow."""
+        return int((self.eigenvalues.real > _EVEN).sum())
+
+
+def stationary_points(
+    problem: Problem, settings: FlowSettings, starts: Sequence[Sizes], tell: Tell = silent
+) -> list[StationaryPoint]:
+    """All stationary points that searches from these starts lead to, by rising risk.
+
+    Every search is a root search in the symmetry of its start, so that it ends at unstable points too.
+    """
+    system = System.of(problem, tell=tell)
+    rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
+    rule = first_rule(rules, smooth)
+    found: list[tuple[Dynamics, Array, Overlaps]] = []
+    counts: list[int] = []
+    for start in starts:
+        tell(f"searching from {start.text}")
+        dynamics, state = started(system, start, settings, rule)
+        root = _root(dynamics, state)
+        if root is None:
+            continue
+        overlaps = dynamics.rows.overlaps(root)[0]
+        same = [i for i, (_, _, known) in enumerate(found) if _is_image(overlaps, known, system.symmetries)]
+        if same:
+            counts[same[0]] += 1
+            continue
+        found.append((dynamics, root, overlaps))
+        counts.append(1)
+    gauge = rules.gauge(rule, 0.0 if smooth else 1.0)
+    points = [_measured(d, root, gauge, n) for (d, root, _), n in zip(found, counts, strict=True)]
+    return sorted(points, key=lambda point: float(point.values["population_risk"]))
+
+
+def _root(dynamics: Dynamics, state: Array) -> Array | None:
+    """A state where nothing moves; None where the search ends elsewhere."""
+    from scipy.optimize import root
+
+    rows = dynamics.rows
+    for _ in range(_ATTEMPTS):
+        # rotations of the columns leave the rates unchanged, so that their Jacobian may be singular
+        x = np.asarray(root(dynamics.rate, state, method="lm", options={"ftol": 1e-14, "xtol": 1e-14}).x)
+        if not np.isfinite(x).all():
+            return None
+        state = rows.clipped(x)
+        if np.abs(x - state).max() <= 1e-9 * max(rows.overlaps(state)[1], 1e-9):
+            return state if dynamics.speed(state) < _AT_REST else None
+    return None
+
+
+def _is_image(overlaps: Overlaps, known: Overlaps, symmetries: Sequence[ProblemSymmetry]) -> bool:
+    """Whether two points are one, up to an exact symmetry of the problem."""
+    size = max(float(np.abs(known.pack()).max()), 1e-300)
+
+    def near(order: Any, A: Any, B: Any) -> bool:
+        order = [*order]
+        parts = (
+            (A @ overlaps.q[order] @ A.T, known.q),
+            (A @ overlaps.m[order], known.m),
+            (A @ overlaps.theta[order] @ B.T, known.theta),
+        )
+        return all(float(np.abs(a - b).max()) <= _SAME * min(size, 1.0) for a, b in parts)
+
+    return any(near(*symmetry) for symmetry in symmetries)
+
+
+def jacobian(dynamics: Dynamics, state: Array) -> Array:
+    """Derivatives of the rates by differences, in all directions, whatever symmetry the state has.
+
+    Covariances are only ever made larger: those of gradient flow vanish in the end.
+    """
+    free = Dynamics(dynamics.system, dynamics.rows, dynamics.channel, dynamics.settings)
+    step = _STEP * max(float(np.abs(state).max()), 1e-3)
+    means = dynamics.rows.points * dynamics.rows.columns
+    kicks = _kicks(dynamics, state)
+    here, changes = free.rate(state), []
+    for number, kick in enumerate(kicks.T * step):
+        ahead = free.rate(state + kick)
+        if number < means:
+            changes.append((ahead - free.rate(state - kick)) / 2)
+        else:
+            changes.append((4 * ahead - free.rate(state + 2 * kick) - 3 * here) / 2)
+    slopes: Array = np.linalg.solve(kicks.T, np.stack(changes) / step).T.astype(float, copy=False)
+    return slopes
+
+
+def _kicks(dynamics: Dynamics, state: Array) -> Array:
+    """Directions as columns: the means' entries, and for every covariance matrices that are positive semidefinite."""
+    rows, kicks = dynamics.rows, np.eye(len(state))
+    means = rows.points * rows.columns
+    for column in range(means, len(state)):
+        matrices = rows.unpack(kicks[:, column])[1]
+        i, j = np.argwhere(matrices.any(axis=0))[0]
+        if i != j:
+            matrices[matrices.any(axis=(1, 2))] += np.diag(np.isin(np.arange(rows.columns), (i, j)).astype(float))
+            kicks[:, column] = rows.pack(np.zeros((rows.points, rows.columns, 1)), matrices)
+    return kicks
+
+
+def _eigenvalues(dynamics: Dynamics, state: Array) -> NDArray[np.complex128]:
+    values: NDArray[np.complex128] = np.linalg.eigvals(jacobian(dynamics, state) / dynamics.eta).astype(np.complex128)
+    return values[np.lexsort((-values.imag, -values.real))]
+
+
+def _measured(dynamics: Dynamics, state: Array, gauge: Rule | None, found: int) -> StationaryPoint:
+    """A point with its errors: where the root lies under parts of the nodes, or under the gauge."""
+    rule, values = dynamics.channel.rule, _record(dynamics, state)
+    others = []
+    for part in replicates_of(rule) if gauge is None else [gauge]:
+        own = Dynamics.of(dynamics.system, part, dynamics.settings, dynamics.sector)
+        root = _root(own, state)
+        if root is not None:
+            others.append(_record(own, root))
+    errors = {name: _error(value, [other[name] for other in others], gauge) for name, value in values.items()}
+    return StationaryPoint(values, errors, _eigenvalues(dynamics, state), dynamics.speed(state), rule, found)
+
+
+def _record(dynamics: Dynamics, state: Array) -> dict[str, Any]:
+    values = {name: value[0] for name, value in measured(dynamics, state[None]).items()}
+    return values | {"eigenvalue": _eigenvalues(dynamics, state).real}
+
+
+def _error(value: Any, others: list[Any], gauge: Rule | None) -> Any:
+    """NaN where a replicate has no such point."""
+    if gauge is not None and others:
+        return np.abs(others[0] - value)
+    if len(others) < 2:
+        return np.full(np.shape(value), math.nan)
+    return np.std(others, axis=0, ddof=1) / math.sqrt(len(others))

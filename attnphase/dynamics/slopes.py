@@ -1,0 +1,76 @@
+"""The channel of the dynamics: means of the gradient of a sample's loss at its own fields.
+
+It is the channel of state evolution for one sample a direction and V = 0, where the proximal point is the field itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.integration.refinement import Refinement
+from attnphase.integration.rules import Rule
+from attnphase.kernels.compiler import Slopes, slopes_for
+from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Solution
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.proximal import ProximalProblem
+from attnphase.state_evolution.system import System
+
+__all__ = ["SlopeChannel", "first_rule", "is_smooth", "replicates_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class _SlopeProblem(ProximalProblem):
+    """The local problem without a search: the residual is minus the gradient at the centre."""
+
+    slopes: Slopes
+
+    def search(
+        self, configuration: int, omega: Array, k: Array, factors: Array, starts: Starts, solution: Solution
+    ) -> None:
+        """Loss and minus its gradient, where `ProximalProblem` has them at the minimum."""
+        mixing, parameters = self.system.parameters
+        variance = self.system.token_variances[configuration]
+        self.slopes.slopes_at(omega, k, mixing, parameters, variance, solution.losses, solution.residuals)
+        solution.energies[:] = solution.losses[:, None]
+        solution.minima[:] = 0.0
+        solution.flags[:] = 0
+
+
+@dataclass(frozen=True, eq=False)
+class SlopeChannel(Channel):
+    """The channel with gradients in place of minima."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "proximal", _SlopeProblem(self.system, slopes_for(self.system.problem)))
+
+    def of_sample(self, overlaps: Overlaps) -> tuple[Conjugates, float]:
+        """Conjugates of one sample a direction, with an axis for the one replicate, and its mean loss."""
+        passed = self.evaluate(1.0, overlaps, Starts.COLD)
+        return passed.conjugates.mean(), float(passed.loss_at_prox.mean())
+
+
+def is_smooth(system: System) -> bool:
+    """Whether few nodes of a tensor rule integrate the gradient: nothing in it jumps."""
+    form = system.problem.loss.form
+    return not (form.has_labels or form.has_kink)
+
+
+def first_rule(rules: Refinement, smooth: bool) -> Rule:
+    """The rule a dynamics is followed under first: a tensor rule at once where one will do."""
+    medium = rules.medium()
+    if not smooth or not medium.randomised:
+        return medium
+    finer = rules.next(medium, 2 * rules.asked.standard_error, 0.0)
+    return medium if finer is None or (finer.randomised and rules.asked.nodes is None) else finer
+
+
+def replicates_of(rule: Rule) -> Sequence[Rule]:
+    """Every replicate as a rule of its own."""
+    return [replace(rule, nodes=np.ascontiguousarray(nodes[None])) for nodes in rule.nodes]

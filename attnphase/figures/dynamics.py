@@ -1,0 +1,119 @@
+"""The dynamics: basins in the plane of starts, and trajectories of runs beside those of the theory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from attnphase import arguments
+from attnphase.checks.trajectories import TrajectoryComparison
+from attnphase.data.reading import overlap_size, problem_of
+from attnphase.data.validate import validate_kind
+from attnphase.data.variables import RunStatus
+from attnphase.errors import DatasetError
+from attnphase.figures.style import STYLE
+from attnphase.state_evolution.sizes import Sizes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["basins_figure", "trajectory_figure"]
+
+
+def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
+    """Boundaries of the basins in the plane of starts, a curve for each omega, and the plateaus.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        Kind ``basins``.
+    runs : xarray.Dataset, optional
+        Kind ``experiments``, of SGD from starts of given sizes: beside the curves stands the share that found the
+        teacher, whose theta is a larger part of the theory's end than their m.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    DatasetError
+        A dataset is of another kind, or the runs have other starts.
+    """
+    if runs is not None:
+        validate_kind("the runs", arguments.instance("runs", runs, xr.Dataset), "experiments")
+    validate_kind("the data", ds, "basins")
+    scales, omegas = ds["scale"].to_numpy(), ds["omega"].to_numpy()
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(6.6, 3.0), layout="constrained")
+        plane, plateau = figure.subplots(1, 2)
+        colours = mpl.colormaps["viridis"](np.linspace(0.0, 0.9, len(omegas)))
+        for omega, colour in zip(omegas, colours, strict=True):
+            here = ds.sel(omega=omega)
+            angle = np.radians(here["boundary"].to_numpy())
+            label = rf"$\omega = {omega:g}$"
+            plane.plot(scales * np.cos(angle), scales * np.sin(angle), "o-", color=colour, label=label, markersize=3)
+            middle = here.isel(angle=ds.sizes["angle"] // 2)
+            plateau.plot(scales, middle["plateau"].to_numpy(), "o-", color=colour, markersize=3)
+        if runs is not None:
+            _draw_runs(plane, ds, runs)
+        plane.set(xlabel="part along the encodings", ylabel="part along the teacher", xlim=(0, None), ylim=(0, None))
+        plane.set_title("semantic above, positional below")
+        plane.legend(fontsize="x-small")
+        shown = float(ds["angle"][ds.sizes["angle"] // 2])
+        plateau.set(xlabel="size of the start", ylabel="time to half of the end")
+        plateau.set_title(f"plateau at {shown:g} degrees")
+    return figure
+
+
+def _draw_runs(ax: Axes, ds: xr.Dataset, runs: xr.Dataset) -> None:
+    """Shares of runs that found the teacher, by their start: those whose theta is the larger part of its end."""
+    omega = problem_of(runs).teacher.omega
+    near = ds.isel(omega=int(np.abs(ds["omega"].to_numpy() - omega).argmin()))
+    ends = {name: float(near[size].max()) for name, size in (("m", "positional_size"), ("theta", "semantic_size"))}
+    for start in map(str, np.atleast_1d(runs["start"].to_numpy())):
+        if "=" not in start:
+            raise DatasetError(f'the runs start from "{start}", but must start from sizes as semantic=0.3,noise=0.1.')
+        sizes, here = Sizes.of(start), runs.sel(start=start) if "start" in runs.dims else runs
+        parts = {name: overlap_size(here, name) / max(end, 1e-12) for name, end in ends.items()}
+        semantic = (parts["theta"] > parts["m"]).where(here["status"] != RunStatus.diverged)
+        share = float(semantic.mean())
+        ax.plot(sizes.positional, sizes.semantic, "s", color=mpl.colormaps["coolwarm"](share), markeredgecolor="black")
+        ax.annotate(f"{share:.0%}", (sizes.positional, sizes.semantic), (5, 3), textcoords="offset points", size=7)
+
+
+def trajectory_figure(comparison: TrajectoryComparison) -> Figure:
+    """Means over runs with their errors at every time, beside the theory, a panel for each quantity.
+
+    Raises
+    ------
+    DatasetError
+        There is nothing in it to draw.
+    ProblemError
+        `comparison` is none.
+    """
+    arguments.instance("comparison", comparison, TrajectoryComparison)
+    if not comparison.quantities:
+        raise DatasetError("the comparison has no quantities to draw: compare runs that were counted.")
+    names = list(dict.fromkeys(q.name for q in comparison.quantities))
+    with mpl.rc_context(STYLE):
+        columns = min(3, len(names))
+        rows = -(-len(names) // columns)
+        figure = Figure(figsize=(2.4 * columns + 0.3, 2.1 * rows + 0.4), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for ax, name in zip(axes, names, strict=False):
+            chosen = [q for q in comparison.quantities if q.name == name]
+            finest = max(chosen, key=lambda q: len(q.times))
+            ax.plot(finest.times, finest.theory, "-", color="black", linewidth=1, label="theory")
+            for i, q in enumerate(chosen):
+                label = f"d = {q.dimension}"
+                ax.errorbar(q.times, q.value, q.stderr, fmt="o", markersize=3, color=f"C{i}", label=label)
+            ax.set(xlabel=r"steps / d", title=name)
+        axes[0].legend(fontsize="x-small")
+        for ax in axes[len(names) :]:
+            ax.remove()
+    return figure

@@ -1,0 +1,180 @@
+"""One-pass SGD: its step, its blocks, and its trajectories beside the closed equations for five kinds of problem."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+pytest.importorskip("torch", reason="experiments need PyTorch")
+
+import torch
+
+import attnphase as ap
+from attnphase.checks.trajectories import TrajectoryComparison
+from attnphase.dynamics.settings import FlowSettings
+from attnphase.errors import CompareError, ProblemError
+from attnphase.experiments import one_pass
+from attnphase.experiments.data import Stream, draw_instance, draw_samples
+from attnphase.experiments.own_theory import own_trajectory
+from attnphase.experiments.risk import Risk
+from attnphase.experiments.settings import TrainingSettings
+from attnphase.experiments.starts import initial_weights
+from attnphase.kernels.torch.loss import LocalLoss
+from attnphase.problem import Problem
+from attnphase.state_evolution.sizes import Sizes
+
+PAPER = Problem.paper(omega=0.3)
+START = "semantic=0.4,positional=0.3,noise=0.5"
+KINDS = {
+    "paper": {"teacher.omega": 0.2},
+    "spectrum": {"tokens.spectrum": {"kind": "two-level", "variances": [0.15, 0.6], "fraction": 0.4}},
+    "untied": {"student.tied": False},
+    "rank": {"student.rank": 2, "teacher.rank": 2},
+    "mixture": {"tokens.kind": "mixture"},
+}
+
+
+def problem_of(kind):
+    coarse = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    if kind != "mixture":
+        return coarse.with_fields(KINDS[kind])
+    clusters = [{"sigma": 0.5, "mean": [0.9]}, {"sigma": 0.4, "mean": [-0.7]}]
+    law = {"kind": "same", "probability": 0.8}
+    tokens = {"kind": "mixture", "length": 2, "clusters": clusters, "law": law}
+    return Problem.from_dict(coarse.to_dict() | {"tokens": tokens})
+
+
+def run(problem, **changes):
+    asked = {"alpha": 0.5, "start": START, "dimension": 30, "seeds": 3, "learning_rate": 1.3, "test_samples": 0}
+    return ap.simulate(problem, **(asked | changes), optimizer="sgd")
+
+
+def test_a_step_is_the_gradient_of_its_own_samples():
+    """Of the risk of the step's samples alone, which other tests hold against finite differences."""
+    instance = draw_instance(PAPER, 40, 1, 5, (0, 1), LocalLoss(PAPER))
+    weights = initial_weights(instance, START)
+    rate, batch = 1.7, 3
+    trained = one_pass.descend(instance, weights, TrainingSettings("sgd", learning_rate=rate, batch=batch), batch)
+    streams = one_pass._FIRST_FRESH + Stream.CLUSTERS, one_pass._FIRST_FRESH + Stream.TOKENS
+    count = one_pass.BLOCK // batch * batch
+    block = draw_samples(PAPER, instance.geometries, count, 5, (0, 1), instance.loss, streams)
+    parts = {name: getattr(block, name)[:, :batch] for name in ("targets", "grams", "offsets", "teacher_fields")}
+    few = replace(block, tokens=block.tokens[:, : 2 * batch], sites=block.sites[:, :batch], **parts)
+    _, gradient = Risk(few, instance.loss).smooth(weights)
+    ridge = PAPER.rows.ridge * weights
+    # per sample without the ridge, and with lambda / d of it
+    expected = weights - rate * ((gradient - ridge) / batch + ridge / 40)
+    assert torch.allclose(trained.weights, expected, rtol=1e-12, atol=1e-14)
+    assert trained.steps.tolist() == [1, 1]
+
+
+def test_runs_do_not_depend_on_their_batch_or_on_blocks(monkeypatch):
+    whole = run(PAPER, alpha=5.0, trajectory=60)
+    alone = run(PAPER, alpha=5.0, trajectory=60, seeds=1)
+    assert np.allclose(whole.q.isel(seed=0), alone.q.isel(seed=0), rtol=1e-10, atol=0)
+    assert whole.steps.to_numpy().ravel().tolist() == [150] * 3
+    assert whole.step.to_numpy().tolist() == [0, 60, 120]
+    assert np.isfinite(whole.trajectory_test_error).all()
+    assert np.isnan(whole.linear_test_error).all()
+    # the risk of fresh samples: without a constant, half of L times the test error and the decay
+    decay = PAPER.regularizer.strength / 2 * whole.weight_norm
+    assert np.allclose(whole.training_loss, whole.test_error + decay, rtol=1e-12)
+    ap.validate_dataset(whole)
+
+
+def test_an_interrupted_descent_goes_on_with_the_same_numbers(monkeypatch):
+    monkeypatch.setattr(one_pass, "BLOCK", 16)
+    instance = draw_instance(PAPER, 24, 1, 3, (0, 1), LocalLoss(PAPER))
+    weights, settings = initial_weights(instance, START), TrainingSettings("sgd", learning_rate=0.9, trajectory=20)
+    kept = []
+    whole = one_pass.descend(instance, weights, settings, 70, keep=lambda state: kept.append(state()))
+    assert len(kept) == 5
+    resumed = one_pass.descend(instance, weights, settings, 70, resume=kept[1])
+    assert torch.equal(whole.weights, resumed.weights)
+    for name, records in whole.trajectory.items():
+        assert np.array_equal(records, resumed.trajectory[name], equal_nan=True), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trajectories_follow_the_closed_equations(kind):
+    """From every run's own start what is left is the noise of samples, and 1/d: 5 % are allowed for it."""
+    problem = problem_of(kind)
+    runs = run(problem, alpha=4.0, dimension=150, seeds=6, trajectory=150)
+    settings = FlowSettings(1.3, until=4.0, at_rest=0.0)
+    times = runs.step.to_numpy() / 150
+    own = [own_trajectory(problem, Sizes.of(START), settings, times, 150, 0, s) for s in range(6)]
+    moved = 0
+    for name in ("q", "theta"):
+        values = runs[f"trajectory_{name}"].isel(start=0, dimension=0, alpha=0).to_numpy()
+        if kind == "mixture":
+            values = values.reshape(6, len(times), -1, *values.shape[4:])
+        theory = np.stack([one[name] for one in own])
+        assert np.allclose(values[:, 0], theory[:, 0], rtol=1e-8)
+        rest = (values - theory)[:, 1:]
+        error = rest.std(axis=0, ddof=1) / 6**0.5
+        scale = np.abs(theory[:, 1:]).max()
+        assert (np.abs(rest.mean(axis=0)) < 5 * error + 0.05 * scale).all(), name
+        moved += np.abs(theory[:, -1] - theory[:, 0]).max() > 0.1 * scale
+    assert moved  # else agreement would mean nothing
+
+
+@pytest.fixture(scope="module")
+def trajectories() -> tuple[xr.Dataset, xr.Dataset]:
+    problem = PAPER.with_fields({"integration.rule": "gauss-hermite", "integration.nodes": 6})
+    theory = ap.flow(problem, START, 1.3, 6.0, records=31)
+    return theory, run(problem, alpha=6.0, dimension=[60, 120], seeds=5, trajectory=60)
+
+
+def test_trajectories_are_compared_at_all_times(trajectories):
+    theory, runs = trajectories
+    found = ap.compare(theory, runs)
+    assert isinstance(found, TrajectoryComparison)
+    assert found.within(5.0)
+    by_name = {(q.name, q.dimension): q for q in found.quantities}
+    assert {name for name, _ in by_name} >= {"q[1,1,1]", "m[2,1]", "theta[1,1,1]", "population_risk", "test_error"}
+    q = by_name["q[1,1,1]", 120]
+    assert q.times == (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0)
+    values = runs.trajectory_q.isel(start=0, dimension=1, alpha=0, token=0, row=0, col=0).to_numpy()[:, :13]
+    assert q.value == pytest.approx(values.mean(axis=0).tolist())
+    assert q.stderr[-1] == pytest.approx(values[:, -1].std(ddof=1) / 5**0.5)
+    assert q.theory[-1] == pytest.approx(float(theory.q[-1, 0, 0, 0]), rel=1e-6)
+    assert q.own_stderr[-1] < q.stderr[-1]  # the starts' scatter is gone
+    assert set(found.fits) == {(START, name) for name, _ in by_name}
+    assert "a + b/d" in found.text()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda t, r: (t.assign_coords(learning_rate=0.7), r), "the theory has learning_rate = 0.7"),
+        (lambda t, r: (t.assign_coords(start="noise=0.1"), r), "the theory has no start"),
+        (lambda t, r: (t, r.drop_vars("trajectory_test_error")), "no trajectory of sgd"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(trajectories, change, words):
+    theory, runs = trajectories
+    theory, runs = change(theory, runs)
+    for name in ("learning_rate", "start"):
+        theory[name].attrs = trajectories[0][name].attrs
+    with pytest.raises(CompareError, match=words):
+        ap.compare(theory, runs)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"steps": 5}, "steps does not go with sgd"),
+        ({"tolerance": 1e-3}, "tolerance does not go with sgd"),
+        ({"batch": 0}, "batch must be a whole number"),
+        ({"start": "semantic=0.1,other=2"}, "start must be one of semantic, positional, noise"),
+    ],
+)
+def test_wrong_settings_are_refused(changed, words):
+    with pytest.raises(ProblemError, match=words):
+        run(PAPER, **changed)
+
+
+def test_batches_belong_to_sgd():
+    with pytest.raises(ProblemError, match="batch belongs to sgd, not to gd"):
+        ap.simulate(PAPER, 1.0, dimension=20, optimizer="gd", batch=2)

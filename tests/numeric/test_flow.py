@@ -1,0 +1,256 @@
+"""Trajectories, stationary points and basins: closed forms, an integration of its own, identities, refusals."""
+
+import math
+
+import numpy as np
+import pytest
+
+import attnphase as ap
+from attnphase.data.variables import SCHEMAS
+from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
+from attnphase.dynamics.trajectory import follow_flow, measured, started
+from attnphase.errors import ProblemError
+from attnphase.problem import Problem
+from attnphase.state_evolution.sizes import Sizes
+from attnphase.state_evolution.system import System
+
+PAPER = Problem.paper(omega=0.3)
+NO_DECAY = {"regularizer.strength": 1e-8}
+ONE_TOKEN = {"tokens.length": 1, "loss.kind": "square", "positions.kind": "none", "teacher.mixing": [[1.0]]}
+START = "semantic=0.3,positional=0.3,noise=0.6"
+
+
+def rule(order):
+    return {"integration.rule": "gauss-hermite", "integration.nodes": order}
+
+
+# --- numbers of another program, and closed forms ----------------------------------------------------------------
+
+
+def test_the_papers_setting_has_the_numbers_of_an_integration_without_rows():
+    """An integration by hand of the equations for isotropic tokens, by raw moments; errors in brackets there."""
+    ds = ap.flow(PAPER.with_fields(NO_DECAY), START, 2.0, 40.0, records=3)
+    last = ds.isel(time=-1, token=0)
+    for name, scale, value, error in (
+        ("q", 0.25, 0.4464, 3e-4),
+        ("m", 1.0, 0.0489, 2e-4),
+        ("theta", 0.25, 0.5344, 6e-4),
+    ):
+        assert abs(float(last[name].squeeze()) / scale - value) < 3 * error, name
+        assert float(last[f"{name}_stderr"].squeeze()) < error
+    assert float(ds.population_risk[-1]) == pytest.approx(float(ds.test_error[-1]), rel=1e-5)  # L = 2, no decay
+    assert ap.validate_dataset(ds) is ds
+
+
+@pytest.mark.parametrize(("rate", "batch"), [(0.0, 1), (0.7, 1), (1.9, 3)])
+def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch):
+    """Loss (h - k)^2/2 of one token: an atom's error ``v = W - Q_star`` obeys ``v' = -eta gamma v``.
+
+    Its square decays by ``2 eta gamma`` and gains ``eta^2 gamma/s`` times the mean square of ``h - k``, that of all
+    atoms together: a linear system of its own, solved here by the exponential of a matrix.
+    """
+    from scipy.linalg import expm
+
+    low, high, share = 0.3, 0.9, 0.4
+    spectrum = [{"weight": share, "variances": [low]}, {"weight": 1 - share, "variances": [high]}]
+    problem = Problem().with_fields(
+        ONE_TOKEN
+        | {"tokens.spectrum": spectrum}
+        | NO_DECAY
+        | {"integration.rule": "gauss-hermite", "integration.nodes": 8}
+    )
+    start, until = Sizes(semantic=0.35, noise=0.8), 4.0
+    ds = ap.flow(problem, start, rate, until, batch=batch, records=5)
+    gamma, weight, eta = np.array([low, high]), np.array([share, 1 - share]), rate or 1.0
+    noise = rate and eta**2 / batch
+    system = np.diag(-2 * eta * gamma) + noise * np.outer(gamma, weight * gamma)
+    first = np.full(2, (start.semantic - 1) ** 2 + start.noise**2)
+    for t in range(5):
+        time = float(ds.time[t])
+        along = 1 + (start.semantic - 1) * np.exp(-eta * gamma * time)
+        square = expm(system * time) @ first
+        theta = weight @ (gamma * along)
+        q = weight @ (gamma * (square + 2 * along - 1))
+        here = ds.isel(time=t)
+        assert float(here.theta.squeeze()) == pytest.approx(theta, rel=2e-5)
+        assert float(here.q.squeeze()) == pytest.approx(q, rel=2e-5)
+        assert float(here.test_error) == pytest.approx(weight @ (gamma * square), rel=2e-5)
+
+
+# --- identities -------------------------------------------------------------------------------------------------------
+
+
+VARIANTS = {
+    "paper": {"teacher.omega": 0.17, "regularizer.strength": 0.03},
+    "spectrum": {"tokens.spectrum": {"kind": "two-level", "variances": [0.1, 0.5], "fraction": 0.3}},
+    "encodings": {"positions.kind": "gram", "positions.gram": [[1.3, 0.4], [0.4, 0.7]], "tokens.sigma": [0.4, 0.6]},
+    "mixture": {
+        "tokens": {
+            "kind": "mixture",
+            "length": 2,
+            "clusters": [{"sigma": 0.5, "mean": [0.9]}, {"sigma": 0.4, "mean": [-0.7]}],
+            "law": {"kind": "same", "probability": 0.8},
+            "mean_positions": [[0.15], [-0.15]],
+            "mean_teacher": [[0.2]],
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_gradient_flow_loses_risk_at_the_rate_of_its_gradients_square(name):
+    """``d risk / dt = -(mean square of the rows' velocity)``, by a difference of risks and not by the conjugates.
+
+    The velocity of a row is u for its mean and ``-A delta`` for its deviation; nothing of this is in the rates' code.
+    """
+    changes = VARIANTS[name]
+    whole = PAPER.to_dict() | {"tokens": changes["tokens"]} if "tokens" in changes else PAPER.to_dict()
+    problem = Problem.from_dict(whole).with_fields(({} if "tokens" in changes else changes) | rule(14))
+    system, settings = System.of(problem), FlowSettings()
+    dynamics, state = started(system, Sizes(0.45, 0.35, 0.5), settings, system.refinement(2**18).first())
+    rate = dynamics.rate(state)
+    _, covariances = dynamics.rows.unpack(state)
+    moved, shrunk = dynamics.rows.unpack(rate)
+    points = dynamics.rows.points
+    weights = dynamics.rows.weights
+    # C' = -2 A C for one column, so that A C A = C'^2 / 4C
+    gone = weights[:points] @ (moved[..., 0] ** 2).sum(axis=1)
+    gone += weights[points:] @ (shrunk[:, 0, 0] ** 2 / (4 * covariances[:, 0, 0]))
+    step = 1e-4
+    ahead, behind = (measured(dynamics, (state + s * step * rate)[None])["population_risk"][0] for s in (1, -1))
+    assert (ahead - behind) / (2 * step) == pytest.approx(-gone, rel=1e-5)
+    assert gone > 1e-6
+
+
+def test_small_rates_are_gradient_flow():
+    problem = PAPER.with_fields(rule(8))
+    flow = ap.flow(problem, START, 0.0, 12.0, records=4)
+    for rate in (0.02, 0.01):
+        sgd = ap.flow(problem, START, rate, 12.0 / rate, records=4)
+        ratio = np.abs(sgd.q.to_numpy() - flow.q.to_numpy()).max() / rate
+        assert 1e-4 < ratio < 0.05  # the noise's part is linear in the rate
+
+
+def test_scrambled_points_and_their_errors_agree_with_a_tensor_rule():
+    exact = follow_flow(PAPER.with_fields(rule(12)), Sizes.of(START), FlowSettings(1.5, until=15.0, records=4))
+    few = {"integration.rule": "sobol", "integration.nodes": 64}
+    sampled = follow_flow(PAPER.with_fields(few), Sizes.of(START), FlowSettings(1.5, until=15.0, records=4))
+    for name in ("q", "m", "theta", "test_error"):
+        z = (sampled.values[name] - exact.values[name])[1:] / sampled.errors[name][1:]
+        assert np.abs(z).max() < 4
+        assert np.abs(z).max() > 0.01
+    assert sampled.rule.size == 16 * 64
+    assert (sampled.errors["q"][0] < 1e-12).all()  # all start alike
+
+
+def test_exact_symmetries_stay_exact():
+    """Along the teacher alone m is zero at all times, and theta along the encodings, also under sampled nodes."""
+    problem = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    semantic = ap.flow(problem, "semantic=0.4,noise=0.3", 1.0, 30.0, records=3)
+    positional = ap.flow(problem, "positional=0.4,noise=0.3", 1.0, 30.0, records=3)
+    assert not semantic.m.any()
+    assert float(np.abs(semantic.theta).min()) > 0.05
+    assert not positional.theta.any()
+    assert (positional.m[:, 0] == -positional.m[:, 1]).all()
+
+
+# --- stationary points ------------------------------------------------------------------------------------------------
+
+
+def test_stationary_points_of_the_paper():
+    """Two minima, the saddle between them, and W = 0, which is unstable in both directions."""
+    problem = PAPER.with_fields(rule(8))
+    ds = ap.stationary(problem, starts=6)
+    assert ds.unstable_directions.to_numpy().tolist() == [0, 0, 1, 2]
+    assert (np.diff(ds.population_risk) > 0).all()
+    at_zero = ds.isel(solution=3)
+    assert float(at_zero.weight_norm) < 1e-8
+    # small starts grow at the eigenvalues there
+    for start, order, eigenvalue in (("positional=1e-5", "m", 0), ("semantic=1e-5", "theta", 1)):
+        grown = np.abs(ap.flow(problem, start, 0.0, 20.0, records=3)[order].isel(token=0).to_numpy().ravel())
+        rate = math.log(grown[2] / grown[1]) / 10
+        assert rate == pytest.approx(float(at_zero.eigenvalue[eigenvalue]), rel=1e-4)
+    # and a trajectory ends at the minimum that is searched for
+    end = ap.flow(problem, "positional=0.3,noise=0.2", 0.0, 5000.0, records=2)
+    assert int(end.status) == FlowStatus.at_rest
+    assert float(end.end) < 5000
+    positional = ds.isel(solution=int(np.abs(ds.m[:, 0, 0].to_numpy()).argmax()))
+    assert float(np.abs(end.m[-1, 0, 0])) == pytest.approx(float(np.abs(positional.m[0, 0])), rel=1e-3)
+    assert ap.validate_dataset(ds) is ds
+
+
+def test_a_rate_that_is_too_large_diverges():
+    problem = Problem().with_fields(ONE_TOKEN | {"tokens.sigma": 1.0} | rule(8) | NO_DECAY)
+    ds = ap.flow(problem, "noise=0.5", 2.5, 200.0, records=5)  # eta gamma > 2
+    assert int(ds.status) == FlowStatus.diverged
+    assert np.isnan(ds.q[-1]).all()
+    assert np.isfinite(ds.q[0]).all()
+
+
+# --- basins -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
+    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 3)
+    problem = PAPER.with_fields(rule(8))
+    ds = ap.basins(problem, 0.3, 0.5, [50.0, 74.0])
+    assert ds.basin.to_numpy().ravel().tolist() == [Basin.positional, Basin.semantic]
+    boundary, error = ds.boundary.item(), ds.boundary_stderr.item()
+    assert error == pytest.approx(1.5)
+    for sign, order in ((-1, "m"), (1, "theta")):
+        angle = math.radians(boundary + sign * error)
+        start = Sizes(semantic=0.5 * math.sin(angle), positional=0.5 * math.cos(angle))
+        end = ap.flow(problem, start, 0.0, 3000.0, records=2).isel(time=-1)
+        sizes = {name: float(np.abs(end[name]).max()) for name in ("m", "theta")}
+        assert max(sizes, key=sizes.__getitem__) == order
+    assert ap.validate_dataset(ds) is ds
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"start": "positional"}, "start must be semantic, or sizes"),
+        ({"start": "semantic=x"}, "start must have numbers"),
+        ({"start": "semantic=1,semantic=2"}, "start has semantic twice"),
+        ({"start": "size=1"}, "start must be one of semantic, positional, noise"),
+        ({"start": {"noise": -1.0}}, "start.noise must be a standard deviation"),
+        ({"start": ["noise=0.1", "noise=0.1"]}, "start has 'noise=0.1' twice"),
+        ({"learning_rate": -1.0}, "learning_rate must be a number of at least 0"),
+        ({"batch": 2}, "batch belongs to SGD"),
+        ({"until": 0.0}, "until must be a positive number"),
+        ({"records": 1}, "records must be a whole number"),
+        ({"tolerance": 2.0}, "tolerance must be a number between 0 and 1"),
+    ],
+)
+def test_wrong_arguments_are_refused(changed, words):
+    with pytest.raises(ProblemError, match=words):
+        ap.flow(PAPER, **changed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"regularizer.kind": "lasso"}, "regularizer.kind is lasso"),
+        ({"tokens.length": 1, "loss.kind": "hinge", "teacher.mixing": [[1.0]]}, "hinge has a kink"),
+    ],
+)
+def test_problems_without_such_a_dynamics_are_refused(changes, words):
+    with pytest.raises(ProblemError, match=words):
+        ap.flow(PAPER.with_fields(changes))
+
+
+def test_a_positional_start_needs_encodings():
+    with pytest.raises(ProblemError, match="start has a positional part, but there are no encodings"):
+        ap.flow(PAPER.with_fields({"positions.kind": "none"}), "positional=0.3")
+
+
+def test_texts_of_sizes_are_read_back():
+    for sizes in (Sizes(), Sizes(0.25, -0.5, 0.125), Sizes(noise=1.5), Sizes(semantic=1 / 3)):
+        assert Sizes.of(sizes.text) == sizes
+
+
+def test_kinds_of_the_dynamics_are_part_of_the_schema():
+    assert {"flow", "stationary", "basins"} <= set(SCHEMAS)
