@@ -64,7 +64,7 @@ def linear_teacher(k: NDArray[Any], mixing: NDArray[Any], parameters: NDArray[An
 
 def error_of(problem: Problem, targets_at: Callable[..., None] = linear_teacher) -> tuple[float, float]:
     """The baseline's error with a teacher that nothing is compiled for."""
-    sizes = {"length": problem.tokens.length, "teacher_rank": problem.teacher.rank}
+    sizes = {"length": problem.tokens.length, "teacher_rank": problem.teacher.rank, "noise_columns": 0}
     kernels: Any = SimpleNamespace(**sizes, targets_at=targets_at, ridge=equations())
     return linear_test_error(System(problem, kernels, Spectrum.of(problem)))
 
