@@ -72,6 +72,7 @@ REFUSED = {
         (["--merge", "{folder}", "-o", "{none}"], "there is no plan in this folder"),
     ],
     "simulate": [
+        (["--alpha", "1", "--optimizer", "sgd", "--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--alpha", "0"], "alpha must be a positive number"),
         (["--alpha", "1", "--seeds", "0"], "seeds must be"),
         (["--alpha", "1", "--learning-rate", "1"], "learning_rate belongs to"),
@@ -118,6 +119,7 @@ REFUSED = {
     "explore": [(["{none}"], "Missing option '-o'")],
     "flow": [
         (["--start", "positional"], "start must be semantic, or sizes"),
+        (["--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--learning-rate", "-1"], "learning_rate must be"),
         (["--until", "0"], "until must be"),
         (["-o", "{file}"], "the file exists"),
@@ -145,6 +147,7 @@ REFUSED = {
         (["--alpha", "1", "--tolerance", "2"], "tolerance must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "--set", "regularizer.kind=lasso"], "regularizer.kind must be ridge"),
+        (["--alpha", "1", "--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--alpha", "1", "--set", "positions.kind=none", "--branch", "positional"], "positions.kind"),
     ],
     "optimal": [
