@@ -17,7 +17,7 @@ from attnphase.problem.spectrum_laws import SPECTRUM_KINDS
 from attnphase.problem.template import _NOTES, changes_for, template
 from attnphase.rows.kinds import REGULARIZERS
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "problem.md"
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
 
 CASES = [
@@ -62,8 +62,8 @@ def examples(text):
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_readme_has_what_init_writes():
-    (block,) = re.findall(r"```toml\n(\[tokens\].*?\[positions\].*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def test_the_page_of_the_problem_file_has_what_init_writes():
+    (block,) = re.findall(r"```toml\n(\[tokens\].*?\[positions\].*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert block == run("init").stdout
 
 
