@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from attnphase.errors import ProblemError
-from attnphase.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from attnphase.problem.problem import Problem
 
 __all__ = ["CHANNELS", "channel_of", "undetermined"]
 
