@@ -169,9 +169,16 @@ def basins(
         raise ProblemError("runs", "--runs are drawn beside the boundaries: name a --figure.")
     if figure_file is not None:
         check_figure(figure_file, force)
+        if output is not None and figure_file.absolute() == output.absolute():
+            raise ProblemError("figure", "--figure and --output name one file: name two.")
     if runs is not None:
         check_data(runs)
     problem = _moving(settings, output, force, problem_file, changes)
+    beside = None
+    if runs is not None:
+        from attnphase.data.files import load_dataset
+
+        beside = load_dataset(runs)
     ds = follow_basins(
         problem,
         omega,
@@ -185,12 +192,12 @@ def basins(
     )
     from attnphase.data.flow_text import basins_table
 
+    ended = _ended(ds, basins_table, output, force, as_json, quiet)  # nothing that drawing meets loses the data
     if figure_file is not None:
-        from attnphase.data.files import load_dataset
         from attnphase.figures import basins_figure, save_figure
 
-        save_figure(basins_figure(ds, None if runs is None else load_dataset(runs)), figure_file)
-    return _ended(ds, basins_table, output, force, as_json, quiet)
+        save_figure(basins_figure(ds, beside), figure_file)
+    return ended
 
 
 def _moving(

@@ -80,7 +80,7 @@ def figure(
         arguments.whole("workers", workers, 1)
     output = check_figure(output or Path(f"{name}.png"), force)
     if thresholds is not None and name not in ("fig3", "fig8"):
-        raise ProblemError("thresholds", "--thresholds are drawn over a map: ask for fig3.")
+        raise ProblemError("thresholds", "--thresholds are drawn over a map: ask for fig3 or fig8.")
     for file in filter(None, (*data, thresholds)):
         check_data(file)
     from attnphase.paper.figures import PAPER_FIGURES, caption
@@ -93,14 +93,14 @@ def figure(
     from attnphase.data.files import load_dataset, save_dataset
     from attnphase.figures import FIGURES, save_figure
 
-    datasets = [load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
     over = {} if thresholds is None else {"thresholds": load_dataset(thresholds)}
-    with progress_line(not quiet, "drawing"):
-        save_figure(FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over), output)
-    if with_data:
+    datasets = [load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
+    if with_data:  # first, so that nothing that drawing meets loses them
         for ds, file in zip(datasets, kept, strict=True):
             save_dataset(ds, file, force)
         write_file(beside[-1], caption(name, datasets).encode())
+    with progress_line(not quiet, "drawing"):
+        save_figure(FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over), output)
     if not quiet:
         click.echo("\n".join(map(str, (output, *beside))))
     return 0

@@ -81,12 +81,20 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
     names = []
     for index in failed[:3]:
         point = status[tuple(index)]
-        place = ", ".join(f"{name} = {_plain(point[name].item())}" for name in map(str, point.coords))
+        place = ", ".join(f"{name} = {_plain(point[name].item())}" for name in _places(ds, point))
         names.append(f"{place} ({STATUS_MEANINGS[int(point)]}, residual {float(ds['residual'][tuple(index)]):.1e})")
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
     hint = "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
     return 0 if allowed else 1
+
+
+def _places(ds: xr.Dataset, point: xr.DataArray) -> list[str]:
+    """Coordinates that say where a point is, as the schema has them: not thresholds, which are no place."""
+    from attnphase.data.variables import COORDINATES_OF
+
+    known = COORDINATES_OF[ds.attrs["schema"]]
+    return [name for name in map(str, point.coords) if name in ds["status"].dims or name in known]
 
 
 def _plain(value: Any) -> str:

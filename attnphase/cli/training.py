@@ -21,6 +21,7 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import ended, interruption_told, print_table, with_command
 from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
+from attnphase.errors import ProblemError
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS
 from attnphase.files.writing import check_data, check_figure, check_output
 from attnphase.processes.progress import progress_line
@@ -93,6 +94,10 @@ def simulate(
     if output is not None:
         check_output(output, force)
         checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
+    if output is not None and checkpoint is not None and checkpoint.absolute() == output.absolute():
+        raise ProblemError(
+            "checkpoint", "--checkpoint and --output name one file: the checkpoint is removed at the end."
+        )
     if checkpoint is not None and not checkpoint.exists():
         check_output(checkpoint)
     problem = problem_of(problem_file, changes)

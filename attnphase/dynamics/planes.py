@@ -142,6 +142,8 @@ def _boundary(
     inside = [i for i, angle in enumerate(angles) if 0 < angle < 90]
     if not all(arrivals[i].basin in (Basin.semantic, Basin.positional) for i in inside):
         return math.nan, math.nan
+    if not any(a.basin in (Basin.semantic, Basin.positional) for a in arrivals):
+        return math.nan, math.nan
     low = max((angles[i] for i in inside if not semantic[i]), default=0.0)
     high = min((angles[i] for i in inside if semantic[i]), default=90.0)
     if low > high:

@@ -215,6 +215,11 @@ class Plan:
         arguments.instance("problem", problem, Problem)
         self.grid.check(problem)
         self.settings.check(problem)
+        fewest = int(min(self.grid.alphas) * min(self.grid.dimensions))
+        if self.settings.kind.one_pass and (self.settings.batch or 1) > fewest:
+            raise ProblemError(
+                "batch", f"batch must be at most the number of samples, here {fewest}: no step would be made."
+            )
 
 
 def _starts(start: Any) -> tuple[tuple[str, ...], Array | None]:

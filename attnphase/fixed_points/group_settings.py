@@ -74,4 +74,6 @@ def parisi_parameters(y: Any) -> tuple[float, ...]:
     """
     if y is None:
         return ()
-    return arguments.numbers("y", y, lambda value: 0 < value < 1e12, "a positive number, or a list of them")
+    return arguments.numbers(
+        "y", y, lambda value: 1e-9 <= value <= 1e12, "a number from 1e-9 to 1e12, or a list of them"
+    )

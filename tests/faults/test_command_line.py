@@ -73,6 +73,8 @@ REFUSED = {
     ],
     "simulate": [
         (["--alpha", "1", "--optimizer", "sgd", "--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
+        (["--alpha", "1", "--optimizer", "sgd", "--dimension", "20", "--batch", "50"], "batch must be at most"),
+        (["--alpha", "1", "-o", "one.nc", "--checkpoint", "one.nc"], "name one file"),
         (["--alpha", "0"], "alpha must be a positive number"),
         (["--alpha", "1", "--seeds", "0"], "seeds must be"),
         (["--alpha", "1", "--learning-rate", "1"], "learning_rate belongs to"),
@@ -131,6 +133,7 @@ REFUSED = {
         (["-o", "{file}"], "the file exists"),
     ],
     "basins": [
+        (["--figure", "one.png", "-o", "one.png"], "name one file"),
         (["--omega", "2"], "omega must be a number from 0 to 1"),
         (["--scale", "0"], "scale must be a positive number"),
         (["--angle", "50,20"], "angle must be in increasing order"),
