@@ -167,6 +167,8 @@ def basins(
     omega, scale, angle = omegas("omega", omega), scales_of(scale), angles_of(angle)
     if runs is not None and figure_file is None:
         raise ProblemError("runs", "--runs are drawn beside the boundaries: name a --figure.")
+    if any(change.partition("=")[0].strip() == "teacher.omega" for change in changes):
+        raise ProblemError("set", "basins varies teacher.omega: give its values with --omega, not with --set.")
     if figure_file is not None:
         check_figure(figure_file, force)
         if output is not None and figure_file.absolute() == output.absolute():

@@ -134,6 +134,7 @@ REFUSED = {
     ],
     "basins": [
         (["--figure", "one.png", "-o", "one.png"], "name one file"),
+        (["--set", "teacher.omega=0.2"], "give its values with --omega"),
         (["--omega", "2"], "omega must be a number from 0 to 1"),
         (["--scale", "0"], "scale must be a positive number"),
         (["--angle", "50,20"], "angle must be in increasing order"),
