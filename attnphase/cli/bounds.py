@@ -18,7 +18,7 @@ from attnphase.cli.options import (
     problem_options,
     quiet_option,
 )
-from attnphase.cli.outcomes import convergence, print_table, with_command
+from attnphase.cli.outcomes import convergence, deliver
 from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import sample_complexities
 
@@ -67,7 +67,6 @@ def optimal(
     problem = problem_of(problem_file, changes)
     channel_of(problem, channel)
     from attnphase.data.bounds_text import optimal_table, thresholds_lines
-    from attnphase.data.files import save_dataset, to_json
     from attnphase.sweeps.bounds import optimal as find_bounds
 
     ds = find_bounds(
@@ -79,12 +78,8 @@ def optimal(
         max_nodes=max_nodes,
         progress=not quiet,
     )
-    if output is not None:
-        save_dataset(with_command(ds), output, force)
-    if as_json:
-        click.echo(to_json(ds))
-    elif not quiet:
-        print_table(optimal_table(ds))
+    deliver(ds, optimal_table, output, force, as_json, quiet)
+    if not (as_json or quiet):
         for line in thresholds_lines(ds):
             click.echo(line)
     return convergence(ds, allow_unconverged)

@@ -15,7 +15,7 @@ from attnphase.cli.options import (
     problem_options,
     quiet_option,
 )
-from attnphase.cli.outcomes import convergence, print_table, with_command
+from attnphase.cli.outcomes import convergence, deliver
 from attnphase.cli.values import NUMBERS
 from attnphase.files.writing import check_output
 from attnphase.fixed_points.group_settings import STARTS, check_covered, nested_sizes, parisi_parameters
@@ -75,7 +75,6 @@ def one_step(
     outer, inner = nested_sizes(problem, outer, inner)
     check_covered(problem)
     from attnphase.data.breaking import groups_table
-    from attnphase.data.files import save_dataset, to_json
     from attnphase.sweeps.breaking import one_step as solve_one_step
 
     ds = solve_one_step(
@@ -89,10 +88,5 @@ def one_step(
         settings=settings,
         progress=not quiet,
     )
-    if output is not None:
-        save_dataset(with_command(ds), output, force)
-    if as_json:
-        click.echo(to_json(ds))
-    elif not quiet:
-        print_table(groups_table(ds))
+    deliver(ds, groups_table, output, force, as_json, quiet)
     return convergence(ds, allow_unconverged)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,14 +18,11 @@ from attnphase.cli.options import (
     quiet_option,
     solver_options,
 )
-from attnphase.cli.outcomes import convergence, print_table, with_command
-from attnphase.data.text import Table, curve_table, solutions_table
+from attnphase.cli.outcomes import convergence, deliver
+from attnphase.data.text import curve_table, solutions_table
 from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 __all__ = ["follow", "solutions"]
 
@@ -77,7 +74,8 @@ def follow(
     )
     if not quiet:
         click.echo(f"attnphase: the curve ends {ds.attrs['ends'].replace(', ', ' and ')}.", err=True)
-    return _ended(ds, curve_table, output, force, as_json, quiet, allow_unconverged)
+    deliver(ds, curve_table, output, force, as_json, quiet)
+    return convergence(ds, allow_unconverged)
 
 
 @click.command()
@@ -113,20 +111,5 @@ def solutions(
     from attnphase.sweeps.curves import solutions as find_solutions
 
     ds = find_solutions(problem, alpha, starts=starts, seed=seed, settings=settings, progress=not quiet)
-    return _ended(ds, solutions_table, output, force, as_json, quiet, allow_unconverged)
-
-
-def _ended(
-    ds: xr.Dataset, table: Any, output: Path | None, force: bool, as_json: bool, quiet: bool, allowed: bool
-) -> int:
-    """Write and print; the exit code."""
-    from attnphase.data.files import save_dataset, to_json
-
-    if output is not None:
-        save_dataset(with_command(ds), output, force)
-    if as_json:
-        click.echo(to_json(ds))
-    elif not quiet:
-        shown: Table = table(ds)
-        print_table(shown)
-    return convergence(ds, allowed)
+    deliver(ds, solutions_table, output, force, as_json, quiet)
+    return convergence(ds, allow_unconverged)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from attnphase import arguments
 from attnphase.cli.inputs import problem_of
 from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
-from attnphase.cli.outcomes import print_table, with_command
+from attnphase.cli.outcomes import deliver
 from attnphase.cli.values import NUMBERS
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
 from attnphase.errors import ProblemError
@@ -18,10 +18,6 @@ from attnphase.files.writing import check_data, check_figure, check_output
 from attnphase.fixed_points.settings import check_affordable, omegas
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import xarray as xr
-
     from attnphase.problem import Problem
 
 __all__ = ["basins", "flow", "stationary"]
@@ -86,7 +82,7 @@ def flow(
     )
     from attnphase.data.flow_text import flow_table
 
-    _ended(ds, flow_table, output, force, as_json, quiet)
+    deliver(ds, flow_table, output, force, as_json, quiet)
     away = int((ds["status"] == FlowStatus.diverged).sum())
     if away:
         click.echo("attnphase: the weights run away: lower the learning rate, or raise the weight decay.", err=True)
@@ -124,7 +120,8 @@ def stationary(
     from attnphase.sweeps.dynamics import stationary as find
 
     ds = find(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
-    return _ended(ds, stationary_table, output, force, as_json, quiet)
+    deliver(ds, stationary_table, output, force, as_json, quiet)
+    return 0
 
 
 @click.command()
@@ -194,12 +191,12 @@ def basins(
     )
     from attnphase.data.flow_text import basins_table
 
-    ended = _ended(ds, basins_table, output, force, as_json, quiet)  # nothing that drawing meets loses the data
+    deliver(ds, basins_table, output, force, as_json, quiet)  # first: nothing that drawing meets loses the data
     if figure_file is not None:
         from attnphase.figures import basins_figure, save_figure
 
         save_figure(basins_figure(ds, beside), figure_file)
-    return ended
+    return 0
 
 
 def _moving(
@@ -212,18 +209,3 @@ def _moving(
     settings.check(problem)
     check_affordable(problem)
     return problem
-
-
-def _ended(
-    ds: xr.Dataset, table: Callable[[xr.Dataset], Any], output: Path | None, force: bool, as_json: bool, quiet: bool
-) -> int:
-    """Write and print."""
-    from attnphase.data.files import save_dataset, to_json
-
-    if output is not None:
-        save_dataset(with_command(ds), output, force)
-    if as_json:
-        click.echo(to_json(ds))
-    elif not quiet:
-        print_table(table(ds))
-    return 0

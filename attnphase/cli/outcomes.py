@@ -18,12 +18,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "convergence",
+    "deliver",
     "ended",
     "interruption_told",
     "kept_lines",
     "print_table",
     "with_command",
 ]
+
+
+def deliver(
+    ds: xr.Dataset, table: Callable[[xr.Dataset], Table], output: Path | None, force: bool, as_json: bool, quiet: bool
+) -> None:
+    """Write the result if it has a file, and print it: as one JSON object, or as a table unless all is to be quiet."""
+    from attnphase.data.files import save_dataset, to_json
+
+    if output is not None:
+        save_dataset(with_command(ds), output, force)
+    if as_json:
+        click.echo(to_json(ds))
+    elif not quiet:
+        print_table(table(ds))
 
 
 def print_table(table: Table) -> None:

@@ -19,7 +19,7 @@ from attnphase.cli.options import (
     solver_options,
     workers_option,
 )
-from attnphase.cli.outcomes import convergence, interruption_told, kept_lines, print_table, with_command
+from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_lines, print_table, with_command
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_table
@@ -223,16 +223,10 @@ def thresholds(
     if output is not None:
         check_output(output, force)
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
-    from attnphase.data.files import save_dataset, to_json
     from attnphase.sweeps.critical import thresholds as find_thresholds
 
     ds = find_thresholds(
         problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not quiet
     )
-    if output is not None:
-        save_dataset(with_command(ds), output, force)
-    if as_json:
-        click.echo(to_json(ds))
-    elif not quiet:
-        print_table(thresholds_table(ds))
+    deliver(ds, thresholds_table, output, force, as_json, quiet)
     return 0

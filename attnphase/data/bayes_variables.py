@@ -35,7 +35,12 @@ OPTIMAL_VARIABLES = (
         "nishimori", (), "overlap of the posterior's fields with the teacher's over that with themselves, minus 1",
         r"\delta_{\mathrm{N}}", True,
     ),
-    Variable("residual", (), "relative residual of the undamped iteration", "r"),
+    Variable(
+        "residual",
+        (),
+        "relative residual of the undamped iteration; 0 where it has come to nothing known, or to all",
+        "r",
+    ),
     Variable("iterations", (), "evaluations of the map", "n", dtype="int32"),
     Variable("nodes", (), "nodes of the finest rule", "N", dtype="int32"),
     Variable(

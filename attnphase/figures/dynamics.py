@@ -15,7 +15,7 @@ from attnphase.data.reading import overlap_size, problem_of
 from attnphase.data.validate import validate_kind
 from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError
-from attnphase.figures.style import STYLE
+from attnphase.figures.style import STYLE, panels
 from attnphase.state_evolution.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -101,11 +101,8 @@ def trajectory_figure(comparison: TrajectoryComparison) -> Figure:
         raise DatasetError("the comparison has no quantities to draw: compare runs that were counted.")
     names = list(dict.fromkeys(q.name for q in comparison.quantities))
     with mpl.rc_context(STYLE):
-        columns = min(3, len(names))
-        rows = -(-len(names) // columns)
-        figure = Figure(figsize=(2.4 * columns + 0.3, 2.1 * rows + 0.4), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False).ravel()
-        for ax, name in zip(axes, names, strict=False):
+        figure, axes = panels(len(names))
+        for ax, name in zip(axes, names, strict=True):
             chosen = [q for q in comparison.quantities if q.name == name]
             finest = max(chosen, key=lambda q: len(q.times))
             ax.plot(finest.times, finest.theory, "-", color="black", linewidth=1, label="theory")
@@ -114,6 +111,4 @@ def trajectory_figure(comparison: TrajectoryComparison) -> Figure:
                 ax.errorbar(q.times, q.value, q.stderr, fmt="o", markersize=3, color=f"C{i}", label=label)
             ax.set(xlabel=r"steps / d", title=name)
         axes[0].legend(fontsize="x-small")
-        for ax in axes[len(names) :]:
-            ax.remove()
     return figure

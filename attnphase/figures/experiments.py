@@ -15,7 +15,7 @@ from attnphase.checks.comparison import Comparison, Quantity
 from attnphase.data.reading import overlap_size
 from attnphase.errors import DatasetError
 from attnphase.figures.selection import both_branches, check_dataset, need_dimensions, vary_only
-from attnphase.figures.style import COLOURS, MARKERS, STYLE, draw_contour, draw_map, size_symbol_of, symbol_of
+from attnphase.figures.style import COLOURS, MARKERS, STYLE, draw_contour, draw_map, panels, size_symbol_of, symbol_of
 from attnphase.fixed_points.iteration import Status
 
 if TYPE_CHECKING:
@@ -49,12 +49,9 @@ def comparison_figure(comparison: Comparison) -> Figure:
     over_alpha = len({q.alpha for q in comparison.quantities}) > 1
     names = _compared(comparison.quantities)
     with mpl.rc_context(STYLE):
-        columns = min(3, len(names))
-        rows = -(-len(names) // columns)
-        figure = Figure(figsize=(2.4 * columns + 0.3, 2.1 * rows + 0.4), layout="constrained")
-        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        figure, axes = panels(len(names))
         starts = list(dict.fromkeys(q.start for q in comparison.quantities))
-        for ax, name in zip(axes, names, strict=False):
+        for ax, name in zip(axes, names, strict=True):
             for i, start in enumerate(starts):
                 chosen = [q for q in comparison.quantities if (q.start, q.name) == (start, name)]
                 if over_alpha:
@@ -66,8 +63,6 @@ def comparison_figure(comparison: Comparison) -> Figure:
             ax.set_ylabel(f"${latex}$")
             ax.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
             ax.set_xlabel(r"$\alpha$" if over_alpha else r"$1/d$")
-        for ax in axes[len(names) :]:
-            ax.set_visible(False)
         handles: list[tuple[Any, str]] = []
         for start in starts:
             handles.append((Line2D([], [], color=COLOURS[start], lw=1.3), f"{start}, theory"))

@@ -37,6 +37,7 @@ __all__ = [
     "draw_map",
     "draw_places",
     "name_the_chosen",
+    "panels",
     "save_figure",
     "size_symbol_of",
     "symbol_of",
@@ -93,6 +94,17 @@ COMPUTED: dict[str, Any] = {"ls": "", "marker": ".", "color": "0.7", "ms": 0.8, 
 """Marker of a point of a refined sweep."""
 
 _MARKED = 32  # places of an axis that are marked, at most; more would run together
+
+
+def panels(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels, three in a row."""
+    columns = min(3, count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(2.4 * columns + 0.3, 2.1 * rows + 0.4), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for spare in axes[count:]:
+        spare.set_visible(False)
+    return figure, list(axes[:count])
 
 
 def symbol_of(ds: xr.Dataset, name: str) -> str:

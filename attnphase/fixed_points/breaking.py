@@ -57,12 +57,14 @@ class GroupPoint:
     unsolved_nodes: int
     overlaps: GroupOverlaps
 
-    def without_solution(self, y: float) -> GroupPoint:
-        """A place of the same shapes at which nothing was found: NaN, outside the domain."""
+    def without_solution(self, y: float, maps: int) -> GroupPoint:
+        """A place of the same shapes at which nothing was found with so many maps: NaN, outside the domain."""
         values, errors = (
             {name: np.nan * np.asarray(one) for name, one in some.items()} for some in (self.values, self.errors)
         )
-        return replace(self, values=values | {"y": y}, errors=errors, status=Status.left_domain, residual=np.nan)
+        values |= {"y": y}
+        status = Status.left_domain
+        return replace(self, values=values, errors=errors, status=status, residual=np.nan, iterations=maps)
 
 
 def apart_by(overlaps: Overlaps, rho: Array, share: float) -> GroupOverlaps:

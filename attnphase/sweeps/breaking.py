@@ -158,7 +158,8 @@ def _solved(
             if not points:
                 raise
             # what was found at other y stays, and the next one begins there
-            points.append(points[-1].without_solution(tilt))
+            points.append(points[-1].without_solution(tilt, solving.maps))
+            solving.maps = 0
             continue
         points.append(point)
         x = found.point

@@ -30,7 +30,14 @@ from derivations.replica.chain import FreeEntropy
 from derivations.replica.observables import observables
 from derivations.replica.saddle_point import SaddlePoint, abbreviated, definitions
 
-__all__ = ["ArrayPrinter", "assigned", "function", "state_evolution_functions", "state_evolution_source"]
+__all__ = [
+    "ArrayPrinter",
+    "assigned",
+    "function",
+    "matrix_functions",
+    "state_evolution_functions",
+    "state_evolution_source",
+]
 
 _SEPARABLE_NOTE = """\
 # Every atom is several points here, which together have the second moments of its rows' minimisers
@@ -38,7 +45,31 @@ _SEPARABLE_NOTE = """\
 # minimiser in the source, `penalty` and `row_minimum` (A,) the means of regulariser and minimum.
 """
 
-_STATE_EVOLUTION_HELPERS = """\
+_MATRIX_FUNCTIONS = {
+    "inverse": """\
+def inverse(matrix):
+    return 1 / matrix if matrix.shape[-1] == 1 else np.linalg.inv(matrix)
+""",
+    "square_root": """\
+def square_root(matrix):
+    if matrix.shape[-1] == 1:
+        return np.sqrt(matrix)
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
+""",
+    "trace": """\
+def trace(matrix):
+    return np.trace(matrix, axis1=-2, axis2=-1)
+""",
+}
+
+
+def matrix_functions(*names: str) -> str:
+    """Source of functions of stacks of matrices, by their names, which generated code calls."""
+    return "\n\n".join(_MATRIX_FUNCTIONS[name] for name in names)
+
+
+_STATE_EVOLUTION_NOTES = """\
 # state evolution: the derived equations as functions of arrays
 #
 # Shapes: q, V, q_hat, V_hat (P, r, r); m, m_hat (P, r, 1); theta, theta_hat (P, r, t); rho
@@ -50,19 +81,6 @@ _STATE_EVOLUTION_HELPERS = """\
 # teacher's fields and the clusters.
 
 
-def inverse(matrix):
-    return 1 / matrix if matrix.shape[-1] == 1 else np.linalg.inv(matrix)
-
-
-def square_root(matrix):
-    if matrix.shape[-1] == 1:
-        return np.sqrt(matrix)
-    values, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
-
-
-def trace(matrix):
-    return np.trace(matrix, axis1=-2, axis2=-1)
 """
 
 
@@ -377,7 +395,7 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
             table_of(observed),
         ),
     )
-    notes = _STATE_EVOLUTION_HELPERS
+    notes = _STATE_EVOLUTION_NOTES + matrix_functions(*_MATRIX_FUNCTIONS)
     if separable:
         notes = notes.replace("\n\n\ndef inverse", f"\n{_SEPARABLE_NOTE}\n\ndef inverse", 1)
     return "\n\n\n".join((notes.rstrip("\n"), *functions)) + "\n"
