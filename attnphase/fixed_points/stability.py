@@ -39,7 +39,9 @@ class Stability:
 NOT_COMPUTED = Stability({"replicon": np.nan, "overlap_gap": np.nan}, {})
 
 
-def stability_at(map_: StateEvolution, found: FixedPoint, measured: dict[str, Any], response: Response) -> Stability:
+def stability_at(
+    map_: StateEvolution, found: FixedPoint, measured: dict[str, Any], response: Response, gap: float | None = None
+) -> Stability:
     """The replicon and the copies' gap of a fixed point.
 
     Parameters
@@ -51,6 +53,8 @@ def stability_at(map_: StateEvolution, found: FixedPoint, measured: dict[str, An
         Its conjugates by name.
     response : Response
         Its derivatives.
+    gap : float, optional
+        A neighbouring point's.
     """
     values, errors = dict(NOT_COMPUTED.values), dict(NOT_COMPUTED.errors)
     # only where the iteration has ended in the domain there is something to be stable
@@ -65,8 +69,8 @@ def stability_at(map_: StateEvolution, found: FixedPoint, measured: dict[str, An
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(len(radii) - 1))
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
     copies = Copies.of(system, map_.alpha, overlaps, conjugates, points)
-    gap = copies.gap(displaced(map_, found.point, response) if rule.randomised else ())
-    values["overlap_gap"], errors["overlap_gap"] = gap.share, gap.error
+    end = copies.gap(displaced(map_, found.point, response) if rule.randomised else (), gap)
+    values["overlap_gap"], errors["overlap_gap"] = end.share, end.error
     return Stability(values, errors)
 
 

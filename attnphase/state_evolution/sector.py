@@ -117,6 +117,10 @@ class Sector:
         """Packed entries to coordinates."""
         return self.basis.T / np.abs(self.basis).sum(axis=0)[:, None]
 
+    def taken_over(self, matrix: Array, other: Sector) -> Array:
+        """A linear map in the coordinates of another sector, in those of this one; zero on what that one lacks."""
+        return self._projection @ other.basis @ matrix @ other._projection @ self.basis
+
     def errors(self, vector: Array) -> Overlaps:
         """Standard errors of the coordinates as those of the entries."""
         return Overlaps.unpack(np.abs(self.basis) @ vector, self.length, self.columns, self.teacher_rank)
