@@ -35,6 +35,7 @@ WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivativ
 _BELOW = 0.7  # share of a point's amplitude at which it must grow
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
+_FAR_BEYOND = 5.0  # likewise, of few nodes
 _BY_CHANCE = 3.0  # likewise; what shrinks at both neighbours does so here, unless this is seen to be otherwise
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
 _OWN = (1.0, 0.94, 0.87)  # of the point's: near a fold the growth is positive in a narrow window just below it alone
@@ -140,14 +141,17 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     relative = float(np.nanmax(np.abs(errors[name])) / np.abs(values[name]).max())
     if not relative <= WELL_KNOWN or not map_.channel.rule.randomised:
         return relative <= WELL_KNOWN
-    medium = rules.medium()
-    probe = run.map(medium if medium.order < map_.channel.rule.order else map_.channel.rule)
-    if probe.channel.rule is map_.channel.rule:
-        probe.adopt(map_.minima)
-    level = level_at(probe, x, _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), place.response.jacobian)
-    if level is None or not level.exceeds(BEYOND_DOUBT):
-        return False
-    return relative >= _AS_LARGE * growth_noise(map_, x) * (1 - _BELOW) / level.value
+    amplitude, noise = _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), growth_noise(map_, x)
+    jacobian = place.response.jacobian
+    most = min(map_.channel.rule.order, rules.medium().order)
+    # few nodes first: what is beyond doubt with them need not be asked of more
+    for points, enough in ((COARSE_POINTS, _FAR_BEYOND), (most, BEYOND_DOUBT))[most <= COARSE_POINTS :]:
+        probe = run.map(rules.sobol(points))
+        probe.adopt_from(map_)
+        level = level_at(probe, x, amplitude, jacobian)
+        if level is not None and level.exceeds(enough):
+            return relative >= _AS_LARGE * noise * (1 - _BELOW) / level.value
+    return False
 
 
 def _by_error(place: Place, names: tuple[str, ...]) -> Identity:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +57,14 @@ class StateEvolution:
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
         self.minima, self._known = minima, None
+
+    def adopt_from(self, finer: StateEvolution) -> None:
+        """Start from the minima of a map under more points of the same sequences, or under the same ones."""
+        own, theirs = self.channel.rule, finer.channel.rule
+        known = finer.minima if own is theirs else None
+        if known is None and finer.minima is not None and np.array_equal(own.nodes, theirs.nodes[:, : own.order]):
+            known = finer.minima.part(theirs.nodes.shape[:2], slice(own.order))
+        self.adopt(known)
 
     def unpack(self, x: Array) -> Overlaps:
         """Overlaps at a point."""
@@ -128,12 +135,7 @@ class StateEvolution:
         # odd, so that all coordinates of a tensor rule are met
         step = max(5, rule.size // CHECKED | 1)
         few = replace(rule, nodes=rule.nodes[:, ::step], weights=rule.weights[::step].copy())
-
-        def part(values: NDArray[Any]) -> NDArray[Any]:
-            each = values.reshape(-1, *rule.nodes.shape[:2], *values.shape[1:])
-            return each[:, :, ::step].reshape(-1, *values.shape[1:])
-
-        known = Minima(part(self.minima.fields), part(self.minima.energies), part(self.minima.steps))
+        known = self.minima.part(rule.nodes.shape[:2], slice(None, None, step))
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
         if fresh.bottomless:
             return False

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,14 @@ class Minima:
         """
         self.fields[nodes] = 0.0 if previous is None else previous.fields[nodes]
         self.energies[nodes] = 0.0 if previous is None else previous.energies[nodes]
+
+    def part(self, shape: tuple[int, ...], points: slice) -> Minima:
+        """Those of some points of every replicate, of nodes (S, n)."""
+
+        def of(values: NDArray[Any]) -> NDArray[Any]:
+            return values.reshape(-1, *shape, *values.shape[1:])[:, :, points].reshape(-1, *values.shape[1:])
+
+        return Minima(of(self.fields), of(self.energies), of(self.steps))
 
     @property
     def unsolved(self) -> int:
