@@ -67,7 +67,7 @@ class Run:
         return map_
 
     def learn(self, map_: StateEvolution) -> None:
-        """Have descents on finer rules begin at the likely starts alone, if these suffice on the first one."""
+        """Have descents under other rules begin at the likely starts alone, if these suffice on the first one."""
         if self.starts is None:
             self.starts = Starts.LIKELY if map_.likely_suffice() else Starts.COLD
 

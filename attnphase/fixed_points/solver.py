@@ -200,6 +200,7 @@ def _solve_point(
         return Place(map_, checked, measured, response, settled=not run.unsettled)
 
     place = verified(Place(map_, found, measured, response), FIRST_ROUND)
+    run.learn(place.map_)
     place = identified(run, rules, place, informed, branch, lambda kept: verified(kept, LATER_ROUNDS))
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity)
 

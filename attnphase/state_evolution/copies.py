@@ -70,6 +70,8 @@ class Copies:
         second copy.
     known : tuple of Minima or None
         Of both copies, where they are known from a neighbouring point.
+    starts : Starts
+        Of descents where they are not: the fields of either copy have the law of the point's own nodes.
     """
 
     system: System
@@ -78,6 +80,7 @@ class Copies:
     conjugates: Sequence[Conjugates]
     rule: Rule
     known: tuple[Minima | None, Minima | None] = (None, None)
+    starts: Starts = Starts.COLD
 
     @classmethod
     def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 512) -> Copies:
@@ -131,7 +134,7 @@ class Copies:
 
     def _searched(self, omega: Array, known: Minima | None) -> tuple[ProximalPoints, Minima]:
         """From all starts, or from minima that are known at a neighbouring point."""
-        starts = Starts.COLD if known is None else Starts.WARM
+        starts = self.starts if known is None else Starts.WARM
         k = self._with_mean(self._fields[1])
         return self._channel.proximal.minimise(omega, k, self.overlaps.V, ((0, 1),), starts, known)
 
