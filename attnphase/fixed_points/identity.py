@@ -32,6 +32,7 @@ __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
 WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
+_BY_FEW = 0.01  # likewise, from which on few nodes see it
 _BELOW = 0.7  # share of a point's amplitude at which it must grow
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
@@ -144,8 +145,9 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     amplitude, noise = _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), growth_noise(map_, x)
     jacobian = place.response.jacobian
     most = min(map_.channel.rule.order, rules.medium().order)
-    # few nodes first: what is beyond doubt with them need not be asked of more
-    for points, enough in ((COARSE_POINTS, _FAR_BEYOND), (most, BEYOND_DOUBT))[most <= COARSE_POINTS :]:
+    # few nodes first, whose noise is several times as large: what is beyond doubt with them need not be asked of more
+    few = most > COARSE_POINTS and relative <= _BY_FEW
+    for points, enough in ((COARSE_POINTS, _FAR_BEYOND), (most, BEYOND_DOUBT))[not few :]:
         probe = run.map(rules.sobol(points))
         probe.adopt_from(map_)
         level = level_at(probe, x, amplitude, jacobian)
