@@ -74,7 +74,9 @@ def spread(
     step = float(np.clip(2.5 * relative, _CLOSE, _WIDE)) if here > _SMALL * full else _WIDE
     unit = max(here, _SMALL * full)
     down, up = ([unit * factor**k for k in powers] for factor, powers in ((1 - step, _DOWN), (1 + step, _UP)))
-    rows = _rows(run.map(rule), x if here > 0 else start, (down, up), response, here)
+    beside = run.map(rule)
+    beside.adopt(map_.minima)
+    rows = _rows(beside, x if here > 0 else start, (down, up), response, here)
     if len(rows) < 2:
         return {}
     growth = np.stack([row.level.growth for row in rows])

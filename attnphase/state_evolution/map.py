@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
@@ -20,6 +20,7 @@ __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 LOWER = 1e-9  # relative difference of energies by which one minimum counts as lower than another
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
 CHECKED = 2**14  # nodes of which a fresh search says enough about all
+ENOUGH = 2**10  # nodes up to which all of them are asked whether the likely starts suffice
 
 
 class StateEvolution:
@@ -58,6 +59,14 @@ class StateEvolution:
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
         self.minima, self._known = minima, None
+
+    def adopt_from(self, finer: StateEvolution) -> None:
+        """Start from the minima of a map under more points of the same sequences, or under the same ones."""
+        own, theirs = self.channel.rule, finer.channel.rule
+        known = finer.minima if own is theirs else None
+        if known is None and finer.minima is not None and np.array_equal(own.nodes, theirs.nodes[:, : own.order]):
+            known = finer.minima.part(theirs.nodes.shape[:2], slice(own.order))
+        self.adopt(known)
 
     def unpack(self, x: Array) -> Overlaps:
         """Overlaps at a point."""
@@ -114,8 +123,6 @@ class StateEvolution:
 
         What matters is a lower minimum, or a second one that is nearly as low.
 
-        The sample is every fifth node, or of a large rule as many as make `CHECKED`.
-
         Parameters
         ----------
         share : float
@@ -124,16 +131,7 @@ class StateEvolution:
         if self.bottomless:
             return False
         assert self.minima is not None
-        rule = self.channel.rule
-        # odd, so that all coordinates of a tensor rule are met
-        step = max(5, rule.size // CHECKED | 1)
-        few = replace(rule, nodes=rule.nodes[:, ::step], weights=rule.weights[::step].copy())
-
-        def part(values: NDArray[Any]) -> NDArray[Any]:
-            each = values.reshape(-1, *rule.nodes.shape[:2], *values.shape[1:])
-            return each[:, :, ::step].reshape(-1, *values.shape[1:])
-
-        known = Minima(part(self.minima.fields), part(self.minima.energies), part(self.minima.steps))
+        few, known = self._sample()
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
         if fresh.bottomless:
             return False
@@ -144,12 +142,26 @@ class StateEvolution:
     def likely_suffice(self) -> bool:
         """Whether the likely starts alone lead to all minima that matter, where the map was evaluated last.
 
-        These are the lowest of every node and any other that is nearly as low.
+        These are the lowest of every node, of a sample where there are more than `ENOUGH`, and any other that is nearly
+        as low.
         """
         if self._known is None or self.minima is None or self.channel.rule.from_zero or self.bottomless:
             return False
-        found = self.channel.evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
-        return not (found.bottomless or any(new.any() for new in _news(self.minima, found)))
+        channel, known = self.channel, self.minima
+        if channel.rule.size > ENOUGH:
+            few, known = self._sample()
+            channel = replace(channel, rule=few)
+        found = channel.evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
+        return not (found.bottomless or any(new.any() for new in _news(known, found)))
+
+    def _sample(self) -> tuple[Rule, Minima]:
+        """Every fifth node, or of a large rule as many as make `CHECKED`, and its minima."""
+        assert self.minima is not None
+        rule = self.channel.rule
+        # odd, so that all coordinates of a tensor rule are met
+        step = max(5, rule.size // CHECKED | 1)
+        few = replace(rule, nodes=rule.nodes[:, ::step], weights=rule.weights[::step].copy())
+        return few, self.minima.part(rule.nodes.shape[:2], slice(None, None, step))
 
     def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Overlaps from conjugates, equation (7)."""

@@ -142,7 +142,10 @@ class Conjugates:
     def mean(self) -> Conjugates:
         """Mean over the replicates, axis kept."""
         return Conjugates(
-            *(x.mean(axis=1, keepdims=True) for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat))
+            *(
+                np.add.reduce(x, axis=1, keepdims=True) / x.shape[1]
+                for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)
+            )
         )
 
     def replicate(self, s: int) -> Conjugates:

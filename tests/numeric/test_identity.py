@@ -14,16 +14,18 @@ from attnphase.data.text import points_table
 from attnphase.data.validate import validate_dataset
 from attnphase.figures.theory import fig2
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.reduced import Level, _top, at_rest, level_at
+from attnphase.fixed_points.reduced import Level, _top, at_rest, level_at, levels_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.spread import _between, _zero
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Identity
+from attnphase.state_evolution.errors import response_at
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.onset import odd_coordinates
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.starts import initial_overlaps, without_signal
 from attnphase.state_evolution.system import System
 
 SETTINGS = SolverSettings(threads=1, tolerance=1e-6)
@@ -57,6 +59,43 @@ def test_a_small_order_parameter_grows_as_the_multiplier_says(branch, alpha, amp
     change = level.growth - rest.growth
     assert abs(change.mean()) < 4 * change.std(ddof=1) / 4 + 0.04  # the curve bends by so much at the most
     assert level.value == pytest.approx(rest.value, rel=0.25)
+
+
+def test_levels_are_the_same_by_newtons_method_and_from_a_coarser_rule():
+    """Without a Jacobian every level settles by mixing, from the one above; growth is known to the tolerance there."""
+    problem, alpha = paper(0.27, 64, sigma=0.55), 1.3
+    coarse, fine, plain = (the_map(problem, alpha, "semantic", points) for points in (64, 256, 256))
+    start = fine.pack(initial_overlaps(problem, "semantic"))
+    amplitudes = [share * float(np.linalg.norm(start[odd_coordinates(fine)])) for share in (0.8, 0.4, 0.2)]
+    slow = levels_at(plain, start, amplitudes)
+    settled = levels_at(coarse, start, amplitudes)
+    jacobian = response_at(coarse, settled[0].point, coarse.channel.rule).jacobian
+    known = [replace(level, jacobian=jacobian) for level in settled]
+    fast = levels_at(fine, start, amplitudes, jacobian, known)
+    assert [level.jacobian is None for level in slow] == [True] * 3
+    assert [level.jacobian is None for level in fast] == [False] * 3
+    for one, other in zip(slow, fast, strict=True):
+        assert one.amplitude == other.amplitude
+        change = np.abs(one.growth - other.growth)
+        assert (change > 4e-3).sum() <= 2  # a node whose two minima are equal here may lie in either
+        assert abs(one.value - other.value) < one.stderr / 2 + 1e-3
+        assert abs(one.value) > 0.02
+
+
+def test_derivatives_of_one_sector_in_another():
+    """Those without an order parameter act on what both have as they are, and on nothing else."""
+    problem = paper(0.27, 64)
+    informed = initial_overlaps(problem, "semantic")
+    symmetries = System.of(problem, "numba", 1).symmetries
+    own, without = Sector.of(informed, symmetries), Sector.of(without_signal(informed), symmetries)
+    assert own.basis.shape[1] > without.basis.shape[1]
+    matrix = np.random.default_rng(3).normal(size=2 * (without.basis.shape[1],))
+    taken = own.taken_over(matrix, without)
+    rest = own.pack(without_signal(informed))
+    there = without.unpack(matrix @ without.pack(without_signal(informed)))
+    np.testing.assert_allclose(taken @ rest, own.pack(there), rtol=1e-12)
+    np.testing.assert_allclose(taken @ (own.pack(informed) - rest), 0.0, atol=1e-12)
+    np.testing.assert_allclose(own.taken_over(taken, own), taken, rtol=1e-12)
 
 
 # --- identities -------------------------------------------------------------------------------------------------------

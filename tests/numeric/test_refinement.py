@@ -145,6 +145,39 @@ def test_likely_starts_suffice_where_they_lead_to_all_that_a_full_search_finds()
         assert map_.likely_suffice() is enough
 
 
+def test_of_many_nodes_a_sample_is_asked_whether_the_likely_starts_suffice():
+    """Every fifth of each replicate's: what is wrong with another node is not seen there."""
+    run = run_of(FEW, 0.7)
+    map_ = run.map(ladder_of(run).sobol(128))
+    x = map_.pack(TWO_MINIMA)
+    map_(x)
+    minima = map_.minima
+    assert minima is not None
+    assert map_.likely_suffice()
+    for node, enough in ((128 + 15, False), (128 + 16, True)):
+        energies = minima.energies.copy()
+        energies[node] -= 1e-6
+        map_.minima = Minima(minima.fields, energies, minima.steps)
+        assert map_.likely_suffice() is enough
+
+
+def test_a_smaller_rule_takes_its_minima_from_a_larger_one():
+    """Its points are the first ones of each replicate; a search from all starts finds the same."""
+    run = run_of(FEW, 0.7)
+    few, many, other = (run.map(ladder_of(run).sobol(points)) for points in (16, 128, 32))
+    x = few.pack(TWO_MINIMA)
+    searched = few(x)
+    many(x)
+    assert few.minima is not None
+    energies = few.minima.energies
+    few.adopt_from(many)
+    assert few.minima is not None
+    np.testing.assert_allclose(few.minima.energies, energies, rtol=1e-12)
+    np.testing.assert_allclose(few(x), searched, rtol=1e-9)
+    many.adopt_from(other)  # which has none yet, and fewer points
+    assert many.minima is None
+
+
 def test_a_map_is_evaluated_once_at_a_point(monkeypatch):
     """Unless it is to search afresh, or was lifted there."""
     map_ = in_two_minima()
