@@ -2,7 +2,8 @@
 
 The replicates' curves (`reduced`) are averaged over balanced halves of the replicates. A half of them misses the mean
 of all by as much, in the mean square, as that mean misses the truth; so does the zero of its curve, however bent the
-curve is and whether or not there is a zero, and so does everything that is measured along it.
+curve is and whether or not there is a zero, and so does everything that is measured along it. The error is what the
+share of a normal law stays within: where some halves have no zero, their distance is not that of one standard error.
 """
 
 from __future__ import annotations
@@ -149,8 +150,8 @@ def _row(map_: StateEvolution, level: Level, response: Response, odd: NDArray[np
 def _straightened(amplitudes: Array, growth: Array, here: float) -> Array:
     """The replicates' growth (A, S) about a curve without the bends that chance makes, of which the point is a zero.
 
-    The curve is even in the amplitude, with as few powers as two standard errors of every level allow. What is left of
-    the bends is in the replicates: the halves of a curve that chance has made flat would otherwise be twice as uncertain.
+    The curve is even in the amplitude, with as few powers as three standard errors of every level allow. The halves of
+    a curve that chance has made flat would otherwise cross zero far away.
     """
     count = growth.shape[1]
     value, error = growth.mean(axis=1), growth.std(axis=1, ddof=1) / np.sqrt(count)
