@@ -120,6 +120,16 @@ def test_what_has_not_merged_is_not_uninformed():
     assert abs(point.values["m"]).max() <= 4.01 * point.errors["m"].max()
 
 
+def test_a_branch_that_its_own_nodes_do_not_see_is_taken_by_those_that_do():
+    """64 nodes make theta = .020(22) here; the branch by 2**12 in each replicate is at .054."""
+    point, finer = (solve_point(paper(0.3, nodes, 1), 0.7688, settings=SETTINGS) for nodes in (64, 4096))
+    assert point.on_branch is finer.on_branch is Identity.on_branch
+    assert point.nodes > 16 * 64
+    theta, error = (max(np.ravel(values["theta"])) for values in (point.values, point.errors))
+    assert theta > 5 * error
+    assert theta == pytest.approx(np.max(finer.values["theta"]), abs=4 * np.hypot(error, np.max(finer.errors["theta"])))
+
+
 @pytest.mark.parametrize("seed", [4, 6])
 def test_a_point_that_converged_is_one_of_the_global_minima(seed):
     """Minima that are followed from map to map may be left behind: a search from all starts must find the same."""
