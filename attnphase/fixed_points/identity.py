@@ -33,6 +33,7 @@ __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
 WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
 _BY_FEW = 0.01  # likewise, from which on few nodes see it
+_TELLS_NOTHING = 0.5  # relative error of an order parameter that should differ from zero: its own nodes do not do
 _BELOW = 0.7  # share of a point's amplitude at which it must grow
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
@@ -54,10 +55,13 @@ class Verdict:
     identity : Identity
     grows : (D,) array or None
         Where the odd coordinates were seen to grow; the branch lies above.
+    rule : Rule or None
+        By which this was seen.
     """
 
     identity: Identity
     grows: Array | None = None
+    rule: Rule | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +130,11 @@ def identified(
     # what was solved without its order parameter, and has none, stays as it is, with the derivatives there
     stays = verdict.identity is Identity.merged and not own.overlaps.has_signal
     moved = replace(place, identity=verdict.identity) if stays else _moved(run, rules, own, verdict)
-    return _with_errors(run, rules, moved, informed)
+    known = _with_errors(run, rules, moved, informed)
+    if known.identity is not Identity.on_branch or _error_of(known, name) <= _TELLS_NOTHING:
+        return known
+    finer = _by_what_decided(run, rules, known, verdict)
+    return known if finer is None else _with_errors(run, rules, finer, informed)
 
 
 def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: Overlaps) -> bool:
@@ -138,8 +146,8 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     """
     if np.abs(getattr(place.overlaps, name)).max() < SMALL_SIGNAL * np.abs(getattr(informed, name)).max():
         return False
-    values, errors, map_, x = place.measured.values, place.measured.errors, place.map_, place.found.point
-    relative = float(np.nanmax(np.abs(errors[name])) / np.abs(values[name]).max())
+    map_, x = place.map_, place.found.point
+    relative = _error_of(place, name)
     if not relative <= WELL_KNOWN or not map_.channel.rule.randomised:
         return relative <= WELL_KNOWN
     amplitude, noise = _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), growth_noise(map_, x)
@@ -198,17 +206,41 @@ def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place
     if not map_.channel.rule.randomised:
         run.sector = place.map_.sector
         return replace(place, identity=Identity.not_decided)  # of its rule, whose errors are no statistics
-    response = response_at(map_, target, rules.medium())
-    found = run.newton(map_, target, response.jacobian)
-    error = place.measured.relative_error
-    found = run.verified(map_, found, error, lambda x: run.newton(map_, x, response.jacobian))
-    if found.status is Status.left_domain:
+    moved = _found_from(run, rules, map_, target, place.measured.relative_error)
+    if moved is None:
         run.sector = place.map_.sector
         return replace(place, identity=Identity.not_decided)
-    measured = measured_at(run, rules, map_, found, response)
-    if identity is Identity.on_branch and not map_.unpack(found.point).has_signal:
+    if identity is Identity.on_branch and not moved.overlaps.has_signal:
         identity = Identity.not_decided
-    return Place(map_, found, measured, response, identity)
+    return replace(moved, identity=identity)
+
+
+def _by_what_decided(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place | None:
+    """The point by the finer nodes that saw a branch, where its own cannot tell it from none; None if they cannot."""
+    finer, x = verdict.rule, place.found.point
+    if finer is None or verdict.grows is None or finer.order <= place.map_.channel.rule.order:
+        return None
+    map_, odd = run.map(finer), odd_coordinates(place.map_)
+    lower = np.linalg.norm(x[odd]) < np.linalg.norm(verdict.grows[odd])
+    found = _found_from(run, rules, map_, verdict.grows if lower else x, WELL_KNOWN)
+    if found is None or found.found.status is not Status.converged:
+        return None
+    return found if np.linalg.norm(found.found.point[odd]) > _BELOW * np.linalg.norm(verdict.grows[odd]) else None
+
+
+def _error_of(place: Place, name: str) -> float:
+    """Relative error of the order parameter."""
+    return float(np.nanmax(np.abs(place.measured.errors[name])) / np.abs(place.measured.values[name]).max())
+
+
+def _found_from(run: Run, rules: Refinement, map_: StateEvolution, x: Array, error: float) -> Place | None:
+    """The fixed point near ``x``, with what is measured there; None outside the domain."""
+    response = response_at(map_, x, rules.medium())
+    found = run.newton(map_, x, response.jacobian)
+    found = run.verified(map_, found, error, lambda point: run.newton(map_, point, response.jacobian))
+    if found.status is Status.left_domain:
+        return None
+    return Place(map_, found, measured_at(run, rules, map_, found, response), response)
 
 
 def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) -> Place:
@@ -260,7 +292,8 @@ def judged(
         rest, jacobian = bottom.point, bottom.jacobian
         if bottom.exceeds(BEYOND_DOUBT):
             small = {name: AMPLITUDES[-1] * getattr(informed, name) for name in ("m", "theta")}
-            return Verdict(Identity.on_branch, run.sector.pack(replace(run.sector.unpack(bottom.point), **small)))
+            grows = run.sector.pack(replace(run.sector.unpack(bottom.point), **small))
+            return Verdict(Identity.on_branch, grows, finer)
         if bottom.falls_short(BEYOND_DOUBT):
             break
     else:
@@ -276,7 +309,7 @@ def judged(
         levels = levels_at(run.map(finer), start, amplitudes, jacobian, levels)
         for level in levels:
             if level.exceeds(BEYOND_DOUBT):
-                return Verdict(Identity.on_branch, level.point)
+                return Verdict(Identity.on_branch, level.point, finer)
         doubtful = [level for level in levels if not level.falls_short(_BY_CHANCE)]
         if not doubtful:
             return Verdict(Identity.merged)

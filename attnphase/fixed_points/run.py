@@ -105,7 +105,7 @@ class Run:
         for turn in rounds:
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 return found
-            if map_.spot_check(found.point, MISSED * error):
+            if self._stands(map_, found) and map_.spot_check(found.point, MISSED * error):
                 return found
             self.tell("searching all minima again")
             image = map_(found.point, refresh=True)
@@ -125,6 +125,13 @@ class Run:
             self.unsettled = True
             return found
         return replace(found, status=Status.iteration_limit)
+
+    def _stands(self, map_: StateEvolution, found: FixedPoint) -> bool:
+        """Whether the point is one of the map as it is: evaluated elsewhere since, nodes may be in other minima."""
+        image = map_(found.point)
+        if image is None:
+            return False
+        return float(np.max(np.abs(image - found.point) / map_.scales(found.point))) <= self.settings.tolerance
 
     def coarse(self, map_: StateEvolution, x: Array, tolerance: float) -> FixedPoint:
         """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, ChannelPass
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
 from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Sector
 
@@ -168,17 +169,22 @@ class StateEvolution:
         return self.prior.overlaps(conjugates, lift=lift or self.lift)
 
     def images(self) -> Array:
-        """Image of every replicate by itself at the last evaluation, lifted into the domain, (S, D); NaN beyond."""
+        """What every replicate makes of the image at the last evaluation, lifted into the domain, (S, D); NaN beyond.
+
+        By what the image of all changes without it: the prior is far from linear over the scatter of single replicates.
+        """
         assert self.last is not None
-        images = self.prior.of_replicates(self.last.conjugates, lift=True)
-        if images is None:
+        hats = self.last.conjugates
+        whole = self.image(hats.mean(), lift=True)
+        without = self.prior.of_replicates(hats.without_each(), lift=True)
+        if whole is None or without is None:
             return np.full((len(self.last.envelope), self.sector.basis.shape[1]), np.nan)
-        return np.stack([self.pack(image) for image in images])
+        return _pseudo_values(self.pack(whole)[None], np.stack([self.pack(image) for image in without]))
 
     def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
         """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
 
-        The overlaps are those of the image.
+        The overlaps are those of the image. Replicates are as in `images`; only their differences mean something.
         """
         return None if self(x) is None else self.quantities(x, pooled=pooled)
 
@@ -191,11 +197,19 @@ class StateEvolution:
             self._loss_at_omega = self.channel.loss_at_omega(overlaps)
         means = [self.last.envelope, self.last.loss_at_prox, self._loss_at_omega]
         means.append(self.second_minimum_share(NEAR_DEGENERATE))
-        if pooled:
-            hats, means = hats.mean(), [mean.mean(keepdims=True) for mean in means]
+        whole = self._quantities(overlaps, hats.mean(), [mean.mean(keepdims=True) for mean in means], lift=self.lift)
+        if pooled or whole is None or len(self.last.envelope) == 1:
+            return whole
+        # a rest of the replicates may lie outside the domain where all together lie inside; it only serves the errors
+        without = self._quantities(overlaps, hats.without_each(), [without_each(x, 0) for x in means], lift=True)
+        return None if without is None else {name: _pseudo_values(whole[name], without[name]) for name in whole}
+
+    def _quantities(
+        self, overlaps: Overlaps, hats: Conjugates, means: Sequence[Array], *, lift: bool
+    ) -> dict[str, Array] | None:
+        """Everything measured at a point by conjugates and means per replicate, whatever these are."""
         envelope, loss_at_prox, loss_at_omega, second_minimum_share = means
-        # a single replicate may lie outside the domain where all together lie inside; it only serves the errors
-        images = self.prior.of_replicates(hats, lift=self.lift or not pooled)
+        images = self.prior.of_replicates(hats, lift=lift)
         if images is None:
             return None
         observables = self.prior.maps.observables(
@@ -254,6 +268,11 @@ class StateEvolution:
             theta_hat=hats.theta_hat,
         )
         return float(sum(np.sum(term) for term in terms.values()))
+
+
+def _pseudo_values(whole: Array, without: Array) -> Array:
+    """Replicates (S, ...) whose mean and scatter are the jackknife's: from all together (1, ...) and all but each."""
+    return whole + (len(without) - 1) * (whole - without)
 
 
 def _news(minima: Minima, beside: Minima) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

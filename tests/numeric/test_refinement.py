@@ -8,7 +8,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.fixed_points.iteration import Anderson, FixedPoint, Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import _ahead, _decays, probe, solve_point
@@ -94,9 +94,30 @@ def test_a_point_whose_minima_never_agree_has_not_converged(monkeypatch):
     assert found.status is Status.iteration_limit
     assert len(rounds) == 1 + 6
     # a last round that the search agrees with has converged
-    calls = iter([False] * 6 + [True])
-    monkeypatch.setattr(map_, "spot_check", lambda *_: next(calls))
+    rounds.clear()
+    monkeypatch.setattr(map_, "spot_check", lambda *_: len(rounds) == 7)
     assert run.verified(map_, again(x), 1e-3, again).status is Status.converged
+
+
+def test_a_point_is_one_of_the_map_as_it_is():
+    """Since it was found, nodes outside the sample that is searched may have followed another minimum."""
+    run = run_of(FEW, 0.7)
+    map_ = run.map(ladder_of(run).sobol(64))
+    found = run.coarse(map_, map_.pack(initial_overlaps(FEW, "semantic")), 1e-7)
+    assert found.status is Status.converged
+    assert map_.minima is not None
+    map_(found.point, refresh=True)
+    right = map_.minima
+    left = np.isfinite(right.gap) & (np.arange(len(right.energies)) % 64 % 5 != 0)
+    assert left.sum() > 10
+    fields, energies = right.fields.copy(), right.energies.copy()
+    fields[left, 0], energies[left, 0] = fields[left, 1], energies[left, 1]
+    map_.adopt(Minima(fields, energies, right.steps))
+    assert map_.spot_check(found.point)
+    point = run.verified(map_, found, 1e-3, lambda x: run.iterate(map_, x, Anderson()))
+    image = map_(point.point)
+    assert image is not None
+    assert np.max(np.abs(image - point.point) / map_.scales(point.point)) <= run.settings.tolerance
 
 
 def test_a_spot_check_sees_a_slightly_lower_minimum():
