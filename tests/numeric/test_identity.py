@@ -19,6 +19,7 @@ from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.spread import _between, _straightened, _zero
+from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import response_at
@@ -173,7 +174,7 @@ def test_a_branch_that_its_own_nodes_do_not_see_is_taken_by_those_that_do():
 def test_a_point_that_converged_is_one_of_the_global_minima(seed):
     """Minima that are followed from map to map may be left behind: a search from all starts must find the same."""
     point = solve_point(paper(0.0, 256, seed), 0.8625, "positional", settings=SETTINGS)
-    map_ = the_map(point.problem, 0.8625, "positional", 256)
+    map_ = the_map(point.problem, 0.8625, "positional", point.nodes // REPLICATES)
     map_.adopt(point.restart.minima)
     x = map_.pack(point.restart.overlaps)
     image = map_(x, refresh=True)
