@@ -33,6 +33,7 @@ __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
 WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
 _BY_FEW = 0.01  # likewise, from which on few nodes see it
+_MOVED = 0.02  # share from which on derivatives are taken anew: a sparse student's map is bent that much
 _TELLS_NOTHING = 0.5  # relative error of an order parameter that should differ from zero: its own nodes do not do
 _BELOW = 0.7  # share of a point's amplitude at which it must grow
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
@@ -237,6 +238,8 @@ def _found_from(run: Run, rules: Refinement, map_: StateEvolution, x: Array, err
     """The fixed point near ``x``, with what is measured there; None outside the domain."""
     response = response_at(map_, x, rules.medium())
     found = run.newton(map_, x, response.jacobian)
+    if np.max(np.abs(found.point - x) / map_.scales(found.point)) > _MOVED:
+        response = response_at(map_, found.point, rules.medium())
     found = run.verified(map_, found, error, lambda point: run.newton(map_, point, response.jacobian))
     if found.status is Status.left_domain:
         return None
