@@ -11,12 +11,14 @@ import matplotlib.pyplot as plt
 from docutils import nodes
 from matplotlib.figure import Figure
 from sphinx.application import Sphinx
+from sphinx.util.logging import getLogger
 from sphinx_gallery.scrapers import figure_rst
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from generated import write_all  # noqa: E402  after its place is known
+from execution import differences  # noqa: E402  after its place is known
+from generated import write_all  # noqa: E402
 
 project, author = "attnphase", "the founders of attnphase"
 release = version = installed("attnphase")
@@ -65,7 +67,7 @@ def figures_of(block: tuple[str, str, int], block_vars: dict[str, Any], gallery_
     named = [value for value in block_vars["example_globals"].values() if isinstance(value, Figure)]
     figures = list(dict.fromkeys([*(plt.figure(number) for number in plt.get_fignums()), *named]))
     # in this order, for the paths never end
-    paths = [str(path) for _, path in zip(figures, block_vars["image_path_iterator"], strict=False)]
+    paths: list[Any] = [str(path) for _, path in zip(figures, block_vars["image_path_iterator"], strict=False)]
     for figure, path in zip(figures, paths, strict=True):
         figure.savefig(path, dpi=150)
     plt.close("all")
@@ -110,6 +112,18 @@ def with_own_number(app: Sphinx, doctree: nodes.document) -> None:
             node.children = [nodes.Text(rf"\[{node.astext()}\]")]
 
 
+def run_blocks(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Run what a page shows when it is read, and with the first page the README; what differs is a warning."""
+    del app
+    pages = {f"docs/{docname}.md": content[0]}
+    if docname == "index":
+        pages["README.md"] = (HERE.parent / "README.md").read_text(encoding="utf-8")
+    for page, text in pages.items():
+        for line, said in differences(page, text):
+            getLogger(__name__).warning("%s", said, location=f"{page}:{line}")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("source-read", run_blocks)
     app.connect("doctree-read", with_own_number)
