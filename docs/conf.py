@@ -17,7 +17,8 @@ from sphinx_gallery.scrapers import figure_rst
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from execution import differences  # noqa: E402  after its place is known
+from equation_links import connect  # noqa: E402  after its place is known
+from execution import differences  # noqa: E402
 from generated import write_all  # noqa: E402
 
 project, author = "attnphase", "the founders of attnphase"
@@ -126,4 +127,5 @@ def run_blocks(app: Sphinx, docname: str, content: list[str]) -> None:
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("source-read", run_blocks)
+    connect(app)
     app.connect("doctree-read", with_own_number)
