@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from html import escape
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ sys.path.insert(0, str(HERE))
 from equation_links import connect  # noqa: E402  after its place is known
 from execution import differences  # noqa: E402
 from generated import write_all  # noqa: E402
+
+from attnphase.explorer.page import ExplorePage  # noqa: E402
 
 project, author = "attnphase", "the founders of attnphase"
 release = version = installed("attnphase")
@@ -62,8 +65,13 @@ numpydoc_xref_aliases = {
 numpydoc_xref_ignore = "all"
 
 
+EXPLORED = HERE / "_build" / "explored"  # pages that the gallery makes, next to the first page of the site
+EXPLORED.mkdir(parents=True, exist_ok=True)
+FRAME = '<iframe class="explored" sandbox="allow-scripts" loading="lazy" title="{title}" src="{place}"></iframe>'
+
+
 def figures_of(block: tuple[str, str, int], block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
-    """Figures that a block has made, whether by pyplot or, as the package does, without it."""
+    """What a block has made: figures, whether by pyplot or, as the package does, without it, and pages that move."""
     del block
     named = [value for value in block_vars["example_globals"].values() if isinstance(value, Figure)]
     figures = list(dict.fromkeys([*(plt.figure(number) for number in plt.get_fignums()), *named]))
@@ -72,7 +80,13 @@ def figures_of(block: tuple[str, str, int], block_vars: dict[str, Any], gallery_
     for figure, path in zip(figures, paths, strict=True):
         figure.savefig(path, dpi=150)
     plt.close("all")
-    return figure_rst(paths, gallery_conf["src_dir"])
+    rst = figure_rst(paths, gallery_conf["src_dir"])
+    for page in (value for value in block_vars["example_globals"].values() if isinstance(value, ExplorePage)):
+        name = f"{Path(block_vars['src_file']).stem.split('_', 2)[-1]}.html"
+        page.save(EXPLORED / name, force=True)
+        frame = FRAME.format(title=escape(page.title), place=f"../{name}")
+        rst += f"\n.. raw:: html\n\n    {frame}\n\n"
+    return rst
 
 
 sphinx_gallery_conf = {
@@ -92,6 +106,7 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_title = "attnphase"
 html_static_path = ["_static"]
+html_extra_path = ["_build/explored"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True, "show_toc_level": 2, "header_links_before_dropdown": 6}
 html_show_sourcelink = False
@@ -99,6 +114,9 @@ html_copy_source = False
 
 # prompts are no part of a command that is copied
 copybutton_prompt_text = "$ "
+
+linkcheck_timeout = 20
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/"]  # made by scripts
 
 intersphinx_mapping = write_all(HERE)
 suppress_warnings = ["config.cache"]  # the gallery's settings hold a function, which is no reason to build anew
@@ -115,7 +133,8 @@ def with_own_number(app: Sphinx, doctree: nodes.document) -> None:
 
 def run_blocks(app: Sphinx, docname: str, content: list[str]) -> None:
     """Run what a page shows when it is read, and with the first page the README; what differs is a warning."""
-    del app
+    if app.builder.format != "html":  # such as the check of links
+        return
     pages = {f"docs/{docname}.md": content[0]}
     if docname == "index":
         pages["README.md"] = (HERE.parent / "README.md").read_text(encoding="utf-8")

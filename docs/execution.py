@@ -148,7 +148,7 @@ def _command(command: Command) -> Iterator[str]:
 
 def _python(blocks: list[Block]) -> Iterator[tuple[int, str]]:
     namespace: dict[str, object] = {"__name__": "__page__"}
-    for block, after in zip(blocks, [*blocks[1:], Block("", "", 0)], strict=True):
+    for block, after in zip(blocks, [*blocks[1:], Block("", "", 0)], strict=False):  # none after none
         if block.language != "python":
             continue
         printed = io.StringIO()
