@@ -269,7 +269,8 @@ function boundaries() {
     const label = axis ? `${axis.values[place[axis.name]]} branch ends` : "branch ends";
     found.push(...zeroLine(plane(ends), label, 2));
   }
-  if (choice.across === "alpha") {
+  const others = [...table.axes.values()].filter((axis) => free(axis) && ![choice.across, choice.up].includes(axis.name));
+  if (choice.across === "alpha" && others.every((axis) => standsAt(axis, what.lines_at[axis.name]))) {
     what.lines.filter((line) => line.along === choice.up).forEach((line, k) => found.push({
       x: line.values, y: line.at, type: "scatter", mode: "lines+markers", name: line.name, marker: { size: 5 },
       error_x: { array: line.errors, thickness: 1 }, line: { color: "#666666", dash: LINES[k % LINES.length][0], width: 2 },
@@ -414,14 +415,19 @@ function curvesOf(name, k) {
   });
 }
 
+// whether what has this value of an axis belongs to the chosen place; what says none belongs everywhere
+function standsAt(axis, value) {
+  const here = axis.values[place[axis.name]];
+  return value === undefined || value === null || value === here || Math.abs(value - here) < 1e-9 * Math.abs(here);
+}
+
 function runsFit() {
   if (!runs || !runs.axes.has(choice.across)) return [false, "The runs do not vary what the curves do."];
   for (const axis of table.axes.values()) {
     if (!free(axis) || axis.name === choice.across) continue;
-    const here = axis.values[place[axis.name]];
     const there = runs.axes.has(axis.name) ? runs.axes.get(axis.name).values : [what.runs_at[axis.name]];
-    if (!there.some((value) => value === undefined || value === here || Math.abs(value - here) < 1e-9 * Math.abs(here))) {
-      return [false, `There are no runs at ${symbol(axis.name)} = ${worded(here)}.`];
+    if (!there.some((value) => standsAt(axis, value))) {
+      return [false, `There are no runs at ${symbol(axis.name)} = ${worded(axis.values[place[axis.name]])}.`];
     }
   }
   return [true, ""];

@@ -155,6 +155,19 @@ def test_what_has_no_map_or_curve_is_refused(grid, runs):
         ap.explore(grid, thresholds=grid)
 
 
+def test_runs_stand_where_they_were_made(grid):
+    """Runs name their fields in their problem only: no coordinate of the shipped ones is omega."""
+    beside = ap.load_dataset(ROOT / "data" / "experiments" / "fig7-runs.nc")
+    assert "omega" not in beside.coords
+    what = json.loads(part(r'id="what">(.*?)</script>', ap.explore(grid, runs=beside).html))
+    assert what["runs_at"] == {"omega": 0.3}
+    problem = beside.attrs["problem"].replace("strength = 0.01", "strength = 0.02")
+    with pytest.raises(
+        DatasetError, match=r"runs are of another problem .*regularizer.strength is 0.02 in them and 0.01"
+    ):
+        ap.explore(grid, runs=beside.assign_attrs(problem=problem, problem_hash=ap.Problem.from_toml(problem).hash))
+
+
 def test_without_plotly_a_sentence_says_what_to_install(grid, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
