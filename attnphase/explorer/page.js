@@ -421,8 +421,11 @@ function standsAt(axis, value) {
   return value === undefined || value === null || value === here || Math.abs(value - here) < 1e-9 * Math.abs(here);
 }
 
+// where runs stand along the curves: several places, or the only one
+const runsAcross = () => runs.axes.get(choice.across)?.values ?? [what.runs_at[choice.across]];
+
 function runsFit() {
-  if (!runs || !runs.axes.has(choice.across)) return [false, "The runs do not vary what the curves do."];
+  if (!runs || !runsAcross().every(Number.isFinite)) return [false, "The runs do not say where they stand along the curves."];
   for (const axis of table.axes.values()) {
     if (!free(axis) || axis.name === choice.across) continue;
     const there = runs.axes.has(axis.name) ? runs.axes.get(axis.name).values : [what.runs_at[axis.name]];
@@ -436,10 +439,10 @@ function runsFit() {
 function runsOf(name, k) {
   const one = runs.quantities.get(name);
   if (!one || !runsFit()[0]) return [];
-  const x = runs.axes.get(choice.across).values;
-  const starts = runs.axes.get("start")?.values ?? [null];
+  const x = runsAcross();
+  const starts = runs.axes.get("start")?.values ?? [what.runs_at.start];
   const dimension = (runs.axes.get("dimension")?.values.length ?? 1) - 1;
-  const d = runs.axes.get("dimension")?.values[dimension];
+  const d = runs.axes.get("dimension")?.values[dimension] ?? what.runs_at.dimension;
   return starts.map((start, i) => {
     const where = (j) => {
       const at = { start: i, dimension, [choice.across]: j };
@@ -454,11 +457,11 @@ function runsOf(name, k) {
     const [colour, , marker] = LOOKS[start] ?? OTHER_LOOKS[i % OTHER_LOOKS.length];
     return {
       x, y: found.map(([value]) => value), xaxis: `x${k + 1}`, yaxis: `y${k + 1}`, mode: "markers",
-      name: `runs, ${start ?? ""}${d ? `, d = ${d}` : ""}`, showlegend: k === 0, legendgroup: `runs ${start}`,
+      name: ["runs", start, d && `d = ${d}`].filter(Boolean).join(", "), showlegend: k === 0, legendgroup: `runs ${start}`,
       error_y: { array: found.map(([, error]) => error), thickness: 1.2, color: colour },
       marker: { symbol: `${marker}-open`, size: 9, color: colour, line: { width: 1.6 } },
       text: found.map(([value, error]) => numberText(value, error)),
-      hovertemplate: `runs ${start}<br>${symbol(choice.across)} = %{x:.5g}<br>${symbol(name)} = %{text}<extra></extra>`,
+      hovertemplate: `runs ${start ?? ""}<br>${symbol(choice.across)} = %{x:.5g}<br>${symbol(name)} = %{text}<extra></extra>`,
     };
   });
 }

@@ -144,10 +144,10 @@ def _check_problem(name: str, other: xr.Dataset, sweep: xr.Dataset) -> None:
 def _places(other: xr.Dataset, sweep: xr.Dataset) -> dict[str, Any]:
     """At which value of every axis of the sweep something stands that does not vary it, as far as it says."""
     problem = told_problem(other)
-    places = {str(name): other[name].item() for name in other.coords if other[name].ndim == 0}
+    places = {str(name): other[name].item() for name in other.coords if other[name].size == 1}
     for dim in map(str, sweep.dims):
         section, _, key = str(sweep[dim].attrs.get("field", "")).partition(".") if dim in sweep.coords else ("", "", "")
-        if key and dim not in other.dims:
+        if key and dim not in other.coords:
             places[dim] = problem[section].get(key)
     return places
 

@@ -160,7 +160,7 @@ def test_runs_stand_where_they_were_made(grid):
     beside = ap.load_dataset(ROOT / "data" / "experiments" / "fig7-runs.nc")
     assert "omega" not in beside.coords
     what = json.loads(part(r'id="what">(.*?)</script>', ap.explore(grid, runs=beside).html))
-    assert what["runs_at"] == {"omega": 0.3}
+    assert what["runs_at"] == {"alpha": 1.5, "omega": 0.3}
     problem = beside.attrs["problem"].replace("strength = 0.01", "strength = 0.02")
     with pytest.raises(
         DatasetError, match=r"runs are of another problem .*regularizer.strength is 0.02 in them and 0.01"
