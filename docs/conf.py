@@ -98,6 +98,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,  # its page asks for a library that the site does not have
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",
     "copyfile_regex": "",
@@ -111,6 +112,7 @@ html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True, "show_toc_level": 2, "header_links_before_dropdown": 6}
 html_show_sourcelink = False
 html_copy_source = False
+html_show_search_summary = False  # a browser fetches nothing for a page that was opened from a folder
 
 # prompts are no part of a command that is copied
 copybutton_prompt_text = "$ "
