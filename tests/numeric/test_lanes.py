@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
-from attnphase.kernels.package import import_package
+from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from derivations.codegen.backends.lanes import LANES
 from derivations.codegen.ir import Module
 from derivations.codegen.lanes import lanes
-from derivations.codegen.local_problem import local_problem
+from derivations.codegen.local_problem import kernel_source, lanes_source, local_problem
 from derivations.codegen.modules import completed
 from derivations.codegen.rows import rows_apart
 from derivations.codegen.writer import written
@@ -81,10 +80,10 @@ def empty(nodes: Nodes) -> Solution:
 
 
 def ways_in(problem: Problem, place: Path):
-    """Both ways into a copy of a model's kernel: side by side, and one after another."""
-    folder = place / kernels_for(problem).folder.name
-    shutil.copytree(kernels_for(problem).folder, folder)
-    modules = import_package(folder, f"{folder.name}_both", ("blocks", "nodes"))
+    """Both ways into a model's kernel, and nothing else of it: side by side, and one after another."""
+    model = ModelKey.of(problem).model()
+    write_package(place, {"local_problem": kernel_source(model), "lanes": lanes_source(model)})
+    modules = import_package(place, f"{place.name}_both", ("blocks", "nodes"))
     return modules["blocks"], modules["nodes"]
 
 
