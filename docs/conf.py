@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 from docutils import nodes
 from matplotlib.figure import Figure
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.util.logging import getLogger
 from sphinx_gallery.scrapers import figure_rst
 
@@ -145,8 +146,21 @@ def run_blocks(app: Sphinx, docname: str, content: list[str]) -> None:
             getLogger(__name__).warning("%s", said, location=f"{page}:{line}")
 
 
+SOUGHT = ("replicon", "standard_error")  # a name of the field, and one that is written in two words
+
+
+def search_finds(app: Sphinx, failure: Exception | None) -> None:
+    """Refuse a site whose search does not know these words."""
+    index = Path(app.outdir) / "searchindex.js"
+    if failure is None and app.builder.format == "html":
+        for word in SOUGHT:
+            if f'"{word}":' not in index.read_text(encoding="utf-8"):
+                raise ExtensionError(f"the site's search does not find {word}.")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("build-finished", search_finds)
     app.connect("source-read", run_blocks)
     connect(app)
     app.connect("doctree-read", with_own_number)
