@@ -22,6 +22,7 @@ PAGES = {
     "one-step": "one_step",
     "Bayes-optimal": "optimal",
     "dynamics": "reference/equations/flow",
+    "stability": "reference/equations/stability",
 }
 """Pages of equations as docstrings name them, and their documents in the site."""
 

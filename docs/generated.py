@@ -10,6 +10,7 @@ from citations import code_page
 import attnphase as ap
 from attnphase.problem.template import template
 from derivations.printing.flow import flow_document
+from derivations.printing.stability import stability_document
 
 __all__ = ["MODELS", "write_all"]
 
@@ -58,7 +59,8 @@ def write_all(docs: Path) -> dict[str, tuple[str, str]]:
         heading, _, rest = markdown.partition("\n")
         assert heading.startswith("# ")
         _write(docs / "reference" / "equations" / f"{name}.md", f"# {title}\n{rest}")
-    _write(docs / "reference" / "equations" / "flow.md", flow_document().markdown())
+    for name, document in {"flow": flow_document(), "stability": stability_document()}.items():
+        _write(docs / "reference" / "equations" / f"{name}.md", document.markdown())
     _write(docs / "reference" / "code.md", code_page())
     return {name: (home, str(_inventory(docs, name, names))) for name, (home, names) in _ELSEWHERE.items()}
 
