@@ -94,6 +94,15 @@ class Noisy:
         return self.size
 
     @property
+    def label_dimensions(self) -> int:
+        """See `Channel`."""
+        return self.size
+
+    def given(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        return self.posterior(fields)
+
+    @property
     def _signs(self) -> tuple[int, ...]:
         """One of an image and the opposite one is negative."""
         firsts = (next(x for x in image[0] if abs(x) > 1e-9) for image in self.images)

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.bayes.solving import BayesPoint
 from attnphase.bayes.thresholds import BayesThreshold
-from attnphase.data.build import assemble, by_cluster
+from attnphase.data.build import assemble, by_cluster, coordinate
 from attnphase.data.variables import SCHEMAS
 from attnphase.problem.problem import Problem
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["THRESHOLDS", "from_bayes_points"]
+__all__ = ["THRESHOLDS", "from_bayes_points", "from_posterior_runs"]
 
 THRESHOLDS = {
     "weak_recovery": ("sample complexity above which nothing known is unstable", r"\alpha_{\mathrm{WR}}"),
@@ -70,6 +71,40 @@ def from_bayes_points(
         ds = ds.assign_coords({
             name: ((), found.alpha, attributes), f"{name}_stderr": ((), found.standard_error, error)
         })  # fmt: skip
+    return ds
+
+
+def from_posterior_runs(
+    problem: Problem,
+    swept: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    rule: str,
+    seed: int,
+    record: Sequence[int] = (),
+    channel: str | None = None,
+) -> xr.Dataset:
+    """Label runs of Bayes-optimal message passing.
+
+    Parameters
+    ----------
+    problem : Problem
+    swept : mapping
+        Values along start, dimension, alpha and seed; all four are dimensions of the result.
+    columns : mapping
+        An array over these for every variable, with its standard error where it has one.
+    rule : str
+        The optimiser with its settings.
+    seed : int
+    record : sequence of int
+        Steps at which the trajectories in `columns` were recorded.
+    channel : str, optional
+        What is observed, where the problem does not say it: becomes a global attribute.
+    """
+    ds = assemble("posterior", columns, swept, {}, problem, [rule], "Bayes-optimal message passing")
+    ds.attrs |= {"seed": seed} | ({} if channel is None else {"channel": channel})
+    if len(record):
+        ds = ds.assign_coords(step=("step", np.asarray(record, dtype=np.int64), coordinate("step")))
     return ds
 
 

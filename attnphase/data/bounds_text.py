@@ -6,14 +6,16 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from attnphase.data.bayes import THRESHOLDS
 from attnphase.data.text import Table, format_value
-from attnphase.data.variables import STATUS_MEANINGS
+from attnphase.data.variables import STATUS_MEANINGS, RunStatus
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["optimal_table", "thresholds_lines"]
+__all__ = ["optimal_table", "posterior_table", "thresholds_lines"]
 
 _SHOWN = ("overlap", "test_error", "free_entropy", "mutual_information")
 
@@ -29,6 +31,24 @@ def optimal_table(ds: xr.Dataset) -> Table:
             ended = "recovered" if int(here["recovered"]) else STATUS_MEANINGS[int(here["status"])]
             rows.append((f"{alpha:g}", str(start), *cells, str(int(here["nodes"])), ended))
     return Table(("alpha", "start", *names, "nodes", "status"), tuple(rows), labels=2, left=(1, len(names) + 3))
+
+
+def posterior_table(ds: xr.Dataset) -> Table:
+    """Runs of message passing: a row for each point of the grid, with means over the seeds and their errors."""
+    names = [name for name in ("overlap", "test_error", "linear_test_error") if bool(ds[name].notnull().any())]
+    rows = []
+    for index in np.ndindex(*(ds.sizes[name] for name in ("start", "dimension", "alpha"))):
+        here = ds.isel(dict(zip(("start", "dimension", "alpha"), index, strict=True)))
+        statuses = here["status"].to_numpy()
+        counts = ", ".join(f"{(statuses == s).sum()} {s.name}" for s in RunStatus if s in statuses)
+        row = [str(here["start"].item()), str(here["dimension"].item()), f"{here['alpha'].item():g}"]
+        for name in names:
+            values = here[name].to_numpy()[statuses != RunStatus.diverged]
+            error = values.std(ddof=1) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+            row.append(format_value(float(values.mean()), float(error)) if len(values) else "–")
+        rows.append((*row, f"{float(here['change'].max()):.1e}", str(int(here["steps"].max())), counts))
+    heads = ("start", "d", "alpha", *names, "change", "steps", "status")
+    return Table(heads, tuple(rows), labels=3, left=(0, len(heads) - 1))
 
 
 def thresholds_lines(ds: xr.Dataset) -> Iterator[str]:

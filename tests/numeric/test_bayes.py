@@ -16,7 +16,6 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.bayes.channel import Fields, Preimages, draw_sets
 from attnphase.bayes.importance import Noisy
-from attnphase.bayes.message_passing import pass_messages
 from attnphase.bayes.setting import setting_of
 from attnphase.bayes.solving import Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
@@ -282,17 +281,6 @@ def test_the_free_entropy_is_stationary(problem):
     middle, above, below = entropy(point.V), entropy(1.05 * point.V), entropy(0.95 * point.V)
     slope, curvature = (above - below) / 0.1, (above - 2 * middle + below) / 0.05**2
     assert abs(slope) < 0.1 * abs(curvature) * 0.05 + 2e-3
-
-
-def test_message_passing_follows_state_evolution():
-    """At d = 600 within four standard errors of eight runs, and overlap with the teacher = self-overlap."""
-    setting = setting_of(PAPER)
-    expected = overlap_by_gauss(0.44)
-    runs = [pass_messages(setting, 0.44, 600, seed, steps=80) for seed in range(8)]
-    overlaps = np.array([run.overlap for run in runs])
-    selves = np.array([np.trace(run.size[-1], axis1=1, axis2=2).sum() / run.rho.sum() for run in runs])
-    assert z_score(overlaps.mean(), overlaps.std(ddof=1) / math.sqrt(8), expected) < 4
-    assert z_score((overlaps - selves).mean(), (overlaps - selves).std(ddof=1) / math.sqrt(8), 0) < 4
 
 
 def test_uncovered_problems_are_refused():
