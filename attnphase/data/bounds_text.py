@@ -24,13 +24,20 @@ def optimal_table(ds: xr.Dataset) -> Table:
     """Fixed points: a row for each alpha and start."""
     names = [name for name in _SHOWN if bool(ds[name].notnull().any())]
     rows = []
-    for alpha in ds["alpha"].to_numpy():
+    fields = [str(dim) for dim in ds["status"].dims if dim not in ("start", "alpha")]
+    grid = ds.transpose(*fields, "alpha", "start", ...)
+    for index in np.ndindex(*(grid.sizes[dim] for dim in (*fields, "alpha"))):
+        place = grid.isel(dict(zip((*fields, "alpha"), index, strict=True)))
+        values = [format_value(place[dim].item(), 0.0) if place[dim].dtype.kind in "iuf" else str(place[dim].item())
+                  for dim in fields]  # fmt: skip
         for start in ds["start"].to_numpy():
-            here = ds.sel(alpha=alpha, start=start)
+            here = place.sel(start=start)
             cells = [format_value(float(here[name]), float(here[f"{name}_stderr"])) for name in names]
             ended = "recovered" if int(here["recovered"]) else STATUS_MEANINGS[int(here["status"])]
-            rows.append((f"{alpha:g}", str(start), *cells, str(int(here["nodes"])), ended))
-    return Table(("alpha", "start", *names, "nodes", "status"), tuple(rows), labels=2, left=(1, len(names) + 3))
+            alpha = f"{float(place['alpha']):g}"
+            rows.append((*values, alpha, str(start), *cells, str(int(here["nodes"])), ended))
+    heads = (*fields, "alpha", "start", *names, "nodes", "status")
+    return Table(heads, tuple(rows), labels=len(fields) + 2, left=(len(fields) + 1, len(heads) - 1))
 
 
 def posterior_table(ds: xr.Dataset) -> Table:

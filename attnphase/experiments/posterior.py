@@ -144,13 +144,13 @@ class _Run:
             self.seen = sizes
 
     def end(self, settings: TrainingSettings) -> None:
-        """Say how the run ended, if it did."""
+        """Say how the run ended, if it did; in plain numbers, which checkpoints may hold."""
         if not math.isfinite(self.change):
-            self.status = RunStatus.diverged
+            self.status = int(RunStatus.diverged)
         elif self.change <= float(settings.tolerance or 0.0) or self.known:
-            self.status = RunStatus.converged
+            self.status = int(RunStatus.converged)
         elif self.steps >= int(settings.steps or 0):
-            self.status = RunStatus.unsettled if self.settled else RunStatus.step_limit
+            self.status = int(RunStatus.unsettled if self.settled else RunStatus.step_limit)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""

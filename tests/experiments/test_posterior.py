@@ -121,18 +121,19 @@ def test_a_run_that_was_interrupted_goes_on_with_the_same_numbers(tmp_path, monk
         written.append(content)
         write_file(path, content)
 
-    grid = (PAPER, 0.4, ["uninformed", "informed"], 50, 2, "bayes-gamp")
-    options = {"steps": 45, "tolerance": 1e-13, "trajectory": 10}
+    grid = (PAPER, 0.65, ["uninformed", "informed"], 50, 2, "bayes-gamp")
+    options = {"steps": 45, "tolerance": 1e-2, "trajectory": 10}
     with monkeypatch.context() as patch:
         patch.setattr("attnphase.experiments.checkpoint.write_file", kept)
         whole = ap.simulate(*grid, **options, checkpoint=path, checkpoint_interval=0)
-    path.write_bytes(written[len(written) * 3 // 4])
-    with pytest.warns(UserWarning, match=r"going on from this checkpoint \(2 runs are done\)"):
-        resumed = ap.simulate(*grid, **options, checkpoint=path)
-    assert whole.drop_attrs().identical(resumed.drop_attrs())
-    assert whole["step"].to_numpy().tolist() == [0, 10, 20, 30, 40]
-    last = whole["trajectory_overlap"].isel(step=-1) - whole["overlap"]
-    assert (abs(last) < 0.3).all()
+    assert len(set(whole["steps"].sel(start="uninformed").to_numpy().ravel())) == 2  # one run ends before the other
+    first = int(whole["steps"].sel(start="uninformed").min())
+    for content in (written[first - 2], written[first + 1], written[-3]):
+        path.write_bytes(content)
+        with pytest.warns(UserWarning, match="going on from this checkpoint"):
+            resumed = ap.simulate(*grid, **options, checkpoint=path)
+        assert whole.drop_attrs().identical(resumed.drop_attrs())
+    assert whole["step"].to_numpy().tolist()[:2] == [0, 10]
 
 
 def test_comparison_with_the_limit(tmp_path):
