@@ -269,7 +269,8 @@ def solve_bayes(
     """
     wanted, exact = setting.problem.integration.standard_error, setting.channel.tolerance
     max_nodes = setting.channel.most if max_nodes is None else max_nodes
-    coarse = (setting.channel.coarsest, 8 * setting.channel.coarsest)
+    most = max_nodes // _REPLICATES
+    coarse = tuple(min(factor * setting.channel.coarsest, most) for factor in (1, 8))
     x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES, strict=True):
@@ -278,10 +279,10 @@ def solve_bayes(
         maps += run.maps
     run = _Iteration(setting.evolution(coarse[-1]), alpha)
     if run.ended(x):
-        run = _Iteration(setting.evolution(min(32 * coarse[0], max_nodes // _REPLICATES)), alpha)
+        run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha)
         return _measured(setting, run, alpha, start, _Found(x, 0.0, status, maps))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), 4 * coarse[-1]
+    jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     while True:
         if tell is not None:
             tell(f"{points * _REPLICATES} nodes")

@@ -48,6 +48,8 @@ LEARNERS_SECTIONS = ("tokens", "positions", "teacher")
 """Sections of a problem that the limit depends on: it knows of no student."""
 
 _ALL_KNOWN = "0.82"  # grey of what has no ratio
+_LARGEST = 100  # ratio that is told from larger ones
+_LABEL = rf"$\log_{{10}}$ ratio of test errors (to {_LARGEST})"
 _SEEN = 1e-3  # overlap from which on something is known
 _APART = 1e-3  # relative difference of the errors from both starts that is drawn
 
@@ -160,7 +162,7 @@ def gap_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any] |
             if spacing(theory[name].to_numpy()) == "log":
                 scale("log")
         axes[0].set_facecolor(_ALL_KNOWN)
-        draw_map(axes[0], np.log10(ratio), up, r"$\log_{10}$ ratio of test errors", False, unsettled)
+        draw_map(axes[0], np.log10(ratio.clip(max=_LARGEST)), up, _LABEL, False, unsettled)
         draw_map(axes[1], limit["overlap"], up, symbol_of(limit, "overlap"), False)
         for ax in axes:
             _draw_edges(ax, limit, up)

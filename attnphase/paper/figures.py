@@ -69,7 +69,7 @@ def paper_grid(alphas: int = 25, omegas: int = 26) -> tuple[tuple[float, ...], t
 
 
 _ALPHAS, _OMEGAS = paper_grid()
-_GAP_ALPHAS, _GAP_OMEGAS = tuple(np.linspace(0.05, 0.6, 12).tolist()), tuple(np.linspace(0, 0.5, 6).tolist())
+_GAP_ALPHAS, _GAP_OMEGAS = tuple(np.linspace(0.06, 0.6, 10).tolist()), tuple(np.linspace(0, 0.5, 6).tolist())
 _PAPERS = Problem.paper(omega=OMEGA_OF_FIG2)
 _SECOND = _PAPERS.with_fields({"teacher.mixing": SECOND_MIXING})
 _CURVES = (
