@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.bayes.lattices import LabelPlane
 
 __all__ = [
     "SETS",
@@ -25,6 +26,7 @@ __all__ = [
     "Preimages",
     "SecondMoments",
     "Signs",
+    "blocks",
     "draw_sets",
     "outer",
 ]
@@ -128,6 +130,16 @@ class Channel(Protocol):
         ...
 
     @property
+    def lattice(self) -> LabelPlane | None:
+        """Where labels and fields are so few that all integrals are sums over lattices."""
+        ...
+
+    @property
+    def noise_entropy(self) -> float | None:
+        """``E log P_out(Y | k)`` where it is known without an integral."""
+        ...
+
+    @property
     def label_dimensions(self) -> int:
         """Number of normals that one label takes, also where the state evolution sums over all of them."""
         ...
@@ -165,6 +177,15 @@ def draw_sets(replicates: int, nodes: int) -> NDArray[np.int64]:
     return (own % SETS).ravel()
 
 
+def blocks(matrices: Array) -> Array:
+    """The tokens' matrices (L, t, t) as one of all fields."""
+    length, rank = matrices.shape[:2]
+    whole = np.zeros((length, rank, length, rank))
+    for token in range(length):
+        whole[token, :, token] = matrices[token]
+    return whole.reshape(length * rank, length * rank)
+
+
 def outer(first: Array, second: Array) -> Array:
     """``a b^T`` token by token."""
     return first[..., :, None] * second[..., None, :]
@@ -182,6 +203,7 @@ class Preimages:
 
     even: bool
     noise_dimensions = label_dimensions = 0
+    lattice = noise_entropy = None
     exact = True
     coarsest, most, tolerance = 128, 2**20, 1e-7
 
@@ -232,6 +254,7 @@ class Signs:
     noise: float
     noise_dimensions, label_dimensions = 0, 1
     images = (((1.0,),),)
+    lattice = noise_entropy = None
     exact = False
     coarsest, most, tolerance = 128, 2**20, 1e-7
 

@@ -173,7 +173,7 @@ def _two_draws(evolution: Evolution, V: Array, sites: NDArray[np.int64]) -> tupl
     """Two independent fields of the same sample given what is known of it, (S, N, L, t) each."""
     fields = evolution.fields(V, sites)
     length, rank = fields.k.shape[2:]
-    normals = sobol(3 * length * rank, 0, False, evolution.points, evolution.replicates, evolution.seed + 1).nodes
+    normals = sobol(3 * length * rank, 0, False, evolution.samples, evolution.replicates, evolution.seed + 1).nodes
     known, first, second = (a.reshape(*a.shape[:2], length, rank) for a in np.split(normals, 3, axis=-1))
     values, vectors = np.linalg.eigh(evolution.rho - V)
     root = (vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]) @ vectors.mT
