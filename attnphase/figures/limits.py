@@ -38,6 +38,7 @@ from attnphase.figures.style import (
 from attnphase.figures.theory import draw_curve, draw_runs, mark_alphas, marks_of_curves, theory_thresholds
 from attnphase.fixed_points.iteration import Status
 from attnphase.reference import published_runs
+from attnphase.state_evolution.branches import Identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +50,6 @@ LEARNERS_SECTIONS = ("tokens", "positions", "teacher")
 
 _ALL_KNOWN = "0.82"  # grey of what has no ratio
 _LARGEST = 100  # ratio that is told from larger ones
-_LABEL = rf"$\log_{{10}}$ ratio of test errors (to {_LARGEST})"
 _SEEN = 1e-3  # overlap from which on something is known
 _APART = 1e-3  # relative difference of the errors from both starts that is drawn
 
@@ -162,7 +162,8 @@ def gap_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any] |
             if spacing(theory[name].to_numpy()) == "log":
                 scale("log")
         axes[0].set_facecolor(_ALL_KNOWN)
-        draw_map(axes[0], np.log10(ratio.clip(max=_LARGEST)), up, _LABEL, False, unsettled)
+        cut = f" (to {_LARGEST})" if bool((ratio > _LARGEST).any()) else ""
+        draw_map(axes[0], np.log10(ratio.clip(max=_LARGEST)), up, rf"$\log_{{10}}$ ratio{cut}", False, unsettled)
         draw_map(axes[1], limit["overlap"], up, symbol_of(limit, "overlap"), False)
         for ax in axes:
             _draw_edges(ax, limit, up)
@@ -319,6 +320,8 @@ def _draw_transitions(ax: Axes, theory: xr.Dataset, up: str) -> None:
         return
     both = theory.sel(branch=["semantic", "positional"])
     gap = both["training_loss"].isel(branch=0) - both["training_loss"].isel(branch=1)
+    if "on_branch" in both:  # where one has merged with the uninformed point there is no transition between the two
+        gap = gap.where((both["on_branch"] != Identity.merged).all("branch"))
     draw_contour(ax, gap, up, r"$\alpha_c$", "white")
     lowest = both.isel(branch=both["training_loss"].fillna(np.inf).argmin("branch"))
     draw_contour(ax, lowest["test_error"] - lowest["linear_test_error"], up, r"$\alpha_l$", "white")
