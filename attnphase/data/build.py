@@ -489,7 +489,8 @@ def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, 
 
 def coordinate(name: str, field: str = "") -> dict[str, str]:
     """The attributes of a coordinate; of one that sweeps a field, with its name."""
-    long_name, latex = COORDINATES.get(name, (f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")))
+    plain = f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")
+    long_name, latex = COORDINATES.get(field, COORDINATES.get(name, plain))
     attributes = {"long_name": long_name, "units": "1", "latex": latex}
     if "." in field:
         attributes["field"] = field

@@ -381,6 +381,7 @@ COORDINATES = {
     "batch": ("fresh samples of a step", "s"),
     "scale": ("size of the start's part in the plane of encodings and teacher", "s"),
     "noise": ("standard deviation of the start's entries", r"\sigma_0"),
+    "teacher.noise": ("variance of the noise on every entry of the labels", r"\Delta"),
     "angle": ("direction of the start from the encodings' (0) to the teacher's (90 degrees)", r"\varphi"),
 }
 """What a coordinate is called, and its symbol."""

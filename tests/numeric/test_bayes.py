@@ -446,3 +446,19 @@ def test_any_linear_labels(noise, alpha, first, second):
     assert z_score(point.overlap, point.errors["overlap"] + 1e-4, share) < 4.5
     assert z_score(point.free_entropy, point.errors["free_entropy"] + 1e-4, phi) < 4.5
     assert z_score(point.mutual_information, point.errors["mutual_information"] + 1e-4, information) < 4.5
+
+
+def test_the_limit_over_fields_of_the_problem(tmp_path):
+    """Without noise what is known depends on no omega, and the error is in proportion to (1 - omega)^2."""
+    ds = ap.optimal(PAPER, [0.3, 0.4], fields={"teacher.omega": [0.1, 0.5]}, start="uninformed", max_nodes=2**12)
+    assert ds["overlap"].dims == ("start", "omega", "alpha")
+    known, errors = ds["overlap"].squeeze().to_numpy(), ds["test_error"].squeeze().to_numpy()
+    assert known[0] == pytest.approx(known[1], rel=1e-6)
+    assert errors[0] / errors[1] == pytest.approx((0.9 / 0.5) ** 2, rel=1e-6)
+    assert ds["linear_test_error"].squeeze()[0, 0] > ds["linear_test_error"].squeeze()[1, 0]
+    ap.save_dataset(ds, tmp_path / "l.nc")
+    assert ap.load_dataset(tmp_path / "l.nc").identical(ds)
+    noisy = ap.optimal(PAPER, 0.3, fields={"teacher.noise": [0.2, 0.4]}, start="uninformed", max_nodes=2**11)
+    assert noisy["noise"].attrs["latex"] == r"\Delta"
+    with pytest.raises(ProblemError, match="thresholds are of one problem"):
+        ap.optimal(PAPER, 0.3, fields={"teacher.omega": [0.1, 0.5]}, thresholds=True)
