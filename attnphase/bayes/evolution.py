@@ -153,7 +153,7 @@ class Evolution:
     def _over_lattices(self, plane: LabelPlane, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array]:
         """``E (<k> - omega)(<k> - omega)^T`` of every token, (S, L, t, t), and the mean logarithm of the evidence."""
         length, rank = len(sites), self.rho.shape[1]
-        root, unknown = blocks(_root(self.rho - V)[sites]), blocks(np.linalg.cholesky(V)[sites])
+        root, unknown = blocks(_root(self.rho - V)[sites]), blocks(np.asarray(np.linalg.cholesky(V), float)[sites])
         center = self.teacher_means[sites].ravel()
         gains, logs = np.empty((self.replicates, length, rank, rank)), np.empty(self.replicates)
         for s in range(self.replicates):

@@ -95,7 +95,9 @@ class Noisy:
     @property
     def most(self) -> int:
         """See `Channel`."""
-        return 2**15 if self.lattice is None else LATTICE_NODES
+        if self.lattice is not None:
+            return LATTICE_NODES
+        return 2**15 if self.rank == 1 else 2**12  # sixteen rotations to look around make a node dear
 
     @property
     def tolerance(self) -> float:

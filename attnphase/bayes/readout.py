@@ -126,7 +126,7 @@ class SignError:
 
     def of_samples(self, fresh: Fresh) -> Array:
         """See `Readout`."""
-        return 1.0 * (fresh.k[:, 0, 0] * fresh.omega[:, 0, 0] < 0)
+        return np.where(fresh.k[:, 0, 0] * fresh.omega[:, 0, 0] < 0, 1.0, 0.0)
 
 
 @dataclass(frozen=True)

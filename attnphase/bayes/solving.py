@@ -275,6 +275,8 @@ def solve_bayes(
     x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES, strict=True):
+        if tell is not None:
+            tell(f"{points * (alone or setting.replicates)} nodes")
         run = _Iteration(setting.evolution(points, alone), alpha)
         x, _, status = run.run(x, max(tolerance, 10 * exact))
         maps += run.maps

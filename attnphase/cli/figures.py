@@ -107,12 +107,14 @@ def figure(
 
     over = {} if thresholds is None else {"thresholds": load_dataset(thresholds)}
     datasets = [load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
-    if beside_limit:
-        over["limit"] = load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)
     if with_data:  # first, so that nothing that drawing meets loses them
-        for ds, file in zip([*datasets, *([over["limit"]] if beside_limit else [])], kept, strict=True):
+        for ds, file in zip(datasets, kept, strict=False):
             save_dataset(ds, file, force)
         write_file(beside[-1], caption(name, datasets).encode())
+    if beside_limit:
+        over["limit"] = load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)
+        if with_data:
+            save_dataset(over["limit"], kept[-1], force)
     with progress_line(not quiet, "drawing"):
         save_figure(FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over), output)
     if not quiet:

@@ -163,7 +163,7 @@ def gap_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any] |
                 scale("log")
         axes[0].set_facecolor(_ALL_KNOWN)
         cut = f" (to {_LARGEST})" if bool((ratio > _LARGEST).any()) else ""
-        draw_map(axes[0], np.log10(ratio.clip(max=_LARGEST)), up, rf"$\log_{{10}}$ ratio{cut}", False, unsettled)
+        draw_map(axes[0], ratio.clip(max=_LARGEST).pipe(np.log10), up, rf"$\log_{{10}}$ ratio{cut}", False, unsettled)
         draw_map(axes[1], limit["overlap"], up, symbol_of(limit, "overlap"), False)
         for ax in axes:
             _draw_edges(ax, limit, up)

@@ -93,6 +93,18 @@ def test_a_step_by_hand():
     assert means.ravel() == pytest.approx((pulled.ravel() + curvature * weights.ravel()) / (1 + curvature))
 
 
+def test_what_a_learner_is_told_does_not_depend_on_encodings():
+    """The student's encodings are in the tokens that are drawn; of two sizes of them the overlaps are the same."""
+    near, far = (
+        ap.simulate(
+            Problem.paper(omega=0.3).with_fields({"positions.kind": "gram", "positions.gram": [[size, 0], [0, size]]}),
+            0.4, dimension=60, seeds=2, optimizer="bayes-gamp", steps=12,
+        )
+        for size in (0.01, 90.0)
+    )  # fmt: skip
+    np.testing.assert_allclose(near["overlap"], far["overlap"], rtol=1e-6)
+
+
 def test_the_frame_is_a_sign_where_labels_leave_one_only():
     theta = np.array([[[-0.3]], [[-0.2]]])
     assert frame(setting_of(PAPER), theta).item() == -1

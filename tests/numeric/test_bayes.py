@@ -283,6 +283,7 @@ def test_lattices_of_linear_labels_against_the_closed_form():
 def test_lattices_agree_with_draws_of_the_posterior(noise, share):
     """Gain, covariance and evidence of the paper's score matrices, by two methods that share the labels alone."""
     setting = setting_of(PAPER.with_fields({"teacher.noise": noise}))
+    assert isinstance(setting.channel, Noisy)
     drawn = replace(setting, channel=replace(setting.channel, lattice=None)).evolution(512)
     V = (1 - share) * setting.prior.rho
     ours, theirs = setting.evolution(512).moments(V), drawn.moments(V)
