@@ -64,8 +64,8 @@ def optimal(
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
     max_nodes : int, optional
         Of an integration rule; a point has more nodes until its overlap has the relative standard error
-        ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and 2**15 where
-        it is an integral itself, as with noise.
+        ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and where it
+        is an integral itself, as with noise, 2**15, of rank 2 2**12.  Sums over lattices have 2**14 at most.
     progress : bool
         Say on standard error what is being done, if it takes longer than a second.
 
