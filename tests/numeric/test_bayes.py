@@ -463,3 +463,12 @@ def test_the_limit_over_fields_of_the_problem(tmp_path):
     assert noisy["noise"].attrs["latex"] == r"\Delta"
     with pytest.raises(ProblemError, match="thresholds are of one problem"):
         ap.optimal(PAPER, 0.3, fields={"teacher.omega": [0.1, 0.5]}, thresholds=True)
+
+
+def test_the_free_entropy_of_noisy_labels_has_the_evidence_as_its_slope():
+    """``dPhi/dalpha = E log Z``: free entropy, fixed point and evidence belong together, to the lattices' precision."""
+    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1}))
+    below, middle, above = (solve_bayes(setting, a, Start.uninformed, max_nodes=2**11) for a in (7.8, 8.0, 8.2))
+    slope = (above.free_entropy - below.free_entropy) / 0.4
+    evidence = setting.evolution(512).moments(middle.V).log_evidence.mean()
+    assert slope == pytest.approx(evidence, abs=3e-5)
