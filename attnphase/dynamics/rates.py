@@ -61,7 +61,10 @@ class Dynamics:
         return self._at(state)[0]
 
     def loss(self, state: Array) -> float:
-        """Mean loss of a fresh sample."""
+        """Mean loss of a fresh sample.
+
+        Equation (F6) of the dynamics page.
+        """
         return self._at(state)[1]
 
     def speed(self, state: Array) -> float:

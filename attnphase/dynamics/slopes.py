@@ -51,7 +51,10 @@ class SlopeChannel(Channel):
         object.__setattr__(self, "proximal", _SlopeProblem(self.system, slopes_for(self.system.problem)))
 
     def of_sample(self, overlaps: Overlaps) -> tuple[Conjugates, float]:
-        """Conjugates of one sample a direction, with an axis for the one replicate, and its mean loss."""
+        """Conjugates of one sample a direction, with an axis for the one replicate, and its mean loss.
+
+        Equations (F2)-(F5) of the dynamics page.
+        """
         passed = self.evaluate(1.0, overlaps, Starts.COLD)
         return passed.conjugates.mean(), float(passed.loss_at_prox.mean())
 
