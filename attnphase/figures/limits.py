@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
 from attnphase.data.bayes import THRESHOLDS
-from attnphase.data.reading import spacing
+from attnphase.data.reading import spacing, told_problem
 from attnphase.errors import DatasetError
 from attnphase.figures.filling import filled
 from attnphase.figures.selection import (
@@ -24,7 +24,6 @@ from attnphase.figures.selection import (
     over_one,
     over_two,
     shown_value,
-    told_problem,
 )
 from attnphase.figures.style import (
     COLOURS,
