@@ -9,14 +9,27 @@ without noise that leave a sign of the fields undetermined, or nothing; `Signs` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.bayes.lattices import LabelPlane
 
-__all__ = ["SETS", "Channel", "Fields", "Posterior", "Preimages", "SecondMoments", "Signs", "draw_sets", "outer"]
+__all__ = [
+    "SETS",
+    "SIGNS",
+    "Channel",
+    "Fields",
+    "Posterior",
+    "Preimages",
+    "SecondMoments",
+    "Signs",
+    "blocks",
+    "draw_sets",
+    "outer",
+]
 
 _LOG_TWO_PI = float(np.log(2 * np.pi))
 
@@ -118,8 +131,32 @@ class Channel(Protocol):
         """Relative residual at which an iteration ends: larger where the sampled map has small jumps."""
         ...
 
+    @property
+    def lattice(self) -> LabelPlane | None:
+        """Where labels and fields are so few that all integrals are sums over lattices."""
+        ...
+
+    @property
+    def noise_entropy(self) -> float | None:
+        """``E log P_out(Y | k)`` where it is known without an integral."""
+        ...
+
+    @property
+    def label_dimensions(self) -> int:
+        """Number of normals that one label takes, also where the state evolution sums over all of them."""
+        ...
+
+    @property
+    def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """Orthogonal matrices of the columns that leave labels unchanged; more than two stand for all of them."""
+        ...
+
     def posterior(self, fields: Fields) -> Posterior:
         """What the observations of nodes say."""
+        ...
+
+    def given(self, fields: Fields) -> Posterior:
+        """What one label of every node says, which its field and its normals make; with ``mean``."""
         ...
 
     def second_moments(self, fields: Fields) -> SecondMoments:
@@ -130,6 +167,9 @@ class Channel(Protocol):
 SETS = 256
 """Sets of draws from the posterior for channels that need them: sixteen for each of sixteen replicates."""
 
+SIGNS = ((1.0,),), ((-1.0,),)
+"""The orthogonal matrices of one column."""
+
 _IN_TURN = 16  # sets that the nodes of a replicate take
 
 
@@ -137,6 +177,15 @@ def draw_sets(replicates: int, nodes: int) -> NDArray[np.int64]:
     """Which set of draws every node takes, (S N,): replicates share none, so that their scatter holds these errors."""
     own = np.arange(replicates)[:, None] * _IN_TURN + np.arange(nodes) % _IN_TURN
     return (own % SETS).ravel()
+
+
+def blocks(matrices: Array) -> Array:
+    """The tokens' matrices (L, t, t) as one of all fields."""
+    length, rank = matrices.shape[:2]
+    whole = np.zeros((length, rank, length, rank))
+    for token in range(length):
+        whole[token, :, token] = matrices[token]
+    return whole.reshape(length * rank, length * rank)
 
 
 def outer(first: Array, second: Array) -> Array:
@@ -155,9 +204,19 @@ class Preimages:
     """
 
     even: bool
-    noise_dimensions = 0
+    noise_dimensions = label_dimensions = 0
+    lattice = noise_entropy = None
     exact = True
     coarsest, most, tolerance = 128, 2**20, 1e-7
+
+    @property
+    def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """See `Channel`."""
+        return SIGNS if self.even else SIGNS[:1]
+
+    def given(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        return self.posterior(fields)
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`: two points, with the densities of ``k`` and ``-k``."""
@@ -195,7 +254,9 @@ class Signs:
     """The sign of one token's field of one column with noise of variance ``noise`` on it: the probit channel."""
 
     noise: float
-    noise_dimensions = 0
+    noise_dimensions, label_dimensions = 0, 1
+    images = (((1.0,),),)
+    lattice = noise_entropy = None
     exact = False
     coarsest, most, tolerance = 128, 2**20, 1e-7
 
@@ -212,8 +273,16 @@ class Signs:
         # given omega, the true field has the posterior's mean under every label
         return Posterior(over_labels(spread)[..., None, None, None], gain, gain, over_labels(logs))
 
+    def given(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        omega, V = fields.omega[..., 0, 0], fields.V[0, 0, 0]
+        label = np.where(fields.k[..., 0, 0] + np.sqrt(self.noise) * fields.noise[..., 0] >= 0, 1, -1)
+        _, mean, spread, logs = self._given(label, omega, V, V + self.noise)
+        mean, spread = mean[..., None, None], spread[..., None, None, None]
+        return Posterior(spread, outer(mean, mean), outer(mean, fields.deviation), logs, mean)
+
     @staticmethod
-    def _given(label: int, omega: Array, V: float, total: float) -> tuple[Array, Array, Array, Array]:
+    def _given(label: Any, omega: Array, V: float, total: float) -> tuple[Array, Array, Array, Array]:
         """Probability of a label, mean and variance of ``k - omega`` given it, and the logarithm of the probability."""
         from scipy.special import log_ndtr
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.bayes.channel import Channel, Fields
+from attnphase.bayes.channel import Channel, Fields, blocks
+from attnphase.bayes.lattices import LATTICE_SAMPLES, LabelPlane, lattice_means, spacing_of
 from attnphase.integration.rules import sobol
 from attnphase.kernels.bayes import BayesMaps
 
@@ -101,6 +102,11 @@ class Evolution:
         """Covariance of the sites' fields, (P, t, t)."""
         return self.prior.rho
 
+    @property
+    def samples(self) -> int:
+        """Sobol nodes of a replicate."""
+        return self.points if self.channel.lattice is None else LATTICE_SAMPLES
+
     @cached_property
     def occupation(self) -> Array:
         """Probability that a site's cluster is the one that its token is in, (P,)."""
@@ -111,7 +117,7 @@ class Evolution:
     def _normals(self) -> Array:
         length, rank = self.configurations.shape[1], self.rho.shape[1]
         dimensions = 2 * length * rank + self.channel.noise_dimensions
-        return sobol(dimensions, 0, False, self.points, self.replicates, self.seed).nodes
+        return sobol(dimensions, 0, False, self.samples, self.replicates, self.seed).nodes
 
     def fields(self, V: Array, sites: NDArray[np.int64]) -> Fields:
         """Nodes at ``q = rho - V``, for a configuration."""
@@ -130,13 +136,32 @@ class Evolution:
         spread, gain, alignment = (np.zeros(shape) for _ in range(3))
         evidence = np.zeros(self.replicates)
         for sites, probability in zip(self.configurations, self.probabilities, strict=True):
-            found = self.channel.posterior(self.fields(V, sites))
-            for total, values in ((spread, found.spread), (gain, found.gain), (alignment, found.alignment)):
-                total[:, sites] += probability * values.mean(axis=1)
-            evidence += probability * found.log_evidence.mean(axis=1)
+            if self.channel.lattice is None:
+                found = self.channel.posterior(self.fields(V, sites))
+                means = found.spread.mean(axis=1), found.gain.mean(axis=1), found.alignment.mean(axis=1)
+                logs = found.log_evidence.mean(axis=1)
+            else:
+                gains, logs = self._over_lattices(self.channel.lattice, V, sites)
+                means = V[sites] - gains, gains, gains  # total variance; a lattice keeps what is exact
+            for total, values in zip((spread, gain, alignment), means, strict=True):
+                total[:, sites] += probability * values
+            evidence += probability * logs
         # of a token that is not in a site's cluster nothing is learned: its posterior is the prior
         spread += ((1 - self.occupation)[:, None, None] * V)[None]
         return Moments(spread, gain, alignment, evidence)
+
+    def _over_lattices(self, plane: LabelPlane, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array]:
+        """``E (<k> - omega)(<k> - omega)^T`` of every token, (S, L, t, t), and the mean logarithm of the evidence."""
+        length, rank = len(sites), self.rho.shape[1]
+        root, unknown = blocks(_root(self.rho - V)[sites]), blocks(np.asarray(np.linalg.cholesky(V), float)[sites])
+        center = self.teacher_means[sites].ravel()
+        gains, logs = np.empty((self.replicates, length, rank, rank)), np.empty(self.replicates)
+        for s in range(self.replicates):
+            random = np.random.default_rng([self.seed, s])
+            found = lattice_means(plane, root, center, unknown, spacing_of(self.points), random)
+            whole = found.gain.reshape(length, rank, length, rank)
+            gains[s], logs[s] = np.einsum("lilj->lij", whole), found.log_evidence
+        return gains, logs
 
     def conjugates(self, alpha: float, V: Array, moments: Moments) -> Array:
         """The conjugate of every replicate, (S, P, t, t).

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, draw_sets, outer
+from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, blocks, draw_sets, outer
+from attnphase.bayes.lattices import LATTICE_NODES, LATTICE_TOLERANCE, LabelPlane
 from attnphase.integration.rules import sobol
 
 __all__ = ["Noisy", "Target"]
@@ -75,6 +76,8 @@ class Noisy:
     draws : int
         From the prior, and from every peak, for each node; a power of two.
     seed : int
+    lattice : LabelPlane, optional
+        Where it is given, draws are for what is no mean over labels.
     """
 
     target: Target
@@ -85,13 +88,40 @@ class Noisy:
     images: tuple[tuple[tuple[float, ...], ...], ...]
     draws: int = 32
     seed: int = 0
+    lattice: LabelPlane | None = None
     exact = False
-    coarsest, most, tolerance = 16, 2**15, 1e-7
+    coarsest = 16
+
+    @property
+    def most(self) -> int:
+        """See `Channel`."""
+        if self.lattice is not None:
+            return LATTICE_NODES
+        return 2**15 if self.rank == 1 else 2**12  # sixteen rotations to look around make a node dear
+
+    @property
+    def tolerance(self) -> float:
+        """See `Channel`."""
+        return 1e-7 if self.lattice is None else LATTICE_TOLERANCE
+
+    @property
+    def noise_entropy(self) -> float:
+        """See `Channel`."""
+        return -self.size / 2 * float(1 + np.log(2 * np.pi * self.noise))
 
     @property
     def noise_dimensions(self) -> int:
         """See `Channel`."""
         return self.size
+
+    @property
+    def label_dimensions(self) -> int:
+        """See `Channel`."""
+        return self.size
+
+    def given(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        return self.posterior(fields)
 
     @property
     def _signs(self) -> tuple[int, ...]:
@@ -161,7 +191,7 @@ class Noisy:
         """Slices of the nodes in a row, and the draws for them."""
         size = self.length * self.rank
         omega, k = (a.reshape(-1, size) for a in (fields.omega, fields.k))
-        root, precision = (_blocks(np.asarray(part(fields.V), float)) for part in (np.linalg.cholesky, np.linalg.inv))
+        root, precision = (blocks(np.asarray(part(fields.V), float)) for part in (np.linalg.cholesky, np.linalg.inv))
         noise = fields.noise.reshape(-1, self.size)
         sets = draw_sets(*fields.omega.shape[:2])
         for first in range(0, len(k), _AT_ONCE):
@@ -178,7 +208,7 @@ class Noisy:
     def _drawn(self, nodes: _Nodes, sets: NDArray[np.int64]) -> _Draws:
         size = nodes.k.shape[1]
         normals = _normals(size, self.draws, self._signs, self.seed)[sets]
-        images = [_blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
+        images = [blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
         centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
         for image in images:
             center, root = self._peak(nodes.k @ image.T, nodes)
@@ -237,15 +267,6 @@ def _log_normal(draws: Array, center: Array, root: Array) -> Array:
     """Logarithm of normal densities (B, n), without the constant of their dimension."""
     white = (draws - center[:, None]) @ np.linalg.inv(root).mT
     return -np.einsum("bni,bni->bn", white, white) / 2 - np.linalg.slogdet(root)[1][:, None]
-
-
-def _blocks(matrices: Array) -> Array:
-    """The tokens' matrices as one of all fields."""
-    length, rank = matrices.shape[:2]
-    whole = np.zeros((length, rank, length, rank))
-    for token in range(length):
-        whole[token, :, token] = matrices[token]
-    return whole.reshape(length * rank, length * rank)
 
 
 def _log_sum(logs: list[Array]) -> Array:

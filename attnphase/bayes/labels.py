@@ -35,7 +35,8 @@ class Labels:
     rank: int
     draws: int = 256
     seed: int = 0
-    noise_dimensions = 0
+    noise_dimensions, label_dimensions = 0, 1
+    lattice = noise_entropy = None
     exact = False
     coarsest, most, tolerance = 16, 2**15, 1e-4
 
@@ -54,6 +55,28 @@ class Labels:
             gain[part], spread[part], evidence[part] = values
         gain, spread = (a.reshape(*shape, 1, self.rank, self.rank) for a in (gain, spread))
         return Posterior(spread, gain, gain, evidence.reshape(shape))
+
+    @property
+    def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """See `Channel`: what leaves such labels unchanged is not looked for."""
+        return (tuple(map(tuple, np.eye(self.rank).tolist())),)
+
+    def given(self, fields: Fields) -> Posterior:
+        """See `Channel`: a normal says which label is drawn."""
+        from scipy.special import ndtr
+
+        shape, rank = fields.omega.shape[:2], self.rank
+        shares = np.cumsum(self.probabilities(fields.k[:, :, 0].reshape(-1, rank)), axis=-1)
+        # the last share is one up to rounding
+        label = (ndtr(fields.noise[..., 0].reshape(-1, 1)) > shares[:, :-1]).sum(axis=-1)
+        count = len(label)
+        mean, second, chances = np.zeros((count, rank)), np.zeros((count, rank, rank)), np.zeros(count)
+        for part, about, likelihood in self._in_parts(fields):
+            own = np.take_along_axis(likelihood, label[part, None, None], axis=-1)
+            chances[part], mean[part], second[part] = (x[:, 0] for x in _given(about, own))
+        mean, second = mean.reshape(*shape, 1, rank), second.reshape(*shape, 1, rank, rank)
+        square, log = outer(mean, mean), np.log(np.maximum(chances, _LEAST)).reshape(shape)
+        return Posterior(second - square, square, outer(mean, fields.deviation), log, mean)
 
     def second_moments(self, fields: Fields) -> SecondMoments:
         """See `Channel`."""

@@ -1,7 +1,8 @@
-"""Bayes-optimal message passing at finite d: Algorithm 1 with posterior means, on one random instance.
+"""Bayes-optimal message passing at finite d: what its steps take from the theory, one run at a time.
 
-The proximal point of a sample gives way to the posterior's mean of its fields, that of a row of the weights to the
-prior's.  State evolution tracks the overlaps of the iterates with the teacher.
+It is Algorithm 1 with posterior means: the proximal point of a sample gives way to the posterior's mean of its fields,
+that of a row of the weights to the prior's.  State evolution tracks the overlaps of the iterates with the teacher.
+`attnphase.experiments.posterior` draws instances and iterates.
 """
 
 from __future__ import annotations
@@ -9,103 +10,122 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.bayes.channel import Fields
+from attnphase.bayes.evolution import positive
 from attnphase.bayes.setting import Setting
 from attnphase.errors import ProblemError
 
-__all__ = ["MessagePassing", "pass_messages"]
+__all__ = ["Labelled", "check_passing", "frame", "read_labels", "refresh_rows"]
 
 
 @dataclass(frozen=True, eq=False)
-class MessagePassing:
-    """One run.
+class Labelled:
+    """Samples of one run whose labels are known, by what makes these.
 
     Attributes
     ----------
-    alignment, size : (steps, P, t, t) arrays
-        ``W^T Sigma_s Q_star / d`` and ``W^T Sigma_s W / d`` after every step.
-    rho : (P, t, t) array
-        The teacher's own, of this instance.
-    weights : (d, t) array
-        At the end.
-    change : float
-        Root mean square of the last step, over that of the teacher.
+    k : (n, L, t) array
+        True fields.
+    normals : (n, M) array
+        What a label takes besides.
+    sites : (n, L) array of int
+        Clusters of the tokens.
     """
 
-    alignment: Array
-    size: Array
-    rho: Array
-    weights: Array
-    change: float
-
-    @property
-    def overlap(self) -> float:
-        """Share of the fields' variance that is known at the end; the teacher's sign is not."""
-        last = np.trace(self.alignment[-1], axis1=1, axis2=2).sum()
-        return float(abs(last) / np.trace(self.rho, axis1=1, axis2=2).sum())
+    k: Array
+    normals: Array
+    sites: NDArray[np.int64]
 
 
-def pass_messages(
-    setting: Setting, alpha: float, dimension: int, seed: int, *, steps: int = 60, damping: float = 0.0
-) -> MessagePassing:
-    """Run the iteration on a random instance.
-
-    Parameters
-    ----------
-    setting : Setting
-        Of a channel whose labels are not summed over, and tokens without clusters' means.
-    alpha : float
-        Its n is ``alpha d``, rounded.
-    dimension : int
-    seed : int
-    steps : int
-    damping : float
-        Share of the old weights that is kept.
+def check_passing(setting: Setting) -> None:
+    """Refuse problems whose rows have not all the same prior, without a mean.
 
     Raises
     ------
     ProblemError
-        The problem has clusters, or encodings that tell of the teacher, or a channel that sums labels.
+        The message names the field.
     """
     prior = setting.prior
-    if setting.problem.tokens.has_clusters or prior.mean.any():
-        raise ProblemError("tokens", "tokens: message passing is for tokens without clusters or known means.")
-    random = np.random.default_rng([seed, dimension])
-    length, t = len(prior.rho), prior.rho.shape[1]
-    count = round(alpha * dimension)
-    atoms = random.choice(len(prior.weights), size=dimension, p=prior.weights)
-    gamma, precision = prior.gamma[:, atoms], prior.precision[atoms]  # (L, d), (d, t, t)
-    teacher = np.einsum("dij,dj->di", _root_of_inverse(precision), random.standard_normal((dimension, t)))
-    x = random.standard_normal((count, length, dimension)) * np.sqrt(gamma) / np.sqrt(dimension)
-    k = (x @ teacher)[None]
-    noise = random.standard_normal((1, count, setting.channel.noise_dimensions))
-    squares = gamma / dimension  # the mean of a token's squared entries
-    c = np.linalg.inv(precision)
-    weights = 1e-2 * random.standard_normal((dimension, t))
-    residual = np.zeros((count, length, t))
-    alignments, sizes, change = [], [], np.inf
-    for _ in range(steps):
-        V = np.einsum("ld,dij->lij", squares, c)
-        omega = x @ weights - np.einsum("lij,nlj->nli", V, residual)
-        found = setting.channel.posterior(Fields(omega[None], k, V, noise))
-        if found.mean is None:
-            raise ProblemError("channel", "channel: message passing needs labels that are not summed over.")
-        inverse = np.linalg.inv(V)
-        residual = np.einsum("lij,nlj->nli", inverse, found.mean[0])
-        response = inverse @ (V - found.spread[0].mean(axis=0)) @ inverse  # minus dg/domega
-        A = count * np.einsum("ld,lij->dij", squares, (response + response.mT) / 2)
-        B = np.einsum("nld,nli->di", x, residual) + np.einsum("dij,dj->di", A, weights)
-        c = np.linalg.inv(precision + A)
-        new = damping * weights + (1 - damping) * np.einsum("dij,dj->di", c, B)
-        change = float(np.sqrt(((new - weights) ** 2).mean() / (teacher**2).mean()))
-        weights = new
-        alignments.append(np.einsum("ld,di,dj->lij", squares, weights, teacher))
-        sizes.append(np.einsum("ld,di,dj->lij", squares, weights, weights))
-    rho = np.einsum("ld,di,dj->lij", squares, teacher, teacher)
-    return MessagePassing(np.stack(alignments), np.stack(sizes), rho, weights, change)
+    if prior.mean.any() or not np.allclose(prior.precision, prior.precision[0]):
+        raise ProblemError(
+            "tokens.mean_teacher",
+            "optimizer bayes-gamp needs encodings and means that tell nothing of the teacher's weights: set"
+            " tokens.mean_teacher and positions.teacher to zero.",
+        )
 
 
-def _root_of_inverse(precision: Array) -> Array:
-    return np.asarray(np.linalg.cholesky(np.linalg.inv(precision)), float)
+def read_labels(setting: Setting, samples: Labelled, omega: Array, V: Array) -> tuple[Array, Array]:
+    """What labels say of their samples' fields.
+
+    Parameters
+    ----------
+    setting : Setting
+    samples : Labelled
+    omega : (n, L, t) array
+        Fields as they are known without the sample's own label.
+    V : (P, t, t) array
+        Covariance of what is unknown of them.
+
+    Returns
+    -------
+    residuals : (n, L, t) array
+        ``V^-1 (<k> - omega)``.
+    responses : (P, t, t) array
+        Minus the sum of their derivatives by omega, over the tokens of a site.
+    """
+    inverse = np.linalg.inv(V)
+    residuals, spread, counts = np.empty_like(omega), np.zeros_like(V), np.zeros(len(V))
+    for sites in np.unique(samples.sites, axis=0):
+        here = (samples.sites == sites).all(axis=1)
+        fields = Fields(omega[None, here], samples.k[None, here], V[sites], samples.normals[None, here])
+        found = setting.channel.given(fields)
+        assert found.mean is not None  # `given` has one label a node
+        residuals[here] = np.einsum("lij,nlj->nli", inverse[sites], found.mean[0])
+        for token, site in enumerate(sites):
+            spread[site] += found.spread[0, :, token].sum(axis=0)
+            counts[site] += here.sum()
+    responses = inverse @ (counts[:, None, None] * V - spread) @ inverse
+    return residuals, positive((responses + responses.mT) / 2)
+
+
+def refresh_rows(
+    precision: Array, gamma: Array, responses: Array, pulled: Array, weights: Array
+) -> tuple[Array, Array]:
+    """Posterior means (d, t) and covariances (d, t, t) of the rows of the weights.
+
+    Parameters
+    ----------
+    precision : (t, t) array
+        Of the prior.
+    gamma : (P, d) array
+        Eigenvalues of the sites' covariances.
+    responses : (P, t, t) array
+        As of `read_labels`.
+    pulled : (d, t) array
+        ``x^T g / sqrt(d)`` of all residuals.
+    weights : (d, t) array
+        With which the fields were made.
+    """
+    curvature = np.einsum("pd,pij->dij", gamma, responses) / gamma.shape[1]
+    c = np.linalg.inv(precision + curvature)
+    return np.einsum("dij,dj->di", c, pulled + np.einsum("dij,dj->di", curvature, weights)), c
+
+
+def frame(setting: Setting, theta: Array) -> Array:
+    """The orthogonal (t, t) matrix O, one that does not change labels, that takes estimates W closest to the teacher.
+
+    Parameters
+    ----------
+    setting : Setting
+    theta : (P, t, t) array
+        ``W^T Sigma_s Q_star / d``.
+    """
+    images = [np.array(image) for image in setting.channel.images]
+    total = theta.sum(axis=0)
+    if len(images) > 2:  # all rotations
+        left, _, right = np.linalg.svd(total)
+        return np.asarray(left @ right, float)
+    return max(images, key=lambda image: float(np.trace(image.T @ total)))

@@ -14,11 +14,37 @@ from attnphase.bayes.channel import SETS, draw_sets
 from attnphase.bayes.evolution import Evolution
 from attnphase.integration.rules import sobol
 
-__all__ = ["LabelError", "Readout", "ScoreError", "SignError", "SquareError"]
+__all__ = ["Fresh", "LabelError", "Readout", "ScoreError", "SignError", "SquareError"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fresh:
+    """Fresh samples of one run at finite d, of one configuration of clusters.
+
+    Attributes
+    ----------
+    omega, k : (B, L, t) arrays
+        Fields as the learner has them, and as they are.
+    draws : two (B, L, t) arrays
+        Independent draws of what the learner takes the fields for, ``N(omega, V)``.
+    V : (L, t, t) array
+    gram : (B, L, L) array
+        ``x x^T / d``.
+    """
+
+    omega: Array
+    k: Array
+    draws: tuple[Array, Array]
+    V: Array
+    gram: Array
 
 
 class Readout(Protocol):
     """What is counted as an error."""
+
+    def of_samples(self, fresh: Fresh) -> Array:
+        """Test error of every sample at finite d, (B,); its mean over the draws is exact."""
+        ...
 
     def error(self, evolution: Evolution, V: Array) -> Array:
         """Test error of every replicate at V, (S,)."""
@@ -51,6 +77,13 @@ class ScoreError:
 
         return evolution.maps.test_error(sample_mean, length)
 
+    def of_samples(self, fresh: Fresh) -> Array:
+        """See `Readout`: the product of two errors with predictions by one draw each."""
+        length = fresh.k.shape[1]
+        true, *drawn = (self._targets(k[None], length)[0] for k in (fresh.k, *fresh.draws))
+        first, second = (true - one for one in drawn)
+        return np.asarray(np.einsum("nij,njk,nik->n", first, fresh.gram, second), float) / length
+
     def _targets(self, k: Array, length: int) -> Array:
         return self.target(np.ascontiguousarray(k.reshape(-1, *k.shape[2:]))).reshape(*k.shape[:2], length, length)
 
@@ -72,6 +105,12 @@ class SquareError:
             total += probability * ((first - second) ** 2).sum(axis=-1).mean(axis=1) / 2
         return total
 
+    def of_samples(self, fresh: Fresh) -> Array:
+        """See `Readout`: the product of two errors with predictions by one draw each."""
+        true, *drawn = (self.target(np.ascontiguousarray(k)).reshape(len(k), -1) for k in (fresh.k, *fresh.draws))
+        first, second = (true - one for one in drawn)
+        return np.asarray((first * second).sum(axis=1), float)
+
 
 @dataclass(frozen=True)
 class SignError:
@@ -86,6 +125,10 @@ class SignError:
             omega = evolution.fields(V, sites).omega[..., 0, 0]
             total += probability * ndtr(-np.abs(omega) / np.sqrt(V[sites][0, 0, 0])).mean(axis=1)
         return total
+
+    def of_samples(self, fresh: Fresh) -> Array:
+        """See `Readout`."""
+        return np.where(fresh.k[:, 0, 0] * fresh.omega[:, 0, 0] < 0, 1.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -116,12 +159,23 @@ class LabelError:
             total += probability * (1 - highest.reshape(fields.omega.shape[:2]).mean(axis=1))
         return total
 
+    def of_samples(self, fresh: Fresh) -> Array:
+        """See `Readout`."""
+        rank = fresh.V.shape[1]
+        about = sobol(rank, 0, False, 256, SETS, 31).nodes @ np.linalg.cholesky(fresh.V[0]).T
+        wrong = 1 - self.probabilities(fresh.k[:, 0])
+        which, told = np.arange(len(wrong)) % SETS, np.empty(len(wrong), dtype=np.int64)
+        for first in range(0, len(wrong), 1024):
+            part = slice(first, first + 1024)
+            told[part] = self.probabilities(fresh.omega[part, :1] + about[which[part]]).mean(axis=1).argmax(axis=-1)
+        return np.take_along_axis(wrong, told[:, None], axis=1)[:, 0]
+
 
 def _two_draws(evolution: Evolution, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array]:
     """Two independent fields of the same sample given what is known of it, (S, N, L, t) each."""
     fields = evolution.fields(V, sites)
     length, rank = fields.k.shape[2:]
-    normals = sobol(3 * length * rank, 0, False, evolution.points, evolution.replicates, evolution.seed + 1).nodes
+    normals = sobol(3 * length * rank, 0, False, evolution.samples, evolution.replicates, evolution.seed + 1).nodes
     known, first, second = (a.reshape(*a.shape[:2], length, rank) for a in np.split(normals, 3, axis=-1))
     values, vectors = np.linalg.eigh(evolution.rho - V)
     root = (vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]) @ vectors.mT

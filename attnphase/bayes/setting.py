@@ -14,6 +14,7 @@ from attnphase.bayes.channel import Channel, Preimages, Signs
 from attnphase.bayes.evolution import Evolution, WeightPrior
 from attnphase.bayes.importance import Noisy
 from attnphase.bayes.labels import Labels
+from attnphase.bayes.lattices import LATTICE_REPLICATES, label_plane
 from attnphase.bayes.preimages import leave_a_sign
 from attnphase.bayes.readout import LabelError, Readout, ScoreError, SignError, SquareError
 from attnphase.bayes.request import channel_of, undetermined
@@ -49,9 +50,14 @@ class Setting:
     prior: WeightPrior
     spectrum: Spectrum
 
+    @property
+    def replicates(self) -> int:
+        """Of the rules: few where integrals are sums over lattices."""
+        return 16 if self.channel.lattice is None else LATTICE_REPLICATES
+
     @lru_cache(maxsize=8)  # noqa: B019 - settings are kept by `setting_of`
-    def evolution(self, points: int, replicates: int = 16) -> Evolution:
-        """The map with so many nodes in each replicate."""
+    def evolution(self, points: int, replicates: int | None = None) -> Evolution:
+        """The map with so many nodes in each replicate, or lattices as fine; by default as many as the setting has."""
         configurations, probabilities = self.problem.cluster_law
         return Evolution(
             bayes_maps(),
@@ -61,7 +67,7 @@ class Setting:
             probabilities,
             self.spectrum.teacher_means,
             points,
-            replicates,
+            replicates or self.replicates,
             self.problem.integration.seed,
         )
 
@@ -123,7 +129,9 @@ def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
     readout = ScoreError(target, system.spectrum.site_variances)
     if noise > 0:
         images, draws = _turns(rank), _DRAWS if rank == 1 else _FEWER_DRAWS
-        return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed), readout
+        scale = np.sqrt(system.spectrum.rho.max(axis=0)[None].repeat(length, axis=0).diagonal(0, 1, 2)).ravel()
+        plane = label_plane(lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, noise)
+        return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed, plane), readout
     scale = np.sqrt(system.spectrum.rho[:, 0, 0])[problem.cluster_law[0][0]]
     if not leave_a_sign(target, length, scale):
         raise undetermined()

@@ -27,10 +27,9 @@ _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
 _STRETCH = 8.0
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
-_REPLICATES = 16
 _POLISHING = 12
 _KICK = 0.1  # by which the columns are told apart, relative to what is known
-_DECAY = 1.4  # as many times more nodes, to this power, for an error as many times smaller
+_DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
 _KNOWN = 1e-12  # share of V where the fields count as known
 
@@ -269,33 +268,38 @@ def solve_bayes(
     """
     wanted, exact = setting.problem.integration.standard_error, setting.channel.tolerance
     max_nodes = setting.channel.most if max_nodes is None else max_nodes
-    coarse = (setting.channel.coarsest, 8 * setting.channel.coarsest)
+    most = max_nodes // setting.replicates
+    # lattices are fine enough for one replicate to lead to the others' point
+    decay, alone = (_DECAY, None) if setting.channel.lattice is None else (_LATTICE_DECAY, 1)
+    coarse = tuple(min(factor * setting.channel.coarsest, most) for factor in (1, 8))
     x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES, strict=True):
-        run = _Iteration(setting.evolution(points), alpha)
+        if tell is not None:
+            tell(f"{points * (alone or setting.replicates)} nodes")
+        run = _Iteration(setting.evolution(points, alone), alpha)
         x, _, status = run.run(x, max(tolerance, 10 * exact))
         maps += run.maps
-    run = _Iteration(setting.evolution(coarse[-1]), alpha)
+    run = _Iteration(setting.evolution(coarse[-1], alone), alpha)
     if run.ended(x):
-        run = _Iteration(setting.evolution(min(32 * coarse[0], max_nodes // _REPLICATES)), alpha)
+        run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha)
         return _measured(setting, run, alpha, start, _Found(x, 0.0, status, maps))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), 4 * coarse[-1]
+    jacobian, points = run.jacobian(x), min((1 if setting.channel.lattice else 4) * coarse[-1], most)
     while True:
         if tell is not None:
-            tell(f"{points * _REPLICATES} nodes")
+            tell(f"{points * setting.replicates} nodes")
         maps += run.maps
         run = _Iteration(setting.evolution(points), alpha)
         x, residual = run.polish(x, jacobian, exact)
         if residual > exact:
             x, residual, status = run.run(x, exact)
         found = _Found(x, residual, status, maps, jacobian)
-        last = 2 * points * _REPLICATES > max_nodes or residual > exact or run.ended(x)
+        last = 2 * points > most or residual > exact or run.ended(x)
         excess = 0.0 if last else _relative_error(run, found) / wanted
         if excess <= 1:
             return _measured(setting, run, alpha, start, found)
-        points *= min(2 ** max(round(_DECAY * np.log2(excess)), 1), max_nodes // (points * _REPLICATES))
+        points *= min(2 ** max(round(decay * np.log2(excess)), 1), most // points)
 
 
 def _relative_error(run: _Iteration, found: _Found) -> float:
@@ -362,6 +366,8 @@ def _noise_entropy(setting: Setting, evolution: Evolution) -> Array:
     """``E log P_out(Y | k)``, the mean logarithm of the evidence where the fields are known; NaN if it is infinite."""
     if setting.channel.exact:
         return np.full(evolution.replicates, np.nan)
+    if setting.channel.noise_entropy is not None:
+        return np.full(evolution.replicates, setting.channel.noise_entropy)
     return evolution.moments(_KNOWN * evolution.rho).log_evidence
 
 

@@ -21,6 +21,7 @@ from attnphase.bayes.setting import Setting
 __all__ = ["BayesThreshold", "Place", "bayes_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
+_LATTICE_POINTS = 128  # where integrals are sums over lattices: of spacing 1.16
 _FINE = 32768  # for the operator at q = 0, whose moments have heavy tails
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
@@ -92,10 +93,10 @@ def bayes_thresholds(
     if tell is not None:
         tell("weak recovery")
     weak = _weak_recovery(setting.evolution(max(points, _FINE) if setting.channel.noise_dimensions == 0 else points))
-    evolution = setting.evolution(points)
+    evolution = setting.evolution(points if setting.channel.lattice is None else _LATTICE_POINTS)
     if tell is not None:
         tell("the curve of fixed points")
-    curve = _curve(evolution)
+    curve = _curve(evolution, tell)
     highest = _summit(evolution, curve)
     end = curve[-1]
     if highest is None:
@@ -191,7 +192,7 @@ def _scaled(rho: Array, V: Array, share: float) -> Array:
     return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
 
 
-def _curve(evolution: Evolution) -> list[Place]:
+def _curve(evolution: Evolution, tell: Callable[[str], None] | None = None) -> list[Place]:
     """Fixed points along the share that is known."""
     known = (
         1
@@ -203,6 +204,8 @@ def _curve(evolution: Evolution) -> list[Place]:
     shares = 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
     places, V = [], (1 - shares[0]) * evolution.rho
     for share in shares:
+        if tell is not None:
+            tell(f"the curve of fixed points, {share:.3g} known")
         place = _place(evolution, float(share), V)
         if not np.isfinite(place.alpha):
             break

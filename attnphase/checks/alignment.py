@@ -15,7 +15,10 @@ from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 from attnphase.state_evolution.system import System
 
-__all__ = ["OVERLAPS", "Frame"]
+__all__ = ["OVERLAPS", "SCALARS", "Frame"]
+
+SCALARS = ("training_loss", "test_error", "test_error_sampled", "linear_test_error", "weight_norm", "density")
+"""What a frame leaves as it is."""
 
 OVERLAPS = ("q", "V", "m", "theta")
 """What a frame turns."""
@@ -28,6 +31,8 @@ class Frame:
     problem: Problem
     elements: tuple[ProblemSymmetry, ...]
     rotates: bool
+    scalars = SCALARS
+    overlaps = OVERLAPS
 
     @classmethod
     def of(cls, problem: Problem, tell: Tell = silent) -> Frame:

@@ -17,9 +17,10 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.arrays import Array
-from attnphase.checks.alignment import OVERLAPS, Frame
+from attnphase.checks.alignment import Frame
 from attnphase.checks.deviations import Limit, Measured
 from attnphase.checks.matching import at_problem, point_at, problem_of_runs
+from attnphase.checks.posterior import RunsOwnFrame, branches_of_limit
 from attnphase.checks.trajectories import compare_trajectories
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.validate import validate_kind
@@ -31,7 +32,6 @@ from attnphase.processes.progress import progress_line
 
 __all__ = ["COUNTED", "Comparison", "Quantity", "compare"]
 
-_SCALARS = ("training_loss", "test_error", "test_error_sampled", "linear_test_error", "weight_norm", "density")
 _LARGEST = 1e100
 COUNTED = (RunStatus.converged, RunStatus.completed, RunStatus.step_limit, RunStatus.unsettled)
 
@@ -193,9 +193,9 @@ def compare(
     theory : xarray.Dataset
         Schema ``points``, from `attnphase.solve` or `attnphase.sweep`, with the experiment's starts among its branches
         and the experiment's sample complexities on its grid.  Or schema ``flow``, from `attnphase.flow`, with the
-        experiment's starts, for trajectories of ``sgd``.
+        experiment's starts, for trajectories of ``sgd``; or ``optimal``, from `attnphase.optimal`, for ``bayes-gamp``.
     experiment : xarray.Dataset
-        Schema ``experiments``, from `attnphase.simulate`.
+        Schema ``experiments``, or ``posterior``, from `attnphase.simulate`.
     problem : Problem, optional
         The experiment's problem.  It is needed where a score or a proximal operator is a function of a module, which is
         not imported because a dataset names it.
@@ -218,9 +218,10 @@ def compare(
         `progress` is neither true nor false.
     """
     arguments.flag("progress", progress)
-    moving = isinstance(theory, xr.Dataset) and theory.attrs.get("schema") == "flow"
-    of_theory = "flow" if moving else "points"
-    for ds, kind, what in ((theory, of_theory, "theory"), (experiment, "experiments", "experiment")):
+    of_theory = theory.attrs.get("schema") if isinstance(theory, xr.Dataset) else None
+    of_theory = of_theory if of_theory in ("flow", "optimal") else "points"
+    of_runs = "posterior" if of_theory == "optimal" else "experiments"
+    for ds, kind, what in ((theory, of_theory, "theory"), (experiment, of_runs, "experiment")):
         if not isinstance(ds, xr.Dataset):
             raise CompareError(f"the {what} must be an xarray.Dataset, not {arguments.shown(ds)}: load it first.")
         validate_kind(f"the {what}", ds, kind, CompareError)
@@ -228,12 +229,16 @@ def compare(
     missing = [name for name in ("start", "dimension", "alpha", "seed") if name not in experiment["status"].dims]
     if missing:
         experiment = experiment.expand_dims(missing)
+    if of_theory == "optimal":
+        theory = branches_of_limit(theory, experiment)
     theory = at_problem(theory, problem)
-    if moving:
+    if of_theory == "flow":
         with progress_line(progress, "following the runs' own starts") as line:
             return compare_trajectories(theory, experiment, problem, line.tell)
-    with progress_line(progress, "loading the kernels") as line:
-        frame = Frame.of(problem, line.tell)
+    frame = RunsOwnFrame()
+    if of_theory == "points":
+        with progress_line(progress, "loading the kernels") as line:
+            frame = Frame.of(problem, line.tell)
     quantities: list[Quantity] = []
     excluded: list[str] = []
     for start in map(str, experiment["start"].to_numpy()):
@@ -257,20 +262,21 @@ def _excluded(runs: xr.Dataset, start: str, alpha: float) -> Iterator[str]:
 
 
 def _quantities(
-    point: xr.Dataset, runs: xr.Dataset, frame: Frame, start: str, alpha: float, excluded: list[str]
+    point: xr.Dataset, runs: xr.Dataset, frame: Frame | RunsOwnFrame, start: str, alpha: float, excluded: list[str]
 ) -> Iterator[Quantity]:
     """What can be compared; sentences about what cannot go to `excluded`."""
     dimensions = [int(d) for d in runs["dimension"].to_numpy()]
-    known = [name for name in (*_SCALARS, *OVERLAPS) if name in point]
+    names = (*frame.scalars, *frame.overlaps)
+    known = [name for name in names if name in point]
     _check_sizes(point, [*known, *(f"{name}_stderr" for name in known)], f"the theory at {start}, alpha = {alpha:g}")
     samples: list[dict[str, Array]] = []
     for d in dimensions:
         here = runs.sel(dimension=d).transpose("seed", ...)
         here = here.isel(seed=np.flatnonzero(here["status"].isin(COUNTED).to_numpy()))
-        _check_sizes(here, (*_SCALARS, *OVERLAPS), f"the runs of {start}, alpha = {alpha:g}, d = {d}")
-        samples.append({name: here[name].to_numpy() for name in _SCALARS} | frame.aligned(point, here))
+        _check_sizes(here, names, f"the runs of {start}, alpha = {alpha:g}, d = {d}")
+        samples.append({name: here[name].to_numpy() for name in frame.scalars} | frame.aligned(point, here))
     status = Status(int(point["status"])).name
-    for name in (*_SCALARS, *OVERLAPS):
+    for name in names:
         source = "test_error" if name == "test_error_sampled" else name
         theory, error = point[source].to_numpy(), point[f"{source}_stderr"].to_numpy()
         for index in _entries(name, np.shape(theory)):

@@ -8,7 +8,7 @@ import click
 
 from attnphase import arguments
 from attnphase.bayes.request import channel_of
-from attnphase.cli.inputs import problem_of
+from attnphase.cli.inputs import problem_of, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
     alphas_option,
@@ -28,6 +28,12 @@ __all__ = ["optimal"]
 @click.command()
 @problem_options
 @alphas_option
+@click.option(
+    "--vary",
+    metavar="FIELD=VALUES",
+    multiple=True,
+    help="Vary a field of the problem, as teacher.omega=0:0.5:6; may be given several times.",
+)
 @click.option("--channel", help="What is observed of one token: sign, absolute, linear or a formula of k.")
 @click.option(
     "--start",
@@ -48,6 +54,7 @@ def optimal(
     problem_file: Path | None,
     changes: tuple[str, ...],
     alpha: tuple[float, ...],
+    vary: tuple[str, ...],
     channel: str | None,
     starts: tuple[str, ...],
     thresholds: bool,
@@ -65,6 +72,7 @@ def optimal(
     if output is not None:
         check_output(output, force)
     problem = problem_of(problem_file, changes)
+    fields = varied(vary, changes, None)
     channel_of(problem, channel)
     from attnphase.data.bounds_text import optimal_table, thresholds_lines
     from attnphase.sweeps.bounds import optimal as find_bounds
@@ -72,6 +80,7 @@ def optimal(
     ds = find_bounds(
         problem,
         alpha,
+        fields=fields,
         channel=channel,
         start=starts,
         thresholds=thresholds,

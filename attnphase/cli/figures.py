@@ -27,7 +27,7 @@ _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
 
 @click.command()
-@click.argument("name", type=click.Choice(["fig2", "fig3", "fig8", "fig9"]))
+@click.argument("name", type=click.Choice(["fig2", "fig3", "fig8", "fig9", "limits", "gap"]))
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
@@ -42,6 +42,11 @@ _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
     help="Draw one value of a field that the data varies too, as tokens.sigma=0.5; may be given several times.",
 )
 @click.option("--thresholds", type=click.Path(path_type=Path), help="netCDF file of thresholds to draw over a map.")
+@click.option(
+    "--limit",
+    type=click.Path(path_type=Path),
+    help="netCDF file of the Bayes-optimal limit, for limits and gap; computed if left out.",
+)
 @output_option(help="File of the figure, .png or .pdf; NAME.png by default.")
 @click.option("--with-data", is_flag=True, help="Write the data (.nc) and a caption with all parameters (.txt) beside.")
 @force_option
@@ -53,6 +58,7 @@ def figure(
     changes: tuple[str, ...],
     at: tuple[str, ...],
     thresholds: Path | None,
+    limit: Path | None,
     output: Path | None,
     with_data: bool,
     force: bool,
@@ -63,7 +69,8 @@ def figure(
 
     fig2 has curves over alpha, fig3 maps over alpha and omega; of data that varies another field, over that one. fig8
     is fig3 for the second example of the teacher's positional part, fig9 has the test error along alpha for several
-    values of a field.
+    values of a field. limits has the test errors along alpha beside the Bayes-optimal one, gap the phase diagram of
+    their ratio: of any sweep with --data, and of what attnphase optimal wrote with --limit.
     """
     from attnphase.problem import parse_setting
 
@@ -81,12 +88,17 @@ def figure(
     output = check_figure(output or Path(f"{name}.png"), force)
     if thresholds is not None and name not in ("fig3", "fig8"):
         raise ProblemError("thresholds", "--thresholds are drawn over a map: ask for fig3 or fig8.")
-    for file in filter(None, (*data, thresholds)):
+    beside_limit = name in ("limits", "gap")
+    if limit is not None and not beside_limit:
+        raise ProblemError("limit", "--limit is drawn beside what training reaches: ask for limits or gap.")
+    for file in filter(None, (*data, thresholds, limit)):
         check_data(file)
     from attnphase.paper.figures import PAPER_FIGURES, caption
 
     labels = [f"-{i}" for i in range(1, len(data) + 1)] if data else [f"-{s.label}" for s in PAPER_FIGURES[name].sweeps]
     kept = [output.with_name(f"{output.stem}{label if len(labels) > 1 else ''}.nc") for label in labels]
+    if beside_limit:
+        kept.append(output.with_name(f"{output.stem}-limit.nc"))
     beside = [*kept, output.with_suffix(".txt")] if with_data else []
     for file in beside:
         check_output(file, force)
@@ -96,9 +108,13 @@ def figure(
     over = {} if thresholds is None else {"thresholds": load_dataset(thresholds)}
     datasets = [load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
     if with_data:  # first, so that nothing that drawing meets loses them
-        for ds, file in zip(datasets, kept, strict=True):
+        for ds, file in zip(datasets, kept, strict=False):
             save_dataset(ds, file, force)
         write_file(beside[-1], caption(name, datasets).encode())
+    if beside_limit:
+        over["limit"] = load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)
+        if with_data:
+            save_dataset(over["limit"], kept[-1], force)
     with progress_line(not quiet, "drawing"):
         save_figure(FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over), output)
     if not quiet:
@@ -121,6 +137,23 @@ def _computed(name: str, changes: tuple[str, ...], workers: int | None, quiet: b
             problem = one.problem.with_fields(settings) if settings else one.problem
             found.append(sweep(problem, one.alphas, fields=one.fields, workers=workers, progress=not quiet))
     return found
+
+
+def _limit_of(theory: xr.Dataset, thresholds: bool, quiet: bool) -> xr.Dataset:
+    """The Bayes-optimal limit of a sweep's problem, at its alphas and values of fields."""
+    from attnphase.data.reading import problem_of
+    from attnphase.figures.limits import LEARNERS_SECTIONS
+    from attnphase.sweeps.bounds import optimal
+
+    swept = {theory[dim].attrs.get("field", ""): theory[dim].to_numpy() for dim in map(str, theory["status"].dims)}
+    fields = {name: [*values.tolist()] for name, values in swept.items() if name.split(".")[0] in LEARNERS_SECTIONS}
+    single = {name: values[0] for name, values in fields.items() if len(values) == 1}
+    problem = problem_of(theory).with_fields(single)
+    several = {name: values for name, values in fields.items() if name not in single}
+    thresholds = thresholds and not several
+    with interruption_told(lambda: "nothing is kept; run attnphase optimal with -o, and give --limit"):
+        alphas = theory["alpha"].to_numpy().tolist()
+        return optimal(problem, alphas, fields=several, thresholds=thresholds, progress=not quiet)
 
 
 @click.command()

@@ -29,7 +29,8 @@ from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["compare", "experiment", "simulate"]
 
-_FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not kind.one_pass)  # they train on a training set
+# they train students on a training set
+_FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not (kind.one_pass or kind.posterior))
 
 
 @click.command()
@@ -39,19 +40,23 @@ _FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not kind.one_p
     "--start",
     "starts",
     multiple=True,
-    default=("semantic",),
-    show_default=True,
-    help=f"{', '.join(BRANCHES)}, or sizes as semantic=0.3,noise=0.6; may be given several times.",
+    help=f"{', '.join(BRANCHES)} (semantic), or sizes as semantic=0.3,noise=0.6; of bayes-gamp uninformed or informed"
+    " (uninformed); may be given several times.",
 )
 @click.option("--dimension", type=WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
 @click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
 @click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), default="lbfgs", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
 @click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
-@click.option("--tolerance", type=float, help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp.")
+@click.option(
+    "--tolerance",
+    type=float,
+    help="On the gradient's norm / sqrt(d); 1e-8 for lbfgs, fista, gamp; of bayes-gamp's step, 1e-6.",
+)
 @click.option("--learning-rate", type=float, help="Of gd (0.15), adam (0.01), fista and sgd (1).")
 @click.option("--batch", type=int, help="Fresh samples of a step of sgd (1).")
-@click.option("--damping", type=float, help="Share of the old iterate that gamp keeps (0.5).")
+@click.option("--damping", type=float, help="Share of the old iterate that gamp and bayes-gamp keep (0.5).")
+@click.option("--channel", help="What bayes-gamp observes of one token: sign, absolute, linear or a formula of k.")
 @click.option("--trajectory", type=int, default=0, help="Steps between two records of the trajectory; 0 for none.")
 @click.option("--test-samples", type=int, default=1000, show_default=True, help="Fresh samples for the test error.")
 @device_option
@@ -81,14 +86,14 @@ def simulate(
     quiet: bool,
     **settings: Any,
 ) -> int:
-    """Train students at finite dimension.
+    """Train students at finite dimension, or seek what is possible there with bayes-gamp.
 
     An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a run
     diverged or did not reach its tolerance.
     """
     from attnphase.experiments.plan import Plan
 
-    asked: dict[str, Any] = {"alpha": alpha, "start": starts, "dimension": dimension, "optimizer": optimizer}
+    asked: dict[str, Any] = {"alpha": alpha, "start": starts or None, "dimension": dimension, "optimizer": optimizer}
     asked |= settings
     plan = Plan.of(**asked)
     if output is not None:
@@ -102,6 +107,7 @@ def simulate(
         check_output(checkpoint)
     problem = problem_of(problem_file, changes)
     plan.check(problem)
+    from attnphase.data.bounds_text import posterior_table
     from attnphase.data.files import save_dataset, to_json
 
     with interruption_told(lambda: _kept_runs(checkpoint)):
@@ -115,7 +121,7 @@ def simulate(
     if as_json:
         click.echo(to_json(ds))
     elif not quiet:
-        print_table(runs_table(ds))
+        print_table(posterior_table(ds) if plan.settings.kind.posterior else runs_table(ds))
     return ended(ds, allow_unconverged)
 
 

@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.bayes.solving import BayesPoint
 from attnphase.bayes.thresholds import BayesThreshold
-from attnphase.data.build import assemble, by_cluster
+from attnphase.data.build import assemble, by_cluster, coordinate
 from attnphase.data.variables import SCHEMAS
 from attnphase.problem.problem import Problem
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["THRESHOLDS", "from_bayes_points"]
+__all__ = ["THRESHOLDS", "from_bayes_points", "from_posterior_runs"]
 
 THRESHOLDS = {
     "weak_recovery": ("sample complexity above which nothing known is unstable", r"\alpha_{\mathrm{WR}}"),
@@ -33,9 +34,9 @@ _TITLE = "Bayes-optimal fixed points"
 
 def from_bayes_points(
     problem: Problem,
-    alpha: Sequence[float],
+    swept: Mapping[str, Sequence[Any]],
     points: Mapping[str, Sequence[BayesPoint]],
-    linear: tuple[float, float],
+    linear: Sequence[tuple[float, float]],
     thresholds: Mapping[str, BayesThreshold] | None = None,
     channel: str | None = None,
 ) -> xr.Dataset:
@@ -44,11 +45,12 @@ def from_bayes_points(
     Parameters
     ----------
     problem : Problem
-    alpha : sequence of float
+    swept : mapping
+        Values of fields of the problem, and last of alpha.
     points : mapping
-        By start, one for every alpha.
-    linear : (float, float)
-        Test error of the linear predictor, and its error.
+        By start, one for every place of this grid.
+    linear : sequence of (float, float)
+        Test error of the linear predictor, and its error, for every combination of the fields.
     thresholds : mapping, optional
     channel : str, optional
         What is observed, where the problem does not say it: becomes a global attribute.
@@ -58,9 +60,11 @@ def from_bayes_points(
     xarray.Dataset
         Thresholds are scalar coordinates, with ``<name>_stderr`` beside them.
     """
-    columns = _columns(problem, [one for row in points.values() for one in row], (len(points), len(alpha)), linear)
+    alone = [one for one in linear for _ in swept["alpha"]] * len(points)
+    sizes = (len(points), *(len(values) for values in swept.values()))
+    columns = _columns(problem, [one for row in points.values() for one in row], sizes, alone)
     rule = f"sobol, {max(one.nodes for row in points.values() for one in row)} nodes"
-    ds = assemble("optimal", columns, {"start": list(points), "alpha": list(alpha)}, {}, problem, [rule], _TITLE)
+    ds = assemble("optimal", columns, {"start": list(points), **swept}, {}, problem, [rule], _TITLE)
     if channel is not None:
         ds.attrs["channel"] = channel
     for name, found in (thresholds or {}).items():
@@ -73,19 +77,53 @@ def from_bayes_points(
     return ds
 
 
+def from_posterior_runs(
+    problem: Problem,
+    swept: Mapping[str, Sequence[Any]],
+    columns: Mapping[str, NDArray[Any]],
+    *,
+    rule: str,
+    seed: int,
+    record: Sequence[int] = (),
+    channel: str | None = None,
+) -> xr.Dataset:
+    """Label runs of Bayes-optimal message passing.
+
+    Parameters
+    ----------
+    problem : Problem
+    swept : mapping
+        Values along start, dimension, alpha and seed; all four are dimensions of the result.
+    columns : mapping
+        An array over these for every variable, with its standard error where it has one.
+    rule : str
+        The optimiser with its settings.
+    seed : int
+    record : sequence of int
+        Steps at which the trajectories in `columns` were recorded.
+    channel : str, optional
+        What is observed, where the problem does not say it: becomes a global attribute.
+    """
+    ds = assemble("posterior", columns, swept, {}, problem, [rule], "Bayes-optimal message passing")
+    ds.attrs |= {"seed": seed} | ({} if channel is None else {"channel": channel})
+    if len(record):
+        ds = ds.assign_coords(step=("step", np.asarray(record, dtype=np.int64), coordinate("step")))
+    return ds
+
+
 def _columns(
-    problem: Problem, points: Sequence[BayesPoint], sizes: tuple[int, int], linear: tuple[float, float]
+    problem: Problem, points: Sequence[BayesPoint], sizes: tuple[int, ...], linear: Sequence[tuple[float, float]]
 ) -> dict[str, Any]:
     """Every variable and its standard error, over start and alpha."""
     columns: dict[str, Any] = {}
     for variable in SCHEMAS["optimal"]:
-        values = [_value(problem, point, variable.name, linear[0]) for point in points]
+        values = [_value(problem, point, variable.name, own[0]) for point, own in zip(points, linear, strict=True)]
         columns[variable.name] = np.stack(values).astype(variable.dtype).reshape(*sizes, *np.shape(values[0]))
         if variable.has_stderr:
             errors = [
-                np.asarray(linear[1] if variable.name == "linear_test_error" else
+                np.asarray(own[1] if variable.name == "linear_test_error" else
                            by_cluster(problem, variable.name, point.errors[variable.name]), dtype=float)
-                for point in points
+                for point, own in zip(points, linear, strict=True)
             ]  # fmt: skip
             columns[variable.stderr] = np.stack(errors).reshape(*sizes, *np.shape(errors[0]))
     return columns

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from attnphase.data.variable import Variable
+from attnphase.data.variable import RunStatus, Variable
 from attnphase.fixed_points.iteration import Status
 
-__all__ = ["OPTIMAL_VARIABLES"]
+__all__ = ["OPTIMAL_VARIABLES", "POSTERIOR_VARIABLES"]
 
 _SQUARE = ("token", "teacher", "teacher_column")
 
@@ -53,3 +53,32 @@ OPTIMAL_VARIABLES = (
     ),
 )  # fmt: skip
 """Over start and alpha."""
+
+POSTERIOR_VARIABLES = (
+    Variable("q", _SQUARE, "overlap of the posterior's mean with itself", "q"),
+    Variable("theta", _SQUARE, "overlap of the posterior's mean with the teacher", r"\theta"),
+    Variable("V", _SQUARE, "covariance of the teacher's field given what is known of it", "V"),
+    Variable(
+        "overlap", (), "overlap of the posterior's mean with the teacher over that of the teacher with itself",
+        r"\theta/\rho",
+    ),
+    Variable(
+        "test_error", (), "exact test error of the posterior's prediction, against labels without noise",
+        r"\epsilon_g", True,
+    ),
+    Variable(
+        "linear_test_error", (), "test error of the linear predictor fitted to the training samples",
+        r"\epsilon_g^{\mathrm{lin}}", optional=True,
+    ),
+    Variable("change", (), "root mean square of the weights' last step over that of the prior", r"\delta W"),
+    Variable("steps", (), "steps of the iteration", r"n_{\mathrm{steps}}", dtype="int64"),
+    Variable(
+        "trajectory_overlap", ("step",), "overlap with the teacher over that of the teacher with itself, along the run",
+        r"\theta/\rho", optional=True,
+    ),
+    Variable(
+        "status", (), "how the run ended", r"\mathrm{status}", dtype="int8",
+        meanings=tuple(status.name for status in RunStatus),
+    ),
+)  # fmt: skip
+"""Of runs of Bayes-optimal message passing, over start, dimension, alpha and seed."""

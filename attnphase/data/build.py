@@ -59,7 +59,9 @@ __all__ = [
 
 _TITLE = "Fixed points of the saddle-point equations"
 
-_PER_SITE = {one.name for kind in ("points", "one_step", "optimal") for one in SCHEMAS[kind] if "token" in one.dims}
+_PER_SITE = {
+    one.name for kind in ("points", "one_step", "optimal", "posterior") for one in SCHEMAS[kind] if "token" in one.dims
+}
 
 
 def coordinate_name(field: str) -> str:
@@ -445,7 +447,8 @@ def assemble(
     import xarray as xr  # a third of a second, which who prints points does not need
 
     leading = tuple(coordinate_name(name) for name in swept)
-    variables = labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in SCHEMAS[kind]})
+    known = [one for one in SCHEMAS[kind] if one.name in columns or not one.optional]
+    variables = labelled(columns, {one: (*leading, *one.dims_of(problem)) for one in known})
     coordinates: dict[str, Any] = {name: ((), np.asarray(v), coordinate(name)) for name, v in scalars.items()}
     for field, values in swept.items():
         name = coordinate_name(field)
@@ -486,7 +489,8 @@ def global_attributes(kind: str, title: str, seed: int, rule: str) -> dict[str, 
 
 def coordinate(name: str, field: str = "") -> dict[str, str]:
     """The attributes of a coordinate; of one that sweeps a field, with its name."""
-    long_name, latex = COORDINATES.get(name, (f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")))
+    plain = f"value of {field}", rf"\mathrm{{{name}}}".replace("_", r"\_")
+    long_name, latex = COORDINATES.get(field, COORDINATES.get(name, plain))
     attributes = {"long_name": long_name, "units": "1", "latex": latex}
     if "." in field:
         attributes["field"] = field

@@ -138,7 +138,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
         strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))
         if strange:
             raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(BRANCHES)}.')
-    if kind == "experiments":
+    if kind in ("experiments", "posterior"):
         for name in ("dimension", "alpha"):
             if ds[name].dtype.kind not in "iuf" or not bool((ds[name] > 0).all()):
                 raise DatasetError(f'coordinate "{name}" must be positive numbers.')

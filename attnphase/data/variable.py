@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from attnphase.problem.problem import Problem
 
-__all__ = ["Variable"]
+__all__ = ["RunStatus", "Variable"]
+
+
+class RunStatus(IntEnum):
+    """How a training run ended; the values are the CF flags of the ``status`` of experiments."""
+
+    converged = 0  # the gradient, or the step of message passing, fell below the tolerance
+    completed = 1  # all steps were made, and no tolerance was asked for
+    step_limit = 2  # the tolerance was not reached
+    unsettled = 3  # GAMP: the overlaps have settled, single weights keep moving
+    diverged = 4  # the last finite weights were measured
+    not_computed = 5
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ validator, and ``docs/schema.md``.
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import IntEnum
 
-from attnphase.data.bayes_variables import OPTIMAL_VARIABLES
+from attnphase.data.bayes_variables import OPTIMAL_VARIABLES, POSTERIOR_VARIABLES
 from attnphase.data.flow_variables import BASIN_VARIABLES, FLOW_VARIABLES, STATIONARY_VARIABLES
-from attnphase.data.variable import Variable
+from attnphase.data.variable import RunStatus, Variable
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.state_evolution.branches import BRANCHES, Branch
@@ -51,17 +50,6 @@ STATUS_MEANINGS = (*(status.name for status in Status), "not_computed")
 
 IDENTITY_MEANINGS = ("on_branch", "merged_with_uninformed", "not_decided")
 """Names of the values 0, 1, 2 of ``on_branch``, those of `attnphase.state_evolution.branches.Identity`."""
-
-
-class RunStatus(IntEnum):
-    """How a training run ended; the values are the CF flags of the ``status`` of experiments."""
-
-    converged = 0  # the gradient fell below the tolerance
-    completed = 1  # all steps were made, and no tolerance was asked for
-    step_limit = 2  # the tolerance was not reached
-    unsettled = 3  # GAMP: the overlaps have settled, single weights keep moving
-    diverged = 4  # the last finite weights were measured
-    not_computed = 5
 
 
 HISTOGRAM_STAGES = ("frozen", "unfrozen")
@@ -343,6 +331,7 @@ SCHEMAS = {
     "experiments": EXPERIMENT_VARIABLES,
     "histogram": HISTOGRAM_VARIABLES,
     "optimal": OPTIMAL_VARIABLES,
+    "posterior": POSTERIOR_VARIABLES,
     "flow": FLOW_VARIABLES,
     "stationary": STATIONARY_VARIABLES,
     "basins": BASIN_VARIABLES,
@@ -392,6 +381,7 @@ COORDINATES = {
     "batch": ("fresh samples of a step", "s"),
     "scale": ("size of the start's part in the plane of encodings and teacher", "s"),
     "noise": ("standard deviation of the start's entries", r"\sigma_0"),
+    "teacher.noise": ("variance of the noise on every entry of the labels", r"\Delta"),
     "angle": ("direction of the start from the encodings' (0) to the teacher's (90 degrees)", r"\varphi"),
 }
 """What a coordinate is called, and its symbol."""
@@ -405,6 +395,7 @@ COORDINATES_OF = {
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
     "optimal": ("start", "alpha"),
+    "posterior": ("start", "dimension", "alpha", "seed"),
     "flow": ("start", "time", "learning_rate", "batch"),
     "stationary": ("solution", "learning_rate", "batch"),
     "basins": ("omega", "scale", "angle", "noise", "learning_rate", "batch"),

@@ -17,9 +17,18 @@ from attnphase.experiments.threads import each
 from attnphase.integration.rules import sobol
 from attnphase.state_evolution.channel import matrix_root
 
-__all__ = ["Overlaps", "density", "exact_test_errors", "linear_errors", "overlaps_of", "sampled_test_errors"]
+__all__ = [
+    "REPLICATES",
+    "Overlaps",
+    "conditional_nodes",
+    "density",
+    "exact_test_errors",
+    "linear_errors",
+    "overlaps_of",
+    "sampled_test_errors",
+]
 
-_POINTS, _REPLICATES = 2048, 8  # Sobol nodes of the mean over the fields
+_POINTS, REPLICATES = 2048, 8  # Sobol nodes of the mean over the fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +96,7 @@ def exact_test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array
     array = weights.detach().cpu().double().numpy()
     runs = range(len(array))
     replicates = np.stack(each(instance.threads, lambda s: _test_error(instance, s, array[s]), runs))
-    return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(_REPLICATES)
+    return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(REPLICATES)
 
 
 def _test_error(instance: Instance, run: int, weights: Array) -> Array:
@@ -95,9 +104,9 @@ def _test_error(instance: Instance, run: int, weights: Array) -> Array:
     loss, geometry = instance.loss, instance.geometries[run]
     overlaps = overlaps_of(instance, run, weights)
     configurations, probabilities = instance.problem.cluster_law
-    total = np.zeros(_REPLICATES)
+    total = np.zeros(REPLICATES)
     for sites, probability in zip(configurations, probabilities, strict=True):
-        h, k, own, cross, grams = _conditional(instance, geometry, overlaps, weights, sites)
+        h, k, own, cross, grams, _ = conditional_nodes(instance, geometry, overlaps, weights, sites)
         fields, targets = _tensor(instance, h), loss.targets(_tensor(instance, k))
         if loss.has_grams:
             offsets = (targets @ _tensor(instance, own) * targets).sum(dim=(1, 2)) / 2
@@ -105,7 +114,7 @@ def _test_error(instance: Instance, run: int, weights: Array) -> Array:
         else:
             offsets = torch.zeros(len(h), dtype=loss.dtype, device=loss.device)
         values = loss.values(fields, targets, _tensor(instance, grams)) + offsets
-        total += probability * values.double().cpu().numpy().reshape(_REPLICATES, -1).mean(axis=1)
+        total += probability * values.double().cpu().numpy().reshape(REPLICATES, -1).mean(axis=1)
     return 2 * total / instance.problem.tokens.length
 
 
@@ -113,15 +122,19 @@ def _tensor(instance: Instance, array: Array) -> Tensor:
     return torch.as_tensor(array, dtype=instance.loss.dtype, device=instance.loss.device)
 
 
-def _conditional(
-    instance: Instance, geometry: Geometry, overlaps: Overlaps, weights: Array, sites: NDArray[np.int64]
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Nodes of h and k, and the means given them of ``x x^T / d``, ``x (x+p)^T / d`` and ``(x+p)(x+p)^T / d``."""
+def conditional_nodes(
+    instance: Instance, geometry: Geometry, overlaps: Overlaps, weights: Array, sites: NDArray[np.int64], more: int = 0
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Nodes of h and k, and the means given them of ``x x^T / d``, ``x (x+p)^T / d`` and ``(x+p)(x+p)^T / d``.
+
+    With `more` normals for every node, which belong to nothing.
+    """
     d, length, columns = geometry.dimension, len(sites), weights.shape[1]
     t = geometry.teacher.shape[1]
     joint = np.concatenate([weights, geometry.teacher], axis=1)
-    rule = sobol(length * (columns + t), length * columns, False, _POINTS, _REPLICATES, instance.seed)
-    normal = rule.nodes.reshape(-1, length * (columns + t))
+    size = length * (columns + t)
+    rule = sobol(size + more, length * columns, False, _POINTS, REPLICATES, instance.seed)
+    normal, rest = np.split(rule.nodes.reshape(-1, size + more), [size], axis=1)
     # the same nodes for every rank: the student's coordinates first
     normal_h = normal[:, : length * columns].reshape(-1, length, columns)
     normal = np.concatenate([normal_h, normal[:, length * columns :].reshape(-1, length, t)], axis=2)
@@ -156,7 +169,7 @@ def _conditional(
 
     h = fields[:, :, :columns] + overlaps.m[sites]
     k = fields[:, :, columns:] + overlaps.teacher_means[sites]
-    return h, k, gram(x, x), gram(x, student), gram(student, student)
+    return h, k, gram(x, x), gram(x, student), gram(student, student), rest
 
 
 def sampled_test_errors(instance: Instance, weights: Tensor, count: int) -> tuple[Array, Array]:
@@ -196,7 +209,7 @@ def linear_errors(instance: Instance) -> Array:
         zero, total = np.zeros((instance.dimension, instance.problem.columns)), 0.0
         overlaps = overlaps_of(instance, s, zero)
         for sites, probability in zip(configurations, probabilities, strict=True):
-            _, k, own, _, _ = _conditional(instance, instance.geometries[s], overlaps, zero, sites)
+            _, k, own, *_ = conditional_nodes(instance, instance.geometries[s], overlaps, zero, sites)
             rest = instance.loss.targets(_tensor(instance, k)).double().cpu().numpy() - fits[s]
             total += probability * float((rest @ own * rest).sum(axis=(1, 2)).mean())
         return total / length

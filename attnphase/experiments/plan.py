@@ -16,6 +16,7 @@ from attnphase import arguments
 from attnphase.arguments import device_name
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError, ProblemError
+from attnphase.experiments.optimizers.kinds import OptimizerKind
 from attnphase.experiments.settings import DTYPES, TrainingSettings
 from attnphase.extras import require_torch
 from attnphase.fixed_points.settings import sample_complexities
@@ -57,15 +58,19 @@ class Grid:
     seed: int
 
     @classmethod
-    def of(cls, alpha: Any, start: Any, dimension: Any, seeds: Any, seed: Any) -> Grid:
-        """From the arguments of `simulate`.
+    def of(cls, alpha: Any, start: Any, dimension: Any, seeds: Any, seed: Any, kind: OptimizerKind) -> Grid:
+        """From the arguments of `simulate`, for an optimiser of a kind.
 
         Raises
         ------
         ProblemError
             One is wrong.
         """
-        starts, given = _starts(start)
+        if kind.posterior:
+            names = (start,) if isinstance(start, str) else start
+            starts, given = arguments.words("start", kind.starts[:1] if start is None else names, kind.starts), None
+        else:
+            starts, given = _starts(kind.starts[0] if start is None else start)
         alphas = sample_complexities("alpha", alpha)
         dimensions = arguments.wholes("dimension", dimension, 2)
         seeds, seed = arguments.whole("seeds", seeds, 1), arguments.whole("seed", seed, 0)
@@ -85,7 +90,7 @@ class Grid:
         return grid
 
     def check(self, problem: Problem) -> None:
-        """Refuse starts that a problem cannot have.
+        """Refuse starts of training that a problem cannot have.
 
         Raises
         ------
@@ -156,7 +161,7 @@ class Plan:
     def of(
         cls,
         alpha: Any,
-        start: Any = "semantic",
+        start: Any = None,
         dimension: Any = 1000,
         seeds: int = 8,
         optimizer: str = "lbfgs",
@@ -168,6 +173,7 @@ class Plan:
         damping: float | None = None,
         trajectory: int = 0,
         batch: int | None = None,
+        channel: str | None = None,
         test_samples: int = 1000,
         device: str = "cpu",
         dtype: str = "float64",
@@ -185,12 +191,12 @@ class Plan:
             PyTorch is not installed.
         """
         require_torch()
-        settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory, batch)
+        settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory, batch, channel)
         samples = arguments.whole("test_samples", test_samples, 0)
         if samples == 1:
             raise ProblemError("test_samples", "test_samples must be 0, or at least 2 for a standard error.")
         return cls(
-            grid=Grid.of(alpha, start, dimension, seeds, seed),
+            grid=Grid.of(alpha, start, dimension, seeds, seed, settings.kind),
             settings=settings,
             test_samples=samples,
             device=device_name(device),
@@ -213,7 +219,8 @@ class Plan:
             The start is an array that does not fit.
         """
         arguments.instance("problem", problem, Problem)
-        self.grid.check(problem)
+        if not self.settings.kind.posterior:
+            self.grid.check(problem)
         self.settings.check(problem)
         fewest = int(min(self.grid.alphas) * min(self.grid.dimensions))
         if self.settings.kind.one_pass and (self.settings.batch or 1) > fewest:

@@ -14,14 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.arrays import Array
+from attnphase.bayes.message_passing import check_passing
+from attnphase.bayes.setting import Setting, setting_of
+from attnphase.data.bayes import from_posterior_runs
+from attnphase.data.bayes_variables import POSTERIOR_VARIABLES
 from attnphase.data.build import by_cluster, from_runs
-from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus, Variable
+from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import TORCH_DTYPES, Instance, draw_instance
 from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
 from attnphase.experiments.one_pass import BLOCK, descend, population_risks
 from attnphase.experiments.plan import Grid, Plan
+from attnphase.experiments.posterior import Passed, measure_passed, pass_messages
 from attnphase.experiments.products import compile_passes
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
@@ -60,7 +65,13 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     kept = Checkpoint(plan.checkpoint, task, plan.checkpoint_interval)
     if kept.load():
         warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=3)
-    experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept)
+    posterior = None
+    if settings.kind.posterior:
+        with progress_line(plan.progress, "loading the kernels") as line:
+            tell_if_compiling(problem, line.tell)
+            posterior = setting_of(problem, settings.channel)
+        check_passing(posterior)
+    experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept, posterior)
     experiment.plan()
     with threads_for_runs() as threads, progress_line(plan.progress, "drawing samples", grid.size) as line:
         experiment.threads = threads if loss.device.type == "cpu" else 1
@@ -96,6 +107,7 @@ class _Experiment:
     loss: LocalLoss
     test_samples: int
     kept: Checkpoint
+    posterior: Setting | None = None
     threads: int = 1
 
     def plan(self) -> None:
@@ -164,7 +176,7 @@ class _Experiment:
         report: Callable[[float, str], None],
         interrupted: Callable[[], bool],
     ) -> None:
-        kept, risk, base = self.kept, Risk.of(instance), len(self.kept.finished)
+        kept, base = self.kept, len(self.kept.finished)
         place = f"{group.start}, d = {group.dimension}, alpha = {group.alpha:g}"
         resume = None
         if kept.running is not None and kept.running["group"] == group.key(group.runs[0]):
@@ -183,19 +195,26 @@ class _Experiment:
             report(done, f"{place}: step {step}" + (f", R/d {loss:.6f}" if np.isfinite(loss) else ""))
 
         report(base, place)
-        weights = self._initial(instance, group.start)
-        if self.settings.kind.one_pass:
+        steady: dict[str, Any] = {"resume": resume, "keep": keep, "on_step": on_step}
+        risk = Risk.of(instance)
+        if self.posterior is not None:
+            trained = pass_messages(instance, self.posterior, group.start, self.settings, **steady)
+        elif self.settings.kind.one_pass:
             count = self.grid.count(group.dimension, group.alpha)
-            trained = descend(instance, weights, self.settings, count, resume=resume, keep=keep, on_step=on_step)
+            trained = descend(instance, self._initial(instance, group.start), self.settings, count, **steady)
         else:
-            trained = train(instance, risk, weights, self.settings, resume=resume, keep=keep, on_step=on_step)
+            trained = train(instance, risk, self._initial(instance, group.start), self.settings, **steady)
         for run, status, steps in zip(group.runs, trained.status, trained.steps, strict=True):
             if status == RunStatus.diverged:
                 warnings.warn(
                     f"{place}, seed {run}: diverged at step {steps}; its last finite weights are measured.",
                     stacklevel=2,
                 )
-        for run, values in zip(group.runs, self._measure(instance, risk, trained, linear), strict=True):
+        if isinstance(trained, Passed):
+            measured = measure_passed(trained, linear)
+        else:
+            measured = self._measure(instance, risk, trained, linear)
+        for run, values in zip(group.runs, measured, strict=True):
             kept.finished[group.key(run)] = {name: torch.as_tensor(v) for name, v in values.items()}
         kept.running = None
         report(len(kept.finished), place)
@@ -261,11 +280,11 @@ class _Experiment:
             for run in range(grid.seeds)
         ]
         sizes = tuple(len(values) for values in grid.swept.values())
-        variables: list[Variable] = list(EXPERIMENT_VARIABLES)
-        record: list[int] = []
+        passed, record = self.settings.kind.posterior, list[int]()
+        variables = [one for one in POSTERIOR_VARIABLES if one.name in order[0]] if passed else [*EXPERIMENT_VARIABLES]
         if self.settings.trajectory:
-            variables += TRAJECTORY_VARIABLES
-            longest = max(len(values["trajectory_q"]) for values in order)
+            variables += () if passed else TRAJECTORY_VARIABLES
+            longest = max(len(values["trajectory_overlap" if passed else "trajectory_q"]) for values in order)
             record = [i * record_stride(self.settings) for i in range(longest)]
         columns: dict[str, NDArray[Any]] = {}
         for variable in variables:
@@ -275,6 +294,10 @@ class _Experiment:
                 columns[name] = stacked.reshape(sizes + stacked.shape[1:])
         precision = str(self.loss.dtype).removeprefix("torch.")
         rule = f"{self.settings.description}, {precision}, torch {torch.__version__} on {self.loss.device.type}"
+        if passed:
+            return from_posterior_runs(
+                problem, grid.swept, columns, rule=rule, seed=grid.seed, record=record, channel=self.settings.channel
+            )
         return from_runs(problem, grid.swept, columns, rule=rule, seed=grid.seed, record=record)
 
     def _spread(self, name: str, values: Array, records: int) -> Array:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.bayes.request import channel_of
 from attnphase.errors import ProblemError
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerKind
 
@@ -24,23 +25,27 @@ class TrainingSettings:
 
     Attributes
     ----------
-    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "sgd"}
+    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "bayes-gamp", "sgd"}
         L-BFGS; full-batch gradient descent (proximal where the regulariser is not a ridge); Adam; accelerated proximal
-        gradient; generalised approximate message passing; stochastic gradient descent with fresh samples in every step.
+        gradient; generalised approximate message passing; the same with posterior means in place of minima, which
+        trains no student; stochastic gradient descent with fresh samples in every step.
     steps : int
-        Largest number of steps: 2000 (lbfgs), 5000 (gd, fista), 2500 (adam), 400 (gamp) by default.
+        Largest number of steps: 2000 (lbfgs), 5000 (gd, fista), 2500 (adam), 400 (gamp), 500 (bayes-gamp) by default.
         That of sgd is the number of samples over `batch`.
     tolerance : float or None
         On ``|nabla R| / sqrt(d)``: 1e-8 by default for lbfgs, fista and gamp.  None, the default of gd and adam, makes
-        all the steps, as in the paper.
+        all the steps, as in the paper.  Of bayes-gamp on the weights' last step, over the prior's standard deviation:
+        1e-6.
     learning_rate : float or None
         Of gd (.15 by default), adam (.01), fista (the first step's, .15) and sgd (1).
     damping : float
-        Share of the old iterate that GAMP keeps.
+        Share of the old iterate that GAMP keeps, bayes-gamp once the overlaps have settled; 0.5 by default.
     trajectory : int
         Steps between two records of the trajectory; 0 for none.
     batch : int or None
         Samples of a step of sgd, 1 by default.
+    channel : str or None
+        Of bayes-gamp: what is observed of one token, as in `attnphase.optimal`.
 
     Raises
     ------
@@ -55,6 +60,7 @@ class TrainingSettings:
     damping: float | None = None
     trajectory: int = 0
     batch: int | None = None
+    channel: str | None = None
 
     def __post_init__(self) -> None:
         name = arguments.word("optimizer", self.optimizer, tuple(OPTIMIZERS))
@@ -79,6 +85,10 @@ class TrainingSettings:
         if self.damping is not None:
             what = "a number from 0 to below 1"
             plain["damping"] = arguments.number("damping", self.damping, lambda x: 0 <= x < 1, what)
+        if self.channel is not None:
+            plain["channel"] = arguments.text("channel", self.channel, "sign, absolute, linear or a formula of k")
+            if not kind.posterior:
+                raise ProblemError("channel", f"channel belongs to bayes-gamp, not to {name}.")
         for field in ("learning_rate", "damping", "batch"):
             if getattr(self, field) is not None and getattr(kind, field) is None:
                 owners = [one for one, its_kind in OPTIMIZERS.items() if getattr(its_kind, field) is not None]
@@ -98,6 +108,9 @@ class TrainingSettings:
         ------
         ProblemError
         """
+        if self.kind.posterior:
+            channel_of(problem, self.channel)
+            return
         if problem.loss.form.has_kink:
             raise ProblemError(
                 "loss.kind",

@@ -18,7 +18,7 @@ __all__ = ["simulate"]
 def simulate(
     problem: Problem,
     alpha: float | Sequence[float],
-    start: str | Sequence[str] | Any = "semantic",
+    start: str | Sequence[str] | Any = None,
     dimension: int | Sequence[int] = 1000,
     seeds: int = 8,
     optimizer: str = "lbfgs",
@@ -30,6 +30,7 @@ def simulate(
     damping: float | None = None,
     trajectory: int = 0,
     batch: int | None = None,
+    channel: str | None = None,
     test_samples: int = 1000,
     device: str = "cpu",
     dtype: str = "float64",
@@ -45,25 +46,24 @@ def simulate(
     alpha : float or sequence of float
         Sample complexities; n = alpha d, rounded.
     start : str, sequence of str, sizes, or array
-        Where training starts: "semantic" (at the teacher), "positional" (along the encodings), "uninformed" (small
-        random weights), "mixed" (rank 2: a column of each), an array (d, r) or (seeds, d, r), or sizes as of
-        `attnphase.flow`: "semantic=0.3,noise=0.6".
+        Where training starts: "semantic" (at the teacher; by default), "positional" (along the encodings), "uninformed"
+        (small random weights), "mixed" (rank 2: a column of each), an array (d, r) or (seeds, d, r), or sizes as of
+        `attnphase.flow`: "semantic=0.3,noise=0.6".  Of "bayes-gamp" "uninformed" (by default) or "informed".
     dimension : int or sequence of int
         d.
     seeds : int
         Instances at every point of the grid.
-    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "sgd"}
+    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "bayes-gamp", "sgd"}
     seed : int
         From which all random numbers follow.  The same instance is trained from every start.
-    steps, tolerance, learning_rate, damping, trajectory, batch : optional
+    steps, tolerance, learning_rate, damping, trajectory, batch, channel : optional
         As in `TrainingSettings`.  "sgd" sees n samples once, `batch` of them in a step.
     test_samples : int
         Fresh samples for the sampled test error; 0 for none.
-    device : str
-        "cpu" or "cuda".
-    dtype : {"float64", "float32"}
+    device, dtype : str
+        "cpu" or "cuda"; "float64" or "float32".
     checkpoint : path-like, optional
-        File that keeps what has been computed.  If it is there already, the experiment goes on from it.
+        File that keeps what has been computed, from which the experiment goes on if it is there already.
     checkpoint_interval : float
         Seconds between two writes of it.
     progress : bool
@@ -72,7 +72,7 @@ def simulate(
     Returns
     -------
     xarray.Dataset
-        Schema ``experiments``: over start, dimension, alpha, seed.  Each run has its ``status``.
+        Schema ``experiments``, of "bayes-gamp" ``posterior``: over start, dimension, alpha, seed, with a ``status``.
 
     Raises
     ------
@@ -87,8 +87,9 @@ def simulate(
     """
     plan = Plan.of(
         alpha, start, dimension, seeds, optimizer, seed=seed, steps=steps, tolerance=tolerance,
-        learning_rate=learning_rate, damping=damping, trajectory=trajectory, batch=batch, test_samples=test_samples,
-        device=device, dtype=dtype, checkpoint=checkpoint, checkpoint_interval=checkpoint_interval, progress=progress,
+        learning_rate=learning_rate, damping=damping, trajectory=trajectory, batch=batch, channel=channel,
+        test_samples=test_samples, device=device, dtype=dtype, checkpoint=checkpoint,
+        checkpoint_interval=checkpoint_interval, progress=progress,
     )  # fmt: skip
     plan.check(problem)
     from attnphase.experiments.runs import run_plan

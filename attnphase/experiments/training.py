@@ -81,7 +81,7 @@ class Trained:
 
 def record_stride(settings: TrainingSettings) -> int:
     """Steps between two records; an optimiser can be looked at between its calls only."""
-    if settings.kind.one_pass:
+    if settings.kind.one_pass or settings.kind.posterior:
         return settings.trajectory
     stride = CLASSES[settings.optimizer].stride
     return -(-settings.trajectory // stride) * stride

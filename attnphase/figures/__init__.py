@@ -3,6 +3,7 @@
 from attnphase.figures.dynamics import basins_figure, trajectory_figure
 from attnphase.figures.experiments import comparison_figure, grid_figure, scatter_figure
 from attnphase.figures.histogram import attention_figure, learning_figure
+from attnphase.figures.limits import gap_figure, limits_figure
 from attnphase.figures.maps import fig3
 from attnphase.figures.named import FIGURES
 from attnphase.figures.slices import fig9
@@ -17,8 +18,10 @@ __all__ = [
     "fig2",
     "fig3",
     "fig9",
+    "gap_figure",
     "grid_figure",
     "learning_figure",
+    "limits_figure",
     "loss_crossing",
     "save_figure",
     "scatter_figure",

@@ -69,12 +69,13 @@ COLOURS = {
     "semantic": "#0072B2",
     "positional": "#D55E00",
     "uninformed": "#009E73",
+    "informed": "#E69F00",
     "mixed": "#CC79A7",
     "given": "#555555",
 }
 """Of branches, starts and mechanisms."""
 
-MARKERS = {"semantic": "o", "positional": "s", "uninformed": "^", "mixed": "D", "given": "v"}
+MARKERS = {"semantic": "o", "positional": "s", "uninformed": "^", "informed": "*", "mixed": "D", "given": "v"}
 """Of the same."""
 
 _DIVERGING = "PuOr_r"

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-__all__ = ["draw_curve", "draw_runs", "fig2", "loss_crossing", "marks_of_curves"]
+__all__ = ["draw_curve", "draw_runs", "fig2", "loss_crossing", "mark_alphas", "marks_of_curves", "theory_thresholds"]
 
 
 def fig2(
@@ -104,15 +104,7 @@ def fig2(
                     draw_runs(ax, runs, branch, name, factor, COLOURS[branch])
             _label(ax, theory, name, factor, letter)
         axes[1].plot(theory[across], 1e3 * baseline, color="0.3", ls="--", lw=1)
-        marks = _thresholds(theory) if across == "alpha" else {}
-        for symbol, position in marks.items():
-            for ax in axes:
-                ax.axvline(position, color="0.55", lw=0.8, ls=":", zorder=0)
-            for ax in axes[:2]:
-                ax.annotate(
-                    symbol, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 2),
-                    textcoords="offset points", ha="center", va="bottom", color="0.3",
-                )  # fmt: skip
+        mark_alphas(axes, axes[:2], theory_thresholds(theory) if across == "alpha" else {})
         for ax in axes[2:]:
             ax.set_xlabel(symbol_of(theory, across))
             ax.set_ylim(bottom=-0.03 * ax.get_ylim()[1])  # a branch without this overlap lies on zero
@@ -224,7 +216,19 @@ def _label(ax: Axes, theory: xr.Dataset, name: str, factor: float, letter: str) 
     ax.text(0.02, 0.97, f"({letter})", transform=ax.transAxes, va="top")
 
 
-def _thresholds(theory: xr.Dataset) -> dict[str, float]:
+def mark_alphas(axes: Sequence[Axes], named: Sequence[Axes], marks: Mapping[str, float]) -> None:
+    """Dotted lines at sample complexities in all of the axes, with their symbols above some."""
+    for symbol, position in marks.items():
+        for ax in axes:
+            ax.axvline(position, color="0.55", lw=0.8, ls=":", zorder=0)
+        for ax in named:
+            ax.annotate(
+                symbol, (position, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
+                ha="center", va="bottom", color="0.3",
+            )  # fmt: skip
+
+
+def theory_thresholds(theory: xr.Dataset) -> dict[str, float]:
     """Where the semantic branch's curves cross those of the positional one and of the linear predictor."""
     branches = set(theory["branch"].to_numpy().tolist())
     found: dict[str, Threshold] = {}

@@ -69,6 +69,7 @@ def paper_grid(alphas: int = 25, omegas: int = 26) -> tuple[tuple[float, ...], t
 
 
 _ALPHAS, _OMEGAS = paper_grid()
+_GAP_ALPHAS, _GAP_OMEGAS = tuple(np.linspace(0.06, 0.6, 10).tolist()), tuple(np.linspace(0, 0.5, 6).tolist())
 _PAPERS = Problem.paper(omega=OMEGA_OF_FIG2)
 _SECOND = _PAPERS.with_fields({"teacher.mixing": SECOND_MIXING})
 _CURVES = (
@@ -107,6 +108,19 @@ PAPER_FIGURES = {
             (FigureSweep("", _SECOND, _ALPHAS, {"teacher.omega": _OMEGAS}),),
         ),
         PaperFigure(
+            "limits",
+            "Test errors along alpha beside what is possible",
+            f"{_CURVES} Black: Bayes-optimal. (b) Test errors over the Bayes-optimal one. Dotted: thresholds.",
+            (FigureSweep("", _PAPERS, _ALPHAS, {"teacher.omega": (OMEGA_OF_FIG2,)}),),
+        ),
+        PaperFigure(
+            "gap",
+            "Phase diagram of the best branch's test error over the Bayes-optimal one",
+            "(a) Logarithm of the ratio; grey where the Bayes-optimal error is zero. (b) Share of the fields' variance"
+            " that can be known. Dotted: where something is known, and where all is. White: alpha_c and alpha_l.",
+            (FigureSweep("", _PAPERS, _GAP_ALPHAS, {"teacher.omega": _GAP_OMEGAS}),),
+        ),
+        PaperFigure(
             "fig9",
             "Test error along alpha for several omega, sigma and lambda",
             _CURVES,
@@ -140,8 +154,8 @@ def caption(name: str, datasets: Sequence[xr.Dataset]) -> str:
     from attnphase.data.reading import problem_of
 
     figure = PAPER_FIGURES[name]
-    number = name.removeprefix("fig")
-    paragraphs = [f"Figure {number} of arXiv:2402.03902, theory. {figure.title}. {figure.shown}"]
+    of_paper = f"Figure {name.removeprefix('fig')} of arXiv:2402.03902, theory. " if name.startswith("fig") else ""
+    paragraphs = [f"{of_paper}{figure.title}. {figure.shown}"]
     for ds in datasets:
         problem = problem_of(ds)
         swept = {str(dim): ds[dim] for dim in ds["status"].dims}

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.bayes.setting import Setting, setting_of
 from attnphase.bayes.solving import BayesPoint, Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
 from attnphase.data.bayes import from_bayes_points
+from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
 from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.system import System
+from attnphase.sweeps.grid import axes_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,6 +33,7 @@ def optimal(
     problem: Problem,
     alpha: float | Sequence[float],
     *,
+    fields: Mapping[str, Any] | None = None,
     channel: str | None = None,
     start: str | Sequence[str] = _STARTS,
     thresholds: bool = False,
@@ -47,6 +52,8 @@ def optimal(
     problem : Problem
     alpha : float or sequence of float
         Sample complexities n/d.
+    fields : mapping, optional
+        Values of fields of the problem, by their name in the TOML, as in `attnphase.sweep`: dimensions of the result.
     channel : str, optional
         What is observed of one token, where the loss does not say it: ``"sign"`` of k, its value ``"absolute"`` or as
         it is, ``"linear"``, or a formula: of the label, in ``k`` or ``k0_0`` and ``k0_1``; with ``y`` in it, of the
@@ -59,15 +66,15 @@ def optimal(
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
     max_nodes : int, optional
         Of an integration rule; a point has more nodes until its overlap has the relative standard error
-        ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and 2**15 where
-        it is an integral itself, as with noise.
+        ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and where it
+        is an integral itself, as with noise, 2**15, of rank 2 2**12.  Sums over lattices have 2**14 at most.
     progress : bool
         Say on standard error what is being done, if it takes longer than a second.
 
     Returns
     -------
     xarray.Dataset
-        Over start and alpha, as documented in ``docs/schema.md``.
+        Over start, fields and alpha, as documented in ``docs/schema.md``.
 
     Raises
     ------
@@ -81,16 +88,31 @@ def optimal(
     arguments.flag("thresholds", thresholds)
     arguments.flag("progress", progress)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
-    setting = setting_of(problem, channel)
-    with progress_line(progress, "solving", total=len(values) * len(wanted)) as line:
+    swept = _fields(fields)
+    if swept and thresholds:
+        raise ProblemError("thresholds", "thresholds are of one problem: leave them out, or the fields that vary.")
+    problems = [problem.with_fields(dict(zip(swept, one, strict=True))) for one in product(*swept.values())]
+    settings = [setting_of(one, channel) for one in problems]  # what is not covered is refused before the work begins
+    if len({setting.prior.rho.shape for setting in settings}) > 1:
+        raise ProblemError(
+            next(iter(swept)), "the fields that vary cannot change the overlaps' sizes: vary each alone."
+        )
+    with progress_line(progress, "solving", total=len(values) * len(wanted) * len(settings)) as line:
         points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
-        for value in values:
+        for setting, value in product(settings, values):
             for name in wanted:
                 tell = within(f"{name}, alpha = {value:g}", line.tell)
                 points[name].append(solve_bayes(setting, value, Start[name], max_nodes=max_nodes, tell=tell))
                 line.reach(line.done + 1)
-        found = bayes_thresholds(setting, tell=line.tell) if thresholds else None
-    return from_bayes_points(problem, values, points, _linear(setting, channel), found, channel)
+        found = bayes_thresholds(settings[0], tell=line.tell) if thresholds else None
+    linear = [_linear(setting, channel) for setting in settings]
+    return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel)
+
+
+def _fields(fields: Mapping[str, Any] | None) -> dict[str, list[Any]]:
+    """Fields of a grid with their values."""
+    axes = axes_of(1.0, None, BRANCHES[:1], fields)
+    return {name: values for name, values in axes.items() if name not in ("branch", "alpha")}
 
 
 def _linear(setting: Setting, channel: str | None) -> tuple[float, float]:

@@ -308,7 +308,7 @@ def test_a_diverged_run_keeps_its_last_finite_numbers():
     ("arguments", "sentence"),
     [
         (["--alpha", "2", "--dimension", "big"], "'big' is not a whole number"),
-        (["--alpha", "2", "--optimizer", "gd", "--damping", "0.5"], "damping belongs to gamp, not to gd"),
+        (["--alpha", "2", "--optimizer", "gd", "--damping", "0.5"], "damping belongs to gamp, bayes-gamp, not to gd"),
         (["--alpha", "2", "--dimension", "1"], "dimension must be a whole number of at least 2, not 1"),
         (["--alpha", "2", "--device", "tpu"], "device"),
         (["--alpha", "2", "-o", "no/folder/runs.nc"], "there is no folder no/folder"),

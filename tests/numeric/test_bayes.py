@@ -16,7 +16,7 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.bayes.channel import Fields, Preimages, draw_sets
 from attnphase.bayes.importance import Noisy
-from attnphase.bayes.message_passing import pass_messages
+from attnphase.bayes.lattices import label_plane, lattice_means
 from attnphase.bayes.setting import setting_of
 from attnphase.bayes.solving import Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
@@ -95,7 +95,7 @@ def test_the_prediction_of_nothing_is_the_linear_predictor_s():
 
 def test_more_samples_are_never_worse_and_training_is_never_better():
     """The published trained student at alpha = 2 has .0014; the posterior has that at a fifth of the samples."""
-    ds = ap.optimal(PAPER, [0.2, 0.3, 0.4, 0.47], start="uninformed", max_nodes=2**14)
+    ds = ap.optimal(PAPER, [0.2, 0.3, 0.4, 0.47], start="uninformed", max_nodes=2**16)
     errors = ds.test_error.squeeze("start").to_numpy()
     assert (np.diff(errors) < 0).all()
     assert errors[0] < float(ds.linear_test_error[0, 0])
@@ -261,8 +261,46 @@ def test_noise_keeps_from_recovery_and_delays_it():
     assert 0.3 < threshold < 0.55
     point = solve_bayes(setting, 0.9, Start.uninformed, max_nodes=2**12)
     assert 0.2 < point.overlap < 0.95
-    assert abs(point.nishimori) < 4 * point.errors["nishimori"]
     assert 0 < point.mutual_information < 2 * math.log1p(0.01 / 0.01)
+
+
+def test_lattices_of_linear_labels_against_the_closed_form():
+    """``Y = B k + noise`` of two fields: gain and evidence are Gaussian; the third entry is noise alone."""
+    B = np.array([[0.7, -0.3], [0.2, 0.9], [-0.5, 0.4]])
+    noise, known, unknown = 0.3, np.array([[0.5, 0.1], [0.1, 0.3]]), np.array([[0.6, 0.0], [0.25, 0.4]])
+    plane = label_plane(lambda k: k @ B.T, np.array([1.1, 0.8]), noise)
+    assert plane is not None
+    assert plane.rest == 1
+    wide = replace(plane, lowest=3 * plane.lowest, highest=3 * plane.highest)  # labels of this line have no ends
+    found = lattice_means(wide, known, np.array([0.2, -0.1]), unknown, 0.8, np.random.default_rng(1))
+    V = unknown @ unknown.T
+    seen = B @ V @ B.T + noise * np.eye(3)
+    assert found.gain == pytest.approx(V @ B.T @ np.linalg.solve(seen, B @ V), rel=1e-6)
+    assert found.log_evidence == pytest.approx(-np.linalg.slogdet(2 * math.pi * math.e * seen)[1] / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(("noise", "share"), [(0.04, 0.35), (0.6, 0.8)])
+def test_lattices_agree_with_draws_of_the_posterior(noise, share):
+    """Gain, covariance and evidence of the paper's score matrices, by two methods that share the labels alone."""
+    setting = setting_of(PAPER.with_fields({"teacher.noise": noise}))
+    assert isinstance(setting.channel, Noisy)
+    drawn = replace(setting, channel=replace(setting.channel, lattice=None)).evolution(512)
+    V = (1 - share) * setting.prior.rho
+    ours, theirs = setting.evolution(512).moments(V), drawn.moments(V)
+    for name in ("gain", "spread", "alignment", "log_evidence"):
+        found, draws = (getattr(one, name).reshape(len(one.gain), -1) for one in (ours, theirs))
+        errors = draws.std(axis=0, ddof=1) / 4 + found.std(axis=0, ddof=1) / 2
+        assert (np.abs(found.mean(axis=0) - draws.mean(axis=0)) < 4 * errors).all(), name
+    # what is left of the lattices' error is far below
+    assert (ours.gain.std(axis=0) < 1e-3 * ours.gain.mean(axis=0)).all()
+
+
+def test_what_lattices_are_not_for():
+    scale = np.full(2, 0.5)
+    assert label_plane(lambda k: k, np.full(3, 0.5), 0.1) is None  # three fields
+    assert label_plane(lambda k: np.stack([*k.T, k[:, 0] * k[:, 1]], axis=1), scale, 0.1) is None  # no plane
+    assert label_plane(lambda k: k, scale, 1e-7) is None  # too many places
+    assert setting_of(PAPER).channel.lattice is None
 
 
 # --- what must hold of any problem ------------------------------------------------------------
@@ -282,17 +320,6 @@ def test_the_free_entropy_is_stationary(problem):
     middle, above, below = entropy(point.V), entropy(1.05 * point.V), entropy(0.95 * point.V)
     slope, curvature = (above - below) / 0.1, (above - 2 * middle + below) / 0.05**2
     assert abs(slope) < 0.1 * abs(curvature) * 0.05 + 2e-3
-
-
-def test_message_passing_follows_state_evolution():
-    """At d = 600 within four standard errors of eight runs, and overlap with the teacher = self-overlap."""
-    setting = setting_of(PAPER)
-    expected = overlap_by_gauss(0.44)
-    runs = [pass_messages(setting, 0.44, 600, seed, steps=80) for seed in range(8)]
-    overlaps = np.array([run.overlap for run in runs])
-    selves = np.array([np.trace(run.size[-1], axis1=1, axis2=2).sum() / run.rho.sum() for run in runs])
-    assert z_score(overlaps.mean(), overlaps.std(ddof=1) / math.sqrt(8), expected) < 4
-    assert z_score((overlaps - selves).mean(), (overlaps - selves).std(ddof=1) / math.sqrt(8), 0) < 4
 
 
 def test_uncovered_problems_are_refused():
@@ -420,3 +447,28 @@ def test_any_linear_labels(noise, alpha, first, second):
     assert z_score(point.overlap, point.errors["overlap"] + 1e-4, share) < 4.5
     assert z_score(point.free_entropy, point.errors["free_entropy"] + 1e-4, phi) < 4.5
     assert z_score(point.mutual_information, point.errors["mutual_information"] + 1e-4, information) < 4.5
+
+
+def test_the_limit_over_fields_of_the_problem(tmp_path):
+    """Without noise what is known depends on no omega, and the error is in proportion to (1 - omega)^2."""
+    ds = ap.optimal(PAPER, [0.3, 0.4], fields={"teacher.omega": [0.1, 0.5]}, start="uninformed", max_nodes=2**12)
+    assert ds["overlap"].dims == ("start", "omega", "alpha")
+    known, errors = ds["overlap"].squeeze().to_numpy(), ds["test_error"].squeeze().to_numpy()
+    assert known[0] == pytest.approx(known[1], rel=1e-6)
+    assert errors[0] / errors[1] == pytest.approx((0.9 / 0.5) ** 2, rel=1e-6)
+    assert ds["linear_test_error"].squeeze()[0, 0] > ds["linear_test_error"].squeeze()[1, 0]
+    ap.save_dataset(ds, tmp_path / "l.nc")
+    assert ap.load_dataset(tmp_path / "l.nc").identical(ds)
+    noisy = ap.optimal(PAPER, 0.3, fields={"teacher.noise": [0.2, 0.4]}, start="uninformed", max_nodes=2**11)
+    assert noisy["noise"].attrs["latex"] == r"\Delta"
+    with pytest.raises(ProblemError, match="thresholds are of one problem"):
+        ap.optimal(PAPER, 0.3, fields={"teacher.omega": [0.1, 0.5]}, thresholds=True)
+
+
+def test_the_free_entropy_of_noisy_labels_has_the_evidence_as_its_slope():
+    """``dPhi/dalpha = E log Z``: free entropy, fixed point and evidence belong together, to the lattices' precision."""
+    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1}))
+    below, middle, above = (solve_bayes(setting, a, Start.uninformed, max_nodes=2**11) for a in (7.8, 8.0, 8.2))
+    slope = (above.free_entropy - below.free_entropy) / 0.4
+    evidence = setting.evolution(512).moments(middle.V).log_evidence.mean()
+    assert slope == pytest.approx(evidence, abs=3e-5)

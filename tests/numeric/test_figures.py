@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 from click.testing import CliRunner
 from made_up import SWEEP, made_up_point
 from matplotlib.collections import QuadMesh
@@ -21,7 +22,7 @@ from attnphase.data.build import from_points, from_thresholds
 from attnphase.data.files import load_dataset, save_dataset
 from attnphase.data.variables import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
-from attnphase.figures import FIGURES, fig2, fig3, fig9, save_figure
+from attnphase.figures import FIGURES, fig2, fig3, fig9, gap_figure, limits_figure, save_figure
 from attnphase.fixed_points.iteration import Status
 from attnphase.paper.figures import PAPER_FIGURES
 from attnphase.problem.problem import Problem
@@ -502,3 +503,115 @@ def test_the_page_of_figures_has_the_captions_of_today():
     page = " ".join((Path(__file__).parents[2] / "docs" / "figures.md").read_text(encoding="utf-8").split())
     for figure in PAPER_FIGURES.values():
         assert f"*{figure.title}.* {figure.shown}" in page
+
+
+# --- beside what is possible ------------------------------------------------------------------------------------------
+
+
+def limit_of(alphas, omegas=(0.3,)):
+    """A made-up limit whose error falls from the linear predictor's to zero, without solving anything."""
+    from attnphase.bayes.solving import BayesPoint, Start
+    from attnphase.data.bayes import from_bayes_points
+
+    def point(alpha, omega, start):
+        known = min(max(2 * alpha - 0.6, 0.0), 1.0)
+        q = np.full((2, 1, 1), 0.25 * known)
+        names = ("q", "V", "overlap", "free_entropy", "mutual_information", "test_error", "nishimori")
+        errors = dict.fromkeys(names, 1e-05) | {"q": 0 * q, "V": 0 * q}
+        entropy = np.nan if known == 1 else -alpha
+        return BayesPoint(
+            alpha, start, q, 0.25 - q, q, np.full((2, 1, 1), 0.25), entropy, np.nan, 0.002 * (1 - omega) * (1 - known),
+            known, 0.0, errors, 0.0, 1, 2048, Status.converged, known == 1,
+        )  # fmt: skip
+
+    swept = {"teacher.omega": list(omegas), "alpha": list(alphas)} if len(omegas) > 1 else {"alpha": list(alphas)}
+    points = {
+        start.name: [point(a, o, start) for o in omegas for a in alphas] for start in (Start.uninformed, Start.informed)
+    }
+    return from_bayes_points(Problem.paper(omega=omegas[0]), swept, points, [(0.0019, 0.0)] * len(omegas))
+
+
+def test_the_ratio_to_the_limit_is_that_of_the_best_converged_branch():
+    from attnphase.figures.limits import error_ratio
+
+    errors = xr.DataArray([[4e-3, 3e-3], [2e-3, 5e-3]], dims=("branch", "alpha"), coords={"alpha": [0.4, 0.9]})
+    status = xr.DataArray([[0, 0], [1, 0]], dims=("branch", "alpha"), coords={"alpha": [0.4, 0.9]})
+    theory = xr.Dataset({"test_error": errors, "status": status})
+    limit = xr.Dataset({"test_error": ("alpha", [1e-3, 0.0])}, {"alpha": [0.4, 0.9]})
+    ratio, unsettled = error_ratio(theory, limit)
+    assert ratio.to_numpy() == pytest.approx([4.0, np.nan], nan_ok=True)  # the lower one did not converge; nothing is 0
+    assert unsettled.to_numpy().tolist() == [True, False]
+
+
+def test_curves_stand_beside_the_limit_and_its_thresholds():
+    theory, limit = grid({"teacher.omega": [0.2, 0.3]}), limit_of([0.2, 0.4, 0.6, 0.9])
+    limit = limit.assign_coords(perfect_recovery=((), 0.8, {"latex": r"\alpha_{\mathrm{PR}}"}))
+    figure = limits_figure(theory, limit=limit, at={"omega": 0.3})
+    x, y = curves(figure, 0)["black"]
+    np.testing.assert_allclose(x, [0.2, 0.4, 0.6, 0.9])
+    np.testing.assert_allclose(y, [1.4, 1.12, 0.56, 0.0])  # 2 (1 - omega) (1 - known), by hand
+    # the semantic branch over the limit, between whose alphas it is interpolated, at alpha = 0.5
+    x, y = curves(figure, 1)[BLUE]
+    np.testing.assert_allclose(y[list(x).index(0.5)], 0.5e3 * loss("semantic", 0.5, {"teacher.omega": 0.3}) / 0.84)
+    marked = [text.get_text() for text in figure.axes[0].texts]
+    assert r"$\alpha_{\mathrm{PR}}$" in marked
+    drawn(figure)
+
+
+def test_the_map_of_the_ratio_and_what_could_be_known():
+    alphas, omegas = [0.4, 0.6, 0.9], [0.1, 0.4]
+    theory, limit = grid({"teacher.omega": omegas}, alphas=alphas), limit_of(alphas, [0.4, 0.2, 0.1])
+    figure = gap_figure(theory, limit=limit)
+    best = [[min(loss(b, a, {"teacher.omega": o}) for b in BRANCHES) / 2 for a in alphas] for o in omegas]
+    ratios = [
+        [best[i][j] / (0.002 * (1 - o) * (1 - (2 * a - 0.6))) for j, a in enumerate(alphas[:2])]
+        for i, o in enumerate(omegas)
+    ]
+    np.testing.assert_allclose(mesh(figure, 0)[:, :2], np.log10(np.minimum(ratios, 100)), rtol=1e-9)
+    assert np.ma.getmaskarray(np.ma.masked_invalid(mesh(figure, 0)))[:, 2].all()
+    np.testing.assert_allclose(mesh(figure, 1), [[0.2, 0.6, 1.0]] * 2)
+    drawn(figure)
+
+
+@pytest.mark.parametrize(
+    ("limit", "sentence"),
+    [
+        (lambda: limit_of([0.4, 0.6]), "the limit has no alpha = 0.9, which the theory has: compute it."),
+        (
+            lambda: limit_of([0.4, 0.6, 0.9], [0.1, 0.3]),
+            "the limit has no omega = 0.4, which the theory has: compute it.",
+        ),
+        (
+            lambda: limit_of([0.4, 0.6, 0.9]),
+            "the limit is of another problem: teacher.omega differs; compute it with --vary teacher.omega=...",
+        ),
+    ],
+)
+def test_a_limit_of_something_else_is_one_sentence(limit, sentence):
+    theory = grid({"teacher.omega": [0.1, 0.4]}, alphas=[0.4, 0.6, 0.9])
+    with pytest.raises(DatasetError) as caught:
+        gap_figure(theory, limit=limit())
+    assert sentence in str(caught.value)
+
+
+def test_the_command_computes_the_limit_of_a_sweep_or_takes_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = {}
+
+    def noted(problem, alphas, *, fields, thresholds, **_):
+        asked.update(problem=problem, alphas=alphas, fields=fields, thresholds=thresholds)
+        return limit_of(alphas, fields["teacher.omega"])
+
+    monkeypatch.setattr("attnphase.sweeps.bounds.optimal", noted)
+    save_dataset(grid({"teacher.omega": [0.1, 0.4], "regularizer.strength": [0.02]}), "a.nc")
+    result = CliRunner().invoke(main, ["figure", "gap", "--data", "a.nc", "--with-data"], prog_name="attnphase")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.split() == ["gap.png", "gap.nc", "gap-limit.nc", "gap.txt"]
+    assert asked["fields"] == {"teacher.omega": [0.1, 0.4]}  # the strength is the student's
+    assert asked["alphas"] == ALPHAS
+    again = ["figure", "gap", "--data", "a.nc", "--limit", "gap-limit.nc", "-o", "b.png", "--quiet"]
+    assert CliRunner().invoke(main, again, prog_name="attnphase").exit_code == 0
+    assert (tmp_path / "b.png").read_bytes() == (tmp_path / "gap.png").read_bytes()
+    wrong = CliRunner().invoke(main, ["figure", "fig3", "--data", "a.nc", "--limit", "gap-limit.nc"])
+    assert wrong.exit_code == 2
+    assert "--limit is drawn beside what training reaches: ask for limits or gap." in wrong.stderr

@@ -65,6 +65,7 @@ RIGHT = {
 # where the same name means something else
 RIGHT_HERE = {
     ("compare", "experiment"): set(), ("derive", "limit"): set(),
+    ("limits_figure", "limit"): set(), ("gap_figure", "limit"): set(),
     ("read_reference", "name"): set(), ("load_problem", "path"): set(),
     ("published_runs", "problem"): {MAPPING},
     ("load_dataset", "path"): set(), ("Spectrum.isotropic", "positions"): set(), ("Spectrum", "mean"): set(),
@@ -101,11 +102,12 @@ def blank(kind, swept):
         "row": 1,
         "col": 1,
         "teacher": 1,
+        "teacher_column": 1,
         "eigenvalue": 3,
         **{name: len(values) for name, values in swept.items()},
     }
     columns = {}
-    for variable in SCHEMAS[kind]:
+    for variable in (one for one in SCHEMAS[kind] if "step" not in one.dims):
         shape = [sizes[dim] for dim in (*swept, *variable.dims)]
         for name in variable.names:
             columns[name] = (np.zeros if variable.meanings else np.ones)(shape, dtype=variable.dtype)
@@ -126,6 +128,7 @@ def datasets():
         "experiments": blank(
             "experiments", {"start": branches, "dimension": [50], "alpha": [1.0, 1.5], "seed": [0, 1]}
         ),
+        "optimal": blank("optimal", {"start": ["uninformed"], "omega": [0.2, 0.3], "alpha": [1.0, 1.5]}),
         "histogram": build.from_histogram(
             histogram, mechanisms=branches, runs=2, symbols=np.zeros((1, 4), dtype=np.int64), rule="none", seed=0
         ),
@@ -170,7 +173,7 @@ def good(name, parameter):
         "validate_dataset",
         "save_dataset",
     ):
-        kinds = {"theory": "points", "ds": "points", "runs": "experiments"}
+        kinds = {"theory": "points", "ds": "points", "runs": "experiments", "limit": "optimal"}
         if name in ("attention_figure", "learning_figure"):
             return datasets()["histogram"]
         if parameter in kinds:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from attnphase.state_evolution.branches import BRANCHES
+
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
@@ -36,6 +38,8 @@ class OptimizerKind:
     batch : int or None
         Fresh samples of a step; the number of steps follows from alpha.  None: it trains on all samples, again and
         again.
+    posterior : bool
+        Whether it seeks the posterior's mean of the teacher's weights, and trains no student.
     """
 
     steps: int
@@ -46,6 +50,12 @@ class OptimizerKind:
     substitute: str | None = None
     message_passing: bool = False
     batch: int | None = None
+    posterior: bool = False
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """Names of starts, that by default first."""
+        return ("uninformed", "informed") if self.posterior else BRANCHES
 
     @property
     def one_pass(self) -> bool:
@@ -59,6 +69,7 @@ OPTIMIZERS = {
     "lbfgs": OptimizerKind(steps=2000, tolerance=_TOLERANCE, smooth_only=True, substitute="fista"),
     "fista": OptimizerKind(steps=5000, learning_rate=0.15, tolerance=_TOLERANCE),
     "gamp": OptimizerKind(steps=400, tolerance=_TOLERANCE, damping=0.5, message_passing=True),
+    "bayes-gamp": OptimizerKind(steps=500, tolerance=1e-6, damping=0.5, posterior=True),
     "sgd": OptimizerKind(steps=0, learning_rate=1.0, smooth_only=True, batch=1),
 }
 """The optimisers of the experiments."""
