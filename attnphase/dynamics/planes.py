@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.dynamics.noise import system_of
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
 from attnphase.dynamics.slopes import first_rule, is_smooth
@@ -16,7 +17,6 @@ from attnphase.dynamics.trajectory import integrated, started
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.sizes import Sizes
-from attnphase.state_evolution.system import System
 
 __all__ = ["Arrival", "Plane", "follow_plane"]
 
@@ -81,7 +81,7 @@ def follow_plane(
     ProblemError
         There are no encodings.
     """
-    system = System.of(problem, tell=tell)
+    system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
     # where a start leads needs fewer nodes than where it is at every time
@@ -116,7 +116,7 @@ def _arrival(dynamics: Dynamics, state: Array) -> Arrival:
     return Arrival(
         positional_size=positional,
         semantic_size=semantic,
-        test_error=2 * dynamics.loss(states[-1]) / dynamics.system.problem.tokens.length,
+        test_error=dynamics.test_error(states[-1]),
         plateau=_half_time(times, sizes) if basin in basins.values() else math.nan,
         basin=basin,
         status=found.status,

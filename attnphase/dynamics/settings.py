@@ -108,8 +108,6 @@ class FlowSettings:
         ------
         ProblemError
         """
-        if problem.teacher.noise > 0:
-            raise ProblemError("teacher.noise", "teacher.noise must be 0: the dynamics has labels without noise.")
         if not problem.regularizer.form.quadratic:
             raise ProblemError(
                 "regularizer.kind",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +18,16 @@ from attnphase.experiments.threads import each
 from attnphase.integration.rules import sobol
 from attnphase.state_evolution.channel import matrix_root
 
-__all__ = ["Overlaps", "density", "exact_test_errors", "linear_errors", "overlaps_of", "sampled_test_errors"]
+__all__ = [
+    "Overlaps",
+    "density",
+    "exact_test_errors",
+    "linear_errors",
+    "noise_losses",
+    "noisy_losses",
+    "overlaps_of",
+    "sampled_test_errors",
+]
 
 _POINTS, _REPLICATES = 2048, 8  # Sobol nodes of the mean over the fields
 
@@ -87,23 +97,79 @@ def exact_test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array
     return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(_REPLICATES)
 
 
+def noise_losses(instance: Instance) -> Array:
+    """What the labels' noise adds to the mean loss of any weights, (S,), where the loss is quadratic in it."""
+    runs, form = range(len(instance.runs)), instance.problem.loss.form
+    if not (instance.problem.teacher.noise and form.noise_is_quadratic):
+        return np.zeros(len(runs))
+    nothing = np.zeros((instance.dimension, instance.problem.columns))
+    return np.array(each(instance.threads, lambda s: _mean_losses(instance, s, nothing, _noise_gain).mean(), runs))
+
+
+def noisy_losses(instance: Instance, weights: Tensor) -> Array:
+    """Mean loss (S,) of a fresh sample whose labels have noise that the loss is not quadratic in."""
+    array = weights.detach().cpu().double().numpy()
+
+    def loss_of(s: int) -> float:
+        return float(_mean_losses(instance, s, array[s], _loss, noisy=True).mean())
+
+    return np.array(each(instance.threads, loss_of, range(len(array))))
+
+
 def _test_error(instance: Instance, run: int, weights: Array) -> Array:
     """Of one run, per replicate."""
-    loss, geometry = instance.loss, instance.geometries[run]
+    return 2 * _mean_losses(instance, run, weights, _loss) / instance.problem.tokens.length
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """Fields (N, L, r) and (N, L, t), the mean Gram matrices given them (N, L, L), and the labels' noise or None."""
+
+    h: Tensor
+    k: Tensor
+    own: Tensor
+    cross: Tensor
+    grams: Tensor
+    noise: Tensor | None
+
+
+def _mean_losses(
+    instance: Instance, run: int, weights: Array, of_nodes: Callable[..., Tensor], *, noisy: bool = False
+) -> Array:
+    """Mean over the fields of a number of every node, per replicate."""
     overlaps = overlaps_of(instance, run, weights)
+    width = instance.loss.noise_shape[1] if noisy else 0
     configurations, probabilities = instance.problem.cluster_law
     total = np.zeros(_REPLICATES)
     for sites, probability in zip(configurations, probabilities, strict=True):
-        h, k, own, cross, grams = _conditional(instance, geometry, overlaps, weights, sites)
-        fields, targets = _tensor(instance, h), loss.targets(_tensor(instance, k))
-        if loss.has_grams:
-            offsets = (targets @ _tensor(instance, own) * targets).sum(dim=(1, 2)) / 2
-            targets = targets @ _tensor(instance, cross)
-        else:
-            offsets = torch.zeros(len(h), dtype=loss.dtype, device=loss.device)
-        values = loss.values(fields, targets, _tensor(instance, grams)) + offsets
+        *arrays, normal = _conditional(instance, instance.geometries[run], overlaps, weights, sites, width)
+        noise = _tensor(instance, math.sqrt(instance.problem.teacher.noise) * normal) if noisy else None
+        values = of_nodes(instance, _Nodes(*(_tensor(instance, array) for array in arrays), noise))
         total += probability * values.double().cpu().numpy().reshape(_REPLICATES, -1).mean(axis=1)
-    return 2 * total / instance.problem.tokens.length
+    return total
+
+
+def _loss(instance: Instance, nodes: _Nodes) -> Tensor:
+    """Losses of nodes."""
+    loss = instance.loss
+    targets = loss.targets(nodes.k, nodes.noise)
+    if not loss.has_grams:
+        return loss.values(nodes.h, targets, nodes.grams)
+    offsets = (targets @ nodes.own * targets).sum(dim=(1, 2)) / 2
+    return loss.values(nodes.h, targets @ nodes.cross, nodes.grams) + offsets
+
+
+def _noise_gain(instance: Instance, nodes: _Nodes) -> Tensor:
+    """What noise adds to the losses of nodes, of its second derivatives, which are differences here."""
+    rows, columns = instance.loss.noise_shape
+    deviation = math.sqrt(instance.problem.teacher.noise)
+    gain = -2 * rows * columns * _loss(instance, nodes)
+    for a, b in np.ndindex(rows, columns):
+        noise = nodes.k.new_zeros((len(nodes.k), rows, columns))
+        for sign in (1.0, -1.0):
+            noise[:, a, b] = sign * deviation
+            gain = gain + _loss(instance, replace(nodes, noise=noise))
+    return gain / 2
 
 
 def _tensor(instance: Instance, array: Array) -> Tensor:
@@ -111,14 +177,18 @@ def _tensor(instance: Instance, array: Array) -> Tensor:
 
 
 def _conditional(
-    instance: Instance, geometry: Geometry, overlaps: Overlaps, weights: Array, sites: NDArray[np.int64]
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Nodes of h and k, and the means given them of ``x x^T / d``, ``x (x+p)^T / d`` and ``(x+p)(x+p)^T / d``."""
+    instance: Instance, geometry: Geometry, overlaps: Overlaps, weights: Array, sites: NDArray[np.int64], noise: int = 0
+) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Nodes of h and k, and the means given them of ``x x^T / d``, ``x (x+p)^T / d`` and ``(x+p)(x+p)^T / d``.
+
+    Last come independent normals (N, L, noise) for the labels.
+    """
     d, length, columns = geometry.dimension, len(sites), weights.shape[1]
     t = geometry.teacher.shape[1]
     joint = np.concatenate([weights, geometry.teacher], axis=1)
-    rule = sobol(length * (columns + t), length * columns, False, _POINTS, _REPLICATES, instance.seed)
-    normal = rule.nodes.reshape(-1, length * (columns + t))
+    rule = sobol(length * (columns + t + noise), length * columns, False, _POINTS, _REPLICATES, instance.seed)
+    whole = rule.nodes.reshape(-1, length * (columns + t + noise))
+    normal, of_labels = whole[:, : length * (columns + t)], whole[:, length * (columns + t) :]
     # the same nodes for every rank: the student's coordinates first
     normal_h = normal[:, : length * columns].reshape(-1, length, columns)
     normal = np.concatenate([normal_h, normal[:, length * columns :].reshape(-1, length, t)], axis=2)
@@ -153,7 +223,7 @@ def _conditional(
 
     h = fields[:, :, :columns] + overlaps.m[sites]
     k = fields[:, :, columns:] + overlaps.teacher_means[sites]
-    return h, k, gram(x, x), gram(x, student), gram(student, student)
+    return h, k, gram(x, x), gram(x, student), gram(student, student), of_labels.reshape(len(whole), length, noise)
 
 
 def sampled_test_errors(instance: Instance, weights: Tensor, count: int) -> tuple[Array, Array]:
@@ -193,7 +263,7 @@ def linear_errors(instance: Instance) -> Array:
         zero, total = np.zeros((instance.dimension, instance.problem.columns)), 0.0
         overlaps = overlaps_of(instance, s, zero)
         for sites, probability in zip(configurations, probabilities, strict=True):
-            _, k, own, _, _ = _conditional(instance, instance.geometries[s], overlaps, zero, sites)
+            _, k, own, *_ = _conditional(instance, instance.geometries[s], overlaps, zero, sites)
             rest = instance.loss.targets(_tensor(instance, k)).double().cpu().numpy() - fits[s]
             total += probability * float((rest @ own * rest).sum(axis=(1, 2)).mean())
         return total / length
