@@ -1,7 +1,7 @@
 """Labels with noise: where a loss is quadratic in it, its mean is taken in closed form.
 
-The gradient is then affine in the noise, whose mean leaves it as it is: only squares of gradients, which the noise of SGD
-is made of, and the mean loss gain by it (`derivations.replica.flow`).  Other noise belongs to the fields of a sample.
+The gradient is then affine in the noise, whose mean leaves it as it is: only squares of gradients, which the noise of
+SGD is made of, and the mean loss gain by it (`derivations.replica.flow`).  Other noise belongs to a sample's fields.
 """
 
 from __future__ import annotations

@@ -72,7 +72,6 @@ REFUSED = {
         (["--merge", "{folder}", "-o", "{none}"], "there is no plan in this folder"),
     ],
     "simulate": [
-        (["--alpha", "1", "--optimizer", "sgd", "--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--alpha", "1", "--optimizer", "sgd", "--dimension", "20", "--batch", "50"], "batch must be at most"),
         (["--alpha", "1", "-o", "one.nc", "--checkpoint", "one.nc"], "name one file"),
         (["--alpha", "0"], "alpha must be a positive number"),
@@ -121,7 +120,6 @@ REFUSED = {
     "explore": [(["{none}"], "Missing option '-o'")],
     "flow": [
         (["--start", "positional"], "start must be semantic, or sizes"),
-        (["--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--learning-rate", "-1"], "learning_rate must be"),
         (["--until", "0"], "until must be"),
         (["-o", "{file}"], "the file exists"),
@@ -151,7 +149,6 @@ REFUSED = {
         (["--alpha", "1", "--tolerance", "2"], "tolerance must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "--set", "regularizer.kind=lasso"], "regularizer.kind must be ridge"),
-        (["--alpha", "1", "--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--alpha", "1", "--set", "positions.kind=none", "--branch", "positional"], "positions.kind"),
     ],
     "optimal": [

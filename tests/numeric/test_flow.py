@@ -42,12 +42,12 @@ def test_the_papers_setting_has_the_numbers_of_an_integration_without_rows():
     assert ap.validate_dataset(ds) is ds
 
 
-@pytest.mark.parametrize(("rate", "batch"), [(0.0, 1), (0.7, 1), (1.9, 3)])
-def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch):
+@pytest.mark.parametrize(("rate", "batch", "delta"), [(0.0, 1, 0.0), (0.7, 1, 0.0), (1.9, 3, 0.0), (1.3, 2, 0.37)])
+def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch, delta):
     """Loss (h - k)^2/2 of one token: an atom's error ``v = W - Q_star`` obeys ``v' = -eta gamma v``.
 
     Its square decays by ``2 eta gamma`` and gains ``eta^2 gamma/s`` times the mean square of ``h - k``, that of all
-    atoms together: a linear system of its own, solved here by the exponential of a matrix.
+    atoms together and of the labels' noise: a linear system of its own, solved here by the exponential of a matrix.
     """
     from scipy.linalg import expm
 
@@ -55,7 +55,7 @@ def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch):
     spectrum = [{"weight": share, "variances": [low]}, {"weight": 1 - share, "variances": [high]}]
     problem = Problem().with_fields(
         ONE_TOKEN
-        | {"tokens.spectrum": spectrum}
+        | {"tokens.spectrum": spectrum, "teacher.noise": delta}
         | NO_DECAY
         | {"integration.rule": "gauss-hermite", "integration.nodes": 8}
     )
@@ -63,18 +63,74 @@ def test_linear_regression_with_two_variances_has_its_closed_form(rate, batch):
     ds = ap.flow(problem, start, rate, until, batch=batch, records=5)
     gamma, weight, eta = np.array([low, high]), np.array([share, 1 - share]), rate or 1.0
     noise = rate and eta**2 / batch
-    system = np.diag(-2 * eta * gamma) + noise * np.outer(gamma, weight * gamma)
-    first = np.full(2, (start.semantic - 1) ** 2 + start.noise**2)
+    system = np.zeros((3, 3))  # the last row is one, which the labels' noise multiplies
+    system[:2, :2] = np.diag(-2 * eta * gamma) + noise * np.outer(gamma, weight * gamma)
+    system[:2, 2] = noise * gamma * delta
+    first = np.append(np.full(2, (start.semantic - 1) ** 2 + start.noise**2), 1.0)
     for t in range(5):
         time = float(ds.time[t])
         along = 1 + (start.semantic - 1) * np.exp(-eta * gamma * time)
-        square = expm(system * time) @ first
+        square = (expm(system * time) @ first)[:2]
         theta = weight @ (gamma * along)
         q = weight @ (gamma * (square + 2 * along - 1))
         here = ds.isel(time=t)
         assert float(here.theta.squeeze()) == pytest.approx(theta, rel=2e-5)
         assert float(here.q.squeeze()) == pytest.approx(q, rel=2e-5)
         assert float(here.test_error) == pytest.approx(weight @ (gamma * square), rel=2e-5)
+        assert float(here.population_risk) == pytest.approx((weight @ (gamma * square) + delta) / 2, rel=2e-5)
+
+
+# --- labels with noise ------------------------------------------------------------------------------------------------
+
+
+NOISY = PAPER.with_fields({"teacher.noise": 0.21, "tokens.sigma": [0.4, 0.6]} | rule(6))
+
+
+def test_noise_of_labels_is_nothing_to_gradient_flow_but_a_constant_of_the_risk():
+    clean, noisy = (ap.flow(NOISY.with_fields({"teacher.noise": x}), START, 0.0, 15.0, records=4) for x in (0.0, 0.21))
+    for name in ("q", "m", "theta", "weight_norm", "test_error"):
+        assert (clean[name] == noisy[name]).all(), name
+    # every row of the noise meets every token: Delta L Tr D / 2
+    gain = (noisy.population_risk - clean.population_risk).to_numpy()
+    assert gain == pytest.approx(np.full(4, 0.21 * 2 * (0.16 + 0.36) / 2), rel=1e-12)
+    assert ap.validate_dataset(noisy) is noisy
+
+
+def test_gains_by_noise_are_derivatives_of_the_models_loss():
+    """At drawn fields, beside SymPy's derivatives of the loss of the model in its fields and its noise."""
+    from sympy import symbols
+
+    from attnphase.kernels.compiler import gains_for
+    from attnphase.kernels.key import ModelKey, model_numbers
+    from derivations.algebra import symbols as sym
+
+    random = np.random.default_rng(7)
+    h, k, variance = random.normal(size=(1, 2, 1)), random.normal(size=(1, 2, 1)), np.array([0.16, 0.36])
+    squares, losses = np.empty((1, 2, 1, 1)), np.empty(1)
+    mixing = np.array([[0.6, 0.4], [0.3, 0.7]])
+    gains_for(NOISY)(h, k, mixing, model_numbers(NOISY), variance, squares, losses)
+
+    fields, noise = symbols("h0 h1", real=True), symbols("z00 z01 z10 z11", real=True)
+    labels = [[k[0, a, 0], *noise[2 * a : 2 * a + 2]] for a in range(2)]
+    loss = ModelKey.of(NOISY).model().loss([[field] for field in fields], labels)
+    values = {sym.omega: 0.3, sym.student_temperature: 1.0, sym.teacher_temperature: 1.0}
+    values |= {sym.mixing[a + 1, b + 1]: mixing[a, b] for a in range(2) for b in range(2)}
+    values |= {sym.token_variance[b + 1]: variance[b] for b in range(2)}
+    values |= dict(zip(fields, h[0, :, 0], strict=True)) | dict.fromkeys(noise, 0.0)
+    for a, field in enumerate(fields):
+        exact = sum(float(loss.diff(field, z).subs(values)) ** 2 for z in noise)
+        assert squares[0, a, 0, 0] == pytest.approx(exact, rel=1e-12)
+    assert losses[0] == pytest.approx(sum(float(loss.diff(z, 2).subs(values)) for z in noise) / 2, rel=1e-12)
+
+
+def test_noise_that_a_loss_says_itself_is_that_of_the_field():
+    """By nodes for the noise, where nothing says that the loss is quadratic in it."""
+    plain = Problem().with_fields(ONE_TOKEN | {"teacher.noise": 0.37, "tokens.sigma": 0.7} | NO_DECAY | rule(6))
+    said = {"loss.kind": "expression", "loss.expression": "(h - k - noise)**2/2"}
+    one, other = (ap.flow(p, "semantic=0.3,noise=0.4", 1.1, 3.0, records=3) for p in (plain, plain.with_fields(said)))
+    for name in ("q", "theta", "population_risk", "test_error"):
+        assert np.allclose(one[name], other[name], rtol=1e-9), name
+    assert float(one.population_risk[-1] - one.test_error[-1] / 2) == pytest.approx(0.185, rel=1e-6)  # no decay here
 
 
 # --- identities -------------------------------------------------------------------------------------------------------
