@@ -142,9 +142,10 @@ def _mean_losses(
     configurations, probabilities = instance.problem.cluster_law
     total = np.zeros(_REPLICATES)
     for sites, probability in zip(configurations, probabilities, strict=True):
-        *arrays, normal = _conditional(instance, instance.geometries[run], overlaps, weights, sites, width)
-        noise = _tensor(instance, math.sqrt(instance.problem.teacher.noise) * normal) if noisy else None
-        values = of_nodes(instance, _Nodes(*(_tensor(instance, array) for array in arrays), noise))
+        found = _conditional(instance, instance.geometries[run], overlaps, weights, sites, width)
+        h, k, own, cross, grams, normal = (_tensor(instance, array) for array in found)
+        noise = math.sqrt(instance.problem.teacher.noise) * normal if noisy else None
+        values = of_nodes(instance, _Nodes(h, k, own, cross, grams, noise))
         total += probability * values.double().cpu().numpy().reshape(_REPLICATES, -1).mean(axis=1)
     return total
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations_with_replacement
+from typing import Any
 
 from derivations.algebra import symbols as sym
 from derivations.models.model import Model, written_out
@@ -20,8 +21,8 @@ def is_quadratic(model: Model) -> bool:
     """
     places = [(a, b) for a in range(1, model.length + 1) for b in range(1, model.noise_columns + 1)]
     noise = [sym.noise[place] for place in places]
-    known = {}
-    value = None
+    known: dict[Any, Any] = {}
+    value: Any = 0
     for definition in model.definitions():
         for one in definition.each(model.length):
             # what holds no noise keeps its name
