@@ -2,17 +2,17 @@
 
 The gradient is then affine in the noise, whose mean leaves it as it is: only squares of gradients, which the noise of
 SGD is made of, and the mean loss gain by it (`derivations.replica.flow`).  Other noise belongs to a sample's fields.
+Nothing heavy is imported, so that a wrong argument is refused at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
-from attnphase.state_evolution.system import System
+if TYPE_CHECKING:
+    from attnphase.problem.problem import Problem
 
-__all__ = ["has_quadratic_noise", "of_fields", "system_of"]
+__all__ = ["has_quadratic_noise", "of_fields"]
 
 
 def has_quadratic_noise(problem: Problem) -> bool:
@@ -23,8 +23,3 @@ def has_quadratic_noise(problem: Problem) -> bool:
 def of_fields(problem: Problem) -> Problem:
     """The problem whose kernels the dynamics uses: without noise that is not drawn with the fields."""
     return problem.with_fields({"teacher.noise": 0.0}) if has_quadratic_noise(problem) else problem
-
-
-def system_of(problem: Problem, tell: Tell = silent) -> System:
-    """The system of a problem, with the kernels of `of_fields`."""
-    return replace(System.of(of_fields(problem), tell=tell), problem=problem)

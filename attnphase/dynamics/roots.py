@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.dynamics.noise import system_of
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings
-from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of
+from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of, system_of
 from attnphase.dynamics.trajectory import measured, started
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem

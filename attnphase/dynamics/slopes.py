@@ -18,12 +18,19 @@ from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Slopes, gains_for, slopes_for
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Solution
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import ProximalProblem
 from attnphase.state_evolution.system import System
 
-__all__ = ["SlopeChannel", "first_rule", "is_smooth", "replicates_of"]
+__all__ = ["SlopeChannel", "first_rule", "is_smooth", "replicates_of", "system_of"]
+
+
+def system_of(problem: Problem, tell: Tell = silent) -> System:
+    """The system of a problem, with the kernels of `attnphase.dynamics.noise.of_fields`."""
+    return replace(System.of(of_fields(problem), tell=tell), problem=problem)
 
 
 @dataclass(frozen=True, eq=False)

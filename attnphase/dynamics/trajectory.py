@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.dynamics.noise import system_of
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
-from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of
+from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of, system_of
 from attnphase.errors import SolverError
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem

@@ -11,10 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.dynamics.noise import system_of
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings
-from attnphase.dynamics.slopes import first_rule, is_smooth
+from attnphase.dynamics.slopes import first_rule, is_smooth, system_of
 from attnphase.dynamics.trajectory import integrated, measured
 from attnphase.experiments.data import draw_geometry
 from attnphase.experiments.starts import projections_of, sized_weights

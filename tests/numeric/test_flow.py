@@ -7,6 +7,7 @@ import pytest
 
 import attnphase as ap
 from attnphase.data.variables import SCHEMAS
+from attnphase.dynamics.planes import Arrival
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
 from attnphase.dynamics.trajectory import follow_flow, measured, started
 from attnphase.errors import ProblemError
@@ -252,7 +253,7 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
     ds = ap.basins(problem, 0.3, 0.5, [50.0, 74.0])
     assert ds.basin.to_numpy().ravel().tolist() == [Basin.positional, Basin.semantic]
     boundary, error = ds.boundary.item(), ds.boundary_stderr.item()
-    assert error == pytest.approx(1.5)
+    assert 1.5 <= error < 2.5  # half of 24/8, and what the finer of two rules changes
     for sign, order in ((-1, "m"), (1, "theta")):
         angle = math.radians(boundary + sign * error)
         start = Sizes(semantic=0.5 * math.sin(angle), positional=0.5 * math.cos(angle))
@@ -260,6 +261,31 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
         sizes = {name: float(np.abs(end[name]).max()) for name in ("m", "theta")}
         assert max(sizes, key=sizes.__getitem__) == order
     assert ap.validate_dataset(ds) is ds
+
+
+def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
+    """With little left of bisection, the boundary is the finer rule's, its error the distance from the coarser's."""
+    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 9)
+    truth = {"first": 40.0, "finer": 40.6}
+    rules = iter(("first", "finer"))
+    names: dict[int, str] = {}
+
+    def arrival(dynamics, state):
+        name = names.setdefault(dynamics.channel.rule.size, "") or next(rules)
+        names[dynamics.channel.rule.size] = name
+        theta, m = (
+            np.abs(dynamics.rows.overlaps(state)[0].theta).max(),
+            np.abs(dynamics.rows.overlaps(state)[0].m).max(),
+        )
+        angle = math.degrees(math.atan2(theta / 0.25, m))
+        basin = Basin.semantic if angle > truth[name] else Basin.positional
+        return Arrival(0.0, 0.0, 0.0, 0.0, basin, FlowStatus.at_rest)
+
+    monkeypatch.setattr("attnphase.dynamics.planes._arrival", arrival)
+    ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
+    half = 40 / 2**10
+    assert ds.boundary.item() == pytest.approx(40.6, abs=1.01 * half)
+    assert ds.boundary_stderr.item() == pytest.approx(0.6, abs=3 * half)
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------
