@@ -123,11 +123,13 @@ def stationary(
 ) -> int:
     """Find the stationary points of the dynamics, stable or not, with their eigenvalues."""
     settings = FlowSettings(learning_rate, batch)
-    arguments.whole("starts", starts, 0)
+    from attnphase.sweeps.dynamics import starts_count
+    from attnphase.sweeps.dynamics import stationary as find
+
+    starts_count(starts)
     arguments.whole("seed", seed, 0)
     problem = _moving(settings, output, force, problem_file, changes)
     from attnphase.data.flow_text import stationary_table
-    from attnphase.sweeps.dynamics import stationary as find
 
     ds = find(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
     deliver(ds, stationary_table, output, force, as_json, quiet)

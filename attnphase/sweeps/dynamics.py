@@ -19,7 +19,17 @@ from attnphase.state_evolution.sizes import Sizes
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["angles_of", "basins", "flow", "noise_of", "random_starts", "scales_of", "starts_of", "stationary"]
+__all__ = [
+    "angles_of",
+    "basins",
+    "flow",
+    "noise_of",
+    "random_starts",
+    "scales_of",
+    "starts_count",
+    "starts_of",
+    "stationary",
+]
 
 
 def starts_of(start: Any) -> tuple[Sizes, ...]:
@@ -100,6 +110,17 @@ def flow(
 _MOST_STARTS, _LARGEST_SIZE = 1000, 1e3
 
 
+def starts_count(starts: Any) -> int:
+    """A number of random starts.
+
+    Raises
+    ------
+    ProblemError
+        It is no whole number from 0 to 1000.
+    """
+    return arguments.whole("starts", starts, 0, _MOST_STARTS)
+
+
 def random_starts(count: int, seed: int) -> tuple[Sizes, ...]:
     """Along the teacher, along the encodings and noise alone, and random mixtures of these."""
     import numpy as np
@@ -148,7 +169,7 @@ def stationary(
         No point was found.
     """
     settings = FlowSettings(learning_rate, batch)
-    starts = arguments.whole("starts", starts, 0, _MOST_STARTS)
+    starts = starts_count(starts)
     seed = arguments.whole("seed", seed, 0)
     arguments.instance("problem", problem, Problem)
     arguments.flag("progress", progress)

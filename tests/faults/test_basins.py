@@ -30,7 +30,7 @@ def run(*more: object) -> int:
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch):
-    monkeypatch.setattr(planes, "_BISECTIONS", 2)
+    monkeypatch.setattr(planes, "_BISECTIONS", 0)
 
 
 def test_killed_basins_go_on_bit_for_bit(tmp_path, monkeypatch):
