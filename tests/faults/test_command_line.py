@@ -643,7 +643,7 @@ def test_names_that_cannot_be_written(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize("check", [files.check_output, files.check_folder])
 def test_folders_that_permissions_alone_would_allow(check):
     """The superuser may write everywhere, and still makes no file there."""
-    with pytest.raises(DatasetError, match="not writable|not a folder that may be written to"):
+    with pytest.raises(DatasetError, match=r"not writable|not a folder that may be written to"):
         check("/proc/one")
 
 
