@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "flow.md"
 def test_the_page_prints_what_it_says(capsys):
     text = PAGE.read_text(encoding="utf-8")
     pairs = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
-    assert len(pairs) == 2 == text.count("```python")
+    assert len(pairs) == 3 == text.count("```python")
     namespace: dict = {}
     for source, expected in pairs:
         exec(compile(source, str(PAGE), "exec"), namespace)
