@@ -115,7 +115,7 @@ class Dynamics:
         rows = self.rows
         signal = np.zeros((rows.columns, len(rows.tau) + rows.pi.shape[1]))
         nothing = rows.start(signal, np.zeros((rows.columns, rows.columns)))
-        return self.channel.noise_gains(rows.overlaps(nothing)[0])[1]
+        return self.channel.noise_gains(rows.overlaps(nothing)[0], of_loss=True)[1]
 
     def _at(self, state: Array) -> tuple[Array, float]:
         if self._known is None or not np.array_equal(self._known[0], state):

@@ -64,8 +64,8 @@ class SlopeChannel(Channel):
         passed = self.evaluate(1.0, overlaps, Starts.COLD)
         return passed.conjugates.mean(), float(passed.loss_at_prox.mean())
 
-    def noise_gains(self, overlaps: Overlaps) -> tuple[Array, float]:
-        """What the labels' noise adds to ``q_hat``, (P, 1, r, r), and to the mean loss; the other conjugates keep.
+    def noise_gains(self, overlaps: Overlaps, *, of_loss: bool = False) -> tuple[Array, float]:
+        """What the labels' noise adds to ``q_hat``, (P, 1, r, r), and if asked for to the mean loss, which is else 0.
 
         Raises
         ------
@@ -86,12 +86,13 @@ class SlopeChannel(Channel):
             omega, k, _ = self.nodes_of(law, part)
             labels = k + self.system.label_means[self.configurations[part.configuration]]
             variance = self.system.token_variances[part.configuration]
-            square, loss = np.empty((len(omega), tokens, columns, columns)), np.empty(len(omega))
+            square, loss = np.empty((len(omega), tokens, columns, columns)), np.empty(len(omega) * of_loss)
             gains_at(omega, labels, mixing, parameters, variance, square, loss)
             place = np.arange(part.nodes.start, part.nodes.stop)
             weights, at = self.rule.weights[place % points], (part.configuration, variants.index(part.variant))
             np.add.at(squares[at], place // points, weights[:, None, None, None] * square)
-            np.add.at(losses[at], place // points, weights * loss)
+            if of_loss:
+                np.add.at(losses[at], place // points, weights * loss)
         index = [variants.index(source) for source, _ in orbit]  # neither changes with a sign of all fields
         gained = self.site_means(squares[:, index]).mean(axis=1, keepdims=True)
         loss = float((self.probabilities @ losses[:, index].mean(axis=1)).mean())

@@ -24,33 +24,33 @@ def gains_at(
     squares: Array,
     losses: Array,
 ) -> None:
-    """By noise of variance one: the gain of ``g g^T`` (N, L, r, r) of every token, and that of the loss (N,).
+    """By noise of variance one: the gain of ``g g^T`` (N, L, r, r) of every token, and that of the loss (N,) or (0,).
 
     Of fields (N, L, r) and those of the teacher (N, L, t).  For a loss that is quadratic in the noise the differences
     are its derivatives.
     """
     target, labels = empty_target(), np.zeros((LENGTH, LABEL_FIELDS))
-    ahead, behind = np.empty((LENGTH, COLUMNS)), np.empty((LENGTH, COLUMNS))
+    ahead, clean = np.empty((LENGTH, COLUMNS)), np.empty((LENGTH, COLUMNS))
     for sample in range(fields.shape[0]):
         for a in range(LENGTH):
             for i in range(TEACHER_RANK):
                 labels[a, i] = teacher_fields[sample, a, i]
         teacher_target(labels, mixing, parameters, target)
-        clean = loss(fields[sample], target, variance, parameters)
-        losses[sample] = 0.0
+        without = loss_gradient(fields[sample], target, variance, parameters, clean)
         squares[sample] = 0.0
-        for entry_ in range(LENGTH * NOISE):
-            token, place = divmod(entry_, NOISE)
-            labels[token, TEACHER_RANK + place] = 1.0
+        if losses.shape[0] > 0:
+            losses[sample] = -LENGTH * NOISE * without
+        for place in range(LENGTH * NOISE):
+            token, entry_ = divmod(place, NOISE)
+            labels[token, TEACHER_RANK + entry_] = 1.0
             teacher_target(labels, mixing, parameters, target)
             total = loss_gradient(fields[sample], target, variance, parameters, ahead)
-            labels[token, TEACHER_RANK + place] = -1.0
-            teacher_target(labels, mixing, parameters, target)
-            total += loss_gradient(fields[sample], target, variance, parameters, behind)
-            labels[token, TEACHER_RANK + place] = 0.0
-            losses[sample] += 0.5 * total - clean
             for a in range(LENGTH):
                 for i in range(COLUMNS):
                     for j in range(COLUMNS):
-                        slopes = (ahead[a, i] - behind[a, i]) * (ahead[a, j] - behind[a, j])
-                        squares[sample, a, i, j] += 0.25 * slopes
+                        squares[sample, a, i, j] += (ahead[a, i] - clean[a, i]) * (ahead[a, j] - clean[a, j])
+            if losses.shape[0] > 0:
+                labels[token, TEACHER_RANK + entry_] = -1.0
+                teacher_target(labels, mixing, parameters, target)
+                losses[sample] += 0.5 * (total + loss(fields[sample], target, variance, parameters))
+            labels[token, TEACHER_RANK + entry_] = 0.0
