@@ -7,6 +7,7 @@ all of them, there is none. A rule that leaves it open makes room for one of mor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import Measured, measured_at
-from attnphase.fixed_points.reduced import at_rest, growth_noise, level_at, levels_at
+from attnphase.fixed_points.reduced import Level, at_rest, growth_noise, level_at, levels_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.spread import spread
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
@@ -25,15 +26,18 @@ from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import odd_coordinates
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.starts import informed_signal, without_signal
+from attnphase.state_evolution.starts import without_signal
 
 __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
 WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
+_BY_FEW = 0.01  # likewise, from which on few nodes see it
+_TELLS_NOTHING = 0.5  # relative error of an order parameter that should differ from zero: its own nodes do not do
 _BELOW = 0.7  # share of a point's amplitude at which it must grow
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
+_FAR_BEYOND = 5.0  # likewise, of few nodes
 _BY_CHANCE = 3.0  # likewise; what shrinks at both neighbours does so here, unless this is seen to be otherwise
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
 _OWN = (1.0, 0.94, 0.87)  # of the point's: near a fold the growth is positive in a narrow window just below it alone
@@ -51,10 +55,13 @@ class Verdict:
     identity : Identity
     grows : (D,) array or None
         Where the odd coordinates were seen to grow; the branch lies above.
+    rule : Rule or None
+        By which this was seen.
     """
 
     identity: Identity
     grows: Array | None = None
+    rule: Rule | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +75,8 @@ class Place:
     measured : Measured
     response : Response
     identity : Identity
+    settled : bool
+        Whether its minima are known to be the lowest, or never will be.
     """
 
     map_: StateEvolution
@@ -75,6 +84,7 @@ class Place:
     measured: Measured
     response: Response
     identity: Identity = Identity.on_branch
+    settled: bool = True
 
     @property
     def overlaps(self) -> Overlaps:
@@ -82,54 +92,76 @@ class Place:
         return self.map_.unpack(self.found.point)
 
 
-def identified(run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str) -> Place:
+def identified(
+    run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str, settle: Callable[[Place], Place]
+) -> Place:
     """The point with its identity; where that differs from what was found, the point that it is, and honest errors.
 
     Parameters
     ----------
     informed : Overlaps
         The branch's informed start.
+    settle : callable
+        Looks for lower minima to the end, which takes long where few nodes decide: where there is no branch the point
+        is one of these nodes' making, and is left.
     """
     name, *others = Branch.named(branch).order_parameters or ("",)
+    has_curve = bool(name) and not others and run.system.reflects and run.system.prior.even
+    if not place.settled and not (has_curve and run.settings.identity and place.overlaps.has_signal):
+        place = settle(place)
     if not name:
         return place
-    if not run.settings.identity:
+    if not run.settings.identity or place.found.status is Status.left_domain:
         return replace(place, identity=Identity.not_decided)
-    if place.found.status is Status.left_domain:
-        return replace(place, identity=Identity.not_decided)
-    if others or not (run.system.reflects and run.system.prior.even):
+    if not has_curve:
         return replace(place, identity=_by_error(place, (name, *others)))
-    share = informed_signal(place.overlaps, branch) / informed_signal(informed, branch)
-    if share >= SMALL_SIGNAL and _well_known(run, rules, place, name):
+    known = _well_known(run, rules, place, name, informed)
+    if known and not place.settled:
+        place = settle(place)
+        known = _well_known(run, rules, place, name, informed)
+    if known:
         return place
     own = _in_own_sector(run, place, informed)
     run.sector = own.map_.sector
-    verdict = judged(run, rules, own.map_.channel.rule, own.overlaps, informed)
+    jacobian = run.sector.taken_over(place.response.jacobian, place.map_.sector)
+    verdict = judged(run, rules, own.map_.channel.rule, own.overlaps, informed, jacobian)
+    if not place.settled and verdict.identity is not Identity.merged:
+        place = own = settle(place)
     # what was solved without its order parameter, and has none, stays as it is, with the derivatives there
     stays = verdict.identity is Identity.merged and not own.overlaps.has_signal
     moved = replace(place, identity=verdict.identity) if stays else _moved(run, rules, own, verdict)
-    return _with_errors(run, rules, moved, informed)
+    known = _with_errors(run, rules, moved, informed)
+    if known.identity is not Identity.on_branch or _error_of(known, name) <= _TELLS_NOTHING:
+        return known
+    finer = _by_what_decided(run, rules, known, verdict)
+    return known if finer is None else _with_errors(run, rules, finer, informed)
 
 
-def _well_known(run: Run, rules: Refinement, place: Place, name: str) -> bool:
+def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: Overlaps) -> bool:
     """Whether derivatives at the point tell the errors of the order parameter, and there is a branch beyond doubt.
 
     They are differences over a hundredth. What chance does to these is several times what it does to the growth, so
     that a noisy map can look steep, and its zero well known; and they may be a neighbour's. Hence there must be growth
     further below, as much as they say.
     """
-    values, errors, map_, x = place.measured.values, place.measured.errors, place.map_, place.found.point
-    relative = float(np.nanmax(np.abs(errors[name])) / np.abs(values[name]).max())
+    if np.abs(getattr(place.overlaps, name)).max() < SMALL_SIGNAL * np.abs(getattr(informed, name)).max():
+        return False
+    map_, x = place.map_, place.found.point
+    relative = _error_of(place, name)
     if not relative <= WELL_KNOWN or not map_.channel.rule.randomised:
         return relative <= WELL_KNOWN
-    medium = rules.medium()
-    probe = run.map(medium if medium.order < map_.channel.rule.order else map_.channel.rule)
-    if probe.channel.rule is map_.channel.rule:
-        probe.adopt(map_.minima)
-    level = level_at(probe, x, _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), place.response.jacobian)
-    if level is None or not level.exceeds(BEYOND_DOUBT):
-        return False
-    return relative >= _AS_LARGE * growth_noise(map_, x) * (1 - _BELOW) / level.value
+    amplitude, noise = _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), growth_noise(map_, x)
+    jacobian = place.response.jacobian
+    most = min(map_.channel.rule.order, rules.medium().order)
+    # few nodes first, whose noise is several times as large: what is beyond doubt with them need not be asked of more
+    few = most > COARSE_POINTS and relative <= _BY_FEW
+    for points, enough in ((COARSE_POINTS, _FAR_BEYOND), (most, BEYOND_DOUBT))[not few :]:
+        probe = run.map(rules.sobol(points))
+        probe.adopt_from(map_)
+        level = level_at(probe, x, amplitude, jacobian)
+        if level is not None and level.exceeds(enough):
+            return relative >= _AS_LARGE * noise * (1 - _BELOW) / level.value
+    return False
 
 
 def _by_error(place: Place, names: tuple[str, ...]) -> Identity:
@@ -174,17 +206,41 @@ def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place
     if not map_.channel.rule.randomised:
         run.sector = place.map_.sector
         return replace(place, identity=Identity.not_decided)  # of its rule, whose errors are no statistics
-    response = response_at(map_, target, rules.medium())
-    found = run.newton(map_, target, response.jacobian)
-    error = place.measured.relative_error
-    found = run.verified(map_, found, error, lambda x: run.newton(map_, x, response.jacobian))
-    if found.status is Status.left_domain:
+    moved = _found_from(run, rules, map_, target, place.measured.relative_error)
+    if moved is None:
         run.sector = place.map_.sector
         return replace(place, identity=Identity.not_decided)
-    measured = measured_at(run, rules, map_, found, response)
-    if identity is Identity.on_branch and not map_.unpack(found.point).has_signal:
+    if identity is Identity.on_branch and not moved.overlaps.has_signal:
         identity = Identity.not_decided
-    return Place(map_, found, measured, response, identity)
+    return replace(moved, identity=identity)
+
+
+def _by_what_decided(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place | None:
+    """The point by the finer nodes that saw a branch, where its own cannot tell it from none; None if they cannot."""
+    finer, x = verdict.rule, place.found.point
+    if finer is None or verdict.grows is None or finer.order <= place.map_.channel.rule.order:
+        return None
+    map_, odd = run.map(finer), odd_coordinates(place.map_)
+    lower = np.linalg.norm(x[odd]) < np.linalg.norm(verdict.grows[odd])
+    found = _found_from(run, rules, map_, verdict.grows if lower else x, WELL_KNOWN)
+    if found is None or found.found.status is not Status.converged:
+        return None
+    return found if np.linalg.norm(found.found.point[odd]) > _BELOW * np.linalg.norm(verdict.grows[odd]) else None
+
+
+def _error_of(place: Place, name: str) -> float:
+    """Relative error of the order parameter."""
+    return float(np.nanmax(np.abs(place.measured.errors[name])) / np.abs(place.measured.values[name]).max())
+
+
+def _found_from(run: Run, rules: Refinement, map_: StateEvolution, x: Array, error: float) -> Place | None:
+    """The fixed point near ``x``, with what is measured there; None outside the domain."""
+    response = response_at(map_, x, rules.medium())
+    found = run.newton(map_, x, response.jacobian)
+    found = run.verified(map_, found, error, lambda point: run.newton(map_, point, response.jacobian))
+    if found.status is Status.left_domain:
+        return None
+    return Place(map_, found, measured_at(run, rules, map_, found, response), response)
 
 
 def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) -> Place:
@@ -211,7 +267,9 @@ def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) 
     return replace(place, measured=replace(place.measured, errors=errors | wide), response=response)
 
 
-def judged(run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed: Overlaps) -> Verdict:
+def judged(
+    run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed: Overlaps, jacobian: Array | None = None
+) -> Verdict:
     """Decide by the curve of the branch of ``informed``, with as many nodes as it takes.
 
     Parameters
@@ -222,17 +280,20 @@ def judged(run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed
         That the point was found with.
     overlaps : Overlaps
         The point.
+    jacobian : (D, D) array, optional
+        Of the map near it; spares evaluations.
     """
     start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
     rest, bottom = run.sector.pack(without_signal(overlaps)), None
     for finer in _ladder(rules, rule, min(rule.order, rules.medium().order) if rule.randomised else COARSE_POINTS):
-        bottom = at_rest(run.map(finer), rest) or bottom
+        bottom = at_rest(run.map(finer), rest, jacobian) or bottom
         if bottom is None:
             break
-        rest = bottom.point
+        rest, jacobian = bottom.point, bottom.jacobian
         if bottom.exceeds(BEYOND_DOUBT):
             small = {name: AMPLITUDES[-1] * getattr(informed, name) for name in ("m", "theta")}
-            return Verdict(Identity.on_branch, run.sector.pack(replace(run.sector.unpack(bottom.point), **small)))
+            grows = run.sector.pack(replace(run.sector.unpack(bottom.point), **small))
+            return Verdict(Identity.on_branch, grows, finer)
         if bottom.falls_short(BEYOND_DOUBT):
             break
     else:
@@ -241,16 +302,18 @@ def judged(run: Run, rules: Refinement, rule: Rule, overlaps: Overlaps, informed
     full = float(np.linalg.norm(start[odd]))
     own = float(np.linalg.norm(run.sector.pack(overlaps)[odd])) / full
     candidates = sorted({*AMPLITUDES, *(own * part for part in _OWN)}, reverse=True)
-    shares = tuple(share for share in candidates if share > (0.0 if bottom is None else _SEEN_FROM_REST))
+    seen = 0.0 if bottom is None else _SEEN_FROM_REST
+    amplitudes = [share * full for share in candidates if share > seen]
+    levels: list[Level] = []
     for finer in _ladder(rules, rule, COARSE_POINTS):
-        levels = levels_at(run.map(finer), start, [share * full for share in shares])
+        levels = levels_at(run.map(finer), start, amplitudes, jacobian, levels)
         for level in levels:
             if level.exceeds(BEYOND_DOUBT):
-                return Verdict(Identity.on_branch, level.point)
+                return Verdict(Identity.on_branch, level.point, finer)
         doubtful = [level for level in levels if not level.falls_short(_BY_CHANCE)]
         if not doubtful:
             return Verdict(Identity.merged)
-        shares = tuple(level.amplitude / full for level in doubtful)
+        amplitudes = [level.amplitude for level in doubtful]
     return Verdict(Identity.not_decided)
 
 

@@ -12,6 +12,7 @@ from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, stability_at
 from attnphase.integration.refinement import Refinement
+from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response, relative_error, standard_errors
@@ -78,9 +79,11 @@ def branch_point(
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
-    stability = stability_at(map_, found, values, response) if run.settings.stability else NOT_COMPUTED
+    asked, starts = run.settings.stability, run.starts or Starts.COLD
+    stability = stability_at(map_, found, values, response, run.gap, starts) if asked else NOT_COMPUTED
     values, errors = values | leading_eigenvalues(response.jacobian) | stability.values, errors | stability.errors
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
+    gap = float(stability.values["overlap_gap"])
     status = Status.left_domain if map_.bottomless else found.status
     rule = map_.channel.rule
     return BranchPoint(
@@ -94,6 +97,6 @@ def branch_point(
         iterations=run.maps,
         rule=rule.name,
         nodes=rule.size,
-        restart=Restart(map_.unpack(found.point), response, rule, map_.minima),
+        restart=Restart(map_.unpack(found.point), response, rule, map_.minima, None if np.isnan(gap) else gap),
         on_branch=identity,
     )

@@ -29,12 +29,15 @@ class Restart:
         The rule that `minima` belong to.
     minima : Minima or None
         Local minima of the rule's nodes; they take memory, so `branches.follow` drops them when it is past a point.
+    gap : float or None
+        Of two copies; None where it is not known.
     """
 
     overlaps: Overlaps
     response: Response | None = None
     rule: Rule | None = None
     minima: Minima | None = None
+    gap: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,12 +43,15 @@ class Level:
         Of the replicates, at the point.
     growth : (S,) array
         Of the replicates; their mean is that of all.
+    jacobian : (D, D) array or None
+        Of what settles, as Newton's method left it; None where another method was needed.
     """
 
     amplitude: float
     point: Array
     images: Array
     growth: Array
+    jacobian: Array | None = None
 
     @property
     def value(self) -> float:
@@ -69,14 +72,17 @@ class Level:
         return self.value < -errors * self.stderr
 
 
-def at_rest(map_: StateEvolution, x: Array) -> Level | None:
-    """The uninformed point near ``x``, and the multiplier less one as its growth; None where there is no multiplier."""
+def at_rest(map_: StateEvolution, x: Array, jacobian: Array | None = None) -> Level | None:
+    """The uninformed point near ``x``, and the multiplier less one as its growth; None where there is no multiplier.
+
+    A Jacobian of the map somewhere near spares evaluations.
+    """
     odd = odd_coordinates(map_)
-    found = _settled(map_, _scaled(x, odd, 0.0), odd)
+    found, newton = _settled(map_, _scaled(x, odd, 0.0), odd, jacobian)
     if found is None or found.residual > _UNSETTLED * _TOLERANCE:
         return None
     multiplier = growth_within(map_, found.point)
-    return None if multiplier is None else Level(0.0, found.point, map_.images(), multiplier.replicates - 1)
+    return None if multiplier is None else Level(0.0, found.point, map_.images(), multiplier.replicates - 1, newton)
 
 
 def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array | None = None) -> Level | None:
@@ -85,7 +91,7 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array |
     Its growth is unknown, NaN, where the others do not settle. A Jacobian of the map somewhere near spares evaluations.
     """
     odd = odd_coordinates(map_)
-    found = _settled(map_, _scaled(x, odd, amplitude), odd, jacobian)
+    found, newton = _settled(map_, _scaled(x, odd, amplitude), odd, jacobian)
     image = None if found is None else map_(found.point, refresh=True)
     if found is None or image is None:
         return None
@@ -96,18 +102,28 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array |
         if not map_.unpack(_scaled(point, odd, _EDGE * amplitude)).feasible(map_.system.spectrum.rho):
             return None
         growth = np.nan
-    return Level(amplitude, point, images, growth + (images - images.mean(axis=0))[:, odd] @ along / amplitude)
+    growth = growth + (images - images.mean(axis=0))[:, odd] @ along / amplitude
+    return Level(amplitude, point, images, growth, newton)
 
 
-def levels_at(map_: StateEvolution, x: Array, amplitudes: Sequence[float]) -> list[Level]:
+def levels_at(
+    map_: StateEvolution,
+    x: Array,
+    amplitudes: Sequence[float],
+    jacobian: Array | None = None,
+    coarser: Sequence[Level] = (),
+) -> list[Level]:
     """Levels of falling amplitudes, each from the one before, and where the growth has a top between them, that one.
 
-    Those outside the domain are left out.
+    Those outside the domain are left out. A level of the same amplitude under a coarser rule is a better start.
     """
     found: list[Level] = []
+    settled = {level.amplitude: level for level in coarser if np.isfinite(level.value)}
     for amplitude in amplitudes:
-        start = next((level.point for level in reversed(found) if np.isfinite(level.value)), x)
-        level = level_at(map_, start, amplitude)
+        start = next((level for level in reversed(found) if np.isfinite(level.value)), None)
+        start = settled.get(amplitude, start)
+        near = (x, jacobian) if start is None else (start.point, start.jacobian)
+        level = level_at(map_, near[0], amplitude, near[1])
         if level is not None:
             found.append(level)
     for _ in range(_TOPS):
@@ -120,8 +136,8 @@ def levels_at(map_: StateEvolution, x: Array, amplitudes: Sequence[float]) -> li
     return found
 
 
-def _top(levels: Sequence[Level]) -> tuple[Array, float] | None:
-    """The highest level between lower ones, and the amplitude of the top of the parabola through the three."""
+def _top(levels: Sequence[Level]) -> tuple[Array, float, Array | None] | None:
+    """The highest level between lower ones, where the parabola through the three has its top, and a Jacobian there."""
     known = [level for level in levels if np.isfinite(level.value)]
     inner = range(1, len(known) - 1)
     tops = [i for i in inner if all(_lies_above(known[i], known[i + side]) for side in (-1, 1))]
@@ -133,7 +149,7 @@ def _top(levels: Sequence[Level]) -> tuple[Array, float] | None:
     (a, b, c), (f, g, h) = zip(*((level.amplitude, level.value) for level in known[i - 1 : i + 2]), strict=True)
     upper, lower = (b - a) ** 2 * (g - h) - (b - c) ** 2 * (g - f), (b - a) * (g - h) - (b - c) * (g - f)
     top = b - upper / (2 * lower)
-    return None if abs(top - b) < _NEAR * b else (known[i].point, top)
+    return None if abs(top - b) < _NEAR * b else (known[i].point, top, known[i].jacobian)
 
 
 def _lies_above(level: Level, other: Level) -> bool:
@@ -170,8 +186,11 @@ def with_displacements(level: Level, jacobian: Array, odd: NDArray[np.int64]) ->
 
 def _settled(
     map_: StateEvolution, x: Array, odd: NDArray[np.int64], jacobian: Array | None = None
-) -> FixedPoint | None:
-    """Everything but the odd coordinates' norm at rest, or as near as it came; None outside the domain."""
+) -> tuple[FixedPoint | None, Array | None]:
+    """Everything but the odd coordinates' norm at rest, or as near as it came; None outside the domain.
+
+    With it the Jacobian by which Newton's method brought it there, None if that was another method.
+    """
     norm = float(np.linalg.norm(x[odd]))
 
     def constrained(point: Array) -> Array | None:
@@ -193,8 +212,8 @@ def _settled(
         start = found.point if np.isfinite(found.residual) else x
         found = iterate(constrained, start, map_.scales, method, tolerance=_TOLERANCE, max_maps=maps)
         if found.residual <= _UNSETTLED * _TOLERANCE:
-            break
-    return found if np.isfinite(found.residual) else None
+            return found, method.jacobian if isinstance(method, Newton) else None
+    return found if np.isfinite(found.residual) else None, None
 
 
 def _scaled(x: Array, odd: NDArray[np.int64], amplitude: float) -> Array:

@@ -18,12 +18,14 @@ from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
-__all__ = ["Run"]
+__all__ = ["FIRST_ROUND", "LATER_ROUNDS", "Run"]
 
 # share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
 # new minima appear, and a share of so many changes means by less than the nodes' own scatter
 MISSED = 0.1
-_ROUNDS = 6  # of iteration between searches of all minima
+# of iteration between searches of all minima
+ALL_ROUNDS = range(6)
+FIRST_ROUND, LATER_ROUNDS = ALL_ROUNDS[:1], ALL_ROUNDS[1:]
 
 
 @dataclass
@@ -42,6 +44,10 @@ class Run:
         Of all rules together.
     starts : Starts or None
         Where descents on finer rules start; None before anything has been learnt.
+    unsettled : bool
+        Whether the first round of the last `verified` left something to the later ones.
+    gap : float or None
+        A neighbouring point's, near which that of two copies is looked for.
     """
 
     system: System
@@ -51,6 +57,8 @@ class Run:
     tell: Tell = silent
     maps: int = 0
     starts: Starts | None = None
+    unsettled: bool = False
+    gap: float | None = None
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""
@@ -59,7 +67,7 @@ class Run:
         return map_
 
     def learn(self, map_: StateEvolution) -> None:
-        """Have descents on finer rules begin at the likely starts alone, if these suffice on the first one."""
+        """Have descents under other rules begin at the likely starts alone, if these suffice on the first one."""
         if self.starts is None:
             self.starts = Starts.LIKELY if map_.likely_suffice() else Starts.COLD
 
@@ -80,17 +88,24 @@ class Run:
         return found
 
     def verified(
-        self, map_: StateEvolution, found: FixedPoint, error: float, again: Callable[[Array], FixedPoint]
+        self,
+        map_: StateEvolution,
+        found: FixedPoint,
+        error: float,
+        again: Callable[[Array], FixedPoint],
+        rounds: range = ALL_ROUNDS,
     ) -> FixedPoint:
         """Search all local problems afresh, and go on iterating as long as that changes the map.
 
         Where that takes too many rounds the point has not converged: its minima are not known to be the lowest.
-        ``error`` is the relative one of q, below which a few nodes' minima do not matter.
+        ``error`` is the relative one of q, below which a few nodes' minima do not matter. After `FIRST_ROUND` every map
+        searches afresh, which takes several times as long; what has not settled in it is `unsettled`.
         """
-        for turn in range(_ROUNDS):
+        self.unsettled = False
+        for turn in rounds:
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 return found
-            if map_.spot_check(found.point, MISSED * error):
+            if self._stands(map_, found) and map_.spot_check(found.point, MISSED * error):
                 return found
             self.tell("searching all minima again")
             image = map_(found.point, refresh=True)
@@ -106,7 +121,17 @@ class Run:
         # the last round has not been looked at
         if found.status is not Status.converged or map_.spot_check(found.point, MISSED * error):
             return found
+        if rounds is FIRST_ROUND:
+            self.unsettled = True
+            return found
         return replace(found, status=Status.iteration_limit)
+
+    def _stands(self, map_: StateEvolution, found: FixedPoint) -> bool:
+        """Whether the point is one of the map as it is: evaluated elsewhere since, nodes may be in other minima."""
+        image = map_(found.point)
+        if image is None:
+            return False
+        return float(np.max(np.abs(image - found.point) / map_.scales(found.point))) <= self.settings.tolerance
 
     def coarse(self, map_: StateEvolution, x: Array, tolerance: float) -> FixedPoint:
         """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails."""

@@ -23,7 +23,7 @@ from attnphase.fixed_points.identity import SMALL_SIGNAL, Place, identified
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint
-from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
@@ -131,7 +131,7 @@ def _solve_point(
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
     sector = Sector.of(beginning if exact else informed, system.symmetries)
-    run = Run(system, alpha, settings, sector, tell)
+    run = Run(system, alpha, settings, sector, tell, gap=previous.gap if previous else None)
     rules = system.refinement(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
@@ -192,10 +192,16 @@ def _solve_point(
     def again(x: Array) -> FixedPoint:
         return run.iterate(map_, x, method()) if newton is None else run.newton(map_, x, newton)
 
-    checked = run.verified(map_, found, measured.relative_error, again)
-    if checked is not found:
-        found, measured = checked, measured_at(run, rules, map_, checked, response)
-    place = identified(run, rules, Place(map_, found, measured, response), informed, branch)
+    def verified(place: Place, rounds: range) -> Place:
+        checked = run.verified(map_, place.found, place.measured.relative_error, again, rounds)
+        if checked is place.found:
+            return replace(place, settled=not run.unsettled)
+        measured = measured_at(run, rules, map_, checked, response)
+        return Place(map_, checked, measured, response, settled=not run.unsettled)
+
+    place = verified(Place(map_, found, measured, response), FIRST_ROUND)
+    run.learn(place.map_)
+    place = identified(run, rules, place, informed, branch, lambda kept: verified(kept, LATER_ROUNDS))
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity)
 
 

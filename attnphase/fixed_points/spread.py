@@ -2,7 +2,8 @@
 
 The replicates' curves (`reduced`) are averaged over balanced halves of the replicates. A half of them misses the mean
 of all by as much, in the mean square, as that mean misses the truth; so does the zero of its curve, however bent the
-curve is and whether or not there is a zero, and so does everything that is measured along it.
+curve is and whether or not there is a zero, and so does everything that is measured along it. The error is what the
+share of a normal law stays within: where some halves have no zero, their distance is not that of one standard error.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ _CLOSE, _WIDE = 0.05, 0.2  # smallest and largest step, as a share of the point'
 _SMALL = 0.1  # share of the start's amplitude from which on the steps are shares of the point's own
 _ROOM = 3.0  # standard errors by which the growth differs from zero where the levels end
 _BOUND = 4.0  # likewise, where an amplitude is excluded
+_WITHIN = 0.6827  # share of a normal law within one standard error: where the curve ends, the tails are other ones
+_BENDS = 3  # powers of the square of the amplitude by which the growth is described
+_BY_CHANCE = 3.0  # standard errors
+_FLOOR = 0.1  # of the largest error of a level: weights do not differ by more
 _BEYOND = 1.25  # of the last level: no line is drawn on further
 
 
@@ -74,11 +79,13 @@ def spread(
     step = float(np.clip(2.5 * relative, _CLOSE, _WIDE)) if here > _SMALL * full else _WIDE
     unit = max(here, _SMALL * full)
     down, up = ([unit * factor**k for k in powers] for factor, powers in ((1 - step, _DOWN), (1 + step, _UP)))
-    rows = _rows(run.map(rule), x if here > 0 else start, (down, up), response, here)
+    beside = run.map(rule)
+    beside.adopt(map_.minima)
+    rows = _rows(beside, x if here > 0 else start, (down, up), response, here)
     if len(rows) < 2:
         return {}
-    growth = np.stack([row.level.growth for row in rows])
     amplitudes = np.array([row.level.amplitude for row in rows])
+    growth = _straightened(amplitudes, np.stack([row.level.growth for row in rows]), here)
     points, values = (np.stack([getattr(row, name) for row in rows]) for name in ("points", "values"))
     signs = hadamard(rule.replicates)[1:]
     changes = []
@@ -86,7 +93,7 @@ def spread(
         zero = _zero(amplitudes, growth[:, half].mean(axis=1))
         changes.append(_between(amplitudes, points[:, half].mean(axis=1), values[:, half].mean(axis=1), zero))
     middle = _between(amplitudes, points.mean(axis=1), values.mean(axis=1), here)
-    squares = np.mean([(change - middle) ** 2 for change in changes], axis=0)
+    squares = np.quantile([(change - middle) ** 2 for change in changes], _WITHIN, axis=0)
     if bounded:
         open_ = [row.level.amplitude for row in rows if not row.level.falls_short(_BOUND)]
         for end in (0.0, max(open_, default=here)):
@@ -140,6 +147,25 @@ def _row(map_: StateEvolution, level: Level, response: Response, odd: NDArray[np
     table = flatten(values)
     table = flatten(pooled) + table - table.mean(axis=0) + moved @ response.measured.T
     return _Row(level, level.point + moved, table)
+
+
+def _straightened(amplitudes: Array, growth: Array, here: float) -> Array:
+    """The replicates' growth (A, S) about a curve without the bends that chance makes, of which the point is a zero.
+
+    The curve is even in the amplitude, with as few powers as three standard errors of every level allow. The halves of
+    a curve that chance has made flat would otherwise cross zero far away.
+    """
+    count = growth.shape[1]
+    value, error = growth.mean(axis=1), growth.std(axis=1, ddof=1) / np.sqrt(count)
+    known = np.abs(amplitudes - here) > 1e-9 * here
+    even = (amplitudes / max(here, amplitudes.max())) ** 2 - (here / max(here, amplitudes.max())) ** 2
+    weight = 1 / np.maximum(error[known], _FLOOR * error[known].max())
+    for powers in range(1, min(known.sum(), _BENDS + 1)):
+        table = even[:, None] ** np.arange(1 if here > 0 else 0, powers + 1)
+        fitted = table @ np.linalg.lstsq(table[known] * weight[:, None], value[known] * weight, rcond=None)[0]
+        if (np.abs(fitted - value)[known] <= _BY_CHANCE * error[known]).all():
+            return growth - value[:, None] + fitted[:, None]
+    return growth
 
 
 def _zero(amplitudes: Array, growth: Array) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Response, displaced
 from attnphase.state_evolution.map import StateEvolution
@@ -39,7 +40,14 @@ class Stability:
 NOT_COMPUTED = Stability({"replicon": np.nan, "overlap_gap": np.nan}, {})
 
 
-def stability_at(map_: StateEvolution, found: FixedPoint, measured: dict[str, Any], response: Response) -> Stability:
+def stability_at(
+    map_: StateEvolution,
+    found: FixedPoint,
+    measured: dict[str, Any],
+    response: Response,
+    gap: float | None = None,
+    starts: Starts = Starts.COLD,
+) -> Stability:
     """The replicon and the copies' gap of a fixed point.
 
     Parameters
@@ -51,6 +59,10 @@ def stability_at(map_: StateEvolution, found: FixedPoint, measured: dict[str, An
         Its conjugates by name.
     response : Response
         Its derivatives.
+    gap : float, optional
+        A neighbouring point's.
+    starts : Starts
+        That lead to all minima that matter there.
     """
     values, errors = dict(NOT_COMPUTED.values), dict(NOT_COMPUTED.errors)
     # only where the iteration has ended in the domain there is something to be stable
@@ -64,9 +76,9 @@ def stability_at(map_: StateEvolution, found: FixedPoint, measured: dict[str, An
         if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(len(radii) - 1))
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
-    copies = Copies.of(system, map_.alpha, overlaps, conjugates, points)
-    gap = copies.gap(displaced(map_, found.point, response) if rule.randomised else ())
-    values["overlap_gap"], errors["overlap_gap"] = gap.share, gap.error
+    copies = replace(Copies.of(system, map_.alpha, overlaps, conjugates, points), starts=starts)
+    end = copies.gap(displaced(map_, found.point, response) if rule.randomised else (), gap)
+    values["overlap_gap"], errors["overlap_gap"] = end.share, end.error
     return Stability(values, errors)
 
 

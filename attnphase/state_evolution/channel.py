@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,7 @@ class Channel:
         ordered = np.sort(moments, axis=1)
         means = (ordered + ordered[:, ::-1]).sum(axis=1) / (2 * ordered.shape[1])
         if len(means) == 1:
-            return np.moveaxis(means[0], 1, 0)
+            return means[0].swapaxes(0, 1)
         sites = enumerate(token for token, _ in self.system.problem.sites)
         weights = [np.where(self._holding(site), self.probabilities, 0.0) for site, _ in sites]
         tokens = [token for token, _ in self.system.problem.sites]
@@ -113,8 +114,7 @@ class Channel:
 
     def draws(self, sign: int, part: slice = slice(None)) -> Draws:
         """Nodes of the rule under a sign change, replicate after replicate."""
-        nodes = self.rule.nodes
-        signs = np.array(self.rule.signs[0 if self.labelled else sign], dtype=float)
+        nodes, signs = self.rule.nodes, _factors(self.rule.signs[0 if self.labelled else sign])
         normals = np.ascontiguousarray(nodes.reshape(-1, nodes.shape[-1])[part])
         return Draws(normals, signs, self.rule.weights, part.start or 0)
 
@@ -201,7 +201,8 @@ class Channel:
         )
         columns, floored = self.system.kernels.columns, self.floored(overlaps)
         means = self.site_means(moments)
-        g, g_g, g_xi, g_k = np.split(means, [1, 1 + columns, 1 + 2 * columns], axis=-1)
+        edges = 0, 1, 1 + columns, 1 + 2 * columns, means.shape[-1]
+        g, g_g, g_xi, g_k = (means[..., i:j] for i, j in pairwise(edges))
         hats = self.system.kernels.ridge.conjugates_from_moments(
             alpha=alpha,
             rho=self.system.rho[:, None],
@@ -214,7 +215,7 @@ class Channel:
             m=floored.m[:, None],
             theta=floored.theta[:, None],
         )
-        envelope, loss = np.moveaxis(self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1), -1, 0)
+        envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
         return ChannelPass(Conjugates(*hats), envelope, loss, minima)
 
     def _integrated(
@@ -298,6 +299,12 @@ class Channel:
         if uncorrelated:
             return ((0, 1), (0, 1), (2, 1), (2, 1))
         return ((0, 1), (1, 1), (2, 1), (3, 1))
+
+
+@cache
+def _factors(signs: tuple[int, int]) -> Array:
+    """Signs of student and teacher, for compiled code."""
+    return np.array(signs, dtype=float)
 
 
 @cache

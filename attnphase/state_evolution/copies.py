@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.refinement import REPLICATES
@@ -34,6 +32,7 @@ __all__ = ["RESOLVED", "Copies", "Gap"]
 RESOLVED = 1e-4  # share of q below which two copies count as one: too few nodes jump to say more
 _PASSES = 20  # at the most, to where the gap is its own image
 _FEW = 256  # points of each replicate on which the end is looked for first
+_WIDER, _WIDE = 3.0, 0.05  # beside a known gap: times that, and share of q, from which the end is looked for
 _ACCURATE, _NEAR = 1e-2, 0.15  # relative: there, and where a last step along the secant is good enough
 
 
@@ -63,46 +62,60 @@ class Copies:
     system : System
     alpha : float
     overlaps : Overlaps
-    conjugates : Conjugates
-        With a replicate axis of length one.
+        Of all replicates together, or of each, (S, P, ...).
+    conjugates : sequence of Conjugates
+        As many, with a replicate axis of length one.
     rule : Rule
         Nodes of the first copy, of the teacher's fields, of the labels' noise and, behind these, of what moves the
         second copy.
     known : tuple of Minima or None
         Of both copies, where they are known from a neighbouring point.
+    starts : Starts
+        Of descents where they are not: the fields of either copy have the law of the point's own nodes.
     """
 
     system: System
     alpha: float
     overlaps: Overlaps
-    conjugates: Conjugates
+    conjugates: Sequence[Conjugates]
     rule: Rule
     known: tuple[Minima | None, Minima | None] = (None, None)
+    starts: Starts = Starts.COLD
 
     @classmethod
     def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 512) -> Copies:
         """Copies on so many Sobol points, a power of two, in each of 16 replicates."""
         student, labels = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.label_fields))
         dimensions, seed = 2 * student + labels, system.problem.integration.seed
-        return cls(system, alpha, overlaps, conjugates, sobol(dimensions, student, False, points, REPLICATES, seed))
+        return cls(system, alpha, overlaps, (conjugates,), sobol(dimensions, student, False, points, REPLICATES, seed))
 
     @cached_property
-    def _spread(self) -> Spread:
-        return Spread(self.system, self.conjugates)
+    def _spreads(self) -> list[Spread]:
+        return [Spread(self.system, conjugates) for conjugates in self.conjugates]
+
+    def _of_noise(self, noise: Array) -> Array:
+        """What noise that copies have apart makes of their weights, (P, S, r, r) both."""
+        parts = np.split(noise, len(self._spreads), axis=1)
+        return np.concatenate([own.of_noise(part) for own, part in zip(self._spreads, parts, strict=True)], axis=1)
 
     @cached_property
     def _channel(self) -> Channel:
         return Channel(self.system, self.rule)
 
+    def _of_tokens(self, values: Array, axes: int = 3) -> Array:
+        """What belongs to sites, (P, ...) of so many axes, or (S, P, ...), for every token: (C, S, L, ...)."""
+        stacked = values.reshape(-1, *values.shape[-axes:])
+        whole = np.broadcast_to(stacked, (self.rule.replicates, *stacked.shape[1:]))
+        return np.moveaxis(whole[:, self._channel.configurations], 0, 1)
+
     @cached_property
     def _fields(self) -> tuple[Array, Array]:
         """The first copy's fields and the teacher's about its mean with the noise, (C, 1, S, n, L, r) and (..., t)."""
-        law, sites = self._channel.law(self.overlaps), self._channel.configurations
-        xi, zeta, noise, _ = self._normals
-        omega = np.einsum("claj,snlj->csnla", law.roots[sites], xi) + law.means[sites][:, None, None]
-        k = np.einsum("cljb,snlj->csnlb", law.correlations[sites], xi)
-        k += np.einsum("clbj,snlj->csnlb", law.remainders[sites], zeta)
+        law, (xi, zeta, noise, _) = self._channel.law(self.overlaps), self._normals
+        omega = _product(self._of_tokens(law.roots), xi) + self._of_tokens(law.means, 2)[:, :, None]
+        k = _product(self._of_tokens(law.correlations.mT), xi) + _product(self._of_tokens(law.remainders), zeta)
         if noise.size:
+            sites = self._channel.configurations
             k = np.concatenate([k, np.einsum("cl,snlb->csnlb", law.noise[sites], noise)], axis=-1)
         return omega[:, None], k[:, None]
 
@@ -121,7 +134,7 @@ class Copies:
 
     def _searched(self, omega: Array, known: Minima | None) -> tuple[ProximalPoints, Minima]:
         """From all starts, or from minima that are known at a neighbouring point."""
-        starts = Starts.COLD if known is None else Starts.WARM
+        starts = self.starts if known is None else Starts.WARM
         k = self._with_mean(self._fields[1])
         return self._channel.proximal.minimise(omega, k, self.overlaps.V, ((0, 1),), starts, known)
 
@@ -146,33 +159,36 @@ class Copies:
         return self._images(covariance)[0]
 
     def _images(self, covariance: Array) -> tuple[Array, Minima]:
-        omega, k = self._fields
-        sites, theta, rho = self._channel.configurations, self.overlaps.theta, self.system.rho
+        omega, k = (fields[:, 0] for fields in self._fields)
+        theta, rho = self.overlaps.theta, self.system.rho
         inverse = np.linalg.pinv(self._unexplained(rho), hermitian=True)
         pulled = covariance @ inverse
         spread = matrix_root(symmetric(2 * covariance - pulled @ covariance))
-        about = omega - self.overlaps.m[sites][:, None, None, None, :, :, 0]
-        fields = k[..., : rho.shape[-1]]
-        about = about - np.einsum("clab,cxsnlb->cxsnla", (theta @ np.linalg.pinv(rho))[sites], fields)
-        other = omega - np.einsum("clab,cxsnlb->cxsnla", pulled[sites], about)
-        other += np.einsum("clab,snlb->csnla", spread[sites], self._normals[3])[:, None]
-        points, minima = self._searched(other, self.known[1])
+        about = omega - self._of_tokens(self.overlaps.m[..., 0], 2)[:, :, None]
+        about = about - _product(self._of_tokens(theta @ np.linalg.pinv(rho)), k[..., : rho.shape[-1]])
+        other = omega - _product(self._of_tokens(pulled), about) + _product(self._of_tokens(spread), self._normals[3])
+        points, minima = self._searched(other[:, None], self.known[1])
         step = points.residual - self._first[0].residual
         moments = np.einsum("cxsnla,cxsnlb->cxslab", step, step) / self.rule.order
-        return self._spread.of_noise(self.alpha / 2 * self._channel.site_means(moments)), minima
+        return self._of_noise(self.alpha / 2 * self._channel.site_means(moments)), minima
 
-    def gap(self, displaced: Sequence[tuple[Overlaps, Conjugates]] = ()) -> Gap:
+    def gap(self, displaced: Sequence[tuple[Overlaps, Conjugates]] = (), share: float | None = None) -> Gap:
         """Where copies end that begin with nothing but the teacher in common: on few nodes first, then on all.
 
         Parameters
         ----------
         displaced : sequence of (Overlaps, Conjugates)
             The fixed points of as many replicates, whose scatter is that of the point; without, it has no error.
+        share : float, optional
+            Of a neighbouring point's gap, a few times which is wide enough to begin with. Not below: few nodes jump at
+            small gaps, so that a sample of them may grow too slowly there and yet end further above.
         """
         few = min(_FEW, self.rule.order)
         nodes, weights = self.rule.nodes[:, :few], np.full(few, 1 / few)
         coarse = replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=few))
-        found = coarse._end(self._free, -0.5, _ACCURATE)
+        size = _trace(self.overlaps.q).sum() / _trace(self._free).sum()
+        begin = self._free if share is None else min(max(_WIDER * share, _WIDE) * size, 1.0) * self._free
+        found = coarse._end(begin, -0.5, _ACCURATE)
         if found is not None and few < self.rule.order:
             found = self._end(found.covariance, found.slope, _NEAR)
         if found is None:
@@ -183,8 +199,7 @@ class Copies:
         covariance = at_most(found.covariance * size / _trace(found.covariance).sum(), self._free)
         share = float(_trace(covariance).sum() / _trace(self.overlaps.q).sum())
         if len(displaced) == len(growth):
-            moved = (self._moved(s, point, found.minima) for s, point in enumerate(displaced))
-            growth = np.array([copies.growth_of(found.covariance) for copies in moved])
+            growth = self._moved(displaced, found.minima).growth_of(found.covariance)
         scatter = growth / growth.mean() / found.slope
         return Gap(covariance, share, float(share * scatter.std(ddof=1) / np.sqrt(len(growth))))
 
@@ -216,24 +231,15 @@ class Copies:
             wanted = min(max(x - f / slope, x - np.log(100.0)), widest)
             covariance = at_most(np.exp(wanted) / _trace(mean).sum() * mean, self._free)
 
-    def growth_of(self, covariance: Array) -> float:
-        """Size of the image of a gap, relative to the gap's."""
-        return float(_trace(self.images(at_most(covariance, self._free))).mean(axis=1).sum() / _trace(covariance).sum())
+    def growth_of(self, covariance: Array) -> Array:
+        """Size of the image of a gap, relative to the gap's, of every replicate (S,)."""
+        return _trace(self.images(at_most(covariance, self._free))).sum(axis=0) / _trace(covariance).sum()
 
-    def _moved(self, s: int, point: tuple[Overlaps, Conjugates], second: Minima) -> Copies:
-        """The copies of one replicate at another point, near the minima that both copies have here."""
-        rule, shape = self.rule, (len(self._channel.probabilities), self.rule.replicates, self.rule.order)
-
-        def of_replicate(minima: Minima) -> Minima:
-            def part(values: NDArray[Any]) -> NDArray[Any]:
-                return np.ascontiguousarray(
-                    values.reshape(*shape, *values.shape[1:])[:, s].reshape(-1, *values.shape[1:])
-                )
-
-            return Minima(part(minima.fields), part(minima.energies), part(minima.steps))
-
-        known = of_replicate(self._first[1]), of_replicate(second)
-        return Copies(self.system, self.alpha, *point, replace(rule, nodes=rule.nodes[s : s + 1]), known)
+    def _moved(self, points: Sequence[tuple[Overlaps, Conjugates]], second: Minima) -> Copies:
+        """The copies of every replicate at a point of its own, near the minima that both copies have here."""
+        each, conjugates = zip(*points, strict=True)
+        overlaps = Overlaps(*(np.stack(x) for x in zip(*((o.q, o.V, o.m, o.theta) for o in each), strict=True)))
+        return replace(self, overlaps=overlaps, conjugates=conjugates, known=(self._first[1], second))
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,3 +265,8 @@ class _End:
 
 def _trace(matrices: Array) -> Array:
     return np.trace(matrices, axis1=-2, axis2=-1)
+
+
+def _product(matrices: Array, vectors: Array) -> Array:
+    """Every token's matrix (C, S, L, a, b) times its vectors (S, n, L, b): (C, S, n, L, a)."""
+    return np.einsum("cslab,snlb->csnla" if vectors.ndim == 4 else "cslab,csnlb->csnla", matrices, vectors)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, ChannelPass
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
 from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Sector
 
@@ -20,6 +21,7 @@ __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 LOWER = 1e-9  # relative difference of energies by which one minimum counts as lower than another
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
 CHECKED = 2**14  # nodes of which a fresh search says enough about all
+ENOUGH = 2**10  # nodes up to which all of them are asked whether the likely starts suffice
 
 
 class StateEvolution:
@@ -58,6 +60,14 @@ class StateEvolution:
     def adopt(self, minima: Minima | None) -> None:
         """Start from minima of the same nodes at a neighbouring point; a refreshed pass must follow."""
         self.minima, self._known = minima, None
+
+    def adopt_from(self, finer: StateEvolution) -> None:
+        """Start from the minima of a map under more points of the same sequences, or under the same ones."""
+        own, theirs = self.channel.rule, finer.channel.rule
+        known = finer.minima if own is theirs else None
+        if known is None and finer.minima is not None and np.array_equal(own.nodes, theirs.nodes[:, : own.order]):
+            known = finer.minima.part(theirs.nodes.shape[:2], slice(own.order))
+        self.adopt(known)
 
     def unpack(self, x: Array) -> Overlaps:
         """Overlaps at a point."""
@@ -114,8 +124,6 @@ class StateEvolution:
 
         What matters is a lower minimum, or a second one that is nearly as low.
 
-        The sample is every fifth node, or of a large rule as many as make `CHECKED`.
-
         Parameters
         ----------
         share : float
@@ -124,16 +132,7 @@ class StateEvolution:
         if self.bottomless:
             return False
         assert self.minima is not None
-        rule = self.channel.rule
-        # odd, so that all coordinates of a tensor rule are met
-        step = max(5, rule.size // CHECKED | 1)
-        few = replace(rule, nodes=rule.nodes[:, ::step], weights=rule.weights[::step].copy())
-
-        def part(values: NDArray[Any]) -> NDArray[Any]:
-            each = values.reshape(-1, *rule.nodes.shape[:2], *values.shape[1:])
-            return each[:, :, ::step].reshape(-1, *values.shape[1:])
-
-        known = Minima(part(self.minima.fields), part(self.minima.energies), part(self.minima.steps))
+        few, known = self._sample()
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
         if fresh.bottomless:
             return False
@@ -144,29 +143,48 @@ class StateEvolution:
     def likely_suffice(self) -> bool:
         """Whether the likely starts alone lead to all minima that matter, where the map was evaluated last.
 
-        These are the lowest of every node and any other that is nearly as low.
+        These are the lowest of every node, of a sample where there are more than `ENOUGH`, and any other that is nearly
+        as low.
         """
         if self._known is None or self.minima is None or self.channel.rule.from_zero or self.bottomless:
             return False
-        found = self.channel.evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
-        return not (found.bottomless or any(new.any() for new in _news(self.minima, found)))
+        channel, known = self.channel, self.minima
+        if channel.rule.size > ENOUGH:
+            few, known = self._sample()
+            channel = replace(channel, rule=few)
+        found = channel.evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
+        return not (found.bottomless or any(new.any() for new in _news(known, found)))
+
+    def _sample(self) -> tuple[Rule, Minima]:
+        """Every fifth node, or of a large rule as many as make `CHECKED`, and its minima."""
+        assert self.minima is not None
+        rule = self.channel.rule
+        # odd, so that all coordinates of a tensor rule are met
+        step = max(5, rule.size // CHECKED | 1)
+        few = replace(rule, nodes=rule.nodes[:, ::step], weights=rule.weights[::step].copy())
+        return few, self.minima.part(rule.nodes.shape[:2], slice(None, None, step))
 
     def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Overlaps from conjugates, equation (7)."""
         return self.prior.overlaps(conjugates, lift=lift or self.lift)
 
     def images(self) -> Array:
-        """Image of every replicate by itself at the last evaluation, lifted into the domain, (S, D); NaN beyond."""
+        """What every replicate makes of the image at the last evaluation, lifted into the domain, (S, D); NaN beyond.
+
+        By what the image of all changes without it: the prior is far from linear over the scatter of single replicates.
+        """
         assert self.last is not None
-        images = self.prior.of_replicates(self.last.conjugates, lift=True)
-        if images is None:
+        hats = self.last.conjugates
+        whole = self.image(hats.mean(), lift=True)
+        without = self.prior.of_replicates(hats.without_each(), lift=True)
+        if whole is None or without is None:
             return np.full((len(self.last.envelope), self.sector.basis.shape[1]), np.nan)
-        return np.stack([self.pack(image) for image in images])
+        return _pseudo_values(self.pack(whole)[None], np.stack([self.pack(image) for image in without]))
 
     def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
         """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
 
-        The overlaps are those of the image.
+        The overlaps are those of the image. Replicates are as in `images`; only their differences mean something.
         """
         return None if self(x) is None else self.quantities(x, pooled=pooled)
 
@@ -179,11 +197,19 @@ class StateEvolution:
             self._loss_at_omega = self.channel.loss_at_omega(overlaps)
         means = [self.last.envelope, self.last.loss_at_prox, self._loss_at_omega]
         means.append(self.second_minimum_share(NEAR_DEGENERATE))
-        if pooled:
-            hats, means = hats.mean(), [mean.mean(keepdims=True) for mean in means]
+        whole = self._quantities(overlaps, hats.mean(), [mean.mean(keepdims=True) for mean in means], lift=self.lift)
+        if pooled or whole is None or len(self.last.envelope) == 1:
+            return whole
+        # a rest of the replicates may lie outside the domain where all together lie inside; it only serves the errors
+        without = self._quantities(overlaps, hats.without_each(), [without_each(x, 0) for x in means], lift=True)
+        return None if without is None else {name: _pseudo_values(whole[name], without[name]) for name in whole}
+
+    def _quantities(
+        self, overlaps: Overlaps, hats: Conjugates, means: Sequence[Array], *, lift: bool
+    ) -> dict[str, Array] | None:
+        """Everything measured at a point by conjugates and means per replicate, whatever these are."""
         envelope, loss_at_prox, loss_at_omega, second_minimum_share = means
-        # a single replicate may lie outside the domain where all together lie inside; it only serves the errors
-        images = self.prior.of_replicates(hats, lift=self.lift or not pooled)
+        images = self.prior.of_replicates(hats, lift=lift)
         if images is None:
             return None
         observables = self.prior.maps.observables(
@@ -242,6 +268,11 @@ class StateEvolution:
             theta_hat=hats.theta_hat,
         )
         return float(sum(np.sum(term) for term in terms.values()))
+
+
+def _pseudo_values(whole: Array, without: Array) -> Array:
+    """Replicates (S, ...) whose mean and scatter are the jackknife's: from all together (1, ...) and all but each."""
+    return whole + (len(without) - 1) * (whole - without)
 
 
 def _news(minima: Minima, beside: Minima) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Conjugates", "Overlaps", "packed_scales"]
+__all__ = ["Conjugates", "Overlaps", "packed_scales", "without_each"]
 
 
 @cache
@@ -117,6 +117,12 @@ def packed_scales(packed: Array, columns: int, rho: Array) -> Array:
     return scales
 
 
+def without_each(values: Array, axis: int) -> Array:
+    """Means over all replicates but one, along their axis; the values where there is one alone."""
+    count = values.shape[axis]
+    return (values.sum(axis=axis, keepdims=True) - values) / (count - 1) if count > 1 else values
+
+
 @dataclass(frozen=True, eq=False)
 class Conjugates:
     """Conjugates of the order parameters; a replicate axis S may stand behind the token axis.
@@ -142,8 +148,15 @@ class Conjugates:
     def mean(self) -> Conjugates:
         """Mean over the replicates, axis kept."""
         return Conjugates(
-            *(x.mean(axis=1, keepdims=True) for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat))
+            *(
+                np.add.reduce(x, axis=1, keepdims=True) / x.shape[1]
+                for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)
+            )
         )
+
+    def without_each(self) -> Conjugates:
+        """Means over all replicates but one, for every one of them; themselves where there is one alone."""
+        return Conjugates(*(without_each(x, 1) for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)))
 
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,14 @@ class Minima:
         """
         self.fields[nodes] = 0.0 if previous is None else previous.fields[nodes]
         self.energies[nodes] = 0.0 if previous is None else previous.energies[nodes]
+
+    def part(self, shape: tuple[int, ...], points: slice) -> Minima:
+        """Those of some points of every replicate, of nodes (S, n)."""
+
+        def of(values: NDArray[Any]) -> NDArray[Any]:
+            return values.reshape(-1, *shape, *values.shape[1:])[:, :, points].reshape(-1, *values.shape[1:])
+
+        return Minima(of(self.fields), of(self.energies), of(self.steps))
 
     @property
     def unsolved(self) -> int:
@@ -146,8 +154,8 @@ class ProximalProblem:
         ----------
         omega, k : (C, signs, S, n, L, r) and (C, signs, S, n, L, t) arrays
             Centres and the teacher's fields for every configuration of clusters.
-        variance : (P, r, r) array
-            V of every site.
+        variance : (P, r, r) or (S, P, r, r) array
+            V of every site; of every replicate by itself only where there is one sign.
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
         """
@@ -159,15 +167,17 @@ class ProximalProblem:
         factors: Array = np.linalg.cholesky(variance).astype(float, copy=False)
         minima = self.begun(starts, previous, count * nodes)
         losses, residuals = np.empty(count * nodes), np.empty((count * nodes, *centers.shape[2:]))
+        factors = factors.reshape(-1, *factors.shape[-3:])
+        alike = nodes // len(factors)  # nodes of the same V, which follow each other
 
         def run(part: Part) -> None:
-            place = slice(part.configuration * nodes + part.nodes.start, part.configuration * nodes + part.nodes.stop)
+            here = part.configuration, slice(*(part.variant * alike + n for n in (part.nodes.start, part.nodes.stop)))
+            place = slice(*(part.configuration * nodes + n for n in (here[1].start, here[1].stop)))
             minima.begin(place, previous)
             solution = Solution(minima.fields, minima.energies, losses, residuals, minima.steps).part(place)
-            here = part.configuration, part.nodes
-            self.search(part.configuration, centers[here], teacher[here], factors, starts, solution)
+            self.search(part.configuration, centers[here], teacher[here], factors[part.variant], starts, solution)
 
-        for_all(self.parts(count, [0], nodes), run, self.system.threads)
+        for_all(self.parts(count, range(len(factors)), alike), run, self.system.threads)
 
         def spread(values: Array) -> Array:
             return values.reshape(count, len(chosen), *shape, *values.shape[1:])

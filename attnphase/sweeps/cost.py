@@ -1,9 +1,10 @@
 """What a line is estimated to cost, so that blocks of lines end together.
 
-Measured for the paper's problem on one core of the machine of ``docs/performance.md``: a point costs a little, and
-every node something, by the branch. Where the rule is refined until the standard error is small enough, a positional
-point needs four times the nodes of a semantic one; where the teacher's positional part weighs little it costs more for
-each, since the branch is harder to hold there. For another problem only the ratios are meant.
+Measured for the paper's problem on one core of the machine of ``docs/performance.md``: a point costs a little, its
+stability and its identity something more, and every node something, by the branch. Where the rule is refined until the
+standard error is small enough, a positional point needs four times the nodes of a semantic one; where the teacher's
+positional part weighs little it costs more for each, since the branch is harder to hold there, and to tell from none.
+For another problem only the ratios are meant.
 """
 
 from __future__ import annotations
@@ -28,18 +29,26 @@ class _Price:
 
     Attributes
     ----------
+    point : float
+        Seconds, whatever the nodes.
+    identity : float
+        Seconds to decide which branch it is on, likewise.
     node : float
         Seconds for each node, all maps together.
     nodes : float
         That a relative standard error of 1e-3 needs, all replicates together.
     """
 
+    point: float
+    identity: float
     node: float
     nodes: float
 
 
-_POINT = 0.012  # seconds, whatever the nodes
-_SEMANTIC, _POSITIONAL, _UNINFORMED = _Price(5.5e-6, 4.0e4), _Price(5.0e-6, 1.5e5), _Price(2.0e-6, 4.5e4)
+_SEMANTIC = _Price(0.025, 0.022, 5.5e-6, 4.0e4)
+_POSITIONAL = _Price(0.025, 0.022, 5.0e-6, 1.5e5)
+_UNINFORMED = _Price(0.012, 0.0, 2.0e-6, 4.5e4)
+_STABILITY = 0.024  # seconds, whatever the nodes and the branch
 _PRICES = {"semantic": _SEMANTIC, "positional": _POSITIONAL, "uninformed": _UNINFORMED, "mixed": _POSITIONAL}
 _REPLICATES = 16
 _FEWEST = 1024.0  # nodes that the first rule has
@@ -49,8 +58,9 @@ _PUBLISHED, _SMOOTH = 144.0, 1.0e4  # nodes of the paper's rule, and about those
 
 def seconds_of(line: Line) -> float:
     """Estimated processor seconds of a line."""
-    price = _PRICES[line.branch]
-    return len(line.alphas) * (_POINT + _nodes(line, price) * price.node * _hardness(line))
+    price, settings = _PRICES[line.branch], line.settings
+    each = price.point + _STABILITY * settings.stability + price.identity * settings.identity * _hardness(line, 6.0)
+    return len(line.alphas) * (each + _nodes(line, price) * price.node * _hardness(line, 3.0))
 
 
 def _nodes(line: Line, price: _Price) -> float:
@@ -65,11 +75,11 @@ def _nodes(line: Line, price: _Price) -> float:
     return max(_FEWEST, min(price.nodes * (1e-3 / asked.standard_error) ** _RATE, line.settings.max_nodes))
 
 
-def _hardness(line: Line) -> float:
-    """Of a positional line, relative to omega = 0.3."""
+def _hardness(line: Line, most: float) -> float:
+    """Of a positional line, relative to omega = 0.3, but at most so much."""
     if line.branch != "positional":
         return 1.0
-    return min(3.0, math.exp(9.0 * (0.3 - line.problem.teacher.omega)))
+    return min(most, math.exp(9.0 * (0.3 - line.problem.teacher.omega)))
 
 
 def balanced(costs: Sequence[float], parts: int) -> list[list[int]]:

@@ -116,7 +116,7 @@ def test_every_line_is_in_one_block(folder):
 def test_a_plan_is_read_as_it_was_made(tmp_path):
     problem = PROBLEM.with_fields({"teacher.mixing": [[0.6, 0.4], [0.4, 0.61]]})
     fields = {"student.score": ["softmax", "sigmoid"], "tokens.sigma": [1, 0.4], "student.causal": [False, True]}
-    settings = ap.SolverSettings(tolerance=3e-6, max_maps=77, threads=2)
+    settings = ap.SolverSettings(tolerance=3e-6, max_maps=77, threads=2, stability=False, identity=False)
     folder = tmp_path / "a" / "b"  # is made
     made = ap.plan_sweep(
         problem, np.linspace(0.1, 2, 7), branches="semantic", blocks=2, folder=folder, fields=fields, settings=settings
@@ -419,8 +419,10 @@ def test_the_commands(tmp_path, solver):
     folder, output = tmp_path / "run", tmp_path / "out.nc"
     folder.mkdir()  # a workflow makes it before it runs the command
     solver.known = {"status": importlib.import_module("attnphase.fixed_points.iteration").Status.iteration_limit}
-    planned = command("sweep", *OPTIONS, "--plan", 2, "-o", folder)
+    planned = command("sweep", *OPTIONS, "--no-stability", "--no-identity", "--plan", 2, "-o", folder)
     assert planned.stdout.startswith(f"{folder}: 12 points in 6 lines, 2 blocks of about ")
+    settings = Plan.read(folder).lines[0].settings
+    assert (settings.stability, settings.identity) == (False, False)
     first = command("sweep", "--block", 1, folder, "--workers", 1, code=1)
     count = len(solver.labels)
     assert first.stdout == f"{folder}: block 1, {count} lines: {2 * count} iteration_limit\n"

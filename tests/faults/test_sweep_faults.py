@@ -174,6 +174,37 @@ def test_an_interrupted_sweep_keeps_its_lines_and_is_resumed(undisturbed, gates,
     assert [p.name for p in tmp_path.iterdir()] == ["out.nc"]
 
 
+REFINED = [*OPTIONS[:5], "--alpha", "0.2:2:17", "--omega", "0.1:0.5:3", "--branch", "semantic", "--no-stability"]
+REFINED += ["--refine", "--workers", "1", "--allow-unconverged"]
+
+
+@pytest.mark.slow
+def test_a_refined_sweep_that_is_killed_goes_on_with_the_same_rounds(gates, tmp_path):
+    """Within its second round, whose points follow from the first: what is left is solved once, to the same numbers."""
+    (gates / "open").touch()
+    whole, output = tmp_path / "whole.nc", tmp_path / "out.nc"
+    assert CliRunner().invoke(main, [*REFINED, "-o", str(whole)]).exit_code == 0
+    labels = gated_lines.noted(gates / "solved")
+    first = next(i for i in range(len(labels)) if labels[i] in labels[:i])  # of the second round
+    assert 2 < first < len(labels) - 2
+    (gates / "solved").unlink()
+    (gates / "open").unlink()
+    gated_lines.note(gates / "most", str(first + 1))
+    process = subprocess.Popen([sys.executable, "-m", "gated_lines", *REFINED, "-o", str(output)])
+    wait_until(lambda: len(gated_lines.noted(gates / "begun")) > len(labels) + first + 1 or process.poll() is not None)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert len(parts(output)) == first + 1
+    assert not output.exists()
+    (gates / "most").unlink()
+    (gates / "open").touch()
+    resumed = CliRunner().invoke(main, [*REFINED, "-o", str(output), "--resume"])
+    assert resumed.exit_code == 0, resumed.output
+    assert gated_lines.noted(gates / "solved") == labels
+    xr.testing.assert_equal(load_dataset(output), load_dataset(whole))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.nc", "whole.nc"]
+
+
 def test_ctrl_c_in_python_is_passed_on(tmp_path):
     def interrupt(self, done):
         raise KeyboardInterrupt

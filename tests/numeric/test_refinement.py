@@ -8,7 +8,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.fixed_points.iteration import Anderson, FixedPoint, Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import _ahead, _decays, probe, solve_point
@@ -94,9 +94,30 @@ def test_a_point_whose_minima_never_agree_has_not_converged(monkeypatch):
     assert found.status is Status.iteration_limit
     assert len(rounds) == 1 + 6
     # a last round that the search agrees with has converged
-    calls = iter([False] * 6 + [True])
-    monkeypatch.setattr(map_, "spot_check", lambda *_: next(calls))
+    rounds.clear()
+    monkeypatch.setattr(map_, "spot_check", lambda *_: len(rounds) == 7)
     assert run.verified(map_, again(x), 1e-3, again).status is Status.converged
+
+
+def test_a_point_is_one_of_the_map_as_it_is():
+    """Since it was found, nodes outside the sample that is searched may have followed another minimum."""
+    run = run_of(FEW, 0.7)
+    map_ = run.map(ladder_of(run).sobol(64))
+    found = run.coarse(map_, map_.pack(initial_overlaps(FEW, "semantic")), 1e-7)
+    assert found.status is Status.converged
+    assert map_.minima is not None
+    map_(found.point, refresh=True)
+    right = map_.minima
+    left = np.isfinite(right.gap) & (np.arange(len(right.energies)) % 64 % 5 != 0)
+    assert left.sum() > 10
+    fields, energies = right.fields.copy(), right.energies.copy()
+    fields[left, 0], energies[left, 0] = fields[left, 1], energies[left, 1]
+    map_.adopt(Minima(fields, energies, right.steps))
+    assert map_.spot_check(found.point)
+    point = run.verified(map_, found, 1e-3, lambda x: run.iterate(map_, x, Anderson()))
+    image = map_(point.point)
+    assert image is not None
+    assert np.max(np.abs(image - point.point) / map_.scales(point.point)) <= run.settings.tolerance
 
 
 def test_a_spot_check_sees_a_slightly_lower_minimum():
@@ -143,6 +164,39 @@ def test_likely_starts_suffice_where_they_lead_to_all_that_a_full_search_finds()
         energies[single] += lowest, second
         map_.minima = Minima(minima.fields, energies, minima.steps)
         assert map_.likely_suffice() is enough
+
+
+def test_of_many_nodes_a_sample_is_asked_whether_the_likely_starts_suffice():
+    """Every fifth of each replicate's: what is wrong with another node is not seen there."""
+    run = run_of(FEW, 0.7)
+    map_ = run.map(ladder_of(run).sobol(128))
+    x = map_.pack(TWO_MINIMA)
+    map_(x)
+    minima = map_.minima
+    assert minima is not None
+    assert map_.likely_suffice()
+    for node, enough in ((128 + 15, False), (128 + 16, True)):
+        energies = minima.energies.copy()
+        energies[node] -= 1e-6
+        map_.minima = Minima(minima.fields, energies, minima.steps)
+        assert map_.likely_suffice() is enough
+
+
+def test_a_smaller_rule_takes_its_minima_from_a_larger_one():
+    """Its points are the first ones of each replicate; a search from all starts finds the same."""
+    run = run_of(FEW, 0.7)
+    few, many, other = (run.map(ladder_of(run).sobol(points)) for points in (16, 128, 32))
+    x = few.pack(TWO_MINIMA)
+    searched = few(x)
+    many(x)
+    assert few.minima is not None
+    energies = few.minima.energies
+    few.adopt_from(many)
+    assert few.minima is not None
+    np.testing.assert_allclose(few.minima.energies, energies, rtol=1e-12)
+    np.testing.assert_allclose(few(x), searched, rtol=1e-9)
+    many.adopt_from(other)  # which has none yet, and fewer points
+    assert many.minima is None
 
 
 def test_a_map_is_evaluated_once_at_a_point(monkeypatch):

@@ -1,5 +1,6 @@
 """The replicon, the gap between two copies and the map's eigenvalues, against their definitions and published runs."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -21,6 +22,7 @@ from attnphase.rows.copies import row_responses, row_spread
 from attnphase.state_evolution.channel import Channel, matrix_root
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.overlaps import Conjugates
+from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.replicon import replicon
 from attnphase.state_evolution.system import System
 
@@ -189,7 +191,7 @@ def test_copies_by_their_definition(name):
     moments = np.einsum("cxsnla,cxsnlb->cxnlab", pair[0] - pair[1], pair[0] - pair[1])
     noise = point.alpha / 2 * channel.site_means(moments)  # of every draw: (P, n, r, r)
     batches = noise.reshape(len(noise), 16, -1, r, r).mean(axis=2)
-    expected = copies._spread.of_noise(batches)
+    expected = copies._of_noise(batches)
     error = np.hypot(*(x.std(axis=1, ddof=1) / 4 for x in (found, expected)))
     assert np.all(np.abs(found.mean(axis=1) - expected.mean(axis=1)) < 4.5 * error + 1e-12)
     assert np.all(error[:, 0, 0] < 0.25 * found.mean(axis=1)[:, 0, 0])
@@ -207,8 +209,47 @@ def test_a_gap_is_its_own_image():
     copies = copies_of(point_of("paper", alpha=0.85))
     gap = copies.gap()
     assert 0.02 < gap.share < 0.9
-    assert copies.growth_of(gap.covariance) == pytest.approx(1.0, abs=0.02)
-    assert copies.growth_of(1.5 * gap.covariance) < 1 < copies.growth_of(0.5 * gap.covariance)
+    assert copies.growth_of(gap.covariance).mean() == pytest.approx(1.0, abs=0.02)
+    assert copies.growth_of(1.5 * gap.covariance).mean() < 1 < copies.growth_of(0.5 * gap.covariance).mean()
+
+
+@pytest.mark.parametrize("name", ["two variances", "mixture", "elastic net"])
+def test_copies_of_every_replicate_at_a_point_of_its_own(name):
+    """All of them in one pass, against one after another on nodes, point and minima of each alone."""
+    point, rng = point_of(name), np.random.default_rng(7)
+    copies, overlaps = copies_of(point, 32), point.restart.overlaps
+    conjugates = Conjugates.of_values(point.values)
+    gap = 0.3 * copies._free
+    second = copies._images(gap)[1]
+    points = [
+        (
+            replace(overlaps, q=a * overlaps.q, V=b * overlaps.V, theta=np.sqrt(a) * overlaps.theta),
+            replace(conjugates, V_hat=c * conjugates.V_hat),
+        )
+        for a, b, c in rng.uniform(0.9, 1.1, (REPLICATES, 3))
+    ]
+    together = copies._moved(points, second).growth_of(gap)
+    nodes = (len(copies._channel.probabilities), REPLICATES, -1)
+
+    def part(values, s):
+        return np.ascontiguousarray(values.reshape(*nodes, *values.shape[1:])[:, s].reshape(-1, *values.shape[1:]))
+
+    for s in (0, 5, 15):
+        known = [Minima(part(m.fields, s), part(m.energies, s), part(m.steps, s)) for m in (copies._first[1], second)]
+        rule = replace(copies.rule, nodes=copies.rule.nodes[s : s + 1])
+        own, hats = points[s]
+        alone = Copies(copies.system, copies.alpha, own, (hats,), rule, (known[0], known[1]))
+        assert together[s] == pytest.approx(alone.growth_of(gap).item(), rel=1e-9)
+    assert np.ptp(together) > 0.02
+
+
+def test_an_end_is_the_same_from_near_by():
+    """From three times a neighbour's gap, or a small one where the neighbour has none; and from the likely starts."""
+    copies = copies_of(point_of("paper", alpha=0.85))
+    gap = copies.gap()
+    for beside in (replace(copies, starts=Starts.LIKELY).gap(), copies.gap((), 0.6 * gap.share), copies.gap((), 0.0)):
+        assert beside.share == pytest.approx(gap.share, abs=0.4 * gap.error)
+    assert gap.error < 0.3 * gap.share
 
 
 # --- trust ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ the interval that chance allows (0.01 % on either side), computed from the degre
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from attnphase.checks.deviations import Limit, Measured
 from attnphase.fixed_points.crossings import Threshold, _refined, baseline_difference, crossing, loss_difference
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import sobol
@@ -25,6 +27,9 @@ from attnphase.problem.problem import Problem
 from attnphase.state_evolution.errors import Response, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
 
 PAPER = Problem.paper(omega=0.33)
 Array = NDArray[np.float64]
@@ -137,6 +142,25 @@ def test_replicates_of_a_sobol_rule_scatter_as_their_mean_is_wrong(symmetric):
         found.append((values.mean() - np.exp(factors @ factors / 2), values.std(ddof=1) / 4))
     deviations, errors = np.array(found).T
     assert_calibrated(deviations, errors, 16)
+
+
+def test_replicates_of_a_bent_prior_scatter_as_all_of_them_together():
+    """A sparse row makes of a sixteenth of the nodes something else than a sixteenth of what it makes of all."""
+    seeds, sparse = 48, {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 0.002}
+    images, errors = [], []
+    for seed in range(seeds):
+        integration = {"integration.rule": "sobol", "integration.nodes": 64, "integration.seed": seed}
+        system = System.of(PAPER.with_fields(sparse | integration), "numba", 1)
+        start = initial_overlaps(system.problem, "uninformed")
+        here = replace(start, q=0.091 + 0 * start.q, V=13.9 + 0 * start.V)
+        run = Run(system, 1.1, SolverSettings(threads=1), Sector.of(start, system.symmetries))
+        map_ = run.map(system.refinement(2**18).sobol(64))
+        image = map_(map_.pack(here))
+        assert image is not None
+        images.append(image)
+        errors.append(map_.images().std(axis=0, ddof=1) / 4)
+    assert len(images[0]) == 2  # q and V
+    assert_calibrated((np.array(images) - np.mean(images, axis=0)) * np.sqrt(seeds / (seeds - 1)), np.array(errors), 16)
 
 
 # --- propagation through the fixed point ------------------------------------------------------------------------------

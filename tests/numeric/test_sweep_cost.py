@@ -19,29 +19,48 @@ def seconds(branch="semantic", omega=0.3, points=25, settings=None, **integratio
     return seconds_of(Line(problem, branch, tuple(np.linspace(0.05, 2, points)), settings or SolverSettings(), ""))
 
 
-# processor seconds of lines of 25 points between alpha = 0.05 and 2, as docs/large-sweeps.md has them
+# processor seconds of lines of 25 points, alpha from 0.05 to 2, tolerance 1e-6, as docs/large-sweeps.md has them
 MEASURED = [
-    ("semantic", 0.1, {}, 3.7),
-    ("semantic", 0.4, {}, 4.9),
-    ("positional", 0.05, {}, 53.6),
-    ("positional", 0.2, {}, 57.4),
-    ("positional", 0.3, {}, 19.5),
-    ("positional", 0.4, {}, 11.4),
-    ("positional", 0.5, {}, 3.1),
-    ("uninformed", 0.3, {}, 1.9),
-    ("semantic", 0.3, {"rule": "sobol", "nodes": 1024}, 2.7),
-    ("positional", 0.1, {"rule": "sobol", "nodes": 1024}, 8.1),
-    ("positional", 0.3, {"rule": "sobol", "nodes": 1024}, 2.8),
-    ("uninformed", 0.3, {"rule": "sobol", "nodes": 1024}, 1.1),
-    ("semantic", 0.3, {"rule": "sobol", "nodes": 256}, 0.9),
-    ("positional", 0.3, {"rule": "sobol", "nodes": 256}, 0.8),
-    ("uninformed", 0.3, {"rule": "sobol", "nodes": 256}, 0.4),
+    ("semantic", 0.3, {}, 9.3),
+    ("positional", 0.3, {}, 17.1),
+    ("uninformed", 0.3, {}, 2.4),
+    ("semantic", 0.1, {"rule": "sobol", "nodes": 1024}, 3.3),
+    ("semantic", 0.42, {"rule": "sobol", "nodes": 1024}, 3.9),
+    ("positional", 0.1, {"rule": "sobol", "nodes": 1024}, 15.6),
+    ("positional", 0.3, {"rule": "sobol", "nodes": 1024}, 4.1),
+    ("positional", 0.42, {"rule": "sobol", "nodes": 1024}, 3.5),
+    ("uninformed", 0.3, {"rule": "sobol", "nodes": 1024}, 1.8),
+    ("semantic", 0.3, {"rule": "sobol", "nodes": 256}, 2.5),
+    ("positional", 0.1, {"rule": "sobol", "nodes": 256}, 7.1),
+    ("positional", 0.3, {"rule": "sobol", "nodes": 256}, 1.8),
+    ("uninformed", 0.3, {"rule": "sobol", "nodes": 256}, 0.82),
+    ("semantic", 0.3, {"rule": "sobol", "nodes": 64}, 1.9),
+    ("positional", 0.1, {"rule": "sobol", "nodes": 64}, 6.1),
+    ("positional", 0.3, {"rule": "sobol", "nodes": 64}, 2.4),
+    ("positional", 0.42, {"rule": "sobol", "nodes": 64}, 1.6),
+    ("uninformed", 0.3, {"rule": "sobol", "nodes": 64}, 1.0),
+]
+# with 64 nodes, by what else is left out
+LEFT_OUT = [
+    ("semantic", 0.3, ["stability"], 1.3),
+    ("semantic", 0.3, ["identity"], 1.3),
+    ("semantic", 0.3, ["stability", "identity"], 0.78),
+    ("positional", 0.1, ["identity"], 2.9),
+    ("positional", 0.3, ["stability", "identity"], 0.94),
+    ("uninformed", 0.3, ["stability"], 0.47),
+    ("uninformed", 0.3, ["identity"], 1.1),
 ]
 
 
 @pytest.mark.parametrize(("branch", "omega", "integration", "measured"), MEASURED)
 def test_estimates_are_those_that_were_measured(branch, omega, integration, measured):
     assert 1 / 2.1 < seconds(branch, omega, **integration) / measured < 2.1
+
+
+@pytest.mark.parametrize(("branch", "omega", "names", "measured"), LEFT_OUT)
+def test_estimates_know_what_is_left_out(branch, omega, names, measured):
+    settings = SolverSettings(**dict.fromkeys(names, False))
+    assert 1 / 2.1 < seconds(branch, omega, settings=settings, rule="sobol", nodes=64) / measured < 2.1
 
 
 def test_what_a_line_costs_more_for():

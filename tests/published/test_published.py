@@ -13,11 +13,14 @@ import attnphase as ap
 from attnphase.data.variables import RunStatus
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 from attnphase.sweeps.critical import thresholds
 
@@ -134,6 +137,44 @@ def converged_crossing():
     slope = np.interp(crossing, alpha, np.gradient(corrected, alpha))
     weight = (crossing - at[0]) / (at[1] - at[0])
     return crossing, np.hypot((1 - weight) * ratio_error[0], weight * ratio_error[1]) / abs(slope)
+
+
+@pytest.mark.slow
+def test_thresholds_of_the_published_rule_are_the_published_ones_within_its_error():
+    """Its 144 nodes leave the losses uncertain by 7e-5, of a difference that falls by 9e-4 over a unit of alpha."""
+    found = thresholds(PAPER.with_fields({"integration.rule": "published"}), [0.3], alpha=(1.0, 1.8))
+    for name, published in (("alpha_c", 1.241), ("alpha_l", 1.451)):
+        value, error = float(found[name][0]), float(found[f"{name}_stderr"][0])
+        assert abs(value - published) < 2 * error
+        assert error < 0.1
+
+
+def test_energies_are_what_moves_the_crossing_of_the_published_rule():
+    """-Phi is stationary: with accurate energies alone, its points have the crossing of accurate ones, 1.2509(6)."""
+    few, many = (
+        System.of(PAPER.with_fields({"integration.rule": rule}), "numba", 1) for rule in ("published", "sobol")
+    )
+    differences = []
+    for alpha in (1.23, 1.27):
+        losses = []
+        for branch in ("semantic", "positional"):
+            sector, settings = Sector.of(initial_overlaps(PAPER, branch), few.symmetries), SolverSettings(threads=1)
+            point = solve_point(few.problem, alpha, branch, settings=settings)
+            rules = few.refinement(144).first(), many.refinement(2**18).sobol(1024)
+            rough, fine = (
+                Run(system, alpha, settings, sector).map(rule) for system, rule in zip((few, many), rules, strict=True)
+            )
+            x = rough.pack(point.restart.overlaps)
+            assert rough(x) is not None
+            assert fine(x) is not None
+            assert rough.last is not None
+            assert fine.last is not None
+            assert rough.free_entropy(x) == pytest.approx(point.values["training_loss"], rel=1e-6)
+            energies = alpha * (fine.last.envelope.mean() - rough.last.envelope.mean())
+            losses.append(rough.free_entropy(x) + energies)
+        differences.append(losses[0] - losses[1])
+    crossing = np.interp(0.0, [-differences[0], -differences[1]], [1.23, 1.27])
+    assert crossing == pytest.approx(1.2509, abs=0.015)
 
 
 @pytest.mark.slow

@@ -29,6 +29,8 @@ FIRST = "semantic, teacher.omega = 0.1"
 class GatedLine(Line):
     """Solved as soon as there is a file ``open``; where there is ``die-once`` or ``die``, its process is killed.
 
+    With a number in a file ``most`` the first so many are solved, whichever they are, and all others wait.
+
     The labels of those begun and of those solved are lines of the files ``begun`` and ``solved``.
     """
 
@@ -44,11 +46,18 @@ class GatedLine(Line):
         if deadly:
             os.kill(os.getpid(), signal.SIGKILL)
         note(folder / "begun", self.label)
-        while self.label != FIRST and not (folder / "open").exists():
+        while _stands_still(folder, self.label):
             time.sleep(0.01)
         ds = super().solve(on_point)
         note(folder / "solved", self.label)
         return ds
+
+
+def _stands_still(folder: Path, label: str) -> bool:
+    most = noted(folder / "most")
+    if most:
+        return len(noted(folder / "solved")) >= int(most[0])
+    return label != FIRST and not (folder / "open").exists()
 
 
 def note(path: Path, line: str) -> None:
