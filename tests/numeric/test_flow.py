@@ -300,11 +300,11 @@ def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
         ({"start": "size=1"}, "start must be one of semantic, positional, noise"),
         ({"start": {"noise": -1.0}}, "start.noise must be a standard deviation"),
         ({"start": ["noise=0.1", "noise=0.1"]}, "start has 'noise=0.1' twice"),
-        ({"learning_rate": -1.0}, "learning_rate must be a number of at least 0"),
+        ({"learning_rate": -1.0}, "learning_rate must be a number from 0, which is gradient flow, to"),
         ({"batch": 2}, "batch belongs to SGD"),
         ({"until": 0.0}, "until must be a positive number"),
         ({"records": 1}, "records must be a whole number"),
-        ({"tolerance": 2.0}, "tolerance must be a number between 0 and 1"),
+        ({"tolerance": 2.0}, "tolerance must be a number from 1e-12 to below 1"),
     ],
 )
 def test_wrong_arguments_are_refused(changed, words):
