@@ -8,7 +8,7 @@ RESULTS := results
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help phase-diagram test test-long mutations lint docs benchmark clean
+.PHONY: help phase-diagram test test-long mutations lint docs linkcheck benchmark clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ lint: $(STAMP) ## check lint, format and types
 docs: $(STAMP) ## build the site into docs/_build/html
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,explore,docs]' -c constraints.txt
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+
+linkcheck: $(STAMP) ## follow the links of the site to other sites, which needs a network
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,explore,docs]' -c constraints.txt
+	$(BIN)/sphinx-build -b linkcheck -q -D nb_execution_mode=off docs docs/_build/linkcheck
 
 benchmark: $(STAMP) ## time everything beside the published recipe; OPTIONS="--against FILE" tells changes
 	$(BIN)/python -m benchmarks $(OPTIONS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from html import escape
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,18 @@ import matplotlib.pyplot as plt
 from docutils import nodes
 from matplotlib.figure import Figure
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util.logging import getLogger
 from sphinx_gallery.scrapers import figure_rst
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from generated import write_all  # noqa: E402  after its place is known
+from equation_links import connect  # noqa: E402  after its place is known
+from execution import differences  # noqa: E402
+from generated import write_all  # noqa: E402
+
+from attnphase.explorer.page import ExplorePage  # noqa: E402
 
 project, author = "attnphase", "the founders of attnphase"
 release = version = installed("attnphase")
@@ -59,17 +66,28 @@ numpydoc_xref_aliases = {
 numpydoc_xref_ignore = "all"
 
 
+EXPLORED = HERE / "_build" / "explored"  # pages that the gallery makes, next to the first page of the site
+EXPLORED.mkdir(parents=True, exist_ok=True)
+FRAME = '<iframe class="explored" sandbox="allow-scripts" loading="lazy" title="{title}" src="{place}"></iframe>'
+
+
 def figures_of(block: tuple[str, str, int], block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
-    """Figures that a block has made, whether by pyplot or, as the package does, without it."""
+    """What a block has made: figures, whether by pyplot or, as the package does, without it, and pages that move."""
     del block
     named = [value for value in block_vars["example_globals"].values() if isinstance(value, Figure)]
     figures = list(dict.fromkeys([*(plt.figure(number) for number in plt.get_fignums()), *named]))
     # in this order, for the paths never end
-    paths = [str(path) for _, path in zip(figures, block_vars["image_path_iterator"], strict=False)]
+    paths: list[Any] = [str(path) for _, path in zip(figures, block_vars["image_path_iterator"], strict=False)]
     for figure, path in zip(figures, paths, strict=True):
         figure.savefig(path, dpi=150)
     plt.close("all")
-    return figure_rst(paths, gallery_conf["src_dir"])
+    rst = figure_rst(paths, gallery_conf["src_dir"])
+    for page in (value for value in block_vars["example_globals"].values() if isinstance(value, ExplorePage)):
+        name = f"{Path(block_vars['src_file']).stem.split('_', 2)[-1]}.html"
+        page.save(EXPLORED / name, force=True)
+        frame = FRAME.format(title=escape(page.title), place=f"../{name}")
+        rst += f"\n.. raw:: html\n\n    {frame}\n\n"
+    return rst
 
 
 sphinx_gallery_conf = {
@@ -81,6 +99,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,
+    "write_computation_times": False,  # its page asks for a library that the site does not have
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",
     "copyfile_regex": "",
@@ -89,13 +108,18 @@ sphinx_gallery_conf = {
 html_theme = "pydata_sphinx_theme"
 html_title = "attnphase"
 html_static_path = ["_static"]
+html_extra_path = ["_build/explored"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True, "show_toc_level": 2, "header_links_before_dropdown": 6}
 html_show_sourcelink = False
 html_copy_source = False
+html_show_search_summary = False  # a browser fetches nothing for a page that was opened from a folder
 
 # prompts are no part of a command that is copied
 copybutton_prompt_text = "$ "
+
+linkcheck_timeout = 20
+linkcheck_anchors_ignore_for_url = [r"https://github\.com/"]  # made by scripts
 
 intersphinx_mapping = write_all(HERE)
 suppress_warnings = ["config.cache"]  # the gallery's settings hold a function, which is no reason to build anew
@@ -110,6 +134,33 @@ def with_own_number(app: Sphinx, doctree: nodes.document) -> None:
             node.children = [nodes.Text(rf"\[{node.astext()}\]")]
 
 
+def run_blocks(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Run what a page shows when it is read, and with the first page the README; what differs is a warning."""
+    if app.builder.format != "html":  # such as the check of links
+        return
+    pages = {f"docs/{docname}.md": content[0]}
+    if docname == "index":
+        pages["README.md"] = (HERE.parent / "README.md").read_text(encoding="utf-8")
+    for page, text in pages.items():
+        for line, said in differences(page, text):
+            getLogger(__name__).warning("%s", said, location=f"{page}:{line}")
+
+
+SOUGHT = ("replicon", "standard_error")  # a name of the field, and one that is written in two words
+
+
+def search_finds(app: Sphinx, failure: Exception | None) -> None:
+    """Refuse a site whose search does not know these words."""
+    index = Path(app.outdir) / "searchindex.js"
+    if failure is None and app.builder.format == "html":
+        for word in SOUGHT:
+            if f'"{word}":' not in index.read_text(encoding="utf-8"):
+                raise ExtensionError(f"the site's search does not find {word}.")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("build-finished", search_finds)
+    app.connect("source-read", run_blocks)
+    connect(app)
     app.connect("doctree-read", with_own_number)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
+from citations import code_page
+
 import attnphase as ap
 from attnphase.problem.template import template
+from derivations.printing.flow import flow_document
+from derivations.printing.stability import stability_document
 
 __all__ = ["MODELS", "write_all"]
 
@@ -55,6 +59,9 @@ def write_all(docs: Path) -> dict[str, tuple[str, str]]:
         heading, _, rest = markdown.partition("\n")
         assert heading.startswith("# ")
         _write(docs / "reference" / "equations" / f"{name}.md", f"# {title}\n{rest}")
+    for name, document in {"flow": flow_document(), "stability": stability_document()}.items():
+        _write(docs / "reference" / "equations" / f"{name}.md", document.markdown())
+    _write(docs / "reference" / "code.md", code_page())
     return {name: (home, str(_inventory(docs, name, names))) for name, (home, names) in _ELSEWHERE.items()}
 
 

@@ -50,6 +50,8 @@ class Fields:
 class Posterior:
     """What the observations of nodes say; means over the observation where it was summed over.
 
+    Equation (O1) of the Bayes-optimal page.
+
     Attributes
     ----------
     spread : (S, N, L, t, t) array

@@ -141,6 +141,8 @@ class Evolution:
     def conjugates(self, alpha: float, V: Array, moments: Moments) -> Array:
         """The conjugate of every replicate, (S, P, t, t).
 
+        Equations (S3)-(S4) of the Bayes-optimal page.
+
         By the residuals, whose error vanishes with q, as far as nothing is known, and by the posterior's covariance,
         whose error vanishes with V, as far as all is: two sums with one mean.
         """
@@ -154,7 +156,10 @@ class Evolution:
         return (q_hat + q_hat.mT) / 2
 
     def overlaps(self, q_hat: Array) -> tuple[Array, Array]:
-        """Overlap q and what it leaves, V, of a conjugate."""
+        """Overlap q and what it leaves, V, of a conjugate.
+
+        Equations (S1)-(S2) of the Bayes-optimal page.
+        """
         q, V = self.maps.overlaps_from_conjugates(**self.prior.arguments(), q_hat=q_hat)
         return (q + q.mT) / 2, (V + V.mT) / 2
 
@@ -170,7 +175,10 @@ class Evolution:
         return self.overlaps(positive(self.conjugates(alpha, V, pooled)[0]))[1]
 
     def free_entropy(self, alpha: float, V: Array, moments: Moments) -> Array:
-        """The free entropy of every replicate, with the overlaps and conjugates of all, (S,)."""
+        """The free entropy of every replicate, with the overlaps and conjugates of all, (S,).
+
+        Equation (R4) of the Bayes-optimal page.
+        """
         q_hat = positive(self.conjugates(alpha, V, moments).mean(axis=0))
         q = self.rho - V
         terms = self.maps.free_entropy_terms(

@@ -29,6 +29,8 @@ class Readout(Protocol):
 class ScoreError:
     """``(1/L) E Tr[(T(k) - <T>) D (T(k) - <T>)^T]`` of the teacher's score matrices.
 
+    Equation (S5) of the Bayes-optimal page.
+
     The deviation from the mean given omega has the law of the difference of two draws over the root of two.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from attnphase.data.variables import PROBLEM_ATTRIBUTES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.problem.problem import DataProblem, Problem
 
-__all__ = ["is_refined", "overlap_size", "problem_of", "spacing"]
+__all__ = ["is_refined", "overlap_size", "problem_of", "spacing", "told_problem"]
 
 
 def problem_of(ds: xr.Dataset) -> DataProblem:
@@ -36,6 +37,17 @@ def problem_of(ds: xr.Dataset) -> DataProblem:
                 'global attribute "problem_hash" does not belong to "problem": one of them was changed.'
             ) from None
         raise DatasetError(f'global attribute "problem" is not a problem: {error}') from None
+
+
+def told_problem(ds: xr.Dataset) -> dict[str, Any]:
+    """The problem of a dataset, but for how it is integrated and for fields that a coordinate has."""
+    there = {name: dict(section) for name, section in tomllib.loads(ds.attrs["problem"]).items()}
+    there.pop("integration", None)
+    for name in map(str, ds.coords):
+        section, _, key = ds[name].attrs.get("field", "").partition(".")
+        if key:
+            there.setdefault(section, {})[key] = ds[name].item() if ds[name].ndim == 0 else None
+    return there
 
 
 def is_refined(ds: xr.Dataset) -> bool:

@@ -63,7 +63,10 @@ class Dynamics:
         return self._at(state)[0]
 
     def loss(self, state: Array) -> float:
-        """Mean loss of a fresh sample, with the noise of its labels."""
+        """Mean loss of a fresh sample, with the noise of its labels.
+
+        Equation (F6) of the dynamics page.
+        """
         return self._at(state)[1] + self._noise_loss
 
     def test_error(self, state: Array) -> float:

@@ -112,7 +112,10 @@ class Rows:
         return self.pack(means, (vectors * np.clip(values, 0.0, None)[:, None]) @ vectors.mT)
 
     def overlaps(self, state: Array) -> tuple[Overlaps, float]:
-        """Order parameters, with V = I, which the dynamics does not have, and ``|W|^2 / d``."""
+        """Order parameters, with V = I, which the dynamics does not have, and ``|W|^2 / d``.
+
+        Equations (Q4)-(Q6) of the dynamics page.
+        """
         means, covariances = self.unpack(state)
         q, m, theta, norm = self.slopes.overlaps(
             spectral_mean=self._mean,
@@ -126,7 +129,10 @@ class Rows:
         return Overlaps((q + q.mT) / 2, np.ascontiguousarray(V), m, theta), float(norm)
 
     def rate(self, state: Array, conjugates: Conjugates, eta: float, samples: float) -> Array:
-        """How the state moves; ``samples`` of a step may be infinite."""
+        """How the state moves; ``samples`` of a step may be infinite.
+
+        Equations (R4)-(R5) of the dynamics page.
+        """
         means, covariances = self.unpack(state)
         hats: dict[str, Any] = {
             name: getattr(conjugates, name)[:, 0] for name in ("q_hat", "V_hat", "m_hat", "theta_hat")
@@ -150,7 +156,10 @@ class Rows:
         return self.pack(moved, spread)
 
     def moved(self, state: Array, rate: Array) -> Overlaps:
-        """Rates of the order parameters for a rate of the state; those of V are zero."""
+        """Rates of the order parameters for a rate of the state; those of V are zero.
+
+        Equations (Q1)-(Q3) of the dynamics page.
+        """
         means, _covariances = self.unpack(state)
         forward, gain = self.unpack(rate)
         # q is quadratic in the means and linear in the covariances: a difference is its derivative

@@ -60,12 +60,17 @@ class SlopeChannel(Channel):
         object.__setattr__(self, "proximal", _SlopeProblem(self.system, slopes_for(of_fields(self.system.problem))))
 
     def of_sample(self, overlaps: Overlaps) -> tuple[Conjugates, float]:
-        """Conjugates of one sample a direction, with an axis for the one replicate, and its mean loss."""
+        """Conjugates of one sample a direction, with an axis for the one replicate, and its mean loss.
+
+        Equations (F2)-(F5) of the dynamics page.
+        """
         passed = self.evaluate(1.0, overlaps, Starts.COLD)
         return passed.conjugates.mean(), float(passed.loss_at_prox.mean())
 
     def noise_gains(self, overlaps: Overlaps, *, of_loss: bool = False) -> tuple[Array, float]:
         """What the labels' noise adds to ``q_hat``, (P, 1, r, r), and if asked for to the mean loss, which is else 0.
+
+        Equations (N1)-(N2) of the dynamics page.
 
         Raises
         ------

@@ -241,6 +241,8 @@ def draw_samples(
 ) -> Samples:
     """Draw tokens and labels of given teachers.
 
+    Equation (D1) of the replica-symmetric page.
+
     The `streams` are those of the clusters, of the tokens and of the labels' noise; without the last labels have none.
     """
     length, dimension, batch = problem.tokens.length, geometries[0].dimension, len(runs)

@@ -58,7 +58,10 @@ class Overlaps:
 
 
 def overlaps_of(instance: Instance, run: int, weights: Array) -> Overlaps:
-    """Overlaps of weights (d, r) with themselves, the encodings and the teacher of one run of the batch."""
+    """Overlaps of weights (d, r) with themselves, the encodings and the teacher of one run of the batch.
+
+    Equation (P1) of the replica-symmetric page.
+    """
     geometry, d = instance.geometries[run], instance.dimension
     tau = geometry.means + geometry.positions[_tokens(instance)]
     return Overlaps(

@@ -91,6 +91,8 @@ def descend(
 ) -> Trained:
     """Pass once over so many fresh samples.
 
+    Equation (S1) of the dynamics page.
+
     Parameters
     ----------
     instance : Instance

@@ -108,7 +108,10 @@ class Risk:
         return torch.as_tensor(values, dtype=weights.dtype, device=weights.device)
 
     def value(self, weights: Tensor) -> Tensor:
-        """``R(W)`` of every run, (S,)."""
+        """``R(W)`` of every run, (S,).
+
+        Equation (D4) of the replica-symmetric page.
+        """
         ridge = self.regularizer.ridge / 2 * weights.square().sum(dim=(1, 2))
         return self.sample_losses(weights).sum(dim=1) + ridge + self.sharp(weights)
 

@@ -269,7 +269,8 @@ function boundaries() {
     const label = axis ? `${axis.values[place[axis.name]]} branch ends` : "branch ends";
     found.push(...zeroLine(plane(ends), label, 2));
   }
-  if (choice.across === "alpha") {
+  const others = [...table.axes.values()].filter((axis) => free(axis) && ![choice.across, choice.up].includes(axis.name));
+  if (choice.across === "alpha" && others.every((axis) => standsAt(axis, what.lines_at[axis.name]))) {
     what.lines.filter((line) => line.along === choice.up).forEach((line, k) => found.push({
       x: line.values, y: line.at, type: "scatter", mode: "lines+markers", name: line.name, marker: { size: 5 },
       error_x: { array: line.errors, thickness: 1 }, line: { color: "#666666", dash: LINES[k % LINES.length][0], width: 2 },
@@ -414,14 +415,22 @@ function curvesOf(name, k) {
   });
 }
 
+// whether what has this value of an axis belongs to the chosen place; what says none belongs everywhere
+function standsAt(axis, value) {
+  const here = axis.values[place[axis.name]];
+  return value === undefined || value === null || value === here || Math.abs(value - here) < 1e-9 * Math.abs(here);
+}
+
+// where runs stand along the curves: several places, or the only one
+const runsAcross = () => runs.axes.get(choice.across)?.values ?? [what.runs_at[choice.across]];
+
 function runsFit() {
-  if (!runs || !runs.axes.has(choice.across)) return [false, "The runs do not vary what the curves do."];
+  if (!runs || !runsAcross().every(Number.isFinite)) return [false, "The runs do not say where they stand along the curves."];
   for (const axis of table.axes.values()) {
     if (!free(axis) || axis.name === choice.across) continue;
-    const here = axis.values[place[axis.name]];
     const there = runs.axes.has(axis.name) ? runs.axes.get(axis.name).values : [what.runs_at[axis.name]];
-    if (!there.some((value) => value === undefined || value === here || Math.abs(value - here) < 1e-9 * Math.abs(here))) {
-      return [false, `There are no runs at ${symbol(axis.name)} = ${worded(here)}.`];
+    if (!there.some((value) => standsAt(axis, value))) {
+      return [false, `There are no runs at ${symbol(axis.name)} = ${worded(axis.values[place[axis.name]])}.`];
     }
   }
   return [true, ""];
@@ -430,10 +439,10 @@ function runsFit() {
 function runsOf(name, k) {
   const one = runs.quantities.get(name);
   if (!one || !runsFit()[0]) return [];
-  const x = runs.axes.get(choice.across).values;
-  const starts = runs.axes.get("start")?.values ?? [null];
+  const x = runsAcross();
+  const starts = runs.axes.get("start")?.values ?? [what.runs_at.start];
   const dimension = (runs.axes.get("dimension")?.values.length ?? 1) - 1;
-  const d = runs.axes.get("dimension")?.values[dimension];
+  const d = runs.axes.get("dimension")?.values[dimension] ?? what.runs_at.dimension;
   return starts.map((start, i) => {
     const where = (j) => {
       const at = { start: i, dimension, [choice.across]: j };
@@ -448,11 +457,11 @@ function runsOf(name, k) {
     const [colour, , marker] = LOOKS[start] ?? OTHER_LOOKS[i % OTHER_LOOKS.length];
     return {
       x, y: found.map(([value]) => value), xaxis: `x${k + 1}`, yaxis: `y${k + 1}`, mode: "markers",
-      name: `runs, ${start ?? ""}${d ? `, d = ${d}` : ""}`, showlegend: k === 0, legendgroup: `runs ${start}`,
+      name: ["runs", start, d && `d = ${d}`].filter(Boolean).join(", "), showlegend: k === 0, legendgroup: `runs ${start}`,
       error_y: { array: found.map(([, error]) => error), thickness: 1.2, color: colour },
       marker: { symbol: `${marker}-open`, size: 9, color: colour, line: { width: 1.6 } },
       text: found.map(([value, error]) => numberText(value, error)),
-      hovertemplate: `runs ${start}<br>${symbol(choice.across)} = %{x:.5g}<br>${symbol(name)} = %{text}<extra></extra>`,
+      hovertemplate: `runs ${start ?? ""}<br>${symbol(choice.across)} = %{x:.5g}<br>${symbol(name)} = %{text}<extra></extra>`,
     };
   });
 }

@@ -23,6 +23,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.arrays import Array
+from attnphase.data.reading import told_problem
 from attnphase.data.validate import validate_dataset, validate_kind
 from attnphase.errors import DatasetError
 from attnphase.explorer.payload import Line, Quantity, Table, lines_of, table_of
@@ -100,7 +101,8 @@ def explore(
     Raises
     ------
     DatasetError
-        A dataset does not follow the schema, is of a kind without axes, or has a single point.
+        A dataset does not follow the schema, is of a kind without axes, or has a single point; runs or thresholds are
+        of another problem than the sweep.
     ProblemError
         An argument is of the wrong type.
     MissingExtraError
@@ -117,6 +119,7 @@ def explore(
         if dataset.attrs["schema"] != "points":
             raise DatasetError(f"{name} are drawn beside a sweep, but the dataset holds {dataset.attrs['schema']}.")
         validate_kind(name, arguments.instance(name, other, xr.Dataset), kind)
+        _check_problem(name, other, dataset)
     table = table_of(dataset)
     places = [axis for axis in table.axes if axis.role == "field" and not isinstance(axis.values[0], str)]
     if not any(len(axis.values) > 1 for axis in places):
@@ -124,11 +127,42 @@ def explore(
     title = str(dataset.attrs.get("title", "attnphase"))
     beside = None if runs is None else table_of(runs)
     lines = () if thresholds is None else lines_of(thresholds)
-    return ExplorePage(_page(title, dataset, table, beside, lines, runs), title)
+    places = [{} if other is None else _places(other, dataset) for other in (runs, thresholds)]
+    return ExplorePage(_page(title, dataset, table, beside, lines, places), title)
+
+
+def _check_problem(name: str, other: xr.Dataset, sweep: xr.Dataset) -> None:
+    """Refuse what is not of the sweep's problem, but for the fields that either of them varies."""
+    here, there = told_problem(sweep), told_problem(other)
+    varied = {str(ds[dim].attrs.get("field", "")) for ds in (sweep, other) for dim in ds.coords if ds[dim].ndim}
+    for section in sorted({*here, *there}):
+        ours, theirs = here.get(section, {}), there.get(section, {})
+        for key in sorted({*ours, *theirs}):
+            if f"{section}.{key}" not in varied and ours.get(key) != theirs.get(key):
+                raise DatasetError(
+                    f"the {name} are of another problem than the sweep: {section}.{key} is"
+                    f" {arguments.shown(theirs.get(key))} in them and {arguments.shown(ours.get(key))} in the sweep."
+                )
+
+
+def _places(other: xr.Dataset, sweep: xr.Dataset) -> dict[str, Any]:
+    """At which value of every axis of the sweep something stands that does not vary it, as far as it says."""
+    problem = told_problem(other)
+    places = {str(name): other[name].item() for name in other.coords if other[name].size == 1}
+    for dim in map(str, sweep.dims):
+        section, _, key = str(sweep[dim].attrs.get("field", "")).partition(".") if dim in sweep.coords else ("", "", "")
+        if key and dim not in other.coords:
+            places[dim] = problem[section].get(key)
+    return places
 
 
 def _page(
-    title: str, ds: xr.Dataset, table: Table, runs: Table | None, lines: Sequence[Line], runs_ds: xr.Dataset | None
+    title: str,
+    ds: xr.Dataset,
+    table: Table,
+    runs: Table | None,
+    lines: Sequence[Line],
+    places: Sequence[dict[str, Any]],
 ) -> str:
     numbers: list[Array] = []
     what: dict[str, Any] = {
@@ -137,7 +171,8 @@ def _page(
         "made": f"attnphase {ds.attrs.get('attnphase_version', '?')}, {ds.attrs.get('created', '')}",
         "table": _described(table, numbers),
         "runs": None if runs is None else _described(runs, numbers),
-        "runs_at": {} if runs_ds is None else _scalars(runs_ds),
+        "runs_at": places[0],
+        "lines_at": places[1],
         "lines": [
             {"name": line.name, "label": line.label, "along": line.along, "at": line.at.tolist()}
             | {"values": _plain(line.values), "errors": _plain(line.errors)}
@@ -193,11 +228,6 @@ def _rounded(values: Array, bits: int) -> Array:
 
 def _plain(values: Array) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
-
-
-def _scalars(ds: xr.Dataset) -> dict[str, Any]:
-    """Fields of which runs have one value, as a coordinate."""
-    return {str(name): ds[name].item() for name in ds.coords if ds[name].ndim == 0}
 
 
 def _packed(content: bytes) -> str:

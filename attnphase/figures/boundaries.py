@@ -8,9 +8,9 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.data.reading import told_problem
 from attnphase.data.validate import validate_kind
 from attnphase.errors import DatasetError
-from attnphase.figures.selection import told_problem
 from attnphase.figures.style import symbol_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +26,6 @@ __all__ = [
     "over_two",
     "over_values",
     "shown_value",
-    "told_problem",
     "vary_only",
 ]
 
@@ -180,14 +178,3 @@ def drawn_size_error(ds: xr.Dataset, name: str) -> xr.DataArray:
     array = ds[f"{name}_stderr"].isel(token=0)
     inner = [dim for dim in ("row", "teacher", "cluster") if dim in array.dims]
     return (array**2).sum(inner) ** 0.5
-
-
-def told_problem(ds: xr.Dataset) -> dict[str, Any]:
-    """The problem of a dataset, but for how it is integrated and for fields that a coordinate has."""
-    there = {name: dict(section) for name, section in tomllib.loads(ds.attrs["problem"]).items()}
-    there.pop("integration", None)
-    for name in map(str, ds.coords):
-        section, _, key = ds[name].attrs.get("field", "").partition(".")
-        if key:
-            there.setdefault(section, {})[key] = ds[name].item() if ds[name].ndim == 0 else None
-    return there

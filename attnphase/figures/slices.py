@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
 
 from attnphase import arguments
-from attnphase.data.reading import spacing
+from attnphase.data.reading import spacing, told_problem
 from attnphase.errors import DatasetError
-from attnphase.figures.selection import at_values, check_dataset, chosen_values, over_values, shown_value, told_problem
+from attnphase.figures.selection import at_values, check_dataset, chosen_values, over_values, shown_value
 from attnphase.figures.style import SEQUENTIAL, STYLE, name_the_chosen, size_symbol_of, symbol_of
 from attnphase.figures.theory import draw_curve, draw_runs, marks_of_curves
 from attnphase.reference import published_runs

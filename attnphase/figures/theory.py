@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from attnphase import arguments
-from attnphase.data.reading import spacing
+from attnphase.data.reading import spacing, told_problem
 from attnphase.data.trust import untrusted
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.figures.selection import (
@@ -24,7 +24,6 @@ from attnphase.figures.selection import (
     drawn_size,
     drawn_size_error,
     over_one,
-    told_problem,
     vary_only,
 )
 from attnphase.figures.style import (

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -192,17 +193,20 @@ def _solve_point(
     def again(x: Array) -> FixedPoint:
         return run.iterate(map_, x, method()) if newton is None else run.newton(map_, x, newton)
 
-    def verified(place: Place, rounds: range) -> Place:
-        checked = run.verified(map_, place.found, place.measured.relative_error, again, rounds)
-        if checked is place.found:
-            return replace(place, settled=not run.unsettled)
-        measured = measured_at(run, rules, map_, checked, response)
-        return Place(map_, checked, measured, response, settled=not run.unsettled)
-
-    place = verified(Place(map_, found, measured, response), FIRST_ROUND)
+    place = _verified(run, rules, Place(map_, found, measured, response), again, FIRST_ROUND)
     run.learn(place.map_)
-    place = identified(run, rules, place, informed, branch, lambda kept: verified(kept, LATER_ROUNDS))
+    settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
+    place = identified(run, rules, place, informed, branch, settle)
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity)
+
+
+def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array], FixedPoint], rounds: range) -> Place:
+    """A point after some rounds of search for lower minima."""
+    found = run.verified(place.map_, place.found, place.measured.relative_error, again, rounds)
+    place = replace(place, settled=not run.unsettled)
+    if found is place.found:
+        return place
+    return replace(place, found=found, measured=measured_at(run, rules, place.map_, found, place.response))
 
 
 def _after_coarse(rules: Refinement, rule: Rule) -> Rule | None:

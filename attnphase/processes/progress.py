@@ -6,6 +6,7 @@ plain line is printed every ten seconds.
 
 from __future__ import annotations
 
+import html
 import sys
 import threading
 import time
@@ -120,6 +121,12 @@ class ProgressLine:
         ahead = "" if left is None else f", {_duration(round(left))} left"
         return f"{share}{self.words}{ahead} ({self.elapsed})"
 
+    def mimebundle(self) -> dict[str, str]:
+        """All of it for notebooks: a bar of the browser, which is one without an end while nobody knows it."""
+        end = f' value="{self.done:.6g}" max="{self.total:.6g}"' if self.total else ""
+        words = html.escape(f"{self.words} ({self.clock})")
+        return {"text/plain": self.plain, "text/html": f"<progress{end}></progress> {words}"}
+
     @property
     def clock(self) -> str:
         """The time left, or, until that is known, the time since the beginning."""
@@ -227,11 +234,11 @@ def _show_in_notebook(line: ProgressLine, over: threading.Event) -> None:
     """Not by rich, which needs ipywidgets there; IPython is there where a notebook is."""
     from IPython.display import display  # pyright: ignore[reportMissingImports]
 
-    shown = display({"text/plain": line.plain}, raw=True, display_id=True)
+    shown = display(line.mimebundle(), raw=True, display_id=True)
     assert shown is not None  # with an id there is a handle
     while not over.wait(_NOTEBOOK):
-        shown.update({"text/plain": line.plain}, raw=True)
-    shown.update({"text/plain": ""}, raw=True)
+        shown.update(line.mimebundle(), raw=True)
+    shown.update({"text/plain": "", "text/html": ""}, raw=True)
 
 
 def _print_plain(line: ProgressLine, over: threading.Event) -> None:

@@ -20,6 +20,8 @@ __all__ = ["linear_test_error"]
 def linear_test_error(system: System) -> tuple[float, float]:
     """Test error of the linear baseline, and its integration error; the same with noise on the labels or without.
 
+    Equation (B2) of the replica-symmetric page.
+
     ``W = E[T(h_star)]`` and ``(1/L) {E Tr[T D T^T] - Tr[W D W^T]}``, for infinitely many samples; with mixture tokens
     ``W = E[T D] E[D]^-1``. Only losses between attention outputs have it.
 

@@ -121,6 +121,8 @@ class Channel:
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
         """Local fields of all nodes.
 
+        Equation (L1) of the replica-symmetric page.
+
         Returns
         -------
         omega, k, xi : (C, signs, S, n, L, r), (..., t) and (..., r) arrays
@@ -183,6 +185,8 @@ class Channel:
 
     def evaluate(self, alpha: float, overlaps: Overlaps, starts: Starts, previous: Minima | None = None) -> ChannelPass:
         """Equation (8) at given overlaps.
+
+        Equations (S5)-(S8) of the replica-symmetric page.
 
         Parameters
         ----------
@@ -260,7 +264,10 @@ class Channel:
         return self.probabilities @ (values @ self.rule.weights).mean(axis=1)
 
     def loss_at_omega(self, overlaps: Overlaps) -> Array:
-        """``E[loss(omega, k)]`` per replicate, of labels without noise: half of L times the test error."""
+        """``E[loss(omega, k)]`` per replicate, of labels without noise: half of L times the test error.
+
+        Equation (O4) of the replica-symmetric page.
+        """
         law, orbit = self.law(overlaps, clean=True), self.representatives(overlaps)
         variants = sorted({source for source, _ in orbit})
         count, (replicates, points) = len(self.configurations), self.rule.nodes.shape[:2]

@@ -155,7 +155,10 @@ class Copies:
         return symmetric(self._channel.floored(self.overlaps).q - theta @ np.linalg.pinv(rho) @ theta.mT)
 
     def images(self, covariance: Array) -> Array:
-        """The gap that copies with this one are taken to, replicate by replicate: (P, r, r) to (P, S, r, r)."""
+        """The gap that copies with this one are taken to, replicate by replicate: (P, r, r) to (P, S, r, r).
+
+        Equations (C1)-(C2) of the stability page.
+        """
         return self._images(covariance)[0]
 
     def _images(self, covariance: Array) -> tuple[Array, Minima]:

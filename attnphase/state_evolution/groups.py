@@ -213,6 +213,8 @@ class GroupMap:
     def images(self, *, halved: bool = False) -> Array:
         """Images of the last point, (S, D), one for each replicate; `halved` by half of the inner points, (1, D).
 
+        Equations (S1)-(S10) of the one-step page.
+
         Raises
         ------
         ArithmeticError
@@ -239,7 +241,10 @@ class GroupMap:
         return bool(gap > _LEAST_GAP * np.abs(overlaps.q_1).max()) and overlaps.apart.feasible(self.system.spectrum.rho)
 
     def image(self, conjugates: GroupConjugates) -> GroupOverlaps | None:
-        """Overlaps of conjugates without replicates; None where the mean over a group does not exist."""
+        """Overlaps of conjugates without replicates; None where the mean over a group does not exist.
+
+        Equations (S1)-(S5) of the one-step page.
+        """
         gamma, strength = self.system.spectrum.gamma, self.system.prior.strength
         precision = strength * np.eye(self.sector.columns) + np.einsum("pa,pxij->axij", gamma, conjugates.V_hat)
         apart = np.einsum("pa,pxij->axij", gamma, conjugates.q_hat_1 - conjugates.q_hat_0)
@@ -350,6 +355,8 @@ class GroupMap:
 
     def free_entropy(self, y: complex | None = None, *, halved: bool = False) -> Array:
         """``F`` at the last point and its conjugates, (S,); at another y that of the same point.
+
+        Equation (F1) of the one-step page.
 
         Parameters
         ----------

@@ -189,7 +189,10 @@ class StateEvolution:
         return None if self(x) is None else self.quantities(x, pooled=pooled)
 
     def quantities(self, x: Array, *, pooled: bool) -> dict[str, Array] | None:
-        """What `measure` gives, of the evaluation just made at ``x``."""
+        """What `measure` gives, of the evaluation just made at ``x``.
+
+        Equations (O1)-(O4) of the replica-symmetric page.
+        """
         assert self.last is not None
         assert self.minima is not None
         overlaps, hats = self.unpack(x), self.last.conjugates
@@ -250,7 +253,10 @@ class StateEvolution:
         return probabilities @ (near @ rule.weights).mean(axis=1)
 
     def free_entropy(self, x: Array) -> float:
-        """``-Phi`` at ``x`` and its conjugates."""
+        """``-Phi`` at ``x`` and its conjugates.
+
+        Equation (F1) of the replica-symmetric page.
+        """
         assert self.last is not None
         overlaps, hats = self.unpack(x), self.last.conjugates.mean()
         terms = self.prior.maps.free_entropy_terms(

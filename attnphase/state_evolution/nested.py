@@ -54,6 +54,8 @@ class Proposal:
 class GroupNodes:
     """A rule for what all replicas share, and so many points for what a group shares at each of its nodes.
 
+    Equation (L1) of the one-step page.
+
     Attributes
     ----------
     system : System

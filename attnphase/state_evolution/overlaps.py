@@ -25,6 +25,8 @@ def _triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 class Overlaps:
     """Order parameters (6), with r student columns and teacher rank t.
 
+    Equation (P1) of the replica-symmetric page.
+
     They are carried by L sites: the tokens, or for mixture tokens the pairs of a token and one of its clusters.
 
     Attributes

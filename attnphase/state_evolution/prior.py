@@ -89,6 +89,8 @@ class Prior:
     def overlaps(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Equation (7); None where a row's problem has no minimum on some atom.
 
+        Equations (S1)-(S4) of the replica-symmetric page.
+
         Parameters
         ----------
         conjugates : Conjugates

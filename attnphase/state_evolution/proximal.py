@@ -150,6 +150,8 @@ class ProximalProblem:
     ) -> tuple[ProximalPoints, Minima]:
         """Minimise at any nodes that are not mirror images of another.
 
+        Equations (L2)-(L3) of the replica-symmetric page.
+
         Parameters
         ----------
         omega, k : (C, signs, S, n, L, r) and (C, signs, S, n, L, t) arrays
@@ -190,7 +192,10 @@ class ProximalProblem:
         return points, minima
 
     def losses(self, fields: Array, k: Array) -> Array:
-        """Loss at given fields (C, ..., L, r) and teacher fields (C, ..., L, t), without minimisation."""
+        """Loss at given fields (C, ..., L, r) and teacher fields (C, ..., L, t), without minimisation.
+
+        Equation (D5) of the replica-symmetric page.
+        """
         count = len(self.system.cluster_law[0])
         flat = np.ascontiguousarray(fields.reshape(count, -1, *fields.shape[-2:]))
         teacher = np.ascontiguousarray(k.reshape(count, -1, *k.shape[-2:]))

@@ -20,6 +20,8 @@ _MOST = 2048  # points of each replicate that are used
 def replicon(channel: Channel, alpha: float, overlaps: Overlaps, conjugates: Conjugates, minima: Minima) -> Array:
     """Spectral radius of ``P -> C_hat -> P``, of all replicates together and of each.
 
+    Equations (C2), (N1) of the stability page.
+
     ``C_hat_k = alpha E sum_l (dg_k/domega_l) P_l (dg_k/domega_l)^T``, and P is the covariance that the weights have
     apart whose sources have the noise ``C_hat`` apart.  The derivatives are those almost everywhere: the proximal
     point's jumps are missing.  Its square has a heavy tail (a proximal point is ``b^(1/3)`` at a cusp, where its two

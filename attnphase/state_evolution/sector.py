@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,16 +84,17 @@ class Sector:
         if len(self.group) == 1:
             return conjugates
         order, A, B = self._elements
-        parts = (
-            (conjugates.q_hat, A.mT),
-            (conjugates.V_hat, A.mT),
-            (conjugates.m_hat, None),
-            (conjugates.theta_hat, B.mT),
+
+        def mean(values: Array, right: Array | None) -> Array:
+            images = A @ values[order]
+            return _exact_mean(images if right is None else images @ right)
+
+        return Conjugates(
+            mean(conjugates.q_hat, A.mT),
+            mean(conjugates.V_hat, A.mT),
+            mean(conjugates.m_hat, None),
+            mean(conjugates.theta_hat, B.mT),
         )
-        images = [A @ values[order] if right is None else A @ values[order] @ right for values, right in parts]
-        means, columns = _exact_mean(np.concatenate(images, axis=-1)), self.columns
-        ends = columns, 2 * columns, 2 * columns + 1
-        return Conjugates(*(means[..., i:j] for i, j in pairwise((0, *ends, means.shape[-1]))))
 
     @cached_property
     def _elements(self) -> tuple[NDArray[np.int64], Array, Array]:

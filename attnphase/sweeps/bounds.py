@@ -37,6 +37,8 @@ def optimal(
 ) -> xr.Dataset:
     """What any learner can reach who knows all of a problem but the teacher's weights: the Bayes-optimal limit.
 
+    Equations (S1)-(S5) of the Bayes-optimal page.
+
     The student, the regulariser and the encodings have no part in it. Labels have the noise of ``teacher.noise``; test
     errors are against labels without noise.
 

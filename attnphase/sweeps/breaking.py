@@ -50,6 +50,8 @@ def one_step(
 ) -> xr.Dataset:
     """Solve the equations of one step of replica-symmetry breaking, docs/one_step.md, for a ridge.
 
+    Equations (S1)-(S10), (F1) of the one-step page.
+
     Parameters
     ----------
     problem : Problem

@@ -59,6 +59,8 @@ def flow(
 ) -> xr.Dataset:
     """Follow the weights under one-pass SGD or gradient flow, in the limit of high dimension.
 
+    Equations (R1)-(R5), (Q4)-(Q6), (F1)-(F6) of the dynamics page.
+
     A step takes `batch` fresh samples: ``W <- W - eta (gradient of their mean loss) d / sqrt(d) - eta lambda W / d``,
     with the strength lambda of the problem's ridge as weight decay; docs/flow.md has the equations.
 
@@ -142,6 +144,8 @@ def stationary(
     progress: bool = False,
 ) -> xr.Dataset:
     """All stationary points of the dynamics that can be found, stable or not, by rising population risk.
+
+    Equations (R1)-(R5), (Q4)-(Q6), (F1)-(F6) of the dynamics page.
 
     Parameters
     ----------

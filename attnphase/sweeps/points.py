@@ -40,6 +40,8 @@ def solve(
 ) -> xr.Dataset:
     """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
 
+    Equations (S1)-(S8), (O1)-(O4) of the replica-symmetric page.
+
     ``branch="all"`` solves every branch the problem has. With ``progress`` a solve that takes longer than a second says
     on standard error how far it is.
 

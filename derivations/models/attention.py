@@ -99,6 +99,8 @@ def _summed(row_loss: Any, rows: tuple[Any, int, int]) -> Any:
 class AttentionModel:
     """Teacher and student attention on L tokens.
 
+    Equations (D1)-(D3), (D5) of the replica-symmetric page.
+
     The loss is ``1/2 Tr[(S(h) - T(k)) D (S(h) - T(k))^T]``; with a trainable value matrix of ``values`` columns it is
     ``1/2 |T(k_Q) k_V - S(h_Q) h_V|^2``, the last columns of the fields being the values.
 

@@ -87,7 +87,10 @@ def response() -> MatrixExpr:
 
 @cache
 def derive_iteration() -> Iteration:
-    """Algorithm 1 for the ridge; any other regulariser puts its row's minimiser and response in place of w and c."""
+    """Algorithm 1 for the ridge; any other regulariser puts its row's minimiser and response in place of w and c.
+
+    Equations (G1)-(G8) of the replica-symmetric page.
+    """
     kappa = sym.kappa
 
     def over_samples(body: Any) -> Any:

@@ -58,7 +58,10 @@ def _size(matrix: Any) -> Any:
 
 @cache
 def derive_baseline() -> Baseline:
-    """The normal equations of (17): ``W E[D] = E[T D]``."""
+    """The normal equations of (17): ``W E[D] = E[T D]``.
+
+    Equations (B1)-(B2) of the replica-symmetric page.
+    """
     variances = _mean(VARIANCES)
     explained = Trace(PREDICTOR * variances * Transpose(PREDICTOR))
     return Baseline(

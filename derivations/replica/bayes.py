@@ -93,7 +93,10 @@ def noise() -> Any:
 
 
 def definitions() -> dict[TokenMatrix, Any]:
-    """``Lambda`` and ``R = (P + Lambda)^-1`` of one eigendirection."""
+    """``Lambda`` and ``R = (P + Lambda)^-1`` of one eigendirection.
+
+    Equations (E1)-(E2) of the Bayes-optimal page.
+    """
     return {NOISE: noise(), RESOLVENT: Inverse(sym.prior_precision + noise())}
 
 
@@ -162,7 +165,10 @@ def _steps() -> tuple[Step, ...]:
 
 @cache
 def derive_bayes() -> Bayes:
-    """Differentiate the free entropy in q and in its conjugate, with L and t symbolic and any channel."""
+    """Differentiate the free entropy in q and in its conjugate, with L and t symbolic and any channel.
+
+    Equations (R1)-(R4), (S1)-(S4) of the Bayes-optimal page.
+    """
     steps = _steps()
     total = steps[-1].total
     overlap = solve_linear(gradient(total, sym.q_hat_star), sym.q_star)
@@ -219,5 +225,8 @@ VARIANCES = TokenMatrix("variances", sym.L, sym.L, None, symmetric=True, latex="
 
 
 def test_error() -> Any:
-    """``(1/L) E Tr[(T(k) - E[T | omega]) D (T(k) - E[T | omega])^T]`` of a fresh sample, whose labels nobody saw."""
+    """``(1/L) E Tr[(T(k) - E[T | omega]) D (T(k) - E[T | omega])^T]`` of a fresh sample, whose labels nobody saw.
+
+    Equation (S5) of the Bayes-optimal page.
+    """
     return Add(FieldMean.of(Trace(DEVIATION * VARIANCES * Transpose(DEVIATION)), OBSERVATIONS)) / sym.L

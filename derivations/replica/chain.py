@@ -127,13 +127,19 @@ def stiffness() -> Any:
 
 @cache
 def precision() -> MatrixExpr:
-    """``R^-1 = lambda I + sum_kappa gamma_kappa V_hat_kappa``: the same with the ridge."""
+    """``R^-1 = lambda I + sum_kappa gamma_kappa V_hat_kappa``: the same with the ridge.
+
+    Equation (P2) of the replica-symmetric page.
+    """
     return sym.ridge * Identity(sym.r) + stiffness()
 
 
 @cache
 def source() -> MatrixExpr:
-    """``b = sum_kappa (tau_kappa m_hat_kappa + gamma_kappa theta_hat_kappa pi)``."""
+    """``b = sum_kappa (tau_kappa m_hat_kappa + gamma_kappa theta_hat_kappa pi)``.
+
+    Equation (P3) of the replica-symmetric page.
+    """
     return _source(sym.m_hat, sym.theta_hat)
 
 
@@ -144,7 +150,10 @@ def _source(m_hat: TokenMatrix, theta_hat: TokenMatrix) -> Any:
 
 @cache
 def noise() -> MatrixExpr:
-    """``sum_kappa gamma_kappa q_hat_kappa``: the covariance of the effective noise on one eigendirection."""
+    """``sum_kappa gamma_kappa q_hat_kappa``: the covariance of the effective noise on one eigendirection.
+
+    Equation (P4) of the replica-symmetric page.
+    """
     return weighted(sym.q_hat)
 
 
@@ -268,6 +277,8 @@ def _apart(mean: Any) -> Expr:
 @cache
 def derive_free_entropy(model: Any, ansatz: Ansatz = REPLICA_SYMMETRIC, *, separable: bool = False) -> FreeEntropy:
     """Build the free entropy of a model, ``-Phi`` under replica symmetry, with L, r and t symbolic.
+
+    Equations (R1)-(R4), (F1) of the replica-symmetric page. Equations (R1)-(R4), (F1) of the one-step page.
 
     Parameters
     ----------

@@ -99,6 +99,8 @@ class Flow:
 def names() -> dict[TokenMatrix, Any]:
     """Of one eigendirection: ``b``, ``Lambda`` and ``S``, which `concentrated` has at one sample, and what they make.
 
+    Equations (R1)-(R4) of the dynamics page.
+
     A row moves at ``eta u``, and the covariance of rows around their mean shrinks by ``eta A`` on either side.
     """
     return {
@@ -162,7 +164,10 @@ def _replaced(matrix: Any, factors: tuple[Any, ...], value: Any) -> Any:
 
 @cache
 def derive_flow() -> Flow:
-    """The equations for any loss of the local fields and the ridge."""
+    """The equations for any loss of the local fields and the ridge.
+
+    Equations (S1), (R5), (Q1)-(Q6), (F1)-(F6) of the dynamics page.
+    """
     kappa, w, ridge = sym.kappa, sym.w, sym.ridge
     pull = SampleSum.of(TokenSum.of(xbar[kappa] * sym.g_field.xreplace({sym.ell: kappa}), kappa))
     step = MatAdd(w, MatMul(eta / samples, pull), MatMul(-eta * ridge / dimension, w))

@@ -64,7 +64,10 @@ def mean_envelope(free_entropy: FreeEntropy) -> Any:
 
 
 def weight_norm(free_entropy: FreeEntropy) -> Any:
-    """``||W||^2/d``: twice the derivative of ``-Phi`` in the strength of the ridge, or of one that is added."""
+    """``||W||^2/d``: twice the derivative of ``-Phi`` in the strength of the ridge, or of one that is added.
+
+    Equation (O3) of the replica-symmetric page.
+    """
     total = free_entropy.total
     if not free_entropy.separable:
         return 2 * derivative(total, sym.ridge)
@@ -77,7 +80,10 @@ def penalty(free_entropy: FreeEntropy) -> Any:
 
 
 def training_loss_direct(free_entropy: FreeEntropy) -> Any:
-    """(121), ``alpha E[loss(prox, k)]`` plus the regulariser: the derivative in a factor before the whole risk."""
+    """(121), ``alpha E[loss(prox, k)]`` plus the regulariser: the derivative in a factor before the whole risk.
+
+    Equation (O2) of the replica-symmetric page.
+    """
     total = free_entropy.total
     loss = _each(total, MoreauEnvelope, lambda node: node.scaled(_FACTOR))
     return _rate(total, loss | _scaled_regularizer(total), S.One)
@@ -85,6 +91,8 @@ def training_loss_direct(free_entropy: FreeEntropy) -> Any:
 
 def training_loss_envelope(free_entropy: FreeEntropy) -> Any:
     """(14), (120): ``alpha E[M] - 1/2 sum_l Tr[q_hat_l V_l]`` plus the regulariser.
+
+    Equation (O1) of the replica-symmetric page.
 
     ``loss(prox) = M + ds M`` for ``V -> s V`` at s = 1, since ``dM/dV = -1/2 g g^T``; and as ``-Phi`` is stationary in
     V, the energy changes by minus what the couplings do.
@@ -96,6 +104,8 @@ def training_loss_envelope(free_entropy: FreeEntropy) -> Any:
 
 def test_error() -> Any:
     """(10)-(13): ``2/L E[loss(omega, k)]``.
+
+    Equation (O4) of the replica-symmetric page.
 
     The fields of a fresh sample, ``(g_l, h_star_l)``, have mean ``(m_l, 0)`` and covariance
     ``(q, theta; theta^T, rho)``: the law of ``(omega_l, k_l)``, so (10) is a mean over the same fields.

@@ -35,7 +35,10 @@ GROUPED = TokenMatrix("A", sym.r, sym.r, None, symmetric=True, latex="A")
 
 
 def names() -> dict[TokenMatrix, Any]:
-    """Matrices of one eigendirection: ``R, b, S_0, S_1`` and ``A = R^-1 - y (S_1 - S_0)``."""
+    """Matrices of one eigendirection: ``R, b, S_0, S_1`` and ``A = R^-1 - y (S_1 - S_0)``.
+
+    Equations (E1)-(E5) of the one-step page.
+    """
     common = definitions()
     apart, near = weighted(sym.q_hat_0), weighted(sym.q_hat_1)
     grouped = MatAdd(precision(), MatMul(-sym.y, difference(near, apart)))
@@ -164,6 +167,8 @@ def _stein(term: Any) -> Any:
 @cache
 def derive_one_step_saddle_point(free_entropy: FreeEntropy) -> SaddlePoint:
     """Differentiate ``F(y)`` in every order parameter and every conjugate and solve each condition for its partner.
+
+    Equations (S1)-(S10) of the one-step page.
 
     The equations are in the order ``q_0, q_1, V, m, theta`` and ``q_hat_1, q_hat_0, m_hat, theta_hat, V_hat``.
     """

@@ -142,7 +142,10 @@ def _without_derivatives(right_hand_side: Any) -> Any:
 
 @cache
 def derive_saddle_point(free_entropy: FreeEntropy) -> SaddlePoint:
-    """Differentiate ``-Phi`` in every order parameter and every conjugate and solve each condition for its partner."""
+    """Differentiate ``-Phi`` in every order parameter and every conjugate and solve each condition for its partner.
+
+    Equations (S1)-(S8) of the replica-symmetric page.
+    """
     total = free_entropy.total
     pairs = tuple(zip(sym.OVERLAPS, (sym.V_hat, sym.q_hat, sym.m_hat, sym.theta_hat), strict=True))
 

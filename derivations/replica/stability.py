@@ -24,7 +24,7 @@ from derivations.replica.chain import derive_free_entropy, weighted
 from derivations.replica.one_step import derive_one_step_saddle_point
 from derivations.replica.rewriting import difference
 
-__all__ = ["Copies", "derive_copies", "derive_replicon"]
+__all__ = ["GAP", "NOISE_APART", "Copies", "derive_copies", "derive_replicon"]
 
 _SIZE = sym.L * sym.r
 
@@ -53,7 +53,10 @@ class Copies:
 
 @cache
 def derive_copies() -> Copies:
-    """The one-step equations for ``q_1 - q_0`` and ``q_hat_1 - q_hat_0`` at y = 0, for the ridge."""
+    """The one-step equations for ``q_1 - q_0`` and ``q_hat_1 - q_hat_0`` at y = 0, for the ridge.
+
+    Equations (C1)-(C2) of the stability page.
+    """
     saddle_point = derive_one_step_saddle_point(derive_free_entropy(GENERIC, ONE_STEP))
     plain = {e.unknown.name: at_no_tilt(e.right_hand_side) for e in saddle_point}
     noise = difference(plain["q_hat_1"], plain["q_hat_0"])
@@ -84,6 +87,8 @@ def _vanishes(term: Any) -> bool:
 @cache
 def derive_replicon() -> Any:
     """``C_hat_l`` to first order in the gap, where the proximal point is smooth.
+
+    Equation (N1) of the stability page.
 
     ``g(omega_0 + u) - g(omega_0)`` is ``dg/domega u``, with u of covariance ``D_kappa`` in the fields of the token
     kappa, independent of those of others.

@@ -3,7 +3,8 @@ The phase diagram (Figure 3)
 ============================
 
 Differences of training loss and test error over the sample complexity and the teacher's positional part, and the
-overlaps of the branch with the lower loss. Thresholds are drawn over the maps with their errors.
+overlaps of the branch with the lower loss. Thresholds are drawn over the maps with their errors. Below, the same as a
+page: click the map, or move with the arrow keys.
 """
 
 import numpy as np
@@ -15,3 +16,4 @@ problem = ap.Problem.paper().with_fields({"integration.rule": "sobol", "integrat
 theory = ap.sweep(problem, alpha=np.linspace(0.2, 2.0, 10).tolist(), omega=np.linspace(0, 0.5, 6).tolist(), workers=1)
 thresholds = ap.thresholds(problem, omega=[0.1, 0.2, 0.3, 0.4])
 figure = fig3(theory, thresholds=thresholds)
+page = ap.explore(theory, thresholds=thresholds)

@@ -43,3 +43,19 @@ def test_every_page_stands_in_the_contents():
 
 def test_every_command_has_a_line_of_help():
     assert all(command.help for command in main.commands.values())
+
+
+def test_links_between_pages_lead_somewhere():
+    """Also those of pages that are no part of the site, of which Sphinx knows nothing."""
+    for page in (*DOCS.parent.glob("*.md"), *DOCS.glob("*.md"), *(DOCS / "tutorials").glob("*.md")):
+        text = re.sub(r"(?ms)^(```+).*?^\1$", "", page.read_text(encoding="utf-8"))
+        for target in re.findall(r"\]\((?!https?:|mailto:)([^)\s]*)\)", text):
+            name, _, anchor = target.partition("#")
+            if name.startswith("gallery_pages/"):  # made when the site is built
+                name = f"gallery/{Path(name).stem}.py"
+            file = (page.parent / name).resolve() if name else page
+            assert file.exists(), f"{page.name}: {target}"
+            if anchor:
+                heads = re.findall(r"(?m)^#+ (.*)$", file.read_text(encoding="utf-8"))
+                slugs = [re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads]
+                assert anchor in slugs, f"{page.name}: {target}"

@@ -158,6 +158,19 @@ def test_what_has_no_map_or_curve_is_refused(grid, runs):
         ap.explore(grid, thresholds=grid)
 
 
+def test_runs_stand_where_they_were_made(grid):
+    """Runs name their fields in their problem only: no coordinate of the shipped ones is omega."""
+    beside = ap.load_dataset(ROOT / "data" / "experiments" / "fig7-runs.nc")
+    assert "omega" not in beside.coords
+    what = json.loads(part(r'id="what">(.*?)</script>', ap.explore(grid, runs=beside).html))
+    assert what["runs_at"] == {"alpha": 1.5, "omega": 0.3}
+    problem = beside.attrs["problem"].replace("strength = 0.01", "strength = 0.02")
+    with pytest.raises(
+        DatasetError, match=r"runs are of another problem .*regularizer.strength is 0.02 in them and 0.01"
+    ):
+        ap.explore(grid, runs=beside.assign_attrs(problem=problem, problem_hash=ap.Problem.from_toml(problem).hash))
+
+
 def test_without_plotly_a_sentence_says_what_to_install(grid, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "plotly" else found(name))
@@ -196,6 +209,7 @@ addEventListener("securitypolicyviolation", (event) => said.push(`network: ${eve
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
 const state = () => ({ chosen: document.getElementById("said").textContent,
   title: document.querySelector("#curves .gtitle")?.textContent,
+  runs: document.getElementById("curves").data.filter((trace) => /^runs/.test(trace.name)).map((trace) => trace.x),
   curves: JSON.stringify(document.getElementById("curves").data.map((trace) => trace.y)) });
 async function act() {
   for (let i = 0; i < 200 && document.body.dataset.ready !== "yes"; i++) await wait(50);
@@ -254,8 +268,14 @@ def acted(page: str, folder: Path, width: int = 1300) -> dict:
 @needs_a_browser
 @pytest.mark.slow
 def test_a_browser_shows_the_files_numbers_and_follows_a_click(grid, tmp_path):
-    result = acted(ap.explore(grid).html, tmp_path)
+    beside = ap.load_dataset(ROOT / "data" / "experiments" / "fig7-runs.nc")
+    problem = beside.attrs["problem"].replace("omega = 0.3", "omega = 0.35")
+    runs = beside.assign_attrs(problem=problem, problem_hash=ap.Problem.from_toml(problem).hash)
+    result = acted(ap.explore(grid, runs=runs).html, tmp_path)
     assert result["said"] == []
+    assert result["clicked"]["runs"] == []  # at omega = 0.1 nothing was trained
+    assert result["moved"]["runs"]
+    assert all(x == [1.5] for x in result["moved"]["runs"])
     for place, text in result["hover"].items():
         i, j = map(int, place.split(","))
         there = grid.isel(branch=0, alpha=i, omega=j)

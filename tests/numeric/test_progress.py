@@ -245,17 +245,21 @@ def test_without_a_proper_terminal_the_work_goes_on(monkeypatch, kind):
 def test_a_notebook_shows_the_line_in_its_cell(monkeypatch):
     """IPython's display with a handle, as a notebook's kernel has it, on a stream that is no terminal."""
     log = standard_error(monkeypatch, io.StringIO())
-    shown = []
+    shown, bars = [], []
+
+    def show(data):
+        shown.append(data["text/plain"])
+        bars.append(data["text/html"])
 
     class Handle:
         def update(self, data, raw):
             assert raw
-            shown.append(data["text/plain"])
+            show(data)
 
     def display(data, raw, display_id):
         assert raw
         assert display_id is True
-        shown.append(data["text/plain"])
+        show(data)
         return Handle()
 
     fake = ModuleType("IPython.display")
@@ -265,9 +269,12 @@ def test_a_notebook_shows_the_line_in_its_cell(monkeypatch):
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     with progress_line(True, "solving", total=4) as line:
         until(lambda: "0%, solving (0 s)" in shown)
-        line.at(3, "7 maps")
-        until(lambda: "75%, 7 maps (0 s)" in shown)
-    assert shown[-1] == ""
+        line.at(3, "7 maps < 9")
+        until(lambda: "75%, 7 maps < 9 (0 s)" in shown)
+    assert shown[-1] == bars[-1] == ""
+    assert '<progress value="0" max="4"></progress> solving (0 s)' in bars
+    assert '<progress value="3" max="4"></progress> 7 maps &lt; 9 (0 s)' in bars
+    assert ProgressLine("searching", None).mimebundle()["text/html"].startswith("<progress></progress> searching")
     assert log.getvalue() == ""
 
 

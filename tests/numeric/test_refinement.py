@@ -190,11 +190,13 @@ def test_a_smaller_rule_takes_its_minima_from_a_larger_one():
     searched = few(x)
     many(x)
     assert few.minima is not None
+    assert searched is not None
     energies = few.minima.energies
     few.adopt_from(many)
-    assert few.minima is not None
+    image = few(x)
+    assert image is not None
     np.testing.assert_allclose(few.minima.energies, energies, rtol=1e-12)
-    np.testing.assert_allclose(few(x), searched, rtol=1e-9)
+    np.testing.assert_allclose(image, searched, rtol=1e-9)
     many.adopt_from(other)  # which has none yet, and fewer points
     assert many.minima is None
 

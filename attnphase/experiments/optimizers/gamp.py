@@ -83,7 +83,10 @@ class Gamp(Optimizer):
         return torch.einsum("bpd,bdij->bpij", self._gamma, self._c) / self.instance.dimension
 
     def step(self) -> Progress:
-        """One iteration."""
+        """One iteration.
+
+        Equations (G1)-(G8) of the replica-symmetric page.
+        """
         risk, samples, before = self.risk, self.risk.samples, self.weights
         runs, count, length = len(before), samples.count, self._length
         columns = before.shape[2]
