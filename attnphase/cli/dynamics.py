@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from attnphase import arguments
 from attnphase.cli.inputs import problem_of
-from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
-from attnphase.cli.outcomes import deliver
+from attnphase.cli.options import (
+    allow_unconverged_option,
+    force_option,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+)
+from attnphase.cli.outcomes import deliver, interruption_told
 from attnphase.cli.values import NUMBERS
+from attnphase.dynamics.noise import of_fields
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_data, check_figure, check_output
 from attnphase.fixed_points.settings import check_affordable, omegas
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from attnphase.problem import Problem
 
 __all__ = ["basins", "flow", "stationary"]
@@ -113,11 +123,13 @@ def stationary(
 ) -> int:
     """Find the stationary points of the dynamics, stable or not, with their eigenvalues."""
     settings = FlowSettings(learning_rate, batch)
-    arguments.whole("starts", starts, 0)
+    from attnphase.sweeps.dynamics import starts_count
+    from attnphase.sweeps.dynamics import stationary as find
+
+    starts_count(starts)
     arguments.whole("seed", seed, 0)
     problem = _moving(settings, output, force, problem_file, changes)
     from attnphase.data.flow_text import stationary_table
-    from attnphase.sweeps.dynamics import stationary as find
 
     ds = find(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
     deliver(ds, stationary_table, output, force, as_json, quiet)
@@ -135,9 +147,15 @@ def stationary(
 @click.option("--until", type=float, default=20_000.0, show_default=True, help="Time at which all ends.")
 @click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the boundaries, .png or .pdf.")
 @click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of SGD runs to draw beside them.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where every end is kept that was found; beside the output by default.",
+)
 @output_option(help="Write a netCDF file.")
 @force_option
 @json_option
+@allow_unconverged_option
 @quiet_option
 def basins(
     problem_file: Path | None,
@@ -151,17 +169,23 @@ def basins(
     until: float,
     figure_file: Path | None,
     runs: Path | None,
+    checkpoint: Path | None,
     output: Path | None,
     force: bool,
     as_json: bool,
+    allow_unconverged: bool,
     quiet: bool,
 ) -> int:
-    """Find which stationary point starts between encodings (0 degrees) and teacher (90) lead to, and when."""
+    """Find which stationary point starts between encodings (0 degrees) and teacher (90) lead to, and when.
+
+    An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a
+    start is not at rest when the time is over, or runs away.
+    """
     settings = FlowSettings(learning_rate, batch, until)
-    from attnphase.sweeps.dynamics import angles_of, scales_of
+    from attnphase.sweeps.dynamics import angles_of, noise_of, scales_of
     from attnphase.sweeps.dynamics import basins as follow_basins
 
-    omega, scale, angle = omegas("omega", omega), scales_of(scale), angles_of(angle)
+    omega, scale, angle, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
     if runs is not None and figure_file is None:
         raise ProblemError("runs", "--runs are drawn beside the boundaries: name a --figure.")
     if any(change.partition("=")[0].strip() == "teacher.omega" for change in changes):
@@ -172,31 +196,53 @@ def basins(
             raise ProblemError("figure", "--figure and --output name one file: name two.")
     if runs is not None:
         check_data(runs)
+    if output is not None:
+        checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
+    others = [one.absolute() for one in (output, figure_file) if one is not None]
+    if checkpoint is not None and checkpoint.absolute() in others:
+        raise ProblemError("checkpoint", "--checkpoint names a file of the result: it is removed at the end.")
     problem = _moving(settings, output, force, problem_file, changes)
+    if checkpoint is not None and not checkpoint.exists():
+        check_output(checkpoint)
     beside = None
     if runs is not None:
         from attnphase.data.files import load_dataset
 
         beside = load_dataset(runs)
-    ds = follow_basins(
-        problem,
-        omega,
-        scale,
-        angle,
-        noise=noise,
-        learning_rate=learning_rate,
-        batch=batch,
-        until=until,
-        progress=not quiet,
-    )
+    asked: dict[str, Any] = {"noise": noise, "learning_rate": learning_rate, "batch": batch, "until": until}
+    with interruption_told(lambda: _kept_ends(checkpoint)):
+        ds = follow_basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not quiet, **asked)
     from attnphase.data.flow_text import basins_table
 
     deliver(ds, basins_table, output, force, as_json, quiet)  # first: nothing that drawing meets loses the data
+    if checkpoint is not None and output is not None:
+        checkpoint.unlink(missing_ok=True)
     if figure_file is not None:
         from attnphase.figures import basins_figure, save_figure
 
         save_figure(basins_figure(ds, beside), figure_file)
-    return 0
+    return _all_ended(ds, allow_unconverged)
+
+
+def _kept_ends(checkpoint: Path | None) -> str:
+    if checkpoint is None:
+        return "nothing is kept; name an --output or a --checkpoint to keep it"
+    return f"what was found is kept in {checkpoint}; run the same command again to go on"
+
+
+def _all_ended(ds: xr.Dataset, allowed: bool) -> int:
+    """The exit code, after naming starts of which nobody knows where they lead."""
+    counts = {status: int((ds["status"] == status).sum()) for status in (FlowStatus.completed, FlowStatus.diverged)}
+    advice = {
+        FlowStatus.completed: "not at rest when the time is over: raise --until",
+        FlowStatus.diverged: "running away: lower the learning rate, or raise the weight decay",
+    }
+    sentences = [f"{count} of {ds['status'].size} starts {advice[status]}" for status, count in counts.items() if count]
+    if not sentences:
+        return 0
+    hint = "" if allowed else "; --allow-unconverged accepts this"
+    click.echo(f"attnphase: {'; '.join(sentences)}{hint}.", err=True)
+    return 0 if allowed else 1
 
 
 def _moving(
@@ -207,5 +253,5 @@ def _moving(
         check_output(output, force)
     problem = problem_of(problem_file, changes)
     settings.check(problem)
-    check_affordable(problem)
+    check_affordable(of_fields(problem))
     return problem

@@ -101,6 +101,10 @@ def figure(
         kept.append(output.with_name(f"{output.stem}-limit.nc"))
     beside = [*kept, output.with_suffix(".txt")] if with_data else []
     for file in beside:
+        if any(file.absolute() == one.absolute() for one in data):
+            raise ProblemError(
+                "with_data", f"--with-data would write {file} over the data that is drawn: name another --output."
+            )
         check_output(file, force)
     from attnphase.data.files import load_dataset, save_dataset
     from attnphase.figures import FIGURES, save_figure

@@ -11,6 +11,7 @@ from attnphase.cli.inputs import problem_of, solvable
 from attnphase.cli.options import force_option, json_option, output_option, problem_options, quiet_option
 from attnphase.cli.values import Words
 from attnphase.data.text import terminal_width
+from attnphase.errors import ProblemError
 from attnphase.files.writing import check_output, write_file
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
@@ -81,6 +82,10 @@ def derive(
     problem_file: Path | None, changes: tuple[str, ...], form: str, concrete: bool, limit: str, quiet: bool
 ) -> int:
     """Print the model's equations, or the source generated from them."""
+    if concrete and form == "python":
+        raise ProblemError("concrete", "--concrete is for pages: the source has the problem's sizes; leave it out.")
+    if concrete and limit != "trained":
+        raise ProblemError("concrete", f"--concrete does not go with --limit {limit}, whose sizes are symbols.")
     problem = problem_of(problem_file, changes)
     from attnphase.pages.page import derive as derive_equations
 

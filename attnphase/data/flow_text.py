@@ -58,6 +58,8 @@ def basins_table(ds: xr.Dataset) -> Table:
             cells = []
             for i in range(len(angles)):
                 basin, plateau = Basin(int(here["basin"][i])).name, float(here["plateau"][i])
+                if int(here["status"][i]) == FlowStatus.diverged:
+                    basin = FlowStatus.diverged.name
                 cells.append(f"{basin} {plateau:.0f}" if np.isfinite(plateau) else basin)
             boundary, error = float(here["boundary"]), float(here["boundary_stderr"])
             edge = f"{boundary:.2f} +- {error:.2f}" if np.isfinite(boundary) else "none"

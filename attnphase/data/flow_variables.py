@@ -70,7 +70,7 @@ BASIN_VARIABLES = (
     Variable(
         "boundary",
         (),
-        "angle in degrees above which starts find the semantic point; its error is half of what was left of it",
+        "angle in degrees above which starts find the semantic point; its error is of bisection and rule",
         r"\varphi_\star",
         True,
     ),

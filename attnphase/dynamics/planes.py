@@ -11,16 +11,17 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
-from attnphase.dynamics.slopes import first_rule, is_smooth
+from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of, system_of
 from attnphase.dynamics.trajectory import integrated, started
+from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.sizes import Sizes
-from attnphase.state_evolution.system import System
 
-__all__ = ["Arrival", "Plane", "follow_plane"]
+__all__ = ["Arrival", "Memory", "Plane", "follow_plane"]
 
 _BISECTIONS = 8
+_SIDES = (Basin.semantic, Basin.positional)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Plane:
         Angle in degrees above which the semantic point is reached; 90 where it is not from any of the angles,
         0 where it is from all, NaN where the basins are other ones.
     uncertainty : float
-        Half of the interval in which it lies.
+        Half of the interval in which it lies and what the rule changes, as independent errors.
     """
 
     arrivals: tuple[Arrival, ...]
@@ -66,37 +67,72 @@ class Plane:
     uncertainty: float
 
 
+Memory = Callable[[str, float, Callable[[], Arrival]], Arrival]
+"""Where a start leads under a rule of this name, by its angle: known from before, or followed by the function."""
+
+_Ends = Callable[[float], Basin]
+
+
 def follow_plane(
     problem: Problem,
     settings: FlowSettings,
-    scale: float,
-    noise: float,
+    start: Sizes,
     angles: Sequence[float],
+    remembered: Memory,
     tell: Tell = silent,
 ) -> Plane:
     """Follow starts of one size from all angles, in degrees from the encodings' direction to the teacher's.
+
+    Parameters
+    ----------
+    problem : Problem
+    settings : FlowSettings
+    start : Sizes
+        With the size as its semantic part, which every angle shares out.
+    angles : sequence of float
+    remembered : callable
+        Has the start of an angle followed, unless it was before.
+    tell : callable, optional
 
     Raises
     ------
     ProblemError
         There are no encodings.
     """
-    system = System.of(problem, tell=tell)
+    system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
-    rule = first_rule(rules, smooth)
-    # where a start leads needs fewer nodes than where it is at every time
-    rule = rules.gauge(rule, 0.0 if smooth else 1.0) or rule
+    finest = first_rule(rules, smooth)
+    gauge = rules.gauge(finest, 0.0 if smooth else 1.0)
 
-    def arrive(angle: float) -> Arrival:
-        tell(f"angle {angle:g}")
-        # a sine of rounding size would be a part along the teacher
-        along, across = (0.0 if abs(x) < 1e-15 else x for x in (math.sin(math.radians(angle)), _cosine(angle)))
-        start = Sizes(semantic=scale * along, positional=scale * across, noise=noise)
-        dynamics, state = started(system, start, settings, rule)
-        return _arrival(dynamics, state)
+    def arrive(rule: Rule, angle: float, part: str = "") -> Arrival:
+        name = f"{rule.name}, {rule.size} nodes{part}"
 
-    arrivals = [arrive(angle) for angle in angles]
-    return Plane(tuple(arrivals), *_boundary(list(angles), arrivals, arrive))
+        def follow() -> Arrival:
+            tell(f"angle {angle:g}, {name}")
+            # a sine of rounding size would be a part along the teacher
+            along, across = (0.0 if abs(x) < 1e-15 else x for x in (math.sin(math.radians(angle)), _cosine(angle)))
+            own = Sizes(semantic=start.semantic * along, positional=start.semantic * across, noise=start.noise)
+            return _arrival(*started(system, own, settings, rule))
+
+        return remembered(name, angle, follow)
+
+    def ends(rule: Rule, part: str = "") -> _Ends:
+        return lambda angle: arrive(rule, angle, part).basin
+
+    # where a start leads needs fewer nodes than where it is at every time: only the boundary is looked at with all
+    first, parts = gauge or finest, [ends(finest)]
+    if gauge is None:
+        parts = [ends(part, f" of replicate {number}") for number, part in enumerate(replicates_of(finest), 1)]
+    arrivals = [arrive(first, angle) for angle in angles]
+    bracket = _bracket(list(angles), arrivals)
+    if bracket is None:
+        return Plane(tuple(arrivals), math.nan, math.nan)
+    low, high = _bisected(*bracket, (bracket[1] - bracket[0]) / 2**_BISECTIONS, ends(first))
+    middle, half = (low + high) / 2, (high - low) / 2
+    found = [_beside(middle, 2 * half, of_part) for of_part in parts]
+    if gauge is None:
+        return Plane(tuple(arrivals), middle, math.hypot(half, float(np.std(found, ddof=1)) / math.sqrt(len(found))))
+    return Plane(tuple(arrivals), found[0], math.hypot(half, found[0] - middle))
 
 
 def _cosine(angle: float) -> float:
@@ -116,7 +152,7 @@ def _arrival(dynamics: Dynamics, state: Array) -> Arrival:
     return Arrival(
         positional_size=positional,
         semantic_size=semantic,
-        test_error=2 * dynamics.loss(states[-1]) / dynamics.system.problem.tokens.length,
+        test_error=dynamics.test_error(states[-1]),
         plateau=_half_time(times, sizes) if basin in basins.values() else math.nan,
         basin=basin,
         status=found.status,
@@ -133,28 +169,37 @@ def _half_time(times: Array, sizes: Array) -> float:
     return float(times[after - 1] + share * (times[after] - times[after - 1]))
 
 
-def _boundary(
-    angles: list[float], arrivals: Sequence[Arrival], arrive: Callable[[float], Arrival]
-) -> tuple[float, float]:
-    """Between which angles positional ends turn into semantic ones, and half of what is left between them."""
+def _bracket(angles: list[float], arrivals: Sequence[Arrival]) -> tuple[float, float] | None:
+    """Between which angles positional ends turn into semantic ones; None where the basins are other ones."""
     semantic = [a.basin is Basin.semantic for a in arrivals]
     # at 90 degrees the start has no part along the encodings, and never gets one
     inside = [i for i, angle in enumerate(angles) if 0 < angle < 90]
-    if not all(arrivals[i].basin in (Basin.semantic, Basin.positional) for i in inside):
-        return math.nan, math.nan
-    if not any(a.basin in (Basin.semantic, Basin.positional) for a in arrivals):
-        return math.nan, math.nan
+    if not all(arrivals[i].basin in _SIDES for i in inside) or not any(a.basin in _SIDES for a in arrivals):
+        return None
     low = max((angles[i] for i in inside if not semantic[i]), default=0.0)
     high = min((angles[i] for i in inside if semantic[i]), default=90.0)
-    if low > high:
-        return math.nan, math.nan
-    for _ in range(_BISECTIONS):
+    return (low, high) if low < high else None
+
+
+def _bisected(low: float, high: float, width: float, ends: _Ends) -> tuple[float, float]:
+    """The interval halved until it is so narrow, or a start ends elsewhere."""
+    while high - low > width * (1 + 1e-9):
         middle = (low + high) / 2
-        basin = arrive(middle).basin
-        if basin is Basin.semantic:
-            high = middle
-        elif basin is Basin.positional:
-            low = middle
-        else:
+        basin = ends(middle)
+        if basin not in _SIDES:
             break
-    return (low + high) / 2, (high - low) / 2
+        low, high = (low, middle) if basin is Basin.semantic else (middle, high)
+    return low, high
+
+
+def _beside(middle: float, width: float, ends: _Ends) -> float:
+    """The boundary under another rule, to the same width, beside where it is under the first; NaN if there is none."""
+    low, high, step = middle - width / 2, middle + width / 2, width
+    while low > 0 and ends(low) is Basin.semantic:
+        low, high, step = low - step, low, 2 * step
+    while high < 90 and ends(high) is Basin.positional:
+        low, high, step = high, high + step, 2 * step
+    low, high = max(low, 0.0), min(high, 90.0)
+    if any(ends(angle) not in _SIDES for angle in (low, high) if 0 < angle < 90):
+        return math.nan
+    return sum(_bisected(low, high, width, ends)) / 2

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.dynamics.noise import has_quadratic_noise
 from attnphase.dynamics.rows import Rows
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.dynamics.slopes import SlopeChannel
@@ -61,11 +63,18 @@ class Dynamics:
         return self._at(state)[0]
 
     def loss(self, state: Array) -> float:
-        """Mean loss of a fresh sample.
+        """Mean loss of a fresh sample, with the noise of its labels.
 
         Equation (F6) of the dynamics page.
         """
-        return self._at(state)[1]
+        return self._at(state)[1] + self._noise_loss
+
+    def test_error(self, state: Array) -> float:
+        """Against labels without noise."""
+        problem, loss = self.system.problem, self._at(state)[1]
+        if problem.teacher.noise and not has_quadratic_noise(problem):
+            loss = float(self.channel.loss_at_omega(self.rows.overlaps(self.rows.clipped(state))[0]).mean())
+        return 2 * loss / problem.tokens.length
 
     def speed(self, state: Array) -> float:
         """The largest share of itself by which an overlap moves in a unit of ``eta tau``.
@@ -101,11 +110,24 @@ class Dynamics:
         sizes = float(np.abs(overlaps.m).max()), float(np.abs(overlaps.theta).max())
         return (*sizes, sizes[0] > _FOUND * limits["m"], sizes[1] > _FOUND * limits["theta"])
 
+    @cached_property
+    def _noise_loss(self) -> float:
+        """What the noise adds to the loss of every student: as that of weights that are zero."""
+        if not has_quadratic_noise(self.system.problem):
+            return 0.0
+        rows = self.rows
+        signal = np.zeros((rows.columns, len(rows.tau) + rows.pi.shape[1]))
+        nothing = rows.start(signal, np.zeros((rows.columns, rows.columns)))
+        return self.channel.noise_gains(rows.overlaps(nothing)[0], of_loss=True)[1]
+
     def _at(self, state: Array) -> tuple[Array, float]:
         if self._known is None or not np.array_equal(self._known[0], state):
             self.evaluations += 1
             # a search for roots may leave what is a covariance: the fields are those at its edge
-            conjugates, loss = self.channel.of_sample(self.rows.overlaps(self.rows.clipped(state))[0])
+            overlaps = self.rows.overlaps(self.rows.clipped(state))[0]
+            conjugates, loss = self.channel.of_sample(overlaps)
+            if not self.settings.is_flow and has_quadratic_noise(self.system.problem):
+                conjugates = replace(conjugates, q_hat=conjugates.q_hat + self.channel.noise_gains(overlaps)[0])
             if self.sector is not None:
                 conjugates = self.sector.symmetrized(conjugates)
             samples = np.inf if self.settings.is_flow else float(self.settings.batch)

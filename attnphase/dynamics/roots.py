@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings
-from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of
+from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of, system_of
 from attnphase.dynamics.trajectory import measured, started
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -21,7 +21,6 @@ from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.symmetries import ProblemSymmetry
-from attnphase.state_evolution.system import System
 
 __all__ = ["StationaryPoint", "stationary_points"]
 
@@ -69,7 +68,7 @@ def stationary_points(
 
     Every search is a root search in the symmetry of its start, so that it ends at unstable points too.
     """
-    system = System.of(problem, tell=tell)
+    system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
     found: list[tuple[Dynamics, Array, Overlaps]] = []

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.dynamics.noise import of_fields
 from attnphase.kernels.compiler import Slopes, slopes_for
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.system import System
@@ -63,7 +64,7 @@ class Rows:
         atoms = len(spectrum.weights)
         atom = np.repeat(np.arange(atoms), len(weights) // atoms)
         return cls(
-            slopes=slopes_for(system.problem),
+            slopes=slopes_for(of_fields(system.problem)),
             ridge=system.prior.strength,
             columns=system.kernels.columns,
             weights=np.concatenate([weights[seen], spectrum.weights]),

@@ -76,19 +76,20 @@ class FlowSettings:
 
     def __post_init__(self) -> None:
         positive = f"a positive number up to {_LONGEST:g}"
-        share = "a number between 0 and 1"
         plain: dict[str, Any] = {
             "learning_rate": arguments.number(
                 "learning_rate",
                 self.learning_rate,
                 lambda x: 0 <= x <= _LONGEST,
-                "a number of at least 0, which is gradient flow",
+                f"a number from 0, which is gradient flow, to {_LONGEST:g}",
             ),
             "batch": arguments.whole("batch", self.batch, 1),
             "until": arguments.number("until", self.until, lambda x: 0 < x <= _LONGEST, positive),
             "records": arguments.whole("records", self.records, 2, _MOST_RECORDS),
-            "tolerance": arguments.number("tolerance", self.tolerance, lambda x: 1e-12 <= x < 1, share),
-            "at_rest": arguments.number("at_rest", self.at_rest, lambda x: 0 <= x < 1, share),
+            "tolerance": arguments.number(
+                "tolerance", self.tolerance, lambda x: 1e-12 <= x < 1, "a number from 1e-12 to below 1"
+            ),
+            "at_rest": arguments.number("at_rest", self.at_rest, lambda x: 0 <= x < 1, "a number from 0 to below 1"),
             "max_nodes": arguments.whole("max_nodes", self.max_nodes, 1),
         }
         for name, value in plain.items():
@@ -108,8 +109,6 @@ class FlowSettings:
         ------
         ProblemError
         """
-        if problem.teacher.noise > 0:
-            raise ProblemError("teacher.noise", "teacher.noise must be 0: the dynamics has labels without noise.")
         if not problem.regularizer.form.quadratic:
             raise ProblemError(
                 "regularizer.kind",

@@ -1,6 +1,7 @@
 """The channel of the dynamics: means of the gradient of a sample's loss at its own fields.
 
 It is the channel of state evolution for one sample a direction and V = 0, where the proximal point is the field itself.
+Noise of the labels that a loss is quadratic in is integrated in closed form, and the fields are those without it.
 """
 
 from __future__ import annotations
@@ -11,17 +12,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.dynamics.noise import has_quadratic_noise, of_fields
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
-from attnphase.kernels.compiler import Slopes, slopes_for
+from attnphase.kernels.compiler import Slopes, gains_for, slopes_for
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Solution
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import ProximalProblem
 from attnphase.state_evolution.system import System
 
-__all__ = ["SlopeChannel", "first_rule", "is_smooth", "replicates_of"]
+__all__ = ["SlopeChannel", "first_rule", "is_smooth", "replicates_of", "system_of"]
+
+
+def system_of(problem: Problem, tell: Tell = silent) -> System:
+    """The system of a problem, with the kernels of `attnphase.dynamics.noise.of_fields`."""
+    return replace(System.of(of_fields(problem), tell=tell), problem=problem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +57,7 @@ class SlopeChannel(Channel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "proximal", _SlopeProblem(self.system, slopes_for(self.system.problem)))
+        object.__setattr__(self, "proximal", _SlopeProblem(self.system, slopes_for(of_fields(self.system.problem))))
 
     def of_sample(self, overlaps: Overlaps) -> tuple[Conjugates, float]:
         """Conjugates of one sample a direction, with an axis for the one replicate, and its mean loss.
@@ -57,6 +66,42 @@ class SlopeChannel(Channel):
         """
         passed = self.evaluate(1.0, overlaps, Starts.COLD)
         return passed.conjugates.mean(), float(passed.loss_at_prox.mean())
+
+    def noise_gains(self, overlaps: Overlaps, *, of_loss: bool = False) -> tuple[Array, float]:
+        """What the labels' noise adds to ``q_hat``, (P, 1, r, r), and if asked for to the mean loss, which is else 0.
+
+        Equations (N1)-(N2) of the dynamics page.
+
+        Raises
+        ------
+        ValueError
+            The loss is not quadratic in the noise, or there is none.
+        """
+        problem = self.system.problem
+        if not has_quadratic_noise(problem):
+            raise ValueError("the noise of the labels has gains where a loss is quadratic in it")
+        gains_at, law = gains_for(problem), self.law(overlaps)
+        mixing, parameters = self.system.parameters
+        orbit, points = self.representatives(overlaps), self.rule.nodes.shape[1]
+        variants = sorted({source for source, _ in orbit})
+        tokens, columns = self.system.kernels.length, self.system.kernels.columns
+        shape = len(self.configurations), len(variants), self.rule.replicates
+        squares, losses = np.zeros((*shape, tokens, columns, columns)), np.zeros(shape)
+        for part in self.proximal.parts(len(self.configurations), variants, self.rule.size):
+            omega, k, _ = self.nodes_of(law, part)
+            labels = k + self.system.label_means[self.configurations[part.configuration]]
+            variance = self.system.token_variances[part.configuration]
+            square, loss = np.empty((len(omega), tokens, columns, columns)), np.empty(len(omega) * of_loss)
+            gains_at(omega, labels, mixing, parameters, variance, square, loss)
+            place = np.arange(part.nodes.start, part.nodes.stop)
+            weights, at = self.rule.weights[place % points], (part.configuration, variants.index(part.variant))
+            np.add.at(squares[at], place // points, weights[:, None, None, None] * square)
+            if of_loss:
+                np.add.at(losses[at], place // points, weights * loss)
+        index = [variants.index(source) for source, _ in orbit]  # neither changes with a sign of all fields
+        gained = self.site_means(squares[:, index]).mean(axis=1, keepdims=True)
+        loss = float((self.probabilities @ losses[:, index].mean(axis=1)).mean())
+        return problem.target_noise * gained, problem.target_noise * loss
 
 
 def is_smooth(system: System) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
-from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of
+from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of, system_of
 from attnphase.errors import SolverError
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -141,7 +141,7 @@ def follow_flow(problem: Problem, start: Sizes, settings: FlowSettings, tell: Te
     SolverError
         The integration in time failed.
     """
-    system = System.of(problem, tell=tell)
+    system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
     while True:
@@ -197,7 +197,7 @@ def started(system: System, start: Sizes, settings: FlowSettings, rule: Rule) ->
 
 def measured(dynamics: Dynamics, states: Array) -> dict[str, Array]:
     """What is recorded of states (T, D); NaN where they are."""
-    rows, length = dynamics.rows, dynamics.system.problem.tokens.length
+    rows = dynamics.rows
     records: list[dict[str, Any]] = []
     for state in states:
         overlaps, norm = rows.overlaps(state)
@@ -209,7 +209,7 @@ def measured(dynamics: Dynamics, states: Array) -> dict[str, Array]:
                 "theta": overlaps.theta,
                 "weight_norm": norm,
                 "population_risk": loss + rows.ridge / 2 * norm,
-                "test_error": 2 * loss / length,
+                "test_error": dynamics.test_error(state) if np.isfinite(norm) else math.nan,
             }
         )
     return {name: np.array([record[name] for record in records]) for name in records[0]}

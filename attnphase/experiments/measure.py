@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ __all__ = [
     "density",
     "exact_test_errors",
     "linear_errors",
+    "noise_losses",
+    "noisy_losses",
     "overlaps_of",
     "sampled_test_errors",
 ]
@@ -99,23 +102,81 @@ def exact_test_errors(instance: Instance, weights: Tensor) -> tuple[Array, Array
     return replicates.mean(axis=1), replicates.std(axis=1, ddof=1) / math.sqrt(REPLICATES)
 
 
+def noise_losses(instance: Instance) -> Array:
+    """What the labels' noise adds to the mean loss of any weights, (S,), where the loss is quadratic in it."""
+    runs, form = range(len(instance.runs)), instance.problem.loss.form
+    if not (instance.problem.teacher.noise and form.noise_is_quadratic):
+        return np.zeros(len(runs))
+    nothing = np.zeros((instance.dimension, instance.problem.columns))
+    return np.array(each(instance.threads, lambda s: _mean_losses(instance, s, nothing, _noise_gain).mean(), runs))
+
+
+def noisy_losses(instance: Instance, weights: Tensor) -> Array:
+    """Mean loss (S,) of a fresh sample whose labels have noise that the loss is not quadratic in."""
+    array = weights.detach().cpu().double().numpy()
+
+    def loss_of(s: int) -> float:
+        return float(_mean_losses(instance, s, array[s], _loss, noisy=True).mean())
+
+    return np.array(each(instance.threads, loss_of, range(len(array))))
+
+
 def _test_error(instance: Instance, run: int, weights: Array) -> Array:
     """Of one run, per replicate."""
-    loss, geometry = instance.loss, instance.geometries[run]
+    return 2 * _mean_losses(instance, run, weights, _loss) / instance.problem.tokens.length
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """Fields (N, L, r) and (N, L, t), the mean Gram matrices given them (N, L, L), and the labels' noise or None."""
+
+    h: Tensor
+    k: Tensor
+    own: Tensor
+    cross: Tensor
+    grams: Tensor
+    noise: Tensor | None
+
+
+def _mean_losses(
+    instance: Instance, run: int, weights: Array, of_nodes: Callable[..., Tensor], *, noisy: bool = False
+) -> Array:
+    """Mean over the fields of a number of every node, per replicate."""
     overlaps = overlaps_of(instance, run, weights)
+    width = instance.loss.noise_shape[1] if noisy else 0
     configurations, probabilities = instance.problem.cluster_law
     total = np.zeros(REPLICATES)
     for sites, probability in zip(configurations, probabilities, strict=True):
-        h, k, own, cross, grams, _ = conditional_nodes(instance, geometry, overlaps, weights, sites)
-        fields, targets = _tensor(instance, h), loss.targets(_tensor(instance, k))
-        if loss.has_grams:
-            offsets = (targets @ _tensor(instance, own) * targets).sum(dim=(1, 2)) / 2
-            targets = targets @ _tensor(instance, cross)
-        else:
-            offsets = torch.zeros(len(h), dtype=loss.dtype, device=loss.device)
-        values = loss.values(fields, targets, _tensor(instance, grams)) + offsets
+        found = conditional_nodes(instance, instance.geometries[run], overlaps, weights, sites, len(sites) * width)
+        h, k, own, cross, grams, normals = (_tensor(instance, array) for array in found)
+        deviation = math.sqrt(instance.problem.teacher.noise)
+        noise = deviation * normals.reshape(-1, len(sites), width) if noisy else None
+        values = of_nodes(instance, _Nodes(h, k, own, cross, grams, noise))
         total += probability * values.double().cpu().numpy().reshape(REPLICATES, -1).mean(axis=1)
-    return 2 * total / instance.problem.tokens.length
+    return total
+
+
+def _loss(instance: Instance, nodes: _Nodes) -> Tensor:
+    """Losses of nodes."""
+    loss = instance.loss
+    targets = loss.targets(nodes.k, nodes.noise)
+    if not loss.has_grams:
+        return loss.values(nodes.h, targets, nodes.grams)
+    offsets = (targets @ nodes.own * targets).sum(dim=(1, 2)) / 2
+    return loss.values(nodes.h, targets @ nodes.cross, nodes.grams) + offsets
+
+
+def _noise_gain(instance: Instance, nodes: _Nodes) -> Tensor:
+    """What noise adds to the losses of nodes, of its second derivatives, which are differences here."""
+    rows, columns = instance.loss.noise_shape
+    deviation = math.sqrt(instance.problem.teacher.noise)
+    gain = -2 * rows * columns * _loss(instance, nodes)
+    for a, b in np.ndindex(rows, columns):
+        noise = nodes.k.new_zeros((len(nodes.k), rows, columns))
+        for sign in (1.0, -1.0):
+            noise[:, a, b] = sign * deviation
+            gain = gain + _loss(instance, replace(nodes, noise=noise))
+    return gain / 2
 
 
 def _tensor(instance: Instance, array: Array) -> Tensor:

@@ -19,7 +19,7 @@ from torch import Tensor
 from attnphase.arrays import Array
 from attnphase.data.variables import RunStatus
 from attnphase.experiments.data import Instance, Samples, Stream, draw_samples
-from attnphase.experiments.measure import exact_test_errors, overlaps_of
+from attnphase.experiments.measure import exact_test_errors, noise_losses, noisy_losses, overlaps_of
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.experiments.training import Trained
 
@@ -57,7 +57,7 @@ class _Descent:
     def block(self, number: int) -> Samples:
         """Fresh samples of all runs."""
         instance, offset = self.instance, _FIRST_FRESH * (number + 1)
-        streams = offset + Stream.CLUSTERS, offset + Stream.TOKENS
+        streams = offset + Stream.CLUSTERS, offset + Stream.TOKENS, offset + Stream.NOISE
         count = self.at_once * self.batch
         geometries, runs = instance.geometries, instance.runs
         return draw_samples(
@@ -105,6 +105,7 @@ def descend(
     resume, keep, on_step
         As of `attnphase.experiments.training.train`; between two blocks.
     """
+    gained = noise_losses(instance)
     descent = _Descent(instance, settings, count // int(settings.batch or 1))
     runs, first, every = len(weights), 0, settings.trajectory
     trained = Trained(weights.clone(), np.full(runs, -1), np.zeros(runs, dtype=np.int64), np.zeros(runs, dtype=bool))
@@ -116,7 +117,7 @@ def descend(
         samples = descent.block(block)
         for number in range(min(descent.at_once, descent.steps - block * descent.at_once)):
             if every and (block * descent.at_once + number) % every == 0:
-                _record(trained, instance, current)
+                _record(trained, instance, current, gained)
             descent.step(current, samples, number)
         made = min((block + 1) * descent.at_once, descent.steps)
         finite = torch.isfinite(current).all(dim=2).all(dim=1)
@@ -129,7 +130,7 @@ def descend(
         if keep is not None:
             keep(partial(_state, current, trained, block + 1))
     if every and descent.steps % every == 0:
-        _record(trained, instance, current)
+        _record(trained, instance, current, gained)
     trained.status[trained.status < 0] = RunStatus.completed
     return trained
 
@@ -138,14 +139,25 @@ def _state(weights: Tensor, trained: Trained, block: int) -> dict[str, Any]:
     return {"weights": weights.clone(), "trained": trained.state(), "block": block}
 
 
-def population_risks(instance: Instance, weights: Tensor, errors: Array) -> Array:
-    """Mean loss of a fresh sample with the ridge, (S,), by the exact test errors."""
-    ridge = instance.problem.rows.ridge / (2 * instance.dimension)
+def population_risks(instance: Instance, weights: Tensor, errors: Array, gained: Array) -> Array:
+    """Mean loss of a fresh sample, with the noise of its labels, and the ridge, (S,).
+
+    Parameters
+    ----------
+    instance : Instance
+    weights : (S, d, r) tensor
+    errors, gained : (S,) arrays
+        Exact test errors, and what `attnphase.experiments.measure.noise_losses` says.
+    """
+    problem = instance.problem
+    ridge = problem.rows.ridge / (2 * instance.dimension)
     norms = weights.square().sum(dim=(1, 2)).double().cpu().numpy()
-    return instance.problem.tokens.length / 2 * errors + ridge * norms
+    if problem.teacher.noise and not problem.loss.form.noise_is_quadratic:
+        return noisy_losses(instance, weights) + ridge * norms
+    return problem.tokens.length / 2 * errors + gained + ridge * norms
 
 
-def _record(trained: Trained, instance: Instance, weights: Tensor) -> None:
+def _record(trained: Trained, instance: Instance, weights: Tensor, gained: Array) -> None:
     """One record of the trajectory; NaN for runs that have run away."""
     going = (trained.status < 0) & torch.isfinite(weights).all(dim=2).all(dim=1).cpu().numpy()
     safe = torch.where(torch.as_tensor(going, device=weights.device)[:, None, None], weights, 0.0)
@@ -153,7 +165,7 @@ def _record(trained: Trained, instance: Instance, weights: Tensor) -> None:
     values = {name: np.stack([getattr(o, name) for o in overlaps]) for name in ("q", "m", "theta")}
     errors = exact_test_errors(instance, safe)[0]
     unknown = np.full(len(weights), np.nan)
-    values |= {"test_error": errors, "training_loss": population_risks(instance, safe, errors)}
+    values |= {"test_error": errors, "training_loss": population_risks(instance, safe, errors, gained)}
     values |= {"V": np.full(values["q"].shape, np.nan), "gradient_norm": unknown}
     for name, array in values.items():
         kept = np.where(going.reshape(-1, *(1,) * (array.ndim - 1)), array, np.nan)

@@ -13,14 +13,13 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings
-from attnphase.dynamics.slopes import first_rule, is_smooth
+from attnphase.dynamics.slopes import first_rule, is_smooth, system_of
 from attnphase.dynamics.trajectory import integrated, measured
 from attnphase.experiments.data import draw_geometry
 from attnphase.experiments.starts import projections_of, sized_weights
 from attnphase.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.sizes import Sizes
-from attnphase.state_evolution.system import System
 
 __all__ = ["own_trajectory"]
 
@@ -62,7 +61,7 @@ def own_trajectory(
         np.stack(moments),
         geometry.means @ geometry.teacher / dimension,
     )
-    system = replace(System.of(problem), spectrum=spectrum)
+    system = replace(system_of(problem), spectrum=spectrum)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
     dynamics = Dynamics.of(system, rules.gauge(rule, 0.0 if smooth else 1.0) or rule, settings)

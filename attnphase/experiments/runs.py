@@ -22,7 +22,14 @@ from attnphase.data.build import by_cluster, from_runs
 from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus
 from attnphase.experiments.checkpoint import Checkpoint
 from attnphase.experiments.data import TORCH_DTYPES, Instance, draw_instance
-from attnphase.experiments.measure import density, exact_test_errors, linear_errors, overlaps_of, sampled_test_errors
+from attnphase.experiments.measure import (
+    density,
+    exact_test_errors,
+    linear_errors,
+    noise_losses,
+    overlaps_of,
+    sampled_test_errors,
+)
 from attnphase.experiments.memory import MemoryNeed, available_memory, check_results, runs_that_fit
 from attnphase.experiments.one_pass import BLOCK, descend, population_risks
 from attnphase.experiments.plan import Grid, Plan
@@ -239,7 +246,8 @@ class _Experiment:
         norms = risk.stationarity(trained.weights, gradient).double().cpu().numpy()
         exact, exact_error = exact_test_errors(instance, trained.weights)
         if self.settings.kind.one_pass:  # its samples are gone: the risk is that of fresh ones
-            total, norms = d * population_risks(instance, trained.weights, exact), np.full(len(total), np.nan)
+            total = d * population_risks(instance, trained.weights, exact, noise_losses(instance))
+            norms = np.full(len(total), np.nan)
         fresh = fresh_error = np.full(len(instance.runs), np.nan)
         if self.test_samples:
             fresh, fresh_error = sampled_test_errors(instance, trained.weights, self.test_samples)

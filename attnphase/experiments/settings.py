@@ -117,8 +117,6 @@ class TrainingSettings:
                 f"loss.kind {problem.loss.kind} has a kink, which the experiments' optimisers cannot handle; use"
                 " logistic.",
             )
-        if self.kind.one_pass and problem.teacher.noise > 0:
-            raise ProblemError("teacher.noise", "teacher.noise must be 0: the dynamics has labels without noise.")
         if self.kind.smooth_only and not problem.regularizer.form.quadratic:
             substitutes = {kind.substitute for kind in OPTIMIZERS.values()}
             able = [name for name, kind in OPTIMIZERS.items() if not kind.smooth_only]

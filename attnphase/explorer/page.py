@@ -64,15 +64,19 @@ class ExplorePage:
         Parameters
         ----------
         path : path-like
+            Ends in .html.
         force : bool
             Replace an existing file.
 
         Raises
         ------
         DatasetError
-            The file exists, or cannot be written.
+            The file exists, cannot be written, or has another ending.
         """
-        write_file(check_output(arguments.path("path", path), arguments.flag("force", force)), self.html.encode())
+        path = check_output(arguments.path("path", path), arguments.flag("force", force))
+        if path.suffix.lower() not in (".html", ".htm"):
+            raise DatasetError(f"{path}: a page is a file of HTML; let its name end in .html.")
+        write_file(path, self.html.encode())
 
 
 def explore(

@@ -68,9 +68,20 @@ def check_output(path: str | os.PathLike[str], force: bool = False) -> Path:
             )
         if not target.parent.is_dir():
             raise DatasetError(f"{path}: there is no folder {target.parent}; create it first.")
-        if not os.access(target.parent, os.W_OK):
+        if not _takes_files(target.parent):
             raise DatasetError(f"{path}: the folder {target.parent} is not writable; choose another.")
     return path
+
+
+def _takes_files(folder: Path) -> bool:
+    """Whether a file can be made in a folder: where permissions say so, there are still folders of the system's own."""
+    if not os.access(folder, os.W_OK):
+        return False
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # of no name, or removed at once
+            return True
+    except OSError:
+        return False
 
 
 def check_folder(path: str | os.PathLike[str]) -> Path:
@@ -100,7 +111,7 @@ def check_folder(path: str | os.PathLike[str]) -> Path:
         there = path.absolute()
         while not there.exists() and there != there.parent:
             there = there.parent
-        if not (there.is_dir() and os.access(there, os.W_OK)):
+        if not (there.is_dir() and _takes_files(there)):
             raise DatasetError(f"{path}: {there} is not a folder that may be written to; choose another place.")
     return path
 

@@ -35,8 +35,6 @@ def check_covered(problem: Problem) -> None:
         raise ProblemError(
             "regularizer.kind", "regularizer.kind must be ridge: one step is solved for the ridge alone."
         )
-    if problem.teacher.noise > 0:
-        raise ProblemError("teacher.noise", "teacher.noise must be 0: one step does not cover labels with noise.")
     if problem.loss.form.has_labels:
         raise ProblemError(
             "loss.kind",

@@ -35,6 +35,7 @@ __all__ = [
     "Maps",
     "SampleKernels",
     "Slopes",
+    "gains_for",
     "kernels_for",
     "load_kernels",
     "sample_kernels_for",
@@ -134,9 +135,10 @@ class Slopes:
 
 @dataclass(frozen=True)
 class _SlopeKey:
-    """The kernel of a model that holds its slopes alone: whoever only minimises need not compile them."""
+    """The kernel of a model that holds one way in of the dynamics: whoever only minimises need not compile it."""
 
     of: ModelKey
+    way_in: str = "slopes"
 
     def model(self) -> Any:
         """The model."""
@@ -189,6 +191,22 @@ def slopes_for(problem: Problem) -> Slopes:
         The cache folder is not the user's own.
     """
     return _load_slopes(_SlopeKey(ModelKey.of(problem)))
+
+
+def gains_for(problem: Problem) -> Callable[..., None]:
+    """Gains by the labels' noise, compiled, as `attnphase.kernels.local.gains` has them.
+
+    Parameters
+    ----------
+    problem : Problem
+        With noise.
+
+    Raises
+    ------
+    CacheError
+        The cache folder is not the user's own.
+    """
+    return _load_gains(_SlopeKey(ModelKey.of(problem), "gains"))
 
 
 def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> None:
@@ -259,6 +277,13 @@ def _load_slopes(key: _SlopeKey) -> Slopes:
     return Slopes(modules["slopes"].slopes_at, rows.mean_rate, rows.scatter_rate, rows.overlaps)
 
 
+@lru_cache(maxsize=32)
+def _load_gains(key: _SlopeKey) -> Callable[..., None]:
+    with _built(key) as folder:
+        gains: Callable[..., None] = import_package(folder, folder.name, ("gains",))["gains"].gains_at
+    return gains
+
+
 def _minimiser(compiled: Callable[..., None]) -> Callable[[Any, Starts, Solution], None]:
     """A compiled minimiser, to which the starts are a number."""
 
@@ -292,7 +317,7 @@ def _build(key: Any, folder: Path) -> None:
     if isinstance(key, _SlopeKey):
         with filled_aside(folder) as aside:
             write_package(aside, {"local_problem": kernel_source(model), "rows": flow_source()})
-            import_package(aside, folder.name, ("slopes",))
+            import_package(aside, folder.name, (key.way_in,))
         return
     finite = getattr(key, "finite", False)
     sources = {"local_problem": kernel_source(model)} | ({} if finite else _map_sources())

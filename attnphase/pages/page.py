@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.dynamics.settings import FlowSettings
+from attnphase.errors import ProblemError
 from attnphase.kernels.key import ModelKey
 from attnphase.problem import Problem, SpectrumLaw
 from attnphase.problem.attention import SHIPPED_SCORES
@@ -79,15 +81,16 @@ def derive(
         always has the problem's sizes.
     limit
         ``"trained"``: of the student that minimises the risk. ``"optimal"``: of a learner who knows the model and has
-        the posterior. ``"flow"``: of one-pass SGD and gradient flow. These two are the same for all problems and always
-        for symbolic sizes.
+        the posterior. ``"flow"``: of one-pass SGD and gradient flow. These two are the same for all problems that they
+        cover, and always for symbolic sizes.
     progress
         Say on standard error what is being done, if it takes longer than a second.
 
     Raises
     ------
     ProblemError
-        `problem` is no problem, `concrete` neither true nor false, or `limit` none of these.
+        `problem` is no problem, `concrete` neither true nor false, or `limit` none of these; the equations of a limit
+        do not cover the problem, or are asked to be `concrete`.
 
     Examples
     --------
@@ -97,6 +100,12 @@ def derive(
     problem = Problem.paper() if problem is None else arguments.instance("problem", problem, Problem)
     arguments.flag("concrete", concrete)
     other = {"optimal": _optimal, "flow": _flow}.get(arguments.word("limit", limit, _LIMITS))
+    if other is not None and concrete:
+        raise ProblemError(
+            "concrete", f"concrete does not go with limit {limit}, whose sizes are symbols: leave it out."
+        )
+    if limit == "flow":
+        FlowSettings().check(problem)
     if other is not None:
         return other(problem, progress)
     with progress_line(progress, "loading SymPy") as line:

@@ -95,6 +95,9 @@ class LossKind(ABC):
         Whether it is not differentiable somewhere, which optimisers of finite instances and GPUs cannot handle.
     noisy_fields : bool
         Whether ``teacher.noise`` is added to the teacher's field, and not to what is made of the fields.
+    noise_is_quadratic : bool
+        Whether the labels' noise enters to second order at most, and its square without the student: then the mean
+        gradient is that of labels without noise (`derivations.models.noise` shows it).
     is_squared : bool
         Whether it is half the squared difference of two fields, so that the student is ridge regression.
     requires : mapping
@@ -111,6 +114,7 @@ class LossKind(ABC):
     has_labels: ClassVar[bool] = False
     has_kink: ClassVar[bool] = False
     noisy_fields: ClassVar[bool] = False
+    noise_is_quadratic: ClassVar[bool] = False
     is_squared: ClassVar[bool] = False
     requires: ClassVar[Mapping[str, Any]] = {}
     example: ClassVar[Mapping[str, Any]] = {}
@@ -126,6 +130,7 @@ class Attention(LossKind):
     name = "attention"
     has_attention = True
     has_grams = True
+    noise_is_quadratic = True
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""

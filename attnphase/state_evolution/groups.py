@@ -107,8 +107,8 @@ class _Pass:
         ``g`` and ``xi_1``.
     envelope, shares : (C, signs, S, N, N1) arrays
         ``M``, and the inner points' shares of the Gaussian.
-    shared, teacher : (C, signs, S, N, L, r) and (..., t) arrays
-        ``xi_0`` and k about its mean.
+    shared, teacher : (C, signs, S, N, L, r) and (..., t + noise) arrays
+        ``xi_0``, and k about its mean with the labels' noise behind it.
     """
 
     overlaps: GroupOverlaps
@@ -310,7 +310,7 @@ class GroupMap:
     def _minimised(self, omega: Array, k: Array, variance: Array, refresh: bool) -> ProximalPoints:
         """Proximal points at centres (C, signs, S, N, N1, L, r) and the outer nodes' teacher fields."""
         shape, channel = omega.shape, self.nodes.channel
-        means = self.system.spectrum.teacher_means[channel.configurations]
+        means = self.system.label_means[channel.configurations]
         shifted = (k + means[:, None, None, None])[..., None, :, :]
         teacher = np.broadcast_to(shifted, (*shape[:-1], k.shape[-1]))
         flat = [values.reshape(*shape[:3], -1, *values.shape[-2:]) for values in (omega, teacher)]
@@ -340,13 +340,13 @@ class GroupMap:
         hats = group_maps().conjugates_from_overlaps(
             alpha=self.alpha,
             y=self.y,
-            rho=self.system.spectrum.rho[:, None],
+            rho=self.system.rho[:, None],
             site_mean=lambda values, site: _site_mean(values, channel.probabilities),
             tilted=lambda values: np.einsum("...j,...jab->...ab", weights, values),
             g=residual,
             xi_0=of_tokens(nodes.shared),
             xi_1=of_tokens(nodes.normals),
-            k=of_tokens(nodes.teacher),
+            k=of_tokens(nodes.teacher[..., : self.system.kernels.teacher_rank]),
             **nodes.overlaps.arrays,
         )
         return GroupConjugates(*hats).symmetrized(self.sector)

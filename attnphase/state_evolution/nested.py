@@ -73,8 +73,8 @@ class GroupNodes:
     def channel(self) -> Channel:
         """The channel under the outer rule."""
         kernels, seed = self.system.kernels, self.system.problem.integration.seed
-        student, teacher = (kernels.length * count for count in (kernels.columns, kernels.teacher_rank))
-        rule = sobol(student + teacher, student, self.system.reflects, self.outer, self.replicates, seed)
+        student, labels = (kernels.length * count for count in (kernels.columns, kernels.label_fields))
+        rule = sobol(student + labels, student, self.system.reflects, self.outer, self.replicates, seed)
         return Channel(self.system, rule)
 
     @property

@@ -44,11 +44,14 @@ class Sizes:
     def __post_init__(self) -> None:
         for name in ("semantic", "positional"):
             value = arguments.number(
-                f"start.{name}", getattr(self, name), lambda x: abs(x) <= _LARGEST, "a finite number"
+                f"start.{name}",
+                getattr(self, name),
+                lambda x: abs(x) <= _LARGEST,
+                f"a number from {-_LARGEST:g} to {_LARGEST:g}",
             )
             object.__setattr__(self, name, value)
         noise = arguments.number(
-            "start.noise", self.noise, lambda x: 0 <= x <= _LARGEST, "a standard deviation of at least 0"
+            "start.noise", self.noise, lambda x: 0 <= x <= _LARGEST, f"a standard deviation from 0 to {_LARGEST:g}"
         )
         object.__setattr__(self, "noise", noise)
 
@@ -98,5 +101,6 @@ class Sizes:
     @property
     def text(self) -> str:
         """What `of` reads; the name of the start in datasets."""
-        sizes = {name: value for name, value in asdict(self).items() if value}
-        return ",".join(f"{name}={value!r}" for name, value in sizes.items()) or "noise=0.0"
+        whole = asdict(self)
+        sizes = {name: value for name, value in whole.items() if value} or whole
+        return ",".join(f"{name}={value!r}" for name, value in sizes.items())

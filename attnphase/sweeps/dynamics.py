@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import ProblemError, SolverError
+from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import omegas
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
@@ -16,7 +19,17 @@ from attnphase.state_evolution.sizes import Sizes
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["angles_of", "basins", "flow", "random_starts", "scales_of", "starts_of", "stationary"]
+__all__ = [
+    "angles_of",
+    "basins",
+    "flow",
+    "noise_of",
+    "random_starts",
+    "scales_of",
+    "starts_count",
+    "starts_of",
+    "stationary",
+]
 
 
 def starts_of(start: Any) -> tuple[Sizes, ...]:
@@ -99,6 +112,17 @@ def flow(
 _MOST_STARTS, _LARGEST_SIZE = 1000, 1e3
 
 
+def starts_count(starts: Any) -> int:
+    """A number of random starts.
+
+    Raises
+    ------
+    ProblemError
+        It is no whole number from 0 to 1000.
+    """
+    return arguments.whole("starts", starts, 0, _MOST_STARTS)
+
+
 def random_starts(count: int, seed: int) -> tuple[Sizes, ...]:
     """Along the teacher, along the encodings and noise alone, and random mixtures of these."""
     import numpy as np
@@ -149,7 +173,7 @@ def stationary(
         No point was found.
     """
     settings = FlowSettings(learning_rate, batch)
-    starts = arguments.whole("starts", starts, 0, _MOST_STARTS)
+    starts = starts_count(starts)
     seed = arguments.whole("seed", seed, 0)
     arguments.instance("problem", problem, Problem)
     arguments.flag("progress", progress)
@@ -175,7 +199,8 @@ def scales_of(scale: Any) -> tuple[float, ...]:
     ProblemError
         One is not positive, or is given twice.
     """
-    return arguments.numbers("scale", scale, lambda x: 0 < x <= _LARGEST_SIZE, "a positive number, or a list of them")
+    span = f"a positive number up to {_LARGEST_SIZE:g}, or a list of them"
+    return arguments.numbers("scale", scale, lambda x: 0 < x <= _LARGEST_SIZE, span)
 
 
 def angles_of(angle: Any) -> tuple[float, ...]:
@@ -192,6 +217,18 @@ def angles_of(angle: Any) -> tuple[float, ...]:
     return angles
 
 
+def noise_of(noise: Any) -> float:
+    """Standard deviation of a start's entries.
+
+    Raises
+    ------
+    ProblemError
+        It is no number from 0 to 1000.
+    """
+    span = f"a standard deviation, a number from 0 to {_LARGEST_SIZE:g}"
+    return arguments.number("noise", noise, lambda x: 0 <= x <= _LARGEST_SIZE, span)
+
+
 def basins(
     problem: Problem,
     omega: float | Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
@@ -202,6 +239,7 @@ def basins(
     learning_rate: float = 0.0,
     batch: int = 1,
     until: float = 20_000.0,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
     """Which stationary point starts ``scale (cos(angle) a + sin(angle) Q_star) + noise z`` lead to.
@@ -221,6 +259,9 @@ def basins(
         Standard deviation of the entries' independent part.
     learning_rate, batch, until : float, int, float
         As in `flow`; what is not at rest at the end is ``under_way``.
+    checkpoint : path-like, optional
+        File in which every end is kept that was found; one that is there is gone on from, with the numbers that an
+        uninterrupted call has.
     progress : bool
         Show on standard error how far it is.
 
@@ -233,25 +274,35 @@ def basins(
     ------
     ProblemError
         An argument is wrong, or the problem has no such dynamics; the message names it.
+    DatasetError
+        The checkpoint is that of other basins, is damaged, or cannot be written.
     SolverError
         The integration in time failed.
     """
     # looser than a trajectory: where it ends matters, and not where it is at every time
     settings = FlowSettings(learning_rate, batch, until, tolerance=1e-5, at_rest=1e-5)
     wanted, scales, angles = omegas("omega", omega), scales_of(scale), angles_of(angle)
-    noise = Sizes(noise=noise).noise
+    noise = noise_of(noise)
     arguments.instance("problem", problem, Problem)
     arguments.flag("progress", progress)
     settings.check(problem)
+    place = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
+    if place is not None and not place.exists():
+        check_output(place)
     from attnphase.data.flows import from_planes
     from attnphase.dynamics.planes import Plane, follow_plane
+    from attnphase.sweeps.arrivals import KeptArrivals
 
+    kept = KeptArrivals.of(place, problem, settings, noise)
+    if len(kept):
+        warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} ends are known).", stacklevel=2)
     planes: dict[tuple[float, float], Plane] = {}
     with progress_line(progress, "following", len(wanted) * len(scales), unit="planes") as line:
         for value in wanted:
             at = problem.with_fields({"teacher.omega": value})
             for size in scales:
-                place = f"omega = {value:g}, scale = {size:g}"
-                planes[value, size] = follow_plane(at, settings, size, noise, angles, within(place, line.tell))
+                told = within(f"omega = {value:g}, scale = {size:g}", line.tell)
+                start, ends = Sizes(semantic=size, noise=noise), kept.plane(value, size)
+                planes[value, size] = follow_plane(at, settings, start, angles, ends, told)
                 line.reach(len(planes))
     return from_planes(planes, angles, problem, settings, noise)

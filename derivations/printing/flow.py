@@ -8,7 +8,7 @@ from __future__ import annotations
 from derivations.algebra import symbols as sym
 from derivations.printing.document import Document, Page
 from derivations.printing.latex import EquationPrinter
-from derivations.replica.flow import SCATTER, VELOCITY, derive_flow, names
+from derivations.replica.flow import NOISE_CURVATURE, NOISE_ROW, SCATTER, VELOCITY, derive_flow, names
 from derivations.replica.saddle_point import conditional_covariance, conditional_mean
 
 __all__ = ["flow_document"]
@@ -68,4 +68,19 @@ def flow_document() -> Document:
         r"as its time. The risk is"
     )
     page.formula((r"\mathcal{R}", rf"= {show(flow.loss)} + \frac{{\lambda}}{{2}} {show(flow.norm)}"))
+    page.heading("Labels with noise", "N")
+    page.text(
+        rf"Noise of the labels has the independent entries ${show(NOISE_ROW)} \sim \mathcal{{N}}(0, "
+        rf"{show(sym.noise_variance)} I_L)$, a row for every token. Attention's losses are quadratic in it, with a "
+        rf"second derivative ${show(NOISE_CURVATURE)}$ that knows nothing of the student. So the residuals are affine "
+        r"in it, their mean is that of labels without noise, and gradient flow does not change. The fields' means stay "
+        r"those without noise if this is added to the conjugate of $q_\ell$, and so to the noise of SGD alone:"
+    )
+    page.equation(rf"\delta {show(sym.q_hat)}", flow.square_gain)
+    page.text("The risk gains a constant:")
+    page.equation(r"\delta \mathcal{R}", flow.loss_gain)
+    page.text(
+        "For another loss the noise belongs to the fields of a sample, and the means above are over it, too; test "
+        "errors are those of labels without noise."
+    )
     return Document("Dynamics of one-pass SGD and gradient flow", tuple(page.blocks))

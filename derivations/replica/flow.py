@@ -5,6 +5,9 @@ covariance are the rule of state evolution, `derivations.replica.amp.concentrate
 sample's loss at its own fields as the residual ``g``.  In the time of d steps a row obeys a linear stochastic equation
 whose coefficients are the conjugates of (8) at these residuals.  Its mean, given the projections of its direction, and
 the covariance around it close, and so do the overlaps, by Ito's formula.
+
+Noise of the labels that a loss is quadratic in (`derivations.models.noise`) leaves the mean of ``g``, which is affine
+in it, as it is; the mean of ``g g^T`` and that of the loss, quadratic in it, gain by half of their second derivatives.
 """
 
 from __future__ import annotations
@@ -15,19 +18,30 @@ from functools import cache
 from typing import Any
 
 from sympy import S, Symbol
-from sympy.matrices.expressions import MatAdd, MatMul, Trace, Transpose
+from sympy.matrices.expressions import Identity, MatAdd, MatMul, Trace, Transpose
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import differential, differential_symbol, transposed
 from derivations.algebra.means import FieldMean, SpectralMean
-from derivations.algebra.minima import FieldLoss
+from derivations.algebra.minima import FieldHessian, FieldLoss
 from derivations.algebra.tokens import SampleSum, TokenMatrix, TokenSum
 from derivations.models.symbolic import GENERIC
 from derivations.replica.amp import Named, dimension, xbar
 from derivations.replica.chain import derive_free_entropy, noise, precision, source
 from derivations.replica.saddle_point import NOISE, SOURCE, Equation, derive_saddle_point
 
-__all__ = ["SCATTER", "STIFFNESS", "Flow", "derive_flow", "eta", "ito", "names", "samples"]
+__all__ = [
+    "NOISE_CURVATURE",
+    "NOISE_ROW",
+    "SCATTER",
+    "STIFFNESS",
+    "Flow",
+    "derive_flow",
+    "eta",
+    "ito",
+    "names",
+    "samples",
+]
 
 eta = Symbol("eta", positive=True)
 samples = Symbol("s", positive=True)  # of a step
@@ -36,6 +50,11 @@ STIFFNESS = TokenMatrix("A", sym.r, sym.r, None, symmetric=True, latex="A")
 VELOCITY = TokenMatrix("u", sym.r, 1, None, latex="u")
 SCATTER = TokenMatrix("C", sym.r, sym.r, None, symmetric=True, latex="C")
 _DEVIATION = TokenMatrix("delta", sym.r, 1, None, latex=r"\delta")
+
+# a token's row of the labels' noise, the slopes of a residual in it, and the loss's curvature
+NOISE_ROW = TokenMatrix("Z", sym.L, 1, sym.kappa, latex=r"\mathsf{Z}")
+_SLOPES = TokenMatrix("J", sym.r, sym.L, sym.kappa)
+NOISE_CURVATURE = TokenMatrix("K", sym.L, sym.L, sym.kappa, symmetric=True, latex=r"\ell^{\mathsf{ZZ}}")
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,8 @@ class Flow:
         (8) for one sample a direction: what drift and noise are made of.
     loss : Expr
         The mean loss of a fresh sample.
+    square_gain, loss_gain : Expr
+        What noise of the labels adds to the conjugate of q and to that loss.
     """
 
     step: Named
@@ -68,6 +89,8 @@ class Flow:
     norm: Any
     conjugates: tuple[Equation, ...]
     loss: Any
+    square_gain: Any
+    loss_gain: Any
 
     def __iter__(self) -> Iterator[Named]:
         yield from (*self.rates, self.mean, self.scatter, *self.overlaps)
@@ -94,11 +117,29 @@ def ito(expression: Any, variable: TokenMatrix, drift: Any, covariance: Any) -> 
     first = differential(expression, variable)
     moved = _replaced(first, (change,), drift)
     moved = _replaced(moved, (Transpose(change),), transposed(drift))
-    second = differential(first, variable)
+    second = _second_order(expression, variable, covariance)
+    return moved if second is None else MatAdd(moved, second)
+
+
+def _second_order(expression: Any, variable: TokenMatrix, covariance: Any) -> Any:
+    """Mean change of an expression in a column that gains noise of this covariance; None for a linear one."""
+    change, second = differential_symbol(variable), differential(differential(expression, variable), variable)
     if second is None:
-        return moved
+        return None
     # half of the second differential: what is quadratic in a change stands twice in it
-    return MatAdd(moved, _replaced(MatMul(S.Half, second), (change, Transpose(change)), covariance))
+    whole = second.doit(deep=False) if isinstance(second, MatAdd) else second
+    return _replaced(MatMul(S.Half, whole), (change, Transpose(change)), covariance)
+
+
+def _noise_gains() -> tuple[Any, Any]:
+    """Of ``g g^T`` and of the loss: independent entries of variance Delta, a row for every token, which add up."""
+    covariance = MatMul(sym.noise_variance, Identity(sym.L))
+    affine = MatAdd(sym.g_field, MatMul(_SLOPES, NOISE_ROW))
+    square = _second_order(MatMul(affine, Transpose(affine)), NOISE_ROW, covariance)
+    curved = MatMul(S.Half, NOISE_CURVATURE, NOISE_ROW, Transpose(NOISE_ROW))
+    loss = _second_order(curved, NOISE_ROW, covariance)
+    square = square.xreplace({_SLOPES: FieldHessian(sym.g_field, NOISE_ROW)})
+    return tuple(TokenSum.of(FieldMean.of(body.doit(deep=False)), sym.kappa) for body in (square, Trace(loss)))
 
 
 def _terms(matrix: Any) -> list[Any]:
@@ -142,6 +183,7 @@ def derive_flow() -> Flow:
     overlaps = {unknown: weighted[unknown.name] for unknown in (sym.q, sym.m, sym.theta)}
     norm = MatMul(w, Transpose(w))
     saddle_point = derive_saddle_point(derive_free_entropy(GENERIC))
+    square_gain, loss_gain = _noise_gains()
     return Flow(
         step=Named(w, step),
         rates=tuple(Named(unknown, _mean(ito(body, w, drift, gained))) for unknown, body in overlaps.items()),
@@ -151,6 +193,8 @@ def derive_flow() -> Flow:
         norm=Trace(_mean(_with_scatter(norm))),
         conjugates=tuple(_of_one_sample(equation) for equation in saddle_point.conjugates),
         loss=FieldMean.of(FieldLoss(sym.omega_field, sym.k_field)),
+        square_gain=square_gain,
+        loss_gain=loss_gain,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.special import ndtr
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
 
@@ -30,6 +31,7 @@ KINDS = {
     "paper": {"teacher.omega": 0.2},
     "spectrum": {"tokens.spectrum": {"kind": "two-level", "variances": [0.15, 0.6], "fraction": 0.4}},
     "untied": {"student.tied": False},
+    "noise": {"teacher.noise": 0.63},
     "rank": {"student.rank": 2, "teacher.rank": 2},
     "mixture": {"tokens.kind": "mixture"},
 }
@@ -81,6 +83,31 @@ def test_runs_do_not_depend_on_their_batch_or_on_blocks(monkeypatch):
     decay = PAPER.regularizer.strength / 2 * whole.weight_norm
     assert np.allclose(whole.training_loss, whole.test_error + decay, rtol=1e-12)
     ap.validate_dataset(whole)
+
+
+def test_steps_see_the_noise_of_labels_and_test_errors_do_not():
+    """Weights that hardly move have the risk of any others: Delta L Tr D / 2 more, whatever d is."""
+    clean, noisy = (run(PAPER.with_fields({"teacher.noise": x}), trajectory=15, learning_rate=1e-9) for x in (0.0, 0.3))
+    assert (clean.q != noisy.q).all()
+    assert np.allclose(clean.test_error, noisy.test_error, rtol=1e-6)
+    for name in ("training_loss", "trajectory_training_loss"):
+        gain = 0.3 * 2 * (0.25 + 0.25) / 2
+        assert np.allclose(noisy[name] - clean[name], gain, rtol=1e-4), name  # of the quadrature over the fields
+
+
+def test_noise_that_a_loss_is_not_quadratic_in_is_drawn_too():
+    """Of the label, a sign: the mean cost of weights that are twice the teacher's, by another quadrature."""
+    fields = {"tokens.length": 1, "loss.kind": "logistic", "positions.kind": "none", "teacher.mixing": [[1.0]]}
+    problem = Problem().with_fields(fields | {"teacher.noise": 1.7, "tokens.sigma": 1.0, "regularizer.strength": 1e-8})
+    found = run(problem, alpha=5.0, start="semantic=2.0", learning_rate=1e-9, dimension=200, seeds=2)
+    normal, weights = np.polynomial.hermite_e.hermegauss(80)
+    for q, risk in zip(found.q.to_numpy().ravel(), found.training_loss.to_numpy().ravel(), strict=True):
+        k = np.abs(normal) * (q / 4) ** 0.5  # of this run's own teacher
+        wrong = ndtr(-k / 1.7**0.5)
+        costs = (1 - wrong) * np.logaddexp(0, -2 * k) + wrong * np.logaddexp(0, 2 * k)
+        # four standard errors of the mean over 8 times 2048 labels
+        assert risk == pytest.approx(weights @ costs / weights.sum(), abs=7e-3)
+        assert risk > found.test_error.max() / 2 + 0.1
 
 
 def test_an_interrupted_descent_goes_on_with_the_same_numbers(monkeypatch):

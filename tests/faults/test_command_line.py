@@ -72,7 +72,6 @@ REFUSED = {
         (["--merge", "{folder}", "-o", "{none}"], "there is no plan in this folder"),
     ],
     "simulate": [
-        (["--alpha", "1", "--optimizer", "sgd", "--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--alpha", "1", "--optimizer", "sgd", "--dimension", "20", "--batch", "50"], "batch must be at most"),
         (["--alpha", "1", "-o", "one.nc", "--checkpoint", "one.nc"], "name one file"),
         (["--alpha", "0"], "alpha must be a positive number"),
@@ -121,14 +120,16 @@ REFUSED = {
     "explore": [(["{none}"], "Missing option '-o'")],
     "flow": [
         (["--start", "positional"], "start must be semantic, or sizes"),
-        (["--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--learning-rate", "-1"], "learning_rate must be"),
+        (["--learning-rate", "1e10"], "from 0, which is gradient flow, to 1e+09"),
         (["--until", "0"], "until must be"),
+        (["--tolerance", "1e-13"], "from 1e-12 to below 1"),
+        (["--start", "noise=1e7"], "start.noise must be a standard deviation from 0 to 1e+06"),
         (["-o", "{file}"], "the file exists"),
         (["--set", "regularizer.kind=lasso"], "regularizer.kind is lasso"),
     ],
     "stationary": [
-        (["--starts", "-1"], "starts must be"),
+        (["--starts", "-1"], "starts must be a whole number from 0 to 1000"),
         (["--batch", "3"], "batch belongs to SGD"),
         (["-o", "{file}"], "the file exists"),
     ],
@@ -136,7 +137,9 @@ REFUSED = {
         (["--figure", "one.png", "-o", "one.png"], "name one file"),
         (["--set", "teacher.omega=0.2"], "give its values with --omega"),
         (["--omega", "2"], "omega must be a number from 0 to 1"),
-        (["--scale", "0"], "scale must be a positive number"),
+        (["--scale", "0"], "scale must be a positive number up to 1000"),
+        (["--noise", "-1"], "noise must be a standard deviation, a number from 0 to 1000"),
+        (["-o", "one.nc", "--checkpoint", "one.nc"], "names a file of the result"),
         (["--angle", "50,20"], "angle must be in increasing order"),
         (["--runs", "{file}"], "name a --figure"),
         (["--figure", "x.xyz"], "no figure format"),
@@ -151,7 +154,6 @@ REFUSED = {
         (["--alpha", "1", "--tolerance", "2"], "tolerance must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "--set", "regularizer.kind=lasso"], "regularizer.kind must be ridge"),
-        (["--alpha", "1", "--set", "teacher.noise=0.01"], "teacher.noise must be 0"),
         (["--alpha", "1", "--set", "positions.kind=none", "--branch", "positional"], "positions.kind"),
     ],
     "optimal": [
@@ -173,12 +175,19 @@ REFUSED = {
         (["--omega", ".3", "--set", "teacher.rank=9"], "teacher.rank must be"),
     ],
     "init": [(["-o", "{file}"], "the file exists"), (["--length", "0"], "tokens.length must be")],
-    "derive": [(["--set", "teacher.omega=2"], "teacher.omega must be"), (["{none}"], "there is no such file")],
+    "derive": [
+        (["--set", "teacher.omega=2"], "teacher.omega must be"),
+        (["{none}"], "there is no such file"),
+        (["--concrete", "--format", "python"], "--concrete is for pages"),
+        (["--concrete", "--limit", "flow"], "--concrete does not go with --limit flow"),
+        (["--limit", "flow", "--set", "regularizer.kind=lasso"], "regularizer.kind is lasso"),
+    ],
     "figure": [
         (["fig2", "-o", "{file}"], "the file exists"),
         (["fig2", "-o", "x.xyz"], "no figure format"),
         (["fig2", "--data", "{none}"], "there is no such file"),
         (["fig2", "--workers", "0"], "workers must be"),
+        (["fig9", "--data", "file.nc", "--with-data", "-o", "file.png"], "name another --output"),
     ],
     "phase-diagram": [
         (["--output", "{none}", "--nodes", "100"], "must be a power of two"),
@@ -210,6 +219,7 @@ def test_refusals_load_nothing_heavy(tmp_path):
     assert not missing, f"give the refusals of the new commands {missing}"
     (tmp_path / "file").touch()
     (tmp_path / "fig7.png").touch()
+    (tmp_path / "file.nc").touch()
     places = {"file": "file", "none": "none", "folder": "."}
     cases = [
         ([*command.split(), *(argument.format(**places) for argument in arguments)], words)
@@ -239,7 +249,7 @@ def test_refusals_load_nothing_heavy(tmp_path):
         assert err.count("\n") == 1, err
         assert err.startswith("attnphase: error: ")
         assert err[-2] in ".?)", err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fig7.png", "file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fig7.png", "file", "file.nc"]
 
 
 def test_names_of_methods_are_those_there_are():
@@ -627,6 +637,14 @@ def test_names_that_cannot_be_written(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DatasetError):
         files.check_output(name)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no such folder of the system's own here")
+@pytest.mark.parametrize("check", [files.check_output, files.check_folder])
+def test_folders_that_permissions_alone_would_allow(check):
+    """The superuser may write everywhere, and still makes no file there."""
+    with pytest.raises(DatasetError, match=r"not writable|not a folder that may be written to"):
+        check("/proc/one")
 
 
 def test_the_longest_name_can_be_written(tmp_path):

@@ -123,7 +123,10 @@ def test_words_of_a_dataset_cannot_leave_their_place(grid):
 
 
 def test_a_page_asks_no_network_for_anything(grid):
-    page = ap.explore(grid).html
+    whole = ap.explore(grid)
+    with pytest.raises(DatasetError, match=r"let its name end in \.html"):
+        whole.save("page.pdf")
+    page = whole.html
     assert "default-src 'none'" in page
     assert not re.search(r'(?:src|href)="(?!data:)', page)
     assert not re.search(r"\b(?:fetch|XMLHttpRequest|import)\(", part(r"<script>(.*?)</script>", page))

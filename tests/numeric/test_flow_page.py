@@ -1,16 +1,36 @@
-"""docs/flow.md is executed as it stands, and prints what it says."""
+"""docs/flow.md is executed as it stands, and prints what it says; commands of pages of numbers are commands."""
 
 import re
+import shlex
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "flow.md"
+import pytest
+
+from attnphase.cli.commands import main
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "flow.md"
 
 
 def test_the_page_prints_what_it_says(capsys):
     text = PAGE.read_text(encoding="utf-8")
     pairs = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
-    assert len(pairs) == 2 == text.count("```python")
+    assert len(pairs) == 3 == text.count("```python")
     namespace: dict = {}
     for source, expected in pairs:
         exec(compile(source, str(PAGE), "exec"), namespace)
         assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize("page", ["flow.md", "one_step_numbers.md"])
+def test_commands_of_a_page_have_these_options(page):
+    """Read as the command line reads them; what they take too long for is not run."""
+    text = (DOCS / page).read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"^(?:\$|   ) attnphase (.+)$", text, re.MULTILINE) + re.findall(r"`attnphase (.+?)`", text)
+    assert len(commands) >= 5
+    for command in commands:
+        name, *arguments = shlex.split(command)
+        parsed = main.commands[name]
+        if arguments:
+            with parsed.make_context(name, arguments):
+                pass

@@ -34,6 +34,7 @@ PROBLEMS = {
     "positional, two variances": (PAPER.with_fields({"tokens.sigma": [0.6, 0.45]}), "positional"),
     "untied": (PAPER.with_fields({"student.tied": False}), "semantic"),
     "mixture": (MIXTURE, "semantic"),
+    "noise": (PAPER.with_fields({"teacher.noise": 0.013}), "semantic"),
 }
 SETTINGS = SolverSettings(tolerance=1e-5, max_maps=1000, threads=1)
 

@@ -2,13 +2,20 @@
 
 import numpy as np
 import pytest
-from sympy import Rational, eye, zeros
+from sympy import Rational, expand, eye, sqrt, zeros
 
+from attnphase.kernels.key import ModelKey
+from attnphase.problem.losses import LOSSES
+from attnphase.problem.problem import Problem
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldMean
 from derivations.algebra.minima import FieldHessian
 from derivations.algebra.tokens import SampleSum
 from derivations.codegen.flow import flow_source
+from derivations.models.attention import AttentionModel, Student, Teacher
+from derivations.models.noise import is_quadratic
+from derivations.models.scalar import formula_loss
+from derivations.models.scores import linear, softmax
 from derivations.printing.document import Formula
 from derivations.printing.flow import flow_document
 from derivations.replica.amp import concentrated
@@ -118,6 +125,58 @@ def test_the_scatter_of_rows_shrinks_by_the_stiffness(world, size):
     assert evaluate(FLOW.scatter.value) == -ETA * (A * C + C * A) + ETA**2 / BATCH * S
 
 
+@every_size
+def test_noise_adds_what_a_mean_over_its_points_has(world, rational, size):
+    """Of affine residuals and a quadratic loss: points that have the moments of the noise up to the second."""
+    L, r, _ = size
+    evaluate, draw, delta = world(*size), rational(5), Rational(9, 4)
+    g = draw.per_token(L, r, 1)
+    slopes = [draw.per_token(L, r, L) for _ in range(L)]  # of every token, in the rows of noise
+    curvature = draw.per_token(L, L, L, symmetric=True)
+    evaluate = evaluate.given(g=g, K=curvature)
+    evaluate.handlers[FieldHessian] = lambda node, inner, bound: slopes[bound[sym.ell]][bound[sym.kappa]]
+    evaluate = evaluate.__class__(
+        **{**vars(evaluate), "samples": ((Rational(1), {}),), "sizes": {**evaluate.sizes, "Delta": delta}}
+    )
+    # the points of one row after another: either sign of every entry, so far out that its variance is Delta
+    far = sqrt(L * delta)
+    points = [(kappa, sign * far * eye(L)[:, b]) for kappa in range(L) for b in range(L) for sign in (1, -1)]
+    for ell in range(L):
+        moved = [slopes[ell][kappa] * z for kappa, z in points]
+        square = sum(((g[ell] + v) * (g[ell] + v).T for v in moved), zeros(r, r)) / (2 * L) - L * g[ell] * g[ell].T
+        assert (square - evaluate(FLOW.square_gain, {sym.ell: ell})).expand() == zeros(r, r)
+    loss = sum((z.T * curvature[kappa] * z)[0] / 2 for kappa, z in points) / (2 * L)
+    assert expand(loss - evaluate(FLOW.loss_gain)) == 0 != loss
+
+
+NOISY = {
+    "tied": AttentionModel(2, noisy=True),
+    "untied, causal": AttentionModel(3, Student(softmax, 2, tied=False, causal=True), Teacher(linear, 2), noisy=True),
+    "values": AttentionModel(2, values=2, noisy=True),
+    "square": formula_loss("(h - k - noise)**2/2", 1, 1, 1, noisy=True),
+    "linear": formula_loss("(h - k)**2 + 3*noise*h", 1, 1, 1, noisy=True),
+    "not: its square scales the loss": formula_loss("(h - k)**2*(1 + noise**2)", 1, 1, 1, noisy=True),
+    "not: a root": formula_loss("sqrt(1 + (h - k - noise)**2)", 1, 1, 1, noisy=True),
+    "not: a fourth power": formula_loss("(h - k)**2 + noise**4", 1, 1, 1, noisy=True),
+}
+
+
+@pytest.mark.parametrize("name", NOISY)
+def test_which_losses_are_quadratic_in_the_noise(name):
+    assert is_quadratic(NOISY[name]) is not name.startswith("not")
+
+
+def test_kinds_that_say_so_are_quadratic_in_the_noise():
+    problem = Problem.paper(omega=0.3).with_fields({"teacher.noise": 0.1})
+    for kind, form in LOSSES.items():
+        if not form.noise_is_quadratic:
+            continue
+        fields = {"loss": {"kind": kind, "width": 2}} if "width" in form.keys else {}
+        model = form.model(ModelKey.of(Problem.from_dict(problem.to_dict() | fields)))
+        assert model.noise_columns == 2
+        assert is_quadratic(model), kind
+
+
 def test_generated_functions_are_the_equations(world):
     """On one atom, where the mean over the spectrum is the value itself."""
     evaluate = of_direction(world(3, 2, 2))
@@ -151,9 +210,9 @@ def test_generated_functions_are_the_equations(world):
 def test_the_page_has_every_equation():
     page = flow_document()
     text = page.markdown()
-    for part in ("One step", "Rows", "Overlaps", "Fresh samples"):
+    for part in ("One step", "Rows", "Overlaps", "Fresh samples", "Labels with noise"):
         assert f"## {part}" in text
     tags = [block.tag for block in page.blocks if isinstance(block, Formula)]
     assert tags == ["S1", "R1", "R2", "R3", "R4", "R5", "Q1", "Q2", "Q3", "Q4", "Q5", "Q6", "F1", "F2", "F3", "F4",
-                    "F5", "F6"]  # fmt: skip
+                    "F5", "F6", "N1", "N2"]  # fmt: skip
     assert page.latex().startswith(r"\documentclass")

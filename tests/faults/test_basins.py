@@ -1,0 +1,76 @@
+"""Basins that are interrupted or killed: what was found is kept, and the end is that of a command left alone."""
+
+import signal
+
+import numpy as np
+import pytest
+import xarray as xr
+from stop_at import ended
+
+from attnphase.cli.commands import main
+from attnphase.data.files import load_dataset
+from attnphase.dynamics import planes
+from attnphase.errors import DatasetError
+from attnphase.files.writing import write_file
+from attnphase.problem import Problem
+from attnphase.sweeps import arrivals
+from attnphase.sweeps.dynamics import basins
+
+ASKED = ["--omega", "0.27", "--scale", "0.6", "--angle", "30,65", "--quiet"]
+ASKED += ["--set", "integration.rule=gauss-hermite", "--set", "integration.nodes=6"]
+PROBLEM = Problem.paper(omega=0.3).with_fields({"integration.rule": "gauss-hermite", "integration.nodes": 6})
+
+
+def run(*more: object) -> int:
+    try:
+        return int(main(["basins", *ASKED, *map(str, more)], standalone_mode=False) or 0)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setattr(planes, "_BISECTIONS", 0)
+
+
+def test_killed_basins_go_on_bit_for_bit(tmp_path, monkeypatch):
+    whole, resumed = tmp_path / "whole.nc", tmp_path / "resumed.nc"
+    followed = []
+    arrival = planes._arrival
+    monkeypatch.setattr(planes, "_arrival", lambda *args: followed.append(1) or arrival(*args))
+    assert run("-o", whole) == 0
+    of_whole = len(followed)
+    assert not whole.with_name("whole.nc.checkpoint").exists()
+    code, _ = ended(signal.SIGKILL, "attnphase.sweeps.arrivals:write_file", 2, ["basins", *ASKED, "-o", str(resumed)])
+    assert code == -signal.SIGKILL
+    assert resumed.with_name("resumed.nc.checkpoint").exists()
+    assert not resumed.exists()
+    with pytest.warns(UserWarning, match="going on from this checkpoint .2 ends are known"):
+        assert run("-o", resumed) == 0
+    one, other = load_dataset(whole), load_dataset(resumed)
+    xr.testing.assert_identical(one.drop_attrs(), other.drop_attrs())
+    assert np.isfinite(one.boundary).all()
+    assert len(followed) == 2 * of_whole - 2
+
+
+def test_an_interruption_says_where_to_go_on(tmp_path, monkeypatch, capsys):
+    output = tmp_path / "one.nc"
+
+    def interrupted(path, content):
+        write_file(path, content)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(arrivals, "write_file", interrupted)
+    assert run("-o", output) == 130
+    text = " ".join(capsys.readouterr().err.split())
+    assert f"what was found is kept in {output}.checkpoint; run the same command again to go on" in text
+
+
+def test_checkpoints_of_other_basins_and_damaged_ones_are_refused(tmp_path):
+    kept = tmp_path / "kept"
+    basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)
+    with pytest.raises(DatasetError, match="belongs to other basins, with another learning_rate"):
+        basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept, learning_rate=0.5)
+    kept.write_bytes(kept.read_bytes().replace(b"0.27", b"0.28"))
+    with pytest.raises(DatasetError, match="not a checkpoint of basins, or it is damaged"):
+        basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)
