@@ -54,7 +54,8 @@ class BayesPoint:
         The mutual information is that of a sample and the teacher's weights; it and the free entropy are NaN where they
         are infinite. ``overlap`` is the share of the fields' variance that is known.
     nishimori : float
-        Relative difference of the overlap with the teacher and the self-overlap, of the posterior's fields.
+        Relative difference of the overlap with the teacher and the self-overlap, of the posterior's fields; NaN where
+        labels are summed over, so that both are one number.
     errors : dict
         Standard errors of q, V, free_entropy, mutual_information, test_error, overlap and nishimori.
     residual : float
@@ -332,6 +333,8 @@ def _measured(setting: Setting, run: _Iteration, alpha: float, start: Start, fou
     information = _noise_entropy(setting, evolution) - entropies / alpha
     gains, alignments = (np.trace(a, axis1=2, axis2=3).sum(axis=1) for a in (moments.gain, moments.alignment))
     difference = (alignments - gains) / max(float(gains.mean()), 1e-300) * (not nothing)
+    if np.array_equal(alignments, gains):  # summed over the labels, both are one number, and say nothing
+        difference = np.full_like(gains, np.nan)
     error, error_spread = _test_error(setting, run, at, found)
     return BayesPoint(
         alpha=alpha,

@@ -32,8 +32,10 @@ OPTIMAL_VARIABLES = (
         "I/n", True, optional=True,
     ),
     Variable(
-        "nishimori", (), "overlap of the posterior's fields with the teacher's over that with themselves, minus 1",
-        r"\delta_{\mathrm{N}}", True,
+        "nishimori", (),
+        "overlap of the posterior's fields with the teacher's over that with themselves, minus 1; "
+        "NaN where labels are summed over, so that both are one number",
+        r"\delta_{\mathrm{N}}", True, optional=True,
     ),
     Variable(
         "residual",
