@@ -78,6 +78,20 @@ def test_every_command_has_help(command):
     assert "Usage" in run(command, "--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("flow", "--omega", "0.2"), " Give the field as --set teacher.omega=VALUE."),
+        (("solve", "--lambda=0.2"), " Give the field as --set regularizer.strength=VALUE."),
+        (("compare", "--omega", "0.2"), ""),  # which has no --set
+        (("solve", "--omga", "0.2"), ""),
+    ],
+)
+def test_a_symbol_given_as_an_option_is_told_how_it_is_set(arguments, hint):
+    option = arguments[1].partition("=")[0]
+    assert sentence(*arguments) == f"attnphase: error: No such option '{option}'.{hint}"
+
+
 def test_version():
     assert re.fullmatch(r"attnphase \d.*\n", run("--version").stdout)
 

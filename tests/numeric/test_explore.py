@@ -154,6 +154,10 @@ def test_what_has_no_map_or_curve_is_refused(grid, runs):
         ap.explore(grid.isel(alpha=[1], omega=[0]))
     with pytest.raises(DatasetError, match="runs are drawn beside a sweep, but the dataset holds experiments"):
         ap.explore(runs, runs=runs)
+    with pytest.raises(
+        DatasetError, match=r"runs must be training runs, .* but are of bayes-gamp, which trains no student"
+    ):
+        ap.explore(grid, runs=runs.assign_attrs(schema="posterior"))
     with pytest.raises(DatasetError, match="thresholds"):
         ap.explore(grid, thresholds=grid)
 

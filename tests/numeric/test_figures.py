@@ -575,21 +575,25 @@ def test_both_panels_beside_the_limit_mark_a_branch_alike():
     figure = limits_figure(theory, limit=limit)
     for panel, places in enumerate((alphas, [0.2, 0.35, 0.5, 0.6, 0.7])):
         full, dotted = (
-            next(line for line in figure.axes[panel].get_lines() if line.get_color() == BLUE and line.get_ls() == style)
+            next(
+                line
+                for line in figure.axes[panel].get_lines()
+                if line.get_color() == BLUE and line.get_linestyle() == style
+            )
             for style in ("-", ":")
         )
-        np.testing.assert_allclose(full.get_xdata(), places)
-        assert np.isfinite(full.get_ydata()).tolist() == [alpha >= 0.5 for alpha in places]
-        assert np.isfinite(dotted.get_ydata()).tolist() == [alpha <= 0.5 for alpha in places]
+        np.testing.assert_allclose(np.asarray(full.get_xdata()), places)
+        assert np.isfinite(np.asarray(full.get_ydata())).tolist() == [alpha >= 0.5 for alpha in places]
+        assert np.isfinite(np.asarray(dotted.get_ydata())).tolist() == [alpha <= 0.5 for alpha in places]
         dots = [
             line
             for line in figure.axes[panel].get_lines()
             if line.get_markerfacecolor() == "black" and line.get_marker() == "o"
         ]
-        assert [line.get_xdata().tolist() for line in dots if len(line.get_xdata())] == [[0.5, 0.7], alphas]
+        assert [x.tolist() for x in (np.asarray(line.get_xdata()) for line in dots) if len(x)] == [[0.5, 0.7], alphas]
     # over the limit at alpha = 0.5, 0.84e-3: the band reaches as far as both errors let it
     ratio = 0.5 * loss("semantic", 0.5, {}) / 0.84e-3
-    band = figure.axes[1].collections[0].get_paths()[0].vertices
+    band = np.asarray(figure.axes[1].collections[0].get_paths()[0].vertices)
     reach = ratio * np.hypot(2e-4 / (0.84e-3 * ratio), 1e-4 / 0.84e-3)
     np.testing.assert_allclose(np.ptp(band[np.isclose(band[:, 0], 0.5), 1]), 2 * reach)
 
@@ -605,8 +609,8 @@ def test_curves_and_map_have_the_same_thresholds_none_of_them_from_a_merged_poin
     limit = limit_of(alphas, omegas)
     lines = [line for line in gap_figure(theory, limit=limit).axes[0].get_lines() if line.get_color() == "white"]
     for line, places in zip(lines, known.values(), strict=True):
-        np.testing.assert_allclose(line.get_xdata(), places)
-        np.testing.assert_allclose(line.get_ydata(), omegas)
+        np.testing.assert_allclose(np.asarray(line.get_xdata()), places)
+        np.testing.assert_allclose(np.asarray(line.get_ydata()), omegas)
     for i, omega in enumerate(omegas):
         marked = limits_figure(theory, limit=limit, at={"omega": omega}).axes[1].texts
         found = {text.get_text(): text.xy[0] for text in marked if isinstance(text, Annotation)}
