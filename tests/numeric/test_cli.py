@@ -83,7 +83,7 @@ def test_every_command_has_help(command):
     [
         (("flow", "--omega", "0.2"), " Give the field as --set teacher.omega=VALUE."),
         (("solve", "--lambda=0.2"), " Give the field as --set regularizer.strength=VALUE."),
-        (("compare", "--omega", "0.2"), ""),  # which has no --set
+        (("explore", "--omega", "0.2"), ""),  # which has no --set
         (("solve", "--omga", "0.2"), ""),
     ],
 )
