@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
@@ -293,7 +294,7 @@ def basins(
     from attnphase.dynamics.planes import Plane, follow_plane
     from attnphase.sweeps.arrivals import KeptArrivals
 
-    kept = KeptArrivals.of(place, problem, settings, noise)
+    kept = KeptArrivals.of(place, problem, settings, noise, product(wanted, scales))
     if len(kept):
         warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} ends are known).", stacklevel=2)
     planes: dict[tuple[float, float], Plane] = {}
