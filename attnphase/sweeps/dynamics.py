@@ -304,6 +304,9 @@ def basins(
             for size in scales:
                 told = within(f"omega = {value:g}, scale = {size:g}", line.tell)
                 start, ends = Sizes(semantic=size, noise=noise), kept.plane(value, size)
-                planes[value, size] = follow_plane(at, settings, start, angles, ends, told)
+                planes[value, size] = found = follow_plane(at, settings, start, angles, ends, told)
+                if found.without:
+                    place = f"omega = {value:g}, scale = {size:g}"
+                    warnings.warn(f"{place}: there is no boundary, as {found.without}.", stacklevel=2)
                 line.reach(len(planes))
     return from_planes(planes, angles, problem, settings, noise)
