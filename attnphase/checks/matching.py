@@ -13,6 +13,7 @@ from attnphase.data.reading import problem_of
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
+from attnphase.problem.schema import sections
 
 __all__ = ["at_problem", "point_at", "problem_of_runs"]
 
@@ -45,16 +46,18 @@ def at_problem(theory: xr.Dataset, problem: Problem) -> xr.Dataset:
     own = problem.to_dict()
     for name in [str(name) for name in theory["status"].dims if name not in ("branch", "alpha")]:
         section, _, key = str(theory[name].attrs.get("field", "")).partition(".")
-        if section not in own or key not in own[section]:
+        wanted = getattr(getattr(problem, section), key, None) if section in sections() else None
+        if wanted is None:
             raise CompareError(
                 f"the theory varies {name}, which is not a field of the problem: select one value of it."
             )
-        values, wanted = theory[name].to_numpy(), own[section][key]
+        values = theory[name].to_numpy()
         at = [i for i, v in enumerate(values) if v == wanted or (values.dtype.kind == "f" and np.isclose(v, wanted))]
         if not at:
             raise CompareError(f"the theory has no {name} = {wanted}, which the experiment has: solve there.")
         theory = theory.isel({name: at[0]})
-        base[section][key] = wanted
+        for one in (base, own):  # neither says what a problem file need not say
+            one.setdefault(section, {})[key] = wanted
     base.pop("integration", None)
     own.pop("integration", None)
     for name, left, right in _differences(base, own):

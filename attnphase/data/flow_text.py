@@ -49,7 +49,7 @@ def stationary_table(ds: xr.Dataset) -> Table:
 
 
 def basins_table(ds: xr.Dataset) -> Table:
-    """Planes of starts: a row for each, with what every angle leads to, after how long, and the boundary."""
+    """Planes of starts: a row for each, with what every angle leads to, when half of it is there, and the boundary."""
     angles = ds["angle"].to_numpy().tolist()
     rows = []
     for omega in range(ds.sizes["omega"]):
@@ -64,7 +64,7 @@ def basins_table(ds: xr.Dataset) -> Table:
             boundary, error = float(here["boundary"]), float(here["boundary_stderr"])
             edge = f"{boundary:.2f} +- {error:.2f}" if np.isfinite(boundary) else "none"
             rows.append((f"{float(here['omega']):g}", f"{float(here['scale']):g}", *cells, edge))
-    heads = ("omega", "scale", *(f"{angle:g} deg" for angle in angles), "boundary")
+    heads = ("omega", "scale", *(f"{angle:g} deg, half at" for angle in angles), "boundary")
     return Table(heads, tuple(rows), labels=2)
 
 

@@ -70,7 +70,9 @@ BASIN_VARIABLES = (
     Variable(
         "boundary",
         (),
-        "angle in degrees above which starts find the semantic point; its error is of bisection and rule",
+        "angle in degrees above which starts find the semantic point, its error of bisection and rule; NaN where there"
+        " is none: a start between 0 and 90 degrees ends neither semantic nor positional, or a positional end is above"
+        " a semantic one",
         r"\varphi_\star",
         True,
     ),

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from attnphase.data.variables import PROBLEM_ATTRIBUTES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.problem.problem import DataProblem, Problem
+from attnphase.problem.schema import as_whole_dict, sections
 
-__all__ = ["is_refined", "overlap_size", "problem_of", "spacing", "told_problem"]
+__all__ = ["is_refined", "overlap_size", "problem_of", "spacing", "told_problem", "whole_problem"]
 
 
 def problem_of(ds: xr.Dataset) -> DataProblem:
@@ -40,8 +41,17 @@ def problem_of(ds: xr.Dataset) -> DataProblem:
 
 
 def told_problem(ds: xr.Dataset) -> dict[str, Any]:
-    """The problem of a dataset, but for how it is integrated and for fields that a coordinate has."""
-    there = {name: dict(section) for name, section in tomllib.loads(ds.attrs["problem"]).items()}
+    """The problem of a dataset as its text says it, but for its integration and for fields that a coordinate has."""
+    return _at_coordinates(ds, {name: dict(section) for name, section in tomllib.loads(ds.attrs["problem"]).items()})
+
+
+def whole_problem(ds: xr.Dataset) -> dict[str, Any]:
+    """Likewise, with what a problem file need not say: two of these can be compared."""
+    problem = problem_of(ds)
+    return _at_coordinates(ds, {name: as_whole_dict(getattr(problem, name)) for name in sections()})
+
+
+def _at_coordinates(ds: xr.Dataset, there: dict[str, Any]) -> dict[str, Any]:
     there.pop("integration", None)
     for name in map(str, ds.coords):
         section, _, key = ds[name].attrs.get("field", "").partition(".")

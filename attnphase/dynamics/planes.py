@@ -57,14 +57,17 @@ class Plane:
         By angle.
     boundary : float
         Angle in degrees above which the semantic point is reached; 90 where it is not from any of the angles,
-        0 where it is from all, NaN where the basins are other ones.
+        0 where it is from all, NaN where there is no such angle.
     uncertainty : float
         Half of the interval in which it lies and what the rule changes, as independent errors.
+    without : str
+        Why there is no boundary; empty where there is one.
     """
 
     arrivals: tuple[Arrival, ...]
     boundary: float
     uncertainty: float
+    without: str = ""
 
 
 Memory = Callable[[str, float, Callable[[], Arrival]], Arrival]
@@ -125,11 +128,16 @@ def follow_plane(
         parts = [ends(part, f" of replicate {number}") for number, part in enumerate(replicates_of(finest), 1)]
     arrivals = [arrive(first, angle) for angle in angles]
     bracket = _bracket(list(angles), arrivals)
-    if bracket is None:
-        return Plane(tuple(arrivals), math.nan, math.nan)
+    if isinstance(bracket, str):
+        return Plane(tuple(arrivals), math.nan, math.nan, bracket)
     low, high = _bisected(*bracket, (bracket[1] - bracket[0]) / 2**_BISECTIONS, ends(first))
     middle, half = (low + high) / 2, (high - low) / 2
-    found = [_beside(middle, 2 * half, of_part) for of_part in parts]
+    intervals = [one for one in (_beside(middle, 2 * half, of_part) for of_part in parts) if one is not None]
+    if len(intervals) < len(parts):
+        without = f"under a finer rule starts about {middle:.2f} degrees end neither semantic nor positional"
+        return Plane(tuple(arrivals), math.nan, math.nan, without)
+    found = [(low + high) / 2 for low, high in intervals]
+    half = max(half, *((high - low) / 2 for low, high in intervals))
     if gauge is None:
         return Plane(tuple(arrivals), middle, math.hypot(half, float(np.std(found, ddof=1)) / math.sqrt(len(found))))
     return Plane(tuple(arrivals), found[0], math.hypot(half, found[0] - middle))
@@ -169,16 +177,21 @@ def _half_time(times: Array, sizes: Array) -> float:
     return float(times[after - 1] + share * (times[after] - times[after - 1]))
 
 
-def _bracket(angles: list[float], arrivals: Sequence[Arrival]) -> tuple[float, float] | None:
-    """Between which angles positional ends turn into semantic ones; None where the basins are other ones."""
+def _bracket(angles: list[float], arrivals: Sequence[Arrival]) -> tuple[float, float] | str:
+    """Between which angles positional ends turn into semantic ones; where the basins are other ones, which."""
     semantic = [a.basin is Basin.semantic for a in arrivals]
     # at 90 degrees the start has no part along the encodings, and never gets one
     inside = [i for i, angle in enumerate(angles) if 0 < angle < 90]
-    if not all(arrivals[i].basin in _SIDES for i in inside) or not any(a.basin in _SIDES for a in arrivals):
-        return None
+    for i in inside:
+        if arrivals[i].basin not in _SIDES:
+            return f"the start at {angles[i]:g} degrees ends {arrivals[i].basin.name}"
+    if not any(a.basin in _SIDES for a in arrivals):
+        return "no start ends semantic or positional"
     low = max((angles[i] for i in inside if not semantic[i]), default=0.0)
     high = min((angles[i] for i in inside if semantic[i]), default=90.0)
-    return (low, high) if low < high else None
+    if low > high:
+        return f"the start at {low:g} degrees ends positional, but that at {high:g} semantic"
+    return low, high
 
 
 def _bisected(low: float, high: float, width: float, ends: _Ends) -> tuple[float, float]:
@@ -192,14 +205,19 @@ def _bisected(low: float, high: float, width: float, ends: _Ends) -> tuple[float
     return low, high
 
 
-def _beside(middle: float, width: float, ends: _Ends) -> float:
-    """The boundary under another rule, to the same width, beside where it is under the first; NaN if there is none."""
+def _beside(middle: float, width: float, ends: _Ends) -> tuple[float, float] | None:
+    """Where the boundary is under another rule, to the same width if it can be; None if it has none beside the first's.
+
+    A start that creeps past the saddle on the boundary is at rest there as far as can be told, and mixed: it is on
+    neither side, so that the interval goes on to the next starts that are.
+    """
     low, high, step = middle - width / 2, middle + width / 2, width
-    while low > 0 and ends(low) is Basin.semantic:
-        low, high, step = low - step, low, 2 * step
-    while high < 90 and ends(high) is Basin.positional:
-        low, high, step = high, high + step, 2 * step
+    while low > 0 and (basin := ends(low)) in (Basin.semantic, Basin.mixed):
+        low, high, step = low - step, low if basin is Basin.semantic else high, 2 * step
+    step = width
+    while high < 90 and (basin := ends(high)) in (Basin.positional, Basin.mixed):
+        low, high, step = high if basin is Basin.positional else low, high + step, 2 * step
     low, high = max(low, 0.0), min(high, 90.0)
     if any(ends(angle) not in _SIDES for angle in (low, high) if 0 < angle < 90):
-        return math.nan
-    return sum(_bisected(low, high, width, ends)) / 2
+        return None
+    return _bisected(low, high, width, ends)

@@ -119,7 +119,7 @@ class TrainingSettings:
             )
         if self.kind.smooth_only and not problem.regularizer.form.quadratic:
             substitutes = {kind.substitute for kind in OPTIMIZERS.values()}
-            able = [name for name, kind in OPTIMIZERS.items() if not kind.smooth_only]
+            able = [name for name, kind in OPTIMIZERS.items() if not (kind.smooth_only or kind.posterior)]
             *first, last = sorted(able, key=lambda name: name not in substitutes)  # those are the first choice
             raise ProblemError(
                 "optimizer",

@@ -23,7 +23,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.arrays import Array
-from attnphase.data.reading import told_problem
+from attnphase.data.reading import whole_problem
 from attnphase.data.validate import validate_dataset, validate_kind
 from attnphase.errors import DatasetError
 from attnphase.explorer.payload import Line, Quantity, Table, lines_of, table_of
@@ -140,7 +140,7 @@ def explore(
 
 def _check_problem(name: str, other: xr.Dataset, sweep: xr.Dataset) -> None:
     """Refuse what is not of the sweep's problem, but for the fields that either of them varies."""
-    here, there = told_problem(sweep), told_problem(other)
+    here, there = whole_problem(sweep), whole_problem(other)
     varied = {str(ds[dim].attrs.get("field", "")) for ds in (sweep, other) for dim in ds.coords if ds[dim].ndim}
     for section in sorted({*here, *there}):
         ours, theirs = here.get(section, {}), there.get(section, {})
@@ -154,7 +154,7 @@ def _check_problem(name: str, other: xr.Dataset, sweep: xr.Dataset) -> None:
 
 def _places(other: xr.Dataset, sweep: xr.Dataset) -> dict[str, Any]:
     """At which value of every axis of the sweep something stands that does not vary it, as far as it says."""
-    problem = told_problem(other)
+    problem = whole_problem(other)
     places = {str(name): other[name].item() for name in other.coords if other[name].size == 1}
     for dim in map(str, sweep.dims):
         section, _, key = str(sweep[dim].attrs.get("field", "")).partition(".") if dim in sweep.coords else ("", "", "")

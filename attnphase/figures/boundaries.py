@@ -8,7 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
-from attnphase.data.reading import told_problem
+from attnphase.data.reading import whole_problem
 from attnphase.data.validate import validate_kind
 from attnphase.errors import DatasetError
 from attnphase.figures.style import symbol_of
@@ -45,7 +45,7 @@ def check_boundaries(thresholds: xr.Dataset, theory: xr.Dataset, up: str) -> Non
     (along,) = map(str, thresholds["alpha_c"].dims)
     if along != up:
         raise DatasetError(f"the thresholds lie along {along}, but the map along {up}: give those of the map's field.")
-    if told_problem(thresholds) != told_problem(theory):
+    if whole_problem(thresholds) != whole_problem(theory):
         raise DatasetError("the thresholds are of another problem than the map: find those of its problem.")
 
 

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
 from attnphase.data.bayes import THRESHOLDS
-from attnphase.data.reading import spacing, told_problem
+from attnphase.data.reading import spacing, told_problem, whole_problem
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import DatasetError
 from attnphase.figures.filling import filled
@@ -219,7 +219,7 @@ def _at_theory(limit: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
         limit = limit.squeeze(dim) if theory[dim].ndim == 0 else limit
     if theory["status"].ndim > 2:  # of a map
         limit = _selected(limit, "alpha", theory["alpha"].to_numpy())
-    told, known = told_problem(theory), told_problem(limit)
+    told, known = whole_problem(theory), whole_problem(limit)
     varied = {theory[dim].attrs.get("field") for dim in map(str, theory["status"].dims)}
     for section in LEARNERS_SECTIONS:
         for key in sorted({*told.get(section, {}), *known.get(section, {})}):

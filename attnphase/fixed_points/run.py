@@ -23,6 +23,8 @@ __all__ = ["FIRST_ROUND", "LATER_ROUNDS", "Run"]
 # share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
 # new minima appear, and a share of so many changes means by less than the nodes' own scatter
 MISSED = 0.1
+# what a second evaluation may differ by: descents that begin elsewhere end within their own tolerance
+_REPEATED = 1e-9
 # of iteration between searches of all minima
 ALL_ROUNDS = range(6)
 FIRST_ROUND, LATER_ROUNDS = ALL_ROUNDS[:1], ALL_ROUNDS[1:]
@@ -131,7 +133,8 @@ class Run:
         image = map_(found.point)
         if image is None:
             return False
-        return float(np.max(np.abs(image - found.point) / map_.scales(found.point))) <= self.settings.tolerance
+        residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
+        return residual <= max(self.settings.tolerance, _REPEATED)
 
     def coarse(self, map_: StateEvolution, x: Array, tolerance: float) -> FixedPoint:
         """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails."""

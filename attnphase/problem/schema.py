@@ -11,6 +11,7 @@ __all__ = [
     "Notes",
     "as_lists",
     "as_plain_dict",
+    "as_whole_dict",
     "default",
     "described_by",
     "is_nested_table",
@@ -126,6 +127,11 @@ def as_plain_dict(table: Any) -> dict[str, Any]:
         if value is not None and not (item.name in quiet and value == item.default):
             data[item.name] = as_lists(value)
     return data
+
+
+def as_whole_dict(table: Any) -> dict[str, Any]:
+    """A table as plain dicts, lists and scalars, with what a problem file need not say."""
+    return {item.name: as_lists(getattr(table, item.name)) for item in fields(table)}
 
 
 def as_lists(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,15 @@ class KeptArrivals:
     _rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: Path | None, problem: Problem, settings: FlowSettings, noise: float) -> KeptArrivals:
-        """Those of a command, with what one before it left.
+    def of(
+        cls,
+        path: Path | None,
+        problem: Problem,
+        settings: FlowSettings,
+        noise: float,
+        planes: Iterable[tuple[float, float]],
+    ) -> KeptArrivals:
+        """Those of a command, with what one before it left; `planes` are omega and scale of all that are asked for.
 
         Raises
         ------
@@ -51,6 +58,13 @@ class KeptArrivals:
         kept = cls(path, task)
         if path is not None and path.exists():
             kept._load(path)
+            others = sorted({tuple(json.loads(place)[:2]) for place in kept._rows} - set(planes))
+            if others:
+                omega, scale = others[0]
+                raise DatasetError(
+                    f"{path}: this checkpoint holds ends of omega = {omega:g} and scale = {scale:g}, which are not"
+                    " asked for and would be lost; ask for them too, choose another output, or remove it."
+                )
         return kept
 
     def __len__(self) -> int:

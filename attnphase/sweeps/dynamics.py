@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
@@ -293,7 +294,7 @@ def basins(
     from attnphase.dynamics.planes import Plane, follow_plane
     from attnphase.sweeps.arrivals import KeptArrivals
 
-    kept = KeptArrivals.of(place, problem, settings, noise)
+    kept = KeptArrivals.of(place, problem, settings, noise, product(wanted, scales))
     if len(kept):
         warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} ends are known).", stacklevel=2)
     planes: dict[tuple[float, float], Plane] = {}
@@ -303,6 +304,9 @@ def basins(
             for size in scales:
                 told = within(f"omega = {value:g}, scale = {size:g}", line.tell)
                 start, ends = Sizes(semantic=size, noise=noise), kept.plane(value, size)
-                planes[value, size] = follow_plane(at, settings, start, angles, ends, told)
+                planes[value, size] = found = follow_plane(at, settings, start, angles, ends, told)
+                if found.without:
+                    place = f"omega = {value:g}, scale = {size:g}"
+                    warnings.warn(f"{place}: there is no boundary, as {found.without}.", stacklevel=2)
                 line.reach(len(planes))
     return from_planes(planes, angles, problem, settings, noise)

@@ -21,7 +21,7 @@ from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 
 PAPER = Problem.paper(omega=0.3)
-EMPIRICAL = [name for name, kind in OPTIMIZERS.items() if not kind.one_pass]  # of a training set
+EMPIRICAL = [name for name, kind in OPTIMIZERS.items() if not (kind.one_pass or kind.posterior)]  # of a training set
 LASSO = PAPER.with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.02})
 
 

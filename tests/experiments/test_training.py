@@ -283,12 +283,12 @@ def test_state_evolution_tracks_gamp(fields, shares):
     [
         (
             {"optimizer": "sdg"},
-            'optimizer must be one of gd, adam, lbfgs, fista, gamp, sgd, not "sdg": did you mean "sgd"?',
+            'optimizer must be one of gd, adam, lbfgs, fista, gamp, bayes-gamp, sgd, not "sdg": did you mean "sgd"?',
         ),
         ({"steps": 0}, "steps must be a whole number of at least 1, not 0."),
         ({"tolerance": -1.0}, "tolerance must be a positive number, not -1.0."),
         ({"damping": 1.0, "optimizer": "gamp"}, "damping must be a number from 0 to below 1, not 1.0."),
-        ({"damping": 0.5}, "damping belongs to gamp, not to lbfgs."),
+        ({"damping": 0.5}, "damping belongs to gamp, bayes-gamp, not to lbfgs."),
         ({"learning_rate": 0.1}, "learning_rate belongs to gd, adam, fista, sgd, not to lbfgs."),
         ({"trajectory": -2}, "trajectory must be a whole number of at least 0, not -2."),
     ],

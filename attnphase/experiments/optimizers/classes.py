@@ -18,4 +18,4 @@ CLASSES: dict[str, type[Optimizer]] = {
     "fista": Fista,
     "gamp": Gamp,
 }
-"""Of every name in `attnphase.experiments.optimizers.kinds.OPTIMIZERS`."""
+"""Of the names in `attnphase.experiments.optimizers.kinds.OPTIMIZERS` that train on one set of samples."""
