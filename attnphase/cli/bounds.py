@@ -34,7 +34,11 @@ __all__ = ["optimal"]
     multiple=True,
     help="Vary a field of the problem, as teacher.omega=0:0.5:6; may be given several times.",
 )
-@click.option("--channel", help="What is observed of one token: sign, absolute, linear or a formula of k.")
+@click.option(
+    "--channel",
+    help="What is observed of one token: sign, absolute, linear, a formula of k, or one of k and y, the likelihood of a"
+    " label y = 1 or -1.",
+)
 @click.option(
     "--start",
     "starts",

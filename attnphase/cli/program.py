@@ -17,6 +17,7 @@ from attnphase.errors import AttnphaseError
 __all__ = ["main"]
 
 _LONGEST = 600  # characters of a sentence
+_FIELDS = {"--omega": "teacher.omega", "--sigma": "tokens.sigma", "--lambda": "regularizer.strength"}
 
 
 class _Program(click.Group):
@@ -33,7 +34,7 @@ class _Program(click.Group):
             if not error.format_message() or type(error).__name__ == "NoArgsIsHelpError":
                 error.show()
                 sys.exit(error.exit_code)
-            _end(error.format_message())
+            _end(f"{error.format_message()}{_field_meant(error)}")
         except click.Abort as abort:  # what click makes of Ctrl-C, and of the end of a file
             if isinstance(abort.__cause__, EOFError):
                 raise abort.__cause__ from None
@@ -43,6 +44,15 @@ class _Program(click.Group):
             _end(f"{error.filename}: {error.strerror}." if error.filename else str(error))
         except AttnphaseError as error:
             _end(str(error))
+
+
+def _field_meant(error: click.ClickException) -> str:
+    """How a field is set whose symbol was given as an option that the command has not."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    field = _FIELDS.get(error.option_name)
+    settable = any("--set" in param.opts for param in error.ctx.command.params)
+    return f" Give the field as --set {field}=VALUE." if field and settable else ""
 
 
 def _end(sentence: str) -> NoReturn:

@@ -56,7 +56,11 @@ _FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not (kind.one_
 @click.option("--learning-rate", type=float, help="Of gd (0.15), adam (0.01), fista and sgd (1).")
 @click.option("--batch", type=int, help="Fresh samples of a step of sgd (1).")
 @click.option("--damping", type=float, help="Share of the old iterate that gamp and bayes-gamp keep (0.5).")
-@click.option("--channel", help="What bayes-gamp observes of one token: sign, absolute, linear or a formula of k.")
+@click.option(
+    "--channel",
+    help="What bayes-gamp observes of one token: sign, absolute, linear, a formula of k, or one of k and y, the"
+    " likelihood of a label y = 1 or -1.",
+)
 @click.option("--trajectory", type=int, default=0, help="Steps between two records of the trajectory; 0 for none.")
 @click.option("--test-samples", type=int, default=1000, show_default=True, help="Fresh samples for the test error.")
 @device_option

@@ -89,7 +89,8 @@ def explore(
     dataset : xarray.Dataset
         A sweep, training runs, or the histogram task.
     runs : xarray.Dataset, optional
-        Training runs to be drawn beside the curves of a sweep, where these have the same fields.
+        Training runs to be drawn beside the curves of a sweep, where these have the same fields; none of bayes-gamp,
+        which trains no student.
     thresholds : xarray.Dataset, optional
         To be drawn over the map of a sweep.
 
@@ -118,7 +119,13 @@ def explore(
             continue
         if dataset.attrs["schema"] != "points":
             raise DatasetError(f"{name} are drawn beside a sweep, but the dataset holds {dataset.attrs['schema']}.")
-        validate_kind(name, arguments.instance(name, other, xr.Dataset), kind)
+        arguments.instance(name, other, xr.Dataset)
+        if name == "runs" and other.attrs.get("schema") == "posterior":
+            raise DatasetError(
+                "runs must be training runs, as of simulate with lbfgs or gd, but are of bayes-gamp, which trains no"
+                " student: compare holds them against optimal."
+            )
+        validate_kind(name, other, kind)
         _check_problem(name, other, dataset)
     table = table_of(dataset)
     places = [axis for axis in table.axes if axis.role == "field" and not isinstance(axis.values[0], str)]

@@ -15,6 +15,7 @@ from matplotlib.ticker import LogLocator
 
 from attnphase.data.bayes import THRESHOLDS
 from attnphase.data.reading import spacing, told_problem, whole_problem
+from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import DatasetError
 from attnphase.figures.filling import filled
 from attnphase.figures.selection import (
@@ -29,7 +30,6 @@ from attnphase.figures.style import (
     COLOURS,
     HATCH,
     STYLE,
-    draw_contour,
     draw_map,
     name_the_chosen,
     symbol_of,
@@ -41,6 +41,7 @@ from attnphase.state_evolution.branches import Identity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
 __all__ = ["LEARNERS_SECTIONS", "gap_figure", "limits_figure"]
 
@@ -69,8 +70,8 @@ def limits_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any
     Returns
     -------
     matplotlib.figure.Figure
-        (a) in units of 1e-3, with the published gradient-descent runs of the paper's problem; (b) over the linear
-        predictor's error, on a logarithmic axis.
+        (a) in units of 1e-3, with the published gradient-descent runs of the paper's problem; (b) over the
+        Bayes-optimal error, on a logarithmic axis. Branches are marked in both as by `draw_curve`.
 
     Raises
     ------
@@ -136,9 +137,9 @@ def gap_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any] |
     -------
     matplotlib.figure.Figure
         (a) the ratio, where the Bayes-optimal error is not zero: of the branch of lowest test error among those that
-        converged, and with the lines where the training losses cross and where the branch of lower training loss passes
-        the linear predictor; (b) the share of the fields' variance that is known in the limit.  Dotted lines: where
-        something is known, and where everything is.
+        converged, and with the lines where the training losses cross and where the semantic branch passes the linear
+        predictor, as `limits_figure` finds them for every value of the field; (b) the share of the fields' variance
+        that is known in the limit.  Dotted lines: where something is known, and where everything is.
 
     Raises
     ------
@@ -273,16 +274,25 @@ def _draw_limit(ax: Axes, limit: xr.Dataset, starts: tuple[str, ...]) -> list[Li
 
 
 def _draw_ratio(ax: Axes, theory: xr.Dataset, limit: xr.Dataset) -> None:
-    """Every branch's error, and the linear predictor's, over the Bayes-optimal one, interpolated between its alphas."""
+    """Every branch's error, and the linear predictor's, over the Bayes-optimal one, interpolated between its alphas.
+
+    The bands are of both errors, to first order.
+    """
     best = _best_start(limit).sortby("alpha")
     given = theory["alpha"].to_numpy()
     alpha = np.union1d(given, best["alpha"].to_numpy())
-    error = np.interp(alpha, best["alpha"], best["test_error"], left=np.nan, right=np.nan)
+    alpha = alpha[(alpha >= given.min()) & (alpha <= given.max())]
+    error, stderr = (
+        np.interp(alpha, best["alpha"], best[name].fillna(0), left=np.nan, right=np.nan)
+        for name in ("test_error", "test_error_stderr")
+    )
     error = np.where(error > 0, error, np.nan)
     for branch in map(str, theory["branch"].to_numpy()):
-        line = theory.sel(branch=branch)
-        values = line["test_error"].where(line["status"] == Status.converged)
-        ax.plot(alpha, np.interp(alpha, given, values) / error, color=COLOURS[branch], lw=1.3)
+        line = _between(theory.sel(branch=branch), alpha)
+        ratio = line["test_error"] / error
+        spread = np.hypot(line["test_error_stderr"] / error, ratio * stderr / error)
+        line = line.assign(test_error=ratio, test_error_stderr=spread)
+        draw_curve(ax, line, "alpha", "test_error", 1.0, {"color": COLOURS[branch]})
     linear = theory["linear_test_error"].isel(branch=0)
     ax.plot(alpha, np.interp(alpha, given, linear) / error, color="0.3", ls="--", lw=1)
     ax.axhline(1.0, color="black", lw=1.5)
@@ -291,6 +301,31 @@ def _draw_ratio(ax: Axes, theory: xr.Dataset, limit: xr.Dataset) -> None:
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     ax.yaxis.set_minor_formatter("{x:g}")
     ax.set_ylabel("test error over the Bayes-optimal one")
+
+
+def _between(line: xr.Dataset, alpha: NDArray[np.float64]) -> xr.Dataset:
+    """The test error of a branch at its own alphas and others between them, where its two neighbours converged.
+
+    A point between others has merged where one of them has, and carries no other mark.
+    """
+    given = line["alpha"].to_numpy()
+    right = np.searchsorted(given, alpha)
+    left = np.where(given[right] == alpha, right, right - 1)
+    own = left == right
+    status, merged = line["status"].to_numpy(), np.zeros(len(given), dtype=bool)
+    if "on_branch" in line:
+        merged = (line["on_branch"] == Identity.merged).to_numpy()
+    settled = (status[left] == Status.converged) & (status[right] == Status.converged)
+    identity = line.get("on_branch", xr.full_like(line["status"], Identity.on_branch)).to_numpy()
+    between = np.where(merged[left] | merged[right], Identity.merged, Identity.on_branch)
+    columns: dict[str, NDArray[Any]] = {
+        "status": np.where(own, status[left], np.where(settled, Status.converged, NOT_COMPUTED)),
+        "on_branch": np.where(own, identity[left], between),
+        **{name: np.interp(alpha, given, line[name]) for name in ("test_error", "test_error_stderr")},
+    }
+    if "overlap_gap" in line:
+        columns["overlap_gap"] = np.where(own, line["overlap_gap"].to_numpy()[left], np.nan)
+    return xr.Dataset({name: ("alpha", values) for name, values in columns.items()}, {"alpha": alpha})
 
 
 def _marked(limit: xr.Dataset, largest: float) -> dict[str, float]:
@@ -315,12 +350,12 @@ def _draw_edges(ax: Axes, limit: xr.Dataset, up: str) -> None:
 
 def _draw_transitions(ax: Axes, theory: xr.Dataset, up: str) -> None:
     """The lines alpha_c and alpha_l of the trained student."""
-    if not {"semantic", "positional"} <= set(theory["branch"].to_numpy().tolist()):
-        return
-    both = theory.sel(branch=["semantic", "positional"])
-    gap = both["training_loss"].isel(branch=0) - both["training_loss"].isel(branch=1)
-    if "on_branch" in both:  # where one has merged with the uninformed point there is no transition between the two
-        gap = gap.where((both["on_branch"] != Identity.merged).all("branch"))
-    draw_contour(ax, gap, up, r"$\alpha_c$", "white")
-    lowest = both.isel(branch=both["training_loss"].fillna(np.inf).argmin("branch"))
-    draw_contour(ax, lowest["test_error"] - lowest["linear_test_error"], up, r"$\alpha_l$", "white")
+    values = theory[up].to_numpy()
+    rows = [theory_thresholds(theory.sel({up: value})) for value in values]
+    for symbol in sorted({symbol for row in rows for symbol in row}):
+        places = np.array([row.get(symbol, np.nan) for row in rows])
+        known = np.flatnonzero(np.isfinite(places))
+        ax.plot(places, values, color="white", lw=1.2, marker="." if len(known) < 3 else "")
+        middle = known[len(known) // 2]
+        ax.annotate(symbol, (places[middle], values[middle]), xytext=(3, 0), textcoords="offset points", color="white",
+                    va="center")  # fmt: skip

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 OMEGA = 0.3
-"""Of Figure 2 of the paper."""
+"""Of Figure 2 of the paper: of a dataset with several, and with several alphas, that of its curves by default."""
 
 
 def check_dataset(name: str, ds: xr.Dataset, kind: str) -> None:
@@ -109,7 +109,7 @@ def over_one(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
     free = [dim for dim in swept_dimensions(ds) if dim != "branch" and ds.sizes[dim] > 1]
     across = "alpha" if "alpha" in free or not free else free[0]
     if across == "alpha" and "omega" in free:
-        ds = at_values(ds, {"omega": OMEGA})
+        ds = at_values(ds, {"omega": _default_omega(ds)})
         free.remove("omega")
     _refuse_others(ds, [dim for dim in free if dim != across])
     if not free:
@@ -117,6 +117,17 @@ def over_one(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
             "the dataset has one value of alpha and of every field: a curve needs several of one of them."
         )
     return _plane(ds, across), across
+
+
+def _default_omega(ds: xr.Dataset) -> float:
+    values = ds["omega"].to_numpy().tolist()
+    if not any(_same(there, OMEGA) for there in values):
+        field = ds["omega"].attrs.get("field", "omega")
+        raise DatasetError(
+            f"the dataset has no omega = {OMEGA:g}, at which curves are drawn by default:"
+            f" {_select_one(ds, 'omega', field)}."
+        )
+    return OMEGA
 
 
 def over_two(ds: xr.Dataset) -> tuple[xr.Dataset, str]:
@@ -153,9 +164,10 @@ def _refuse_others(ds: xr.Dataset, dims: list[str]) -> None:
         raise DatasetError(f"the dataset varies {dims[0]} too: {_select_one(ds, dims[0])}.")
 
 
-def _select_one(ds: xr.Dataset, dim: str) -> str:
-    values = ds[dim].to_numpy().tolist()
-    return f"select one of {_listed(values)}, as --at {dim}={shown_value(values[0])} (at={{{dim!r}: {values[0]!r}}})"
+def _select_one(ds: xr.Dataset, dim: str, name: str | None = None) -> str:
+    """What to do about a dimension; `name` is the field's, if not that of the dimension."""
+    values, name = ds[dim].to_numpy().tolist(), name or dim
+    return f"select one of {_listed(values)}, as --at {name}={shown_value(values[0])} (at={{{name!r}: {values[0]!r}}})"
 
 
 def _plane(ds: xr.Dataset, *axes: str) -> xr.Dataset:

@@ -129,7 +129,8 @@ def loss_crossing(theory: xr.Dataset) -> Threshold:
     Returns
     -------
     Threshold
-        By linear interpolation; `attnphase.thresholds` is more accurate.
+        By linear interpolation between points that have not merged with the uninformed one; `attnphase.thresholds` is
+        more accurate.
 
     Raises
     ------
@@ -147,8 +148,14 @@ def loss_crossing(theory: xr.Dataset) -> Threshold:
 def _crossing(first: xr.Dataset, name: str, second: xr.Dataset, other: str) -> Threshold:
     first, second = first.sortby("alpha"), second.sortby("alpha")
     error = np.hypot(first[f"{name}_stderr"].to_numpy(), second[f"{other}_stderr"].to_numpy())
-    difference = first[name].to_numpy() - second[other].to_numpy()
+    there = _own_numbers(first) & _own_numbers(second)
+    difference = np.where(there, first[name].to_numpy() - second[other].to_numpy(), np.nan)
     return crossing(first["alpha"].to_numpy().tolist(), difference.tolist(), error.tolist())
+
+
+def _own_numbers(line: xr.Dataset) -> np.ndarray:
+    """Where a branch has numbers of its own, as for the boundaries of a sweep (`attnphase.data.boundaries`)."""
+    return ~line["status"].isin([NOT_COMPUTED, Status.left_domain]).to_numpy() & ~_merged(line)
 
 
 def draw_curve(ax: Axes, line: xr.Dataset, across: str, name: str, factor: float, look: Mapping[str, Any]) -> None:
@@ -229,7 +236,7 @@ def mark_alphas(axes: Sequence[Axes], named: Sequence[Axes], marks: Mapping[str,
 
 
 def theory_thresholds(theory: xr.Dataset) -> dict[str, float]:
-    """Where the semantic branch's curves cross those of the positional one and of the linear predictor."""
+    """Where the semantic branch's curves cross those of the positional one and of the linear predictor, by symbol."""
     branches = set(theory["branch"].to_numpy().tolist())
     found: dict[str, Threshold] = {}
     if {"semantic", "positional"} <= branches:

@@ -117,7 +117,8 @@ PAPER_FIGURES = {
             "gap",
             "Phase diagram of the best branch's test error over the Bayes-optimal one",
             "(a) Logarithm of the ratio; grey where the Bayes-optimal error is zero. (b) Share of the fields' variance"
-            " that can be known. Dotted: where something is known, and where all is. White: alpha_c and alpha_l.",
+            " that can be known. Dotted: where something is known, and where all is. White: where the training losses"
+            " cross (alpha_c) and where the semantic branch's test error passes the linear predictor's (alpha_l).",
             (FigureSweep("", _PAPERS, _GAP_ALPHAS, {"teacher.omega": _GAP_OMEGAS}),),
         ),
         PaperFigure(

@@ -16,6 +16,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
 from matplotlib.contour import ContourSet
 from matplotlib.mathtext import MathTextParser
+from matplotlib.text import Annotation
 
 from attnphase.cli.commands import main
 from attnphase.data.build import from_points, from_thresholds
@@ -258,7 +259,13 @@ def test_a_map_of_a_mixture():
             "varies sigma too: select one of 0.3, 0.6, as --at sigma=0.3 (at={'sigma': 0.3})",
         ),
         (fig2, {"tokens.sigma": [0.3, 0.6]}, {"at": {"sigma": 0.5}}, "has no sigma = 0.5; it has 0.3, 0.6."),
-        (fig2, {"teacher.omega": [0.1, 0.2]}, {}, "has no omega = 0.3; it has 0.1, 0.2."),
+        (
+            fig2,
+            {"teacher.omega": [0.1, 0.2]},
+            {},
+            "has no omega = 0.3, at which curves are drawn by default: select one of 0.1, 0.2, as"
+            " --at teacher.omega=0.1 (at={'teacher.omega': 0.1}).",
+        ),
         (
             fig2,
             {"tokens.sigma": [0.3]},
@@ -556,6 +563,55 @@ def test_curves_stand_beside_the_limit_and_its_thresholds():
     marked = [text.get_text() for text in figure.axes[0].texts]
     assert r"$\alpha_{\mathrm{PR}}$" in marked
     drawn(figure)
+
+
+def test_both_panels_beside_the_limit_mark_a_branch_alike():
+    alphas = [0.2, 0.5, 0.7]
+    theory = grid({}, alphas=alphas, overlap_gap=0.5)
+    theory["on_branch"].loc[{"branch": "semantic", "alpha": 0.2}] = Identity.merged
+    theory["test_error_stderr"][...] = 2e-4
+    limit = limit_of([0.2, 0.35, 0.5, 0.6, 0.7])
+    limit["test_error_stderr"][...] = 1e-4
+    figure = limits_figure(theory, limit=limit)
+    for panel, places in enumerate((alphas, [0.2, 0.35, 0.5, 0.6, 0.7])):
+        full, dotted = (
+            next(line for line in figure.axes[panel].get_lines() if line.get_color() == BLUE and line.get_ls() == style)
+            for style in ("-", ":")
+        )
+        np.testing.assert_allclose(full.get_xdata(), places)
+        assert np.isfinite(full.get_ydata()).tolist() == [alpha >= 0.5 for alpha in places]
+        assert np.isfinite(dotted.get_ydata()).tolist() == [alpha <= 0.5 for alpha in places]
+        dots = [
+            line
+            for line in figure.axes[panel].get_lines()
+            if line.get_markerfacecolor() == "black" and line.get_marker() == "o"
+        ]
+        assert [line.get_xdata().tolist() for line in dots if len(line.get_xdata())] == [[0.5, 0.7], alphas]
+    # over the limit at alpha = 0.5, 0.84e-3: the band reaches as far as both errors let it
+    ratio = 0.5 * loss("semantic", 0.5, {}) / 0.84e-3
+    band = figure.axes[1].collections[0].get_paths()[0].vertices
+    reach = ratio * np.hypot(2e-4 / (0.84e-3 * ratio), 1e-4 / 0.84e-3)
+    np.testing.assert_allclose(np.ptp(band[np.isclose(band[:, 0], 0.5), 1]), 2 * reach)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_curves_and_map_have_the_same_thresholds_none_of_them_from_a_merged_point(merged):
+    """Of the made-up losses, by hand: alpha_c = 1.2; alpha_l where 0.0112 - 0.0005 alpha + 0.005 omega is 0.01165."""
+    alphas, omegas = [0.5, 1.25, 2.0, 3.0], [0.2, 0.3]
+    theory = grid({"teacher.omega": omegas}, alphas=alphas, linear_test_error=0.01165)
+    if merged:
+        theory["on_branch"].loc[{"branch": "semantic", "omega": 0.2, "alpha": 0.5}] = Identity.merged
+    known = {r"$\alpha_c$": [np.nan if merged else 1.2, 1.2], r"$\alpha_l$": [np.nan if merged else 1.1, 2.1]}
+    limit = limit_of(alphas, omegas)
+    lines = [line for line in gap_figure(theory, limit=limit).axes[0].get_lines() if line.get_color() == "white"]
+    for line, places in zip(lines, known.values(), strict=True):
+        np.testing.assert_allclose(line.get_xdata(), places)
+        np.testing.assert_allclose(line.get_ydata(), omegas)
+    for i, omega in enumerate(omegas):
+        marked = limits_figure(theory, limit=limit, at={"omega": omega}).axes[1].texts
+        found = {text.get_text(): text.xy[0] for text in marked if isinstance(text, Annotation)}
+        for symbol, places in known.items():
+            assert found.get(symbol, np.nan) == pytest.approx(places[i], nan_ok=True)
 
 
 def test_the_map_of_the_ratio_and_what_could_be_known():
