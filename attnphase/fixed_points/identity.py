@@ -236,10 +236,10 @@ def _error_of(place: Place, name: str) -> float:
 
 def _found_from(run: Run, rules: Refinement, map_: StateEvolution, x: Array, error: float) -> Place | None:
     """The fixed point near ``x``, with what is measured there; None outside the domain."""
-    response = response_at(map_, x, rules.medium())
+    response = response_at(map_, x, rules.of_derivatives(map_.channel.rule))
     found = run.newton(map_, x, response.jacobian)
     if np.max(np.abs(found.point - x) / map_.scales(found.point)) > _MOVED:
-        response = response_at(map_, found.point, rules.medium())
+        response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
     found = run.verified(map_, found, error, lambda point: run.newton(map_, point, response.jacobian))
     if found.status is Status.left_domain:
         return None
@@ -257,7 +257,7 @@ def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) 
         return replace(place, measured=replace(place.measured, errors=errors | exact))
     response = place.response
     if len(response.jacobian) != len(x):
-        response = response_at(map_, x, rules.medium())
+        response = response_at(map_, x, rules.of_derivatives(map_.channel.rule))
     start = map_.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
     names = ("m", "theta")
     size = max(float(np.abs(place.measured.values[name]).max()) for name in names)

@@ -140,7 +140,12 @@ def _solve_point(
     response = previous.response if previous and refine else None
     if response is not None and len(response.jacobian) != sector.basis.shape[1]:
         response = None
-    rule = rules.single() if not refine else rules.first() if response is None else rules.medium()
+    if not refine:
+        rule = rules.single()
+    elif previous is None or response is None:
+        rule = rules.first()
+    else:  # where a tensor rule did, the neighbour's integrand is smooth
+        rule = rules.medium() if previous.rule is None or previous.rule.randomised else previous.rule
     jacobian = response.jacobian if response else None
     method = _SINGLE[settings.method]
     point, second_minima = beginning, 0.0
@@ -152,11 +157,12 @@ def _solve_point(
         if not refine:
             found = run.iterate(map_, x, method())
         elif jacobian is None:
-            finer = _after_coarse(rules, rule)
+            finer = _after_coarse(rules, rule, second_minima)
             found = run.coarse(map_, x, settings.tolerance if finer is None else ROUGH)
             if finer is not None and found.status is not Status.left_domain:
                 second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
                 run.learn(map_)
+                finer = _after_coarse(rules, rule, second_minima) or finer
                 rule, point, map_ = finer, map_.unpack(found.point), run.map(finer)
                 found, response = _with_derivatives(run, rules, map_, map_.pack(point))
         else:
@@ -177,7 +183,7 @@ def _solve_point(
             return replace(end, iterations=end.iterations + run.maps)
         if response is None or response.order < rules.medium().order:
             tell("derivatives of the map")
-            response = response_at(map_, found.point, rules.medium())
+            response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
         tell(f"measuring on {rule.size} nodes")
         measured = measured_at(run, rules, map_, found, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
@@ -187,7 +193,10 @@ def _solve_point(
         if finer is None or failed:
             break
         run.learn(map_)
-        rule, point, jacobian = finer, map_.unpack(found.point), response.jacobian
+        point, jacobian = map_.unpack(found.point), response.jacobian
+        if finer.randomised and not rule.randomised:
+            response = None  # of few nodes, which tell it where the integrand is smooth
+        rule = finer
     newton = response.jacobian if refine else None
 
     def again(x: Array) -> FixedPoint:
@@ -209,10 +218,11 @@ def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array]
     return replace(place, found=found, measured=measured_at(run, rules, place.map_, found, place.response))
 
 
-def _after_coarse(rules: Refinement, rule: Rule) -> Rule | None:
+def _after_coarse(rules: Refinement, rule: Rule, second_minima: float) -> Rule | None:
     """The rule to go on with where a coarse one only shows the way, so that nothing need be measured on it."""
-    finer = rules.next(rule, np.inf, 0.0) if rule.randomised else None
-    return finer if finer is not None and rule.order < rules.medium().order <= finer.order else None
+    enough = rules.medium().order
+    finer = rules.next(rule, np.inf, second_minima) if rule.randomised and rule.order < enough else None
+    return finer if finer is not None and (not finer.randomised or finer.order >= enough) else None
 
 
 def _with_derivatives(
@@ -220,7 +230,7 @@ def _with_derivatives(
 ) -> tuple[FixedPoint, Response | None]:
     """Newton's method with the derivatives at a coarse rule's point, and these if they are good at its end."""
     run.tell("derivatives of the map")
-    response = response_at(map_, x, rules.medium())
+    response = response_at(map_, x, rules.of_derivatives(map_.channel.rule))
     found = run.newton(map_, x, response.jacobian)
     # where the point has moved away from the coarse one, so have the derivatives
     return found, response if found.maps <= STILL_GOOD else None

@@ -11,6 +11,7 @@ from attnphase.integration.refinement import (
     GAUSS_HERMITE_ORDERS,
     SINGLE_POINTS,
     SMOOTH,
+    TENSOR_OF_DERIVATIVES,
     Asked,
     Refinement,
 )
@@ -108,10 +109,17 @@ class Automatic(Sobol):
         good = error <= self.asked.standard_error
         if not rule.randomised:
             return None if good else self.finer_gauss_hermite(rule.order)
-        smooth = second_minima == 0 and rule.order == self.medium_points
+        smooth = second_minima == 0 and rule.order <= self.medium_points
         if smooth and not good and self.dimensions[0] <= _TENSOR_DIMENSIONS:
             return self.finer_gauss_hermite(0)
         return super().next(rule, error, second_minima)
+
+    def of_derivatives(self, rule: Rule) -> Rule:
+        """See `Refinement`."""
+        # where it stays with a tensor rule, the integrand is smooth
+        if rule.randomised or rule.order <= TENSOR_OF_DERIVATIVES:
+            return super().of_derivatives(rule)
+        return self.gauss_hermite(TENSOR_OF_DERIVATIVES)
 
 
 class Published(Refinement):

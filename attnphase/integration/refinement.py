@@ -21,6 +21,7 @@ GAUSS_HERMITE_ORDERS = (12, 16, 20, 26, 36, 48)
 GAUGE_POINTS = 1024
 LARGEST_STEP = 8  # from one Sobol rule to the next: the error of few nodes foretells that of many badly
 MAX_TENSOR_NODES = 2**22
+TENSOR_OF_DERIVATIVES = 8
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
 
 
@@ -116,9 +117,14 @@ class Refinement(ABC):
         """Where a solve starts: few nodes."""
 
     def medium(self) -> Rule:
-        """Where a continued line starts, and the rule for derivatives."""
+        """Where a continued line starts, and where nothing is known of the minima."""
         first = self.first()
         return self.sobol(MEDIUM_POINTS) if first.randomised else first
+
+    def of_derivatives(self, rule: Rule) -> Rule:
+        """Under which derivatives near a point found with `rule` are taken: of more nodes they gain little."""
+        medium = self.medium()
+        return medium if rule.randomised and rule.order > medium.order else rule
 
     def single(self) -> Rule:
         """The only rule of a method that does not refine."""

@@ -39,23 +39,21 @@ class Response:
         Of the map.
     measured : (E, D) array
         Of every measured quantity.
-    order : int
-        Order of the rule they were taken under.
+    order : float
+        Points per replicate of the rule they were taken under; infinite for a deterministic one, in which is no chance.
     """
 
     jacobian: Array
     measured: Array
-    order: int
+    order: float
 
 
-def response_at(map_: StateEvolution, x: Array, enough: Rule) -> Response:
-    """Derivatives by finite differences, 2 D evaluations, under the map's rule or, if that is finer, `enough`."""
-    rule = map_.channel.rule
-    if rule.randomised and rule.order > enough.order:
-        channel = replace(map_.channel, rule=enough)
-        medium = StateEvolution(channel, map_.alpha, map_.sector)
-        medium.lift = map_.lift
-        return response_at(medium, x, enough)
+def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
+    """Derivatives by finite differences, 2 D evaluations, under the map's rule or another."""
+    if rule is not map_.channel.rule:
+        other = StateEvolution(replace(map_.channel, rule=rule), map_.alpha, map_.sector)
+        other.lift, other.first = map_.lift, map_.first
+        return response_at(other, x, rule)
 
     def both(point: Array) -> Array | None:
         measured = map_.measure(point, pooled=True)
@@ -65,7 +63,7 @@ def response_at(map_: StateEvolution, x: Array, enough: Rule) -> Response:
     lift, map_.lift = map_.lift, True
     joint = finite_difference_jacobian(both, x, map_.scales(x))
     map_.lift = lift
-    order = rule.order if rule.randomised else enough.order
+    order = rule.order if rule.randomised else np.inf
     return Response(joint[: len(x)], joint[len(x) :], order)
 
 
