@@ -12,11 +12,11 @@ from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, stability_at
 from attnphase.integration.refinement import Refinement
-from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response, relative_error, standard_errors
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.proximal import Search
 from attnphase.state_evolution.replicates import flatten, restore
 
 __all__ = ["Measured", "branch_point", "measured_at"]
@@ -79,8 +79,8 @@ def branch_point(
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
-    asked, starts = run.settings.stability, run.starts or Starts.COLD
-    stability = stability_at(map_, found, values, response, run.gap, starts) if asked else NOT_COMPUTED
+    asked, search = run.settings.stability, run.search or Search()
+    stability = stability_at(map_, found, values, response, run.gap, search) if asked else NOT_COMPUTED
     values, errors = values | leading_eigenvalues(response.jacobian) | stability.values, errors | stability.errors
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
     gap = float(stability.values["overlap_gap"])

@@ -11,10 +11,10 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
-from attnphase.kernels.local.constants import Starts
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.proximal import Search
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
@@ -44,8 +44,8 @@ class Run:
         Is told how far the iteration is.
     maps : int
         Of all rules together.
-    starts : Starts or None
-        Where descents on finer rules start; None before anything has been learnt.
+    search : Search or None
+        How nodes of finer rules are searched; None before anything has been learnt.
     unsettled : bool
         Whether the first round of the last `verified` left something to the later ones.
     gap : float or None
@@ -58,20 +58,22 @@ class Run:
     sector: Sector
     tell: Tell = silent
     maps: int = 0
-    starts: Starts | None = None
+    search: Search | None = None
     unsettled: bool = False
     gap: float | None = None
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""
         map_ = StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
-        map_.first = map_.first if self.starts is None else self.starts
+        map_.first = self.search or map_.first
         return map_
 
     def learn(self, map_: StateEvolution) -> None:
-        """Have descents under other rules begin at the likely starts alone, if these suffice on the first one."""
-        if self.starts is None:
-            self.starts = Starts.LIKELY if map_.likely_suffice() else Starts.COLD
+        """Search other nodes as these tell; from the likely starts alone if these suffice on the first ones."""
+        if self.search is None:
+            self.search = map_.learnt()
+        elif map_.minima is not None:
+            self.search = replace(self.search, sole=min(self.search.sole, map_.minima.sole))
 
     def iterate(
         self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None, tolerance: float | None = None
@@ -110,6 +112,8 @@ class Run:
             if self._stands(map_, found) and map_.spot_check(found.point, MISSED * error):
                 return found
             self.tell("searching all minima again")
+            # what a look at a sample has contradicted is not relied on any more
+            map_.first = self.search = replace(self.search or Search(), sole=-np.inf)
             image = map_(found.point, refresh=True)
             self.maps += 1
             if image is None:

@@ -9,11 +9,11 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
-from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Response, displaced
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates
+from attnphase.state_evolution.proximal import Search
 from attnphase.state_evolution.replicon import replicon
 
 __all__ = ["EIGENVALUES", "NOT_COMPUTED", "Stability", "leading_eigenvalues", "stability_at"]
@@ -46,7 +46,7 @@ def stability_at(
     measured: dict[str, Any],
     response: Response,
     gap: float | None = None,
-    starts: Starts = Starts.COLD,
+    search: Search | None = None,
 ) -> Stability:
     """The replicon and the copies' gap of a fixed point.
 
@@ -61,8 +61,8 @@ def stability_at(
         Its derivatives.
     gap : float, optional
         A neighbouring point's.
-    starts : Starts
-        That lead to all minima that matter there.
+    search : Search, optional
+        That finds all minima that matter there.
     """
     values, errors = dict(NOT_COMPUTED.values), dict(NOT_COMPUTED.errors)
     # only where the iteration has ended in the domain there is something to be stable
@@ -76,7 +76,7 @@ def stability_at(
         if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(len(radii) - 1))
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
-    copies = replace(Copies.of(system, map_.alpha, overlaps, conjugates, points), starts=starts)
+    copies = replace(Copies.of(system, map_.alpha, overlaps, conjugates, points), search=search or Search())
     end = copies.gap(displaced(map_, found.point, response) if rule.randomised else (), gap)
     values["overlap_gap"], errors["overlap_gap"] = end.share, end.error
     return Stability(values, errors)

@@ -19,7 +19,7 @@ from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Solution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, for_all
+from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, Search, for_all
 from attnphase.state_evolution.system import System
 
 __all__ = ["Channel", "ChannelPass"]
@@ -183,7 +183,14 @@ class Channel:
         hazard = np.exp(-(z**2) / 2 - log_ndtr(z)) / np.sqrt(2 * np.pi)
         return omega, k + (label * spread * hazard)[..., None], 2 * ndtr(z)[:, 0]
 
-    def evaluate(self, alpha: float, overlaps: Overlaps, starts: Starts, previous: Minima | None = None) -> ChannelPass:
+    def evaluate(
+        self,
+        alpha: float,
+        overlaps: Overlaps,
+        starts: Starts,
+        previous: Minima | None = None,
+        sole: float = -np.inf,
+    ) -> ChannelPass:
         """Equation (8) at given overlaps.
 
         Equations (S5)-(S8) of the replica-symmetric page.
@@ -194,10 +201,12 @@ class Channel:
             Sample complexity n/d.
         starts : Starts
             Starting points of the local minimisation; WARM needs `previous`.
+        sole : float
+            See `Search`.
         """
         orbit = self.representatives(overlaps)
         chosen = sorted({source for source, _ in orbit})
-        moments, energies, minima = self._integrated(overlaps, chosen, starts, previous)
+        moments, energies, minima = self._integrated(overlaps, chosen, Search(starts, sole), previous)
         index = [chosen.index(source) for source, _ in orbit]
         signs = ((1, 1), (1, 1)) if self.labelled else self.rule.signs
         moments = moments[:, index] * _parities(
@@ -223,12 +232,12 @@ class Channel:
         return ChannelPass(Conjugates(*hats), envelope, loss, minima)
 
     def _integrated(
-        self, overlaps: Overlaps, chosen: list[int], starts: Starts, previous: Minima | None
+        self, overlaps: Overlaps, chosen: list[int], search: Search, previous: Minima | None
     ) -> tuple[Array, Array, Minima]:
         """Moments (C, chosen signs, S, L, r, 1 + 2 r + t) and energies (C, chosen signs, S, 2), and the minima."""
         kernels, law = self.system.kernels, self.law(overlaps)
         parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
-        minima = self.proximal.begun(starts, previous, len(self.configurations) * len(chosen) * self.rule.size)
+        minima = self.proximal.begun(search.starts, previous, len(self.configurations) * len(chosen) * self.rule.size)
         factors: Array = np.linalg.cholesky(overlaps.V).astype(float, copy=False)
         shape = (len(self.configurations), len(chosen), self.rule.replicates)
         width = 1 + 2 * kernels.columns + kernels.teacher_rank
@@ -243,7 +252,7 @@ class Channel:
             solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
             means = self.system.label_means[self.configurations[part.configuration]]
             shifted = k + means if means.any() else k
-            self.proximal.search(part.configuration, omega, shifted, factors, starts, solution)
+            self.proximal.search(part.configuration, omega, shifted, factors, search, solution)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
             energies = np.zeros((self.rule.replicates, 2))
             kernels.moments_of(self.draws(part.variant, part.nodes), k, shares, solution, sums, energies)

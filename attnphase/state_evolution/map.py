@@ -13,7 +13,7 @@ from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
-from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.proximal import Minima, Search
 from attnphase.state_evolution.sector import Sector
 
 __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
@@ -21,6 +21,7 @@ __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 LOWER = 1e-9  # relative difference of energies by which one minimum counts as lower than another
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
 CHECKED = 2**14  # nodes of which a fresh search says enough about all
+_SAFE = 1.4  # second minima were looked for from half the energy on at which they were known: so near is a surprise
 ENOUGH = 2**10  # nodes up to which all of them are asked whether the likely starts suffice
 
 
@@ -33,8 +34,8 @@ class StateEvolution:
     ----------
     lift : bool
         Extend the map beyond its domain, see `prior.Prior.overlaps`.
-    first : Starts
-        Where the first evaluation starts its descents.
+    first : Search
+        How the first evaluation searches, and below which energy a fresh search tries no second start.
     last : ChannelPass or None
         Of the last evaluation.
     minima : Minima or None
@@ -49,7 +50,7 @@ class StateEvolution:
         self.channel, self.alpha, self.sector = channel, alpha, sector
         self.system, self.prior = channel.system, channel.system.prior
         self.lift = False
-        self.first = Starts.COLD
+        self.first = Search()
         self.minima: Minima | None = None
         self.last: ChannelPass | None = None
         self._known: tuple[Array, bool, Array] | None = None  # where `last` was evaluated, whether lifted, its image
@@ -91,14 +92,18 @@ class StateEvolution:
             return None
         orbit = self.channel.representatives(overlaps)
         representatives = len({source for source, _ in orbit}) * len(self.channel.probabilities)
-        starts = self.first
+        starts = self.first.starts
         if self.channel.rule.from_zero:
             starts = Starts.FROM_ZERO
         elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
             starts = Starts.REFRESH if refresh or self.thorough else Starts.WARM
         # minima of other representatives, at a point of other symmetry, are of other nodes
         known = self.minima if starts in (Starts.WARM, Starts.REFRESH) else None
-        result = self.channel.evaluate(self.alpha, overlaps, starts, known)
+        result = self.channel.evaluate(self.alpha, overlaps, starts, known, self.first.sole)
+        if starts is not Starts.WARM and result.minima.several_from < _SAFE * self.first.sole:
+            # second minima so near the energy down to which they were looked for: there may be more below
+            self.first = replace(self.first, sole=result.minima.sole)
+            result = self.channel.evaluate(self.alpha, overlaps, Starts.REFRESH, result.minima, self.first.sole)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result
         # a warm pass, from the known minima, need not see where others find no bottom
@@ -139,6 +144,11 @@ class StateEvolution:
         lower, lost = _news(fresh, known)
         # of the nearly degenerate ones no more than the error of counting them
         return bool(lower.mean() <= share and lost.sum() ** 2 <= (fresh.gap < NEAR_DEGENERATE).sum())
+
+    def learnt(self) -> Search:
+        """How nodes of other rules are to be searched, by what is known of these where the map was evaluated last."""
+        assert self.minima is not None
+        return Search(Starts.LIKELY if self.likely_suffice() else Starts.COLD, self.minima.sole)
 
     def likely_suffice(self) -> bool:
         """Whether the likely starts alone lead to all minima that matter, where the map was evaluated last.

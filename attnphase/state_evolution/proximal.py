@@ -21,7 +21,25 @@ from attnphase.kernels.local.constants import RUNAWAY, Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.state_evolution.system import System
 
-__all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "for_all"]
+__all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "Search", "for_all"]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How nodes are searched of which nothing is known.
+
+    Attributes
+    ----------
+    starts : Starts
+        Of the descents.
+    sole : float
+        Energy below which the minimum that the first descent ends in is taken for a node's only one. Whatever lies
+        lower than an energy E lies within ``|u|^2 < 2 E`` of the centre where the loss is not negative, and in a small
+        ball the energy is convex: only nodes of high energy have second minima.
+    """
+
+    starts: Starts = Starts.COLD
+    sole: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +85,23 @@ class Minima:
     def bottomless(self) -> int:
         """Number of nodes at which a descent found no bottom: the loss falls too fast for this V."""
         return int((self.steps == RUNAWAY).sum())
+
+    @property
+    def several_from(self) -> float:
+        """Lowest energy of a node at which a second minimum is known, infinite where there is none."""
+        lowest, second = self.energies.T
+        return float(np.min(lowest, where=second > lowest, initial=np.inf))
+
+    @property
+    def sole(self) -> float:
+        """An energy for `Search`: half of that from which on nodes have second minima, or of the highest if none has.
+
+        None where an energy is negative, so that it tells nothing of the distance from the centre.
+        """
+        lowest = self.energies[:, 0]
+        if not lowest.min() >= 0 or self.bottomless:
+            return -np.inf
+        return min(self.several_from, float(lowest.max())) / 2
 
     @property
     def gap(self) -> Array:
@@ -115,7 +150,7 @@ class ProximalProblem:
         return [Part(c, v, piece) for c in range(configurations) for v in variants for piece in pieces]
 
     def search(
-        self, configuration: int, omega: Array, k: Array, factors: Array, starts: Starts, solution: Solution
+        self, configuration: int, omega: Array, k: Array, factors: Array, search: Search, solution: Solution
     ) -> None:
         """Minima of nodes of one configuration, from what ``solution`` holds if the starts are known minima.
 
@@ -128,8 +163,8 @@ class ProximalProblem:
         """
         mixing, parameters = self.system.parameters
         factor = np.ascontiguousarray(factors[self.system.cluster_law[0][configuration]])
-        nodes = Nodes(omega, k, factor, mixing, parameters, self.system.token_variances[configuration])
-        self.system.kernels.minimise(nodes, starts, solution)
+        nodes = Nodes(omega, k, factor, mixing, parameters, self.system.token_variances[configuration], search.sole)
+        self.system.kernels.minimise(nodes, search.starts, solution)
 
     def losses_of(self, configuration: int, fields: Array, k: Array) -> Array:
         """Loss of nodes of one configuration at given fields (N, L, r) and teacher fields (N, L, t)."""
@@ -147,6 +182,7 @@ class ProximalProblem:
         orbit: tuple[tuple[int, int], ...],
         starts: Starts,
         previous: Minima | None,
+        sole: float = -np.inf,
     ) -> tuple[ProximalPoints, Minima]:
         """Minimise at any nodes that are not mirror images of another.
 
@@ -160,6 +196,8 @@ class ProximalProblem:
             V of every site; of every replicate by itself only where there is one sign.
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
+        starts, sole
+            See `Search`.
         """
         shape, count = omega.shape[2:-2], len(self.system.cluster_law[0])
         chosen = sorted({source for source, _ in orbit})
@@ -167,7 +205,7 @@ class ProximalProblem:
         teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
         nodes = centers.shape[1]
         factors: Array = np.linalg.cholesky(variance).astype(float, copy=False)
-        minima = self.begun(starts, previous, count * nodes)
+        search, minima = Search(starts, sole), self.begun(starts, previous, count * nodes)
         losses, residuals = np.empty(count * nodes), np.empty((count * nodes, *centers.shape[2:]))
         factors = factors.reshape(-1, *factors.shape[-3:])
         alike = nodes // len(factors)  # nodes of the same V, which follow each other
@@ -177,7 +215,7 @@ class ProximalProblem:
             place = slice(*(part.configuration * nodes + n for n in (here[1].start, here[1].stop)))
             minima.begin(place, previous)
             solution = Solution(minima.fields, minima.energies, losses, residuals, minima.steps).part(place)
-            self.search(part.configuration, centers[here], teacher[here], factors[part.variant], starts, solution)
+            self.search(part.configuration, centers[here], teacher[here], factors[part.variant], search, solution)
 
         for_all(self.parts(count, range(len(factors)), alike), run, self.system.threads)
 

@@ -55,7 +55,7 @@ from .lanes import (
 from .layouts import INTEGER, NODES, SOLUTION, array
 from .linear_algebra import SIZE, factorise, place, to_scaled
 from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH
-from .search import MOST_STARTS, start_field
+from .search import MOST_STARTS, is_enough, start_field
 
 __all__ = ["losses_at", "minimise"]
 
@@ -119,6 +119,8 @@ def next_start(lane: int, starts: int, nodes: Nodes, solution: Solution, field: 
     node, s, energies = int(state[NODE + lane]), int(state[NEXT + lane]), solution.energies
     if s == 1 and starts in (Starts.WARM, Starts.REFRESH) and energies[node, 0] == energies[node, 1]:
         s += 1
+    if is_enough(s, starts, state[LOWEST + lane], nodes.sole):
+        return False
     if not start_field(s, nodes.centers[node], nodes.teacher_fields[node], solution.minima[node], starts, field):
         return False
     state[NEXT + lane] = s + 1

@@ -13,7 +13,7 @@ from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH, LIFT, closed_form, loss, loss_derivatives
 
-__all__ = ["MOST_STARTS", "empty_target", "search", "start_field", "workspace"]
+__all__ = ["MOST_STARTS", "empty_target", "is_enough", "search", "start_field", "workspace"]
 
 MOST_STARTS = Starts.REFRESH.number(LENGTH)
 
@@ -126,7 +126,15 @@ def fall_back(center: Array, terms: Energy, found: Found, work: Workspace) -> fl
 
 
 @compiled
-def search(center: Array, k: Array, terms: Energy, starts: int, found: Found, work: Workspace) -> tuple[float, int]:
+def is_enough(s: int, starts: int, lowest: float, sole: float) -> bool:
+    """Whether what was found before the s-th start is taken for a node's only minimum."""
+    return starts != Starts.WARM and s >= (2 if starts == Starts.REFRESH else 1) and lowest < sole
+
+
+@compiled
+def search(
+    center: Array, k: Array, terms: Energy, starts: int, sole: float, found: Found, work: Workspace
+) -> tuple[float, int]:
     """Lowest and second-lowest minimum of one sample's local terms.
 
     Fills all of ``found``, in which a warm pass begins.  Returns the loss at the lowest minimum and the number of
@@ -145,6 +153,8 @@ def search(center: Array, k: Array, terms: Energy, starts: int, found: Found, wo
             break
         if s == 1 and starts in (Starts.WARM, Starts.REFRESH) and found.energies[0] == found.energies[1]:
             continue
+        if is_enough(s, starts, best_energy, sole):
+            break
         to_scaled(work.h, center, terms.factor, work.u)
         known = 0 if best_energy == np.inf else (1 if other_energy == np.inf else 2)
         energy, value, flag = descend(center, terms, work, known)

@@ -69,6 +69,8 @@ class Nodes(NamedTuple):
         Lower Cholesky factor of V.
     mixing, parameters, variance : (L, L), (3,) and (L,) arrays
         Parameters of the loss: the matrix A; omega and the temperatures of student and teacher; the diagonal of D.
+    sole : float
+        Energy below which a node's first minimum is taken for its only one: no other start is tried there.
     """
 
     centers: Array
@@ -77,6 +79,7 @@ class Nodes(NamedTuple):
     mixing: Array
     parameters: Array
     variance: Array
+    sole: float = -np.inf
 
 
 class SampleNodes(NamedTuple):
