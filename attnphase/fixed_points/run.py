@@ -145,7 +145,7 @@ class Run:
         map_.lift = True
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown = max(1.0, self.alpha / 2)
-        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120))
+        first = self.iterate(map_, x, Damped(1 - 0.3 / slowdown), min(round(10 * slowdown), 80))
         map_.lift = False
         found = self.iterate(map_, first.point, Anderson(), 40, tolerance)
         if found.status is Status.converged:

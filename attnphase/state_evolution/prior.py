@@ -248,6 +248,8 @@ def _solved(prior: Prior, conjugates: Conjugates) -> tuple[_Sources, RowMoments]
 
 def _mean_over(weights: Array) -> Callable[[Array], Array]:
     """The mean over the first axis."""
+    if len(weights) == 1 and weights[0] == 1.0:
+        return lambda values: values[0]
     return lambda values: (weights @ values.reshape(len(weights), -1)).reshape(values.shape[1:])
 
 

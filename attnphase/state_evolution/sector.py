@@ -83,25 +83,25 @@ class Sector:
         """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
         if len(self.group) == 1:
             return conjugates
-        order, A, B = self._elements
-
-        def mean(values: Array, right: Array | None) -> Array:
-            images = A @ values[order]
-            return _exact_mean(images if right is None else images @ right)
-
-        return Conjugates(
-            mean(conjugates.q_hat, A.mT),
-            mean(conjugates.V_hat, A.mT),
-            mean(conjugates.m_hat, None),
-            mean(conjugates.theta_hat, B.mT),
-        )
+        order, left, right = self._elements
+        every = conjugates.q_hat, conjugates.V_hat, conjugates.m_hat, conjugates.theta_hat
+        mean = _exact_mean(left @ np.concatenate(every, axis=-1)[order] @ right)
+        r = self.columns
+        return Conjugates(mean[..., :r], mean[..., r : 2 * r], mean[..., 2 * r : 2 * r + 1], mean[..., 2 * r + 1 :])
 
     @cached_property
     def _elements(self) -> tuple[NDArray[np.int64], Array, Array]:
-        """Orders of the sites (G, P), and the matrices of student and teacher with axes for sites and replicates."""
+        """Orders of the sites (G, P), and matrices (G, 1, 1, ...) on the left and right of all conjugates side by side.
+
+        On the left the student's; on the right the student's for q_hat and for V_hat, none for m_hat, the teacher's.
+        """
         orders, students, teachers = zip(*self.group, strict=True)
-        student, teacher = (np.array(x, dtype=float)[:, None, None] for x in (students, teachers))
-        return np.array(orders), student, teacher
+        student, teacher = (np.array(x, dtype=float) for x in (students, teachers))
+        r, t = self.columns, self.teacher_rank
+        right = np.zeros((len(self.group), 2 * r + 1 + t, 2 * r + 1 + t))
+        right[:, :r, :r] = right[:, r : 2 * r, r : 2 * r] = student.mT
+        right[:, 2 * r, 2 * r], right[:, 2 * r + 1 :, 2 * r + 1 :] = 1.0, teacher.mT
+        return np.array(orders), student[:, None, None], right[:, None, None]
 
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""

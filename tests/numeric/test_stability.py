@@ -22,7 +22,7 @@ from attnphase.rows.copies import row_responses, row_spread
 from attnphase.state_evolution.channel import Channel, matrix_root
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.overlaps import Conjugates
-from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.proximal import Minima, Search
 from attnphase.state_evolution.replicon import replicon
 from attnphase.state_evolution.system import System
 
@@ -247,7 +247,7 @@ def test_an_end_is_the_same_from_near_by():
     """From three times a neighbour's gap, or a small one where the neighbour has none; and from the likely starts."""
     copies = copies_of(point_of("paper", alpha=0.85))
     gap = copies.gap()
-    for beside in (replace(copies, starts=Starts.LIKELY).gap(), copies.gap((), 0.6 * gap.share), copies.gap((), 0.0)):
+    for beside in (replace(copies, search=Search(Starts.LIKELY)).gap(), copies.gap((), 0.6 * gap.share), copies.gap((), 0.0)):
         assert beside.share == pytest.approx(gap.share, abs=0.4 * gap.error)
     assert gap.error < 0.3 * gap.share
 
