@@ -285,9 +285,12 @@ class Channel:
             omega, k, shares = self.nodes_of(law, part)
             means = self.system.label_means[self.configurations[part.configuration]]
             losses = self.proximal.losses_of(part.configuration, omega, k + means if means.any() else k)
-            place = np.arange(part.nodes.start, part.nodes.stop)
-            weights = self.rule.weights[place % points] * (shares if len(shares) else 1.0)
-            sums: Array = np.bincount(place // points, weights * losses, replicates).astype(float)
+            losses = losses * shares if len(shares) else losses
+            sums = np.zeros(replicates)
+            for s in range(part.nodes.start // points, -(-part.nodes.stop // points)):
+                begin, end = max(s * points, part.nodes.start), min((s + 1) * points, part.nodes.stop)
+                weights = self.rule.weights[begin - s * points : end - s * points]
+                sums[s] = weights @ losses[begin - part.nodes.start : end - part.nodes.start]
             return sums
 
         parts = self.proximal.parts(count, variants, self.rule.size)

@@ -259,7 +259,7 @@ class StateEvolution:
         assert self.minima is not None
         rule = self.channel.rule
         probabilities = self.channel.probabilities
-        near = (self.minima.gap < within).reshape(len(probabilities), -1, *rule.nodes.shape[:2])
+        near = self.minima.has_second(within).reshape(len(probabilities), -1, *rule.nodes.shape[:2])
         return probabilities @ (near @ rule.weights).mean(axis=1)
 
     def free_entropy(self, x: Array) -> float:

@@ -103,6 +103,12 @@ class Minima:
             return -np.inf
         return min(self.several_from, float(lowest.max())) / 2
 
+    def has_second(self, within: float) -> NDArray[np.bool_]:
+        """Whether a second minimum lies less than ``within`` above the lowest, (N,)."""
+        gap = self.energies[:, 1] - self.energies[:, 0]
+        found: NDArray[np.bool_] = (gap > 0) & (gap < within)
+        return found
+
     @property
     def gap(self) -> Array:
         """Second-lowest minus lowest energy, (N,); infinite where there is one minimum."""
