@@ -289,9 +289,11 @@ def judged(
     start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
     rest, bottom = run.sector.pack(without_signal(overlaps)), None
     for finer in _ladder(rules, rule, min(rule.order, rules.medium().order) if rule.randomised else COARSE_POINTS):
-        bottom = at_rest(run.map(finer), rest, jacobian) or bottom
+        map_ = run.map(finer)
+        bottom = at_rest(map_, rest, jacobian) or bottom
         if bottom is None:
             break
+        run.learn(map_)
         rest, jacobian = bottom.point, bottom.jacobian
         if bottom.exceeds(BEYOND_DOUBT):
             small = {name: AMPLITUDES[-1] * getattr(informed, name) for name in ("m", "theta")}
@@ -309,7 +311,9 @@ def judged(
     amplitudes = [share * full for share in candidates if share > seen]
     levels: list[Level] = []
     for finer in _ladder(rules, rule, COARSE_POINTS):
-        levels = levels_at(run.map(finer), start, amplitudes, jacobian, levels)
+        map_ = run.map(finer)
+        levels = levels_at(map_, start, amplitudes, jacobian, levels)
+        run.learn(map_)
         for level in levels:
             if level.exceeds(BEYOND_DOUBT):
                 return Verdict(Identity.on_branch, level.point, finer)

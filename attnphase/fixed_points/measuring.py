@@ -85,7 +85,7 @@ def branch_point(
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
     gap = float(stability.values["overlap_gap"])
     status = Status.left_domain if map_.bottomless else found.status
-    rule = map_.channel.rule
+    rule, sole = map_.channel.rule, -np.inf if map_.minima is None else map_.minima.sole
     return BranchPoint(
         problem=run.system.problem,
         alpha=run.alpha,
@@ -97,6 +97,6 @@ def branch_point(
         iterations=run.maps,
         rule=rule.name,
         nodes=rule.size,
-        restart=Restart(map_.unpack(found.point), response, rule, map_.minima, None if np.isnan(gap) else gap),
+        restart=Restart(map_.unpack(found.point), response, rule, map_.minima, None if np.isnan(gap) else gap, sole),
         on_branch=identity,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from attnphase.fixed_points.iteration import Status
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -31,6 +33,8 @@ class Restart:
         Local minima of the rule's nodes; they take memory, so `branches.follow` drops them when it is past a point.
     gap : float or None
         Of two copies; None where it is not known.
+    sole : float
+        Energy up to which nodes were seen to have one minimum, see `Search`.
     """
 
     overlaps: Overlaps
@@ -38,6 +42,7 @@ class Restart:
     rule: Rule | None = None
     minima: Minima | None = None
     gap: float | None = None
+    sole: float = -np.inf
 
 
 @dataclass(frozen=True, eq=False)

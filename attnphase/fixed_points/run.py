@@ -46,6 +46,8 @@ class Run:
         Of all rules together.
     search : Search or None
         How nodes of finer rules are searched; None before anything has been learnt.
+    sole : float
+        For a search before that: a neighbouring point's.
     unsettled : bool
         Whether the first round of the last `verified` left something to the later ones.
     gap : float or None
@@ -59,21 +61,24 @@ class Run:
     tell: Tell = silent
     maps: int = 0
     search: Search | None = None
+    sole: float = -np.inf
     unsettled: bool = False
     gap: float | None = None
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""
         map_ = StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
-        map_.first = self.search or map_.first
+        map_.first = self.search or Search(sole=self.sole)
         return map_
 
     def learn(self, map_: StateEvolution) -> None:
         """Search other nodes as these tell; from the likely starts alone if these suffice on the first ones."""
+        if map_.minima is None:
+            return
         if self.search is None:
             self.search = map_.learnt()
-        elif map_.minima is not None:
-            self.search = replace(self.search, sole=min(self.search.sole, map_.minima.sole))
+        else:
+            self.search = replace(self.search, sole=min(self.search.sole, map_.first.sole, map_.minima.sole))
 
     def iterate(
         self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None, tolerance: float | None = None
@@ -112,8 +117,6 @@ class Run:
             if self._stands(map_, found) and map_.spot_check(found.point, MISSED * error):
                 return found
             self.tell("searching all minima again")
-            # what a look at a sample has contradicted is not relied on any more
-            map_.first = self.search = replace(self.search or Search(), sole=-np.inf)
             image = map_(found.point, refresh=True)
             self.maps += 1
             if image is None:

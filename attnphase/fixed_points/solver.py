@@ -132,7 +132,9 @@ def _solve_point(
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
     sector = Sector.of(beginning if exact else informed, system.symmetries)
-    run = Run(system, alpha, settings, sector, tell, gap=previous.gap if previous else None)
+    run = Run(system, alpha, settings, sector, tell)
+    if previous is not None:
+        run.gap, run.sole = previous.gap, previous.sole
     rules = system.refinement(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines

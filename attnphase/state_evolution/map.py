@@ -100,9 +100,7 @@ class StateEvolution:
         # minima of other representatives, at a point of other symmetry, are of other nodes
         known = self.minima if starts in (Starts.WARM, Starts.REFRESH) else None
         result = self.channel.evaluate(self.alpha, overlaps, starts, known, self.first.sole)
-        if starts is not Starts.WARM and result.minima.several_from < _SAFE * self.first.sole:
-            # second minima so near the energy down to which they were looked for: there may be more below
-            self.first = replace(self.first, sole=result.minima.sole)
+        if starts is not Starts.WARM and self._expect(result.minima):
             result = self.channel.evaluate(self.alpha, overlaps, Starts.REFRESH, result.minima, self.first.sole)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result
@@ -114,6 +112,16 @@ class StateEvolution:
         packed = self.pack(image)
         self._known = x.copy(), self.lift, packed
         return packed.copy()
+
+    def _expect(self, minima: Minima) -> bool:
+        """Whether second minima lie so near the energy down to which they were looked for that there may be more below.
+
+        From then on they are looked for there too.
+        """
+        surprising = minima.several_from < _SAFE * self.first.sole
+        if surprising:
+            self.first = replace(self.first, sole=minima.sole)
+        return surprising
 
     def _is_at(self, x: Array) -> bool:
         """Whether the last evaluation was made at ``x``, and inside the domain."""
@@ -139,6 +147,7 @@ class StateEvolution:
         assert self.minima is not None
         few, known = self._sample()
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
+        self._expect(fresh)
         if fresh.bottomless:
             return False
         lower, lost = _news(fresh, known)
