@@ -25,6 +25,7 @@ __all__ = ["FIRST_ROUND", "LATER_ROUNDS", "Run"]
 MISSED = 0.1
 # what a second evaluation may differ by: descents that begin elsewhere end within their own tolerance
 _REPEATED = 1e-9
+IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
 # of iteration between searches of all minima
 ALL_ROUNDS = range(6)
 FIRST_ROUND, LATER_ROUNDS = ALL_ROUNDS[:1], ALL_ROUNDS[1:]
@@ -148,7 +149,7 @@ class Run:
         map_.lift = True
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown = max(1.0, self.alpha / 2)
-        first = self.iterate(map_, x, Damped(1 - 0.3 / slowdown), min(round(10 * slowdown), 80))
+        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120), IN_THE_BASIN)
         map_.lift = False
         found = self.iterate(map_, first.point, Anderson(), 40, tolerance)
         if found.status is Status.converged:

@@ -162,8 +162,8 @@ def _solve_point(
             finer = _after_coarse(rules, rule, second_minima)
             found = run.coarse(map_, x, settings.tolerance if finer is None else ROUGH)
             if finer is not None and found.status is not Status.left_domain:
-                second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
                 run.learn(map_)
+                second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()), map_.several)
                 finer = _after_coarse(rules, rule, second_minima) or finer
                 rule, point, map_ = finer, map_.unpack(found.point), run.map(finer)
                 found, response = _with_derivatives(run, rules, map_, map_.pack(point))

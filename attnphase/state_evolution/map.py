@@ -44,6 +44,9 @@ class StateEvolution:
         Search every local problem afresh at every evaluation.
     bottomless : int
         Nodes without a minimum, in the last search from all starts or since.
+    several : float
+        Share of nodes with a second minimum in a search by `likely_suffice`: what has come up since the first search
+        of a map is not among those that it follows.
     """
 
     def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
@@ -55,7 +58,7 @@ class StateEvolution:
         self.last: ChannelPass | None = None
         self._known: tuple[Array, bool, Array] | None = None  # where `last` was evaluated, whether lifted, its image
         self._loss_at_omega: Array | None = None  # there
-        self.bottomless = 0
+        self.bottomless, self.several = 0, 0.0
         self.thorough = False
 
     def adopt(self, minima: Minima | None) -> None:
@@ -100,7 +103,7 @@ class StateEvolution:
         # minima of other representatives, at a point of other symmetry, are of other nodes
         known = self.minima if starts in (Starts.WARM, Starts.REFRESH) else None
         result = self.channel.evaluate(self.alpha, overlaps, starts, known, self.first.sole)
-        if starts is not Starts.WARM and self._expect(result.minima):
+        while starts is not Starts.WARM and self._expect(result.minima):
             result = self.channel.evaluate(self.alpha, overlaps, Starts.REFRESH, result.minima, self.first.sole)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result
@@ -172,6 +175,7 @@ class StateEvolution:
             few, known = self._sample()
             channel = replace(channel, rule=few)
         found = channel.evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
+        self.several = max(self.several, float(found.has_second(np.inf).mean()))
         return not (found.bottomless or any(new.any() for new in _news(known, found)))
 
     def _sample(self) -> tuple[Rule, Minima]:

@@ -23,7 +23,7 @@ from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import error_near
 from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.proximal import Minima, Search
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
@@ -182,6 +182,70 @@ def test_of_many_nodes_a_sample_is_asked_whether_the_likely_starts_suffice():
         assert map_.likely_suffice() is enough
 
 
+def test_no_second_start_is_tried_where_the_first_minimum_lies_low():
+    """By an energy in the middle: below it a node has the minimum that omega leads to, above it both of its two."""
+    map_ = in_two_minima()
+    exhaustive, channel = map_.minima, map_.channel
+    assert exhaustive is not None
+    from_omega = channel.evaluate(0.7, TWO_MINIMA, Starts.COLD, None, np.inf).minima
+    assert not (from_omega.energies[:, 0] < from_omega.energies[:, 1]).any()
+    two = exhaustive.energies[:, 0] < exhaustive.energies[:, 1]
+    sole = float(np.median(from_omega.energies[two, 0]))
+    for starts, known in ((Starts.COLD, None), (Starts.LIKELY, None), (Starts.REFRESH, from_omega)):
+        found = channel.evaluate(0.7, TWO_MINIMA, starts, known, sole).minima
+        low = from_omega.energies[:, 0] < sole
+        assert (low & two).sum() > 10 < (~low & two).sum()
+        for part, expected in ((low, from_omega), (~low, exhaustive)):
+            np.testing.assert_allclose(found.energies[part], expected.energies[part], rtol=1e-10)
+    # what is known already is followed, whatever its energy
+    warm = channel.evaluate(0.7, TWO_MINIMA, Starts.WARM, exhaustive, np.inf).minima
+    np.testing.assert_allclose(warm.energies, exhaustive.energies, rtol=1e-10)
+
+
+def test_from_what_energy_on_there_may_be_other_minima():
+    """Half of where the first are known, of the highest where none is; not by energies that tell no distance."""
+    fields, steps = np.zeros((3, 2, 2, 1)), np.ones(3, dtype=np.int64)
+    several = Minima(fields, np.array([[0.3, 0.3], [0.7, 0.9], [0.8, 0.81]]), steps)
+    assert (several.several_from, several.sole) == (0.7, 0.35)
+    single = Minima(fields, np.array([[0.3, 0.3], [0.9, 0.9], [0.5, 0.5]]), steps)
+    assert (single.several_from, single.sole) == (np.inf, 0.45)
+    assert Minima(fields, np.array([[0.3, 0.3], [-0.1, -0.1], [0.5, 0.6]]), steps).sole == -np.inf
+
+
+def test_a_second_minimum_near_the_energy_of_sole_ones_has_all_searched_again():
+    map_ = in_two_minima()
+    exhaustive = map_.minima
+    assert exhaustive is not None
+    several_from = exhaustive.several_from
+    for share, lowered in ((1.3, True), (0.6, False)):
+        other = StateEvolution(map_.channel, map_.alpha, map_.sector)
+        other.first = Search(Starts.COLD, share * several_from)
+        other(other.pack(TWO_MINIMA))
+        assert other.minima is not None
+        np.testing.assert_allclose(other.minima.energies, exhaustive.energies, rtol=1e-10)
+        assert other.first.sole < several_from
+        assert (other.first.sole < share * several_from) is lowered
+
+
+def test_nodes_are_searched_as_others_tell_and_nothing_is_missed():
+    """What 1024 nodes tell spares most starts of sixteen times as many."""
+    run = run_of(FEW, 0.7)
+    few, many = (run.map(ladder_of(run).sobol(points)) for points in (64, 1024))
+    x = few.pack(TWO_MINIMA)
+    few(x)
+    run.learn(few)
+    assert run.search is not None
+    assert run.search.sole > 0
+    spared = StateEvolution(many.channel, many.alpha, many.sector)
+    spared.first = run.search
+    many(x)
+    spared(x)
+    assert many.minima is not None
+    assert spared.minima is not None
+    np.testing.assert_allclose(spared.minima.energies[:, 0], many.minima.energies[:, 0], rtol=1e-10)
+    assert (many.minima.energies[:, 0] < run.search.sole).mean() > 0.2
+
+
 def test_a_smaller_rule_takes_its_minima_from_a_larger_one():
     """Its points are the first ones of each replicate; a search from all starts finds the same."""
     run = run_of(FEW, 0.7)
@@ -309,11 +373,27 @@ def test_sobol_rules_grow_until_the_error_asked_for(made):
 def test_gauss_hermite_where_nothing_jumps_only(made):
     problem = PAPER.with_fields({"integration.standard_error": 2e-3})
     assert steps(problem, rule("sobol", 256), [1e-2], 0.0) == [("gauss-hermite", 12)]
+    assert steps(problem, rule("sobol", 64), [np.inf], 0.0) == [("gauss-hermite", 12)]
+    assert steps(problem, rule("sobol", 64), [np.inf], 1e-3) == [("sobol", 256)]
     assert steps(problem, rule("gauss-hermite", 12), [1e-2], 0.0) == [("gauss-hermite", 16)]
     assert steps(problem, rule("gauss-hermite", 12), [1e-9], 1e-6) == [("sobol", 256)]
     assert steps(problem, rule("gauss-hermite", 12), [1e-9], 0.0) == [None]
     asked = problem.with_fields({"integration.rule": "gauss-hermite"})
     assert steps(asked, rule("gauss-hermite", 12), [1e-9], 1e-6) == [None]
+
+
+def test_derivatives_are_taken_with_few_nodes(made):
+    """Not with fewer of a tensor rule than the user asks for, nor of a rule that may jump."""
+    rules = ladder(PAPER)
+    asked = ladder(PAPER.with_fields({"integration.rule": "gauss-hermite"}))
+    for one, at, under in (
+        (rules, ("sobol", 64), ("sobol", 64)),
+        (rules, ("sobol", 2048), ("sobol", 256)),
+        (rules, ("gauss-hermite", 16), ("gauss-hermite", 8)),
+        (asked, ("gauss-hermite", 16), ("gauss-hermite", 16)),
+    ):
+        found = one.of_derivatives(rule(*at))
+        assert (found.name, found.order) == under
 
 
 def test_what_a_rule_is_compared_with(made):

@@ -247,7 +247,11 @@ def test_an_end_is_the_same_from_near_by():
     """From three times a neighbour's gap, or a small one where the neighbour has none; and from the likely starts."""
     copies = copies_of(point_of("paper", alpha=0.85))
     gap = copies.gap()
-    for beside in (replace(copies, search=Search(Starts.LIKELY)).gap(), copies.gap((), 0.6 * gap.share), copies.gap((), 0.0)):
+    for beside in (
+        replace(copies, search=Search(Starts.LIKELY)).gap(),
+        copies.gap((), 0.6 * gap.share),
+        copies.gap((), 0.0),
+    ):
         assert beside.share == pytest.approx(gap.share, abs=0.4 * gap.error)
     assert gap.error < 0.3 * gap.share
 
