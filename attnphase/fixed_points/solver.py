@@ -142,15 +142,15 @@ def _solve_point(
     response = previous.response if previous and refine else None
     if response is not None and len(response.jacobian) != sector.basis.shape[1]:
         response = None
-    if not refine:
-        rule = rules.single()
-    elif previous is None or response is None:
-        rule = rules.first()
-    else:  # where a tensor rule did, the neighbour's integrand is smooth
-        rule = rules.medium() if previous.rule is None or previous.rule.randomised else previous.rule
+    # what has a kink jumps nowhere, but no tensor rule knows its error there
+    second_minima = 1.0 if system.problem.loss.form.has_kink else 0.0
+    rule = rules.single() if not refine else rules.first() if response is None else rules.medium()
+    if response is not None and previous is not None and previous.rule is not None and not previous.rule.randomised:
+        # where a tensor rule did for the neighbour, the integrand is smooth
+        rule = _after_coarse(rules, rules.first(), second_minima) or rule
     jacobian = response.jacobian if response else None
     method = _SINGLE[settings.method]
-    point, second_minima = beginning, 0.0
+    point = beginning
     while True:
         map_ = run.map(rule)
         if previous is not None and previous.rule is rule:

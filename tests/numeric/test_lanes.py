@@ -183,7 +183,7 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
             several += compare(found, reference, f"{where}, {starts.name}")
             for name in Solution._fields:  # the next pass begins at the same minima
                 getattr(found, name)[...] = getattr(reference, name)
-        centers, k, _, mixing, parameters, variance = nodes
+        centers, k, _, mixing, parameters, variance, _ = nodes
         losses = np.zeros((2, len(centers)))
         for way, place in zip((side_by_side, one_by_one), losses, strict=True):
             way.losses_at(centers, k, mixing, parameters, variance, place)
