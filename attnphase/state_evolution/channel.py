@@ -286,11 +286,13 @@ class Channel:
             means = self.system.label_means[self.configurations[part.configuration]]
             losses = self.proximal.losses_of(part.configuration, omega, k + means if means.any() else k)
             losses = losses * shares if len(shares) else losses
-            sums = np.zeros(replicates)
-            for s in range(part.nodes.start // points, -(-part.nodes.stop // points)):
-                begin, end = max(s * points, part.nodes.start), min((s + 1) * points, part.nodes.stop)
-                weights = self.rule.weights[begin - s * points : end - s * points]
-                sums[s] = weights @ losses[begin - part.nodes.start : end - part.nodes.start]
+            sums, start = np.zeros(replicates), part.nodes.start
+            if start % points == part.nodes.stop % points == 0:  # whole replicates
+                sums[start // points : part.nodes.stop // points] = losses.reshape(-1, points) @ self.rule.weights
+                return sums
+            for s in range(start // points, -(-part.nodes.stop // points)):
+                begin, end = max(s * points, start), min((s + 1) * points, part.nodes.stop)
+                sums[s] = self.rule.weights[begin - s * points : end - s * points] @ losses[begin - start : end - start]
             return sums
 
         parts = self.proximal.parts(count, variants, self.rule.size)
