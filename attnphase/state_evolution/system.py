@@ -41,7 +41,7 @@ class System:
     kernels: Kernels
     spectrum: Spectrum
     threads: int = 1
-    at_once: int = 4096
+    at_once: int = 8192
 
     @classmethod
     def of(cls, problem: Problem, backend: str = "numba", threads: int = 1, tell: Tell = silent) -> System:
