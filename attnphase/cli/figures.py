@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from attnphase import arguments
-from attnphase.cli.options import force_option, output_option, quiet_option, workers_option
+from attnphase.cli.options import asked_options, force_option, output_option, quiet_option, workers_option
 from attnphase.cli.outcomes import interruption_told, kept_lines
 from attnphase.data.text import format_value, pairs_text, terminal_width
 from attnphase.errors import ProblemError
@@ -206,9 +206,19 @@ def explore(data: Path, runs: Path | None, thresholds: Path | None, output: Path
     show_default=True,
     help="Sobol points per replicate, a power of two.",
 )
+@asked_options
 @workers_option
 @quiet_option
-def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: int | None, quiet: bool) -> int:
+def phase_diagram(
+    output: Path,
+    alphas: int,
+    omegas: int,
+    nodes: int,
+    stability: bool | None,
+    identity: bool | None,
+    workers: int | None,
+    quiet: bool,
+) -> int:
     """Compute and draw the paper's phase diagram.
 
     Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped.
@@ -225,6 +235,7 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
     from attnphase.sweeps.grid import sweep
 
     output.mkdir(parents=True, exist_ok=True)
+    asked = {"stability": stability is not False, "identity": identity is not False}
     alpha, omega = paper_grid(alphas, omegas)
     data = output / "phase_diagram.nc"
     with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
@@ -232,7 +243,7 @@ def phase_diagram(output: Path, alphas: int, omegas: int, nodes: int, workers: i
             problem=problem,
             alpha=alpha,
             omega=omega,
-            settings=SolverSettings(tolerance=1e-6, max_maps=100),
+            settings=SolverSettings(tolerance=1e-6, max_maps=100, **asked),
             workers=workers,
             output=data,
             resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them

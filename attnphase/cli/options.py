@@ -14,6 +14,7 @@ from attnphase.cli.values import NUMBERS
 __all__ = [
     "allow_unconverged_option",
     "alphas_option",
+    "asked_options",
     "device_option",
     "force_option",
     "json_option",
@@ -34,15 +35,19 @@ problem_options = _options(
     click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of the problem."),
 )
 
+asked_options = _options(
+    click.option(
+        "--stability/--no-stability", default=None, help="Compute the replicon and the overlap gap (default)."
+    ),
+    click.option("--identity/--no-identity", default=None, help="Decide which branch a point is on (default)."),
+)
+
 solver_options = _options(
     click.option("--method", default="newton", help="newton (default), anderson or damped."),
     click.option("--tolerance", type=float, help="On the undamped relative residual."),
     click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
     click.option("--backend", default="numba", help="Of the local problem: numba (default), torch or cuda."),
-    click.option(
-        "--stability/--no-stability", default=None, help="Compute the replicon and the overlap gap (default)."
-    ),
-    click.option("--identity/--no-identity", default=None, help="Decide which branch a point is on (default)."),
+    asked_options,
 )
 
 allow_unconverged_option = click.option(

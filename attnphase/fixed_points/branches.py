@@ -14,7 +14,7 @@ from attnphase.fixed_points.solver import probe, solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import measure_of
-from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import informed_signal, initial_overlaps, without_signal
 
@@ -57,12 +57,19 @@ def follow(
     previous: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
         start: BranchPoint | Overlaps | None = None
+        point: BranchPoint | None = None
         if previous is not None and Branch.named(branch).is_informed and _lost(previous):
             # the branch ended above this alpha; it may exist again below
-            start = probe(problem, alphas[index], branch, settings) or _uninformed(previous)
+            if _merged(previous):
+                # whether it does, the curve tells at the uninformed point, which is found at once
+                start = _uninformed(previous)
+                point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
+            if point is None or not _merged(point):
+                point, start = None, probe(problem, alphas[index], branch, settings) or _uninformed(previous)
         elif previous is not None:
             start = _extrapolated(before, previous, alphas[index])
-        point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
+        if point is None:
+            point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
         if isinstance(start, BranchPoint) and not _lost(start) and point.status is not Status.converged:
             fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell)
             point = fresh if fresh.residual < point.residual else point
@@ -78,6 +85,11 @@ def _lost(point: BranchPoint) -> bool:
     return point.status is not Status.converged or informed_signal(
         point.restart.overlaps, point.branch
     ) < _COLLAPSED * informed_signal(initial_overlaps(point.problem, point.branch), point.branch)
+
+
+def _merged(point: BranchPoint) -> bool:
+    """Whether it is known of a converged point that there is no branch."""
+    return point.status is Status.converged and point.on_branch is Identity.merged
 
 
 def _uninformed(point: BranchPoint) -> BranchPoint:
