@@ -235,7 +235,9 @@ def phase_diagram(
     from attnphase.sweeps.grid import sweep
 
     output.mkdir(parents=True, exist_ok=True)
-    asked = {"stability": stability is not False, "identity": identity is not False}
+    settings = SolverSettings(
+        tolerance=1e-6, max_maps=100, stability=stability is not False, identity=identity is not False
+    )
     alpha, omega = paper_grid(alphas, omegas)
     data = output / "phase_diagram.nc"
     with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
@@ -243,7 +245,7 @@ def phase_diagram(
             problem=problem,
             alpha=alpha,
             omega=omega,
-            settings=SolverSettings(tolerance=1e-6, max_maps=100, **asked),
+            settings=settings,
             workers=workers,
             output=data,
             resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them

@@ -74,7 +74,7 @@ def follow(
             fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell)
             point = fresh if fresh.residual < point.residual else point
         before, previous = previous, point
-        points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None))
+        points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None, levels=()))
         if on_point is not None:
             on_point(points[index])
     return [points[i] for i in range(len(alphas))]

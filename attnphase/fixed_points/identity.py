@@ -15,7 +15,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import Measured, measured_at
-from attnphase.fixed_points.reduced import Level, at_rest, growth_noise, level_at, levels_at
+from attnphase.fixed_points.reduced import at_rest, growth_noise, level_at, levels_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.spread import spread
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
@@ -309,11 +309,12 @@ def judged(
     candidates = sorted({*AMPLITUDES, *(own * part for part in _OWN)}, reverse=True)
     seen = 0.0 if bottom is None else _SEEN_FROM_REST
     amplitudes = [share * full for share in candidates if share > seen]
-    levels: list[Level] = []
-    for finer in _ladder(rules, rule, COARSE_POINTS):
+    levels = [level for level in run.levels if len(level.point) == len(start)]
+    for number, finer in enumerate(_ladder(rules, rule, COARSE_POINTS)):
         map_ = run.map(finer)
         levels = levels_at(map_, start, amplitudes, jacobian, levels)
         run.learn(map_)
+        run.levels = run.levels if number else levels
         for level in levels:
             if level.exceeds(BEYOND_DOUBT):
                 return Verdict(Identity.on_branch, level.point, finer)

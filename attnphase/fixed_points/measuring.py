@@ -97,6 +97,8 @@ def branch_point(
         iterations=run.maps,
         rule=rule.name,
         nodes=rule.size,
-        restart=Restart(map_.unpack(found.point), response, rule, map_.minima, None if np.isnan(gap) else gap, sole),
+        restart=Restart(
+            map_.unpack(found.point), response, rule, map_.minima, None if np.isnan(gap) else gap, sole, run.levels
+        ),
         on_branch=identity,
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.reduced import Level
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Identity
@@ -35,6 +37,8 @@ class Restart:
         Of two copies; None where it is not known.
     sole : float
         Energy up to which nodes were seen to have one minimum, see `Search`.
+    levels : sequence of Level
+        Of the curve by which the point was judged, under few nodes.
     """
 
     overlaps: Overlaps
@@ -43,6 +47,7 @@ class Restart:
     minima: Minima | None = None
     gap: float | None = None
     sole: float = -np.inf
+    levels: Sequence[Level] = ()
 
 
 @dataclass(frozen=True, eq=False)

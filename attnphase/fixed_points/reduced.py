@@ -122,7 +122,11 @@ def levels_at(
     for amplitude in amplitudes:
         start = next((level for level in reversed(found) if np.isfinite(level.value)), None)
         start = settled.get(amplitude, start)
-        near = (x, jacobian) if start is None else (start.point, start.jacobian)
+        near = (
+            (x, jacobian)
+            if start is None
+            else (start.point, start.jacobian if start.jacobian is not None else jacobian)
+        )
         level = level_at(map_, near[0], amplitude, near[1])
         if level is not None:
             found.append(level)

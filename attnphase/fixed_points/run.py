@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
+from attnphase.fixed_points.reduced import Level
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
 from attnphase.processes.progress import Tell, silent
@@ -49,6 +50,8 @@ class Run:
         How nodes of finer rules are searched; None before anything has been learnt.
     sole : float
         For a search before that: a neighbouring point's.
+    levels : sequence of Level
+        Under few nodes, a neighbouring point's, then those of this one.
     unsettled : bool
         Whether the first round of the last `verified` left something to the later ones.
     gap : float or None
@@ -63,6 +66,7 @@ class Run:
     maps: int = 0
     search: Search | None = None
     sole: float = -np.inf
+    levels: Sequence[Level] = ()
     unsettled: bool = False
     gap: float | None = None
 

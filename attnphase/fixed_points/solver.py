@@ -23,7 +23,7 @@ from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_points.identity import SMALL_SIGNAL, Place, identified
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at
-from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.integration.refinement import Refinement
@@ -128,29 +128,23 @@ def _solve_point(
     tell: Tell,
 ) -> BranchPoint:
     previous = start.restart if isinstance(start, BranchPoint) else None
-    beginning = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
+    point = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
-    exact = isinstance(start, Overlaps) or (previous is not None and not (beginning.m.any() or beginning.theta.any()))
-    sector = Sector.of(beginning if exact else informed, system.symmetries)
-    run = Run(system, alpha, settings, sector, tell)
+    exact = isinstance(start, Overlaps) or (previous is not None and not point.has_signal)
+    run = Run(system, alpha, settings, Sector.of(point if exact else informed, system.symmetries), tell)
     if previous is not None:
-        run.gap, run.sole = previous.gap, previous.sole
+        run.gap, run.sole, run.levels = previous.gap, previous.sole, previous.levels
     rules = system.refinement(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
     # a neighbour's derivatives serve again unless Newton's method has trouble with them
     response = previous.response if previous and refine else None
-    if response is not None and len(response.jacobian) != sector.basis.shape[1]:
+    if response is not None and len(response.jacobian) != run.sector.basis.shape[1]:
         response = None
     # what has a kink jumps nowhere, but no tensor rule knows its error there
     second_minima = 1.0 if system.problem.loss.form.has_kink else 0.0
-    rule = rules.single() if not refine else rules.first() if response is None else rules.medium()
-    if response is not None and previous is not None and previous.rule is not None and not previous.rule.randomised:
-        # where a tensor rule did for the neighbour, the integrand is smooth
-        rule = _after_coarse(rules, rules.first(), second_minima) or rule
-    jacobian = response.jacobian if response else None
-    method = _SINGLE[settings.method]
-    point = beginning
+    rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
+    jacobian, method = response.jacobian if response else None, _SINGLE[settings.method]
     while True:
         map_ = run.map(rule)
         if previous is not None and previous.rule is rule:
@@ -159,14 +153,8 @@ def _solve_point(
         if not refine:
             found = run.iterate(map_, x, method())
         elif jacobian is None:
-            finer = _after_coarse(rules, rule, second_minima)
-            found = run.coarse(map_, x, settings.tolerance if finer is None else ROUGH)
-            if finer is not None and found.status is not Status.left_domain:
-                run.learn(map_)
-                second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()), map_.several)
-                finer = _after_coarse(rules, rule, second_minima) or finer
-                rule, point, map_ = finer, map_.unpack(found.point), run.map(finer)
-                found, response = _with_derivatives(run, rules, map_, map_.pack(point))
+            map_, found, response, second_minima = _from_coarse(run, rules, map_, x, second_minima)
+            rule, point = map_.channel.rule, map_.unpack(found.point)
         else:
             ahead = None if response is None else _ahead(rules, map_, x, response, second_minima)
             if ahead is not None:
@@ -220,6 +208,17 @@ def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array]
     return replace(place, found=found, measured=measured_at(run, rules, place.map_, found, place.response))
 
 
+def _first_rule(rules: Refinement, previous: Restart | None, response: Response | None, second_minima: float) -> Rule:
+    """The first one of all, or where a neighbour's derivatives are known one on which Newton's method begins."""
+    if response is None:
+        return rules.first()
+    rule = rules.medium()
+    if previous is None or previous.rule is None or previous.rule.randomised:
+        return rule
+    # where a tensor rule did for the neighbour, the integrand is smooth
+    return _after_coarse(rules, rules.first(), second_minima) or rule
+
+
 def _after_coarse(rules: Refinement, rule: Rule, second_minima: float) -> Rule | None:
     """The rule to go on with where a coarse one only shows the way, so that nothing need be measured on it."""
     enough = rules.medium().order
@@ -227,15 +226,28 @@ def _after_coarse(rules: Refinement, rule: Rule, second_minima: float) -> Rule |
     return finer if finer is not None and (not finer.randomised or finer.order >= enough) else None
 
 
-def _with_derivatives(
-    run: Run, rules: Refinement, map_: StateEvolution, x: Array
-) -> tuple[FixedPoint, Response | None]:
-    """Newton's method with the derivatives at a coarse rule's point, and these if they are good at its end."""
+def _from_coarse(
+    run: Run, rules: Refinement, map_: StateEvolution, x: Array, second_minima: float
+) -> tuple[StateEvolution, FixedPoint, Response | None, float]:
+    """The fixed point of a first rule, or where this only shows the way of the next one.
+
+    Returns
+    -------
+    The map under the last rule, the point, derivatives if they are good there, and the share of second minima.
+    """
+    coarse = map_.channel.rule
+    finer = _after_coarse(rules, coarse, second_minima)
+    found = run.coarse(map_, x, run.settings.tolerance if finer is None else ROUGH)
+    if finer is None or found.status is Status.left_domain:
+        return map_, found, None, second_minima
+    run.learn(map_)
+    second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()), map_.several)
+    map_ = run.map(_after_coarse(rules, coarse, second_minima) or finer)
     run.tell("derivatives of the map")
-    response = response_at(map_, x, rules.of_derivatives(map_.channel.rule))
-    found = run.newton(map_, x, response.jacobian)
+    response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
+    found = run.newton(map_, found.point, response.jacobian)
     # where the point has moved away from the coarse one, so have the derivatives
-    return found, response if found.maps <= STILL_GOOD else None
+    return map_, found, response if found.maps <= STILL_GOOD else None, second_minima
 
 
 def _ahead(
