@@ -20,6 +20,7 @@ __all__ = ["replicon"]
 _MOST = 2048  # points of each replicate that are used
 _FEW = 64  # likewise, where only an error needs them
 _NARROW = 0.1  # of the widest direction in which replicates' points scatter: narrower ones change nothing
+_INSIDE = 0.1  # of a step, by which its ends must lie within the domain
 
 Point = tuple[Overlaps, Conjugates]
 
@@ -81,7 +82,8 @@ def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima,
     By differences over a standard error along the few directions in which the points lie. Their own noise, which the
     heavy tail makes large, is taken off: what it adds to a sum of squares is known by the replicates' scatter.
     """
-    rule, scale = channel.rule, overlaps.scales(channel.system.spectrum.rho)
+    rule, rho = channel.rule, channel.system.spectrum.rho
+    scale = overlaps.scales(rho)
     few = min(_FEW, rule.order)
     known = minima.part(rule.nodes.shape[:2], slice(few))
     coarse = replace(rule, nodes=rule.nodes[:, :few], weights=np.full(few, 1 / few), order=few)
@@ -90,14 +92,20 @@ def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima,
     _, widths, directions = np.linalg.svd(shifts, full_matrices=False)
     sizes = overlaps.q.shape[0], overlaps.q.shape[-1], overlaps.theta.shape[-1]
 
-    def squares_at(step: Array) -> Array:
-        there = Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
+    def moved(step: Array) -> Overlaps:
+        return Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
+
+    def squares_at(there: Overlaps) -> Array:
         return _squares(near, there, near.evaluate(alpha, there, Starts.WARM, known).minima)
 
     total = np.zeros((len(points), *overlaps.q.shape, *overlaps.q.shape))
     for width, direction in zip(widths, directions, strict=True):
         if width > _NARROW * widths[0]:
-            slopes = (squares_at(width * direction) - squares_at(-width * direction)) / (2 * width)
+            step = width
+            # near a fold an error reaches over the edge of the domain
+            while not all(moved(side * step * direction).feasible(rho) for side in (1 + _INSIDE, -1 - _INSIDE)):
+                step /= 2
+            slopes = (squares_at(moved(step * direction)) - squares_at(moved(-step * direction))) / (2 * step)
             slope, noise = slopes.mean(axis=0), slopes.var(axis=0, ddof=1).sum() / len(slopes)
             seen = max(1 - noise / max((slope**2).sum(), np.finfo(float).tiny), 0.0)
             total += np.multiply.outer(shifts @ direction, np.sqrt(seen) * slope)
