@@ -247,7 +247,8 @@ class Breaking:
         if image is None:
             raise SolverError(f"the one-step equations have no solution here at y = {y:.4g}: start elsewhere.")
         measured, slope = self._measured(), map_.slope()
-        rows = [map_.images() - image, slope[:, None] - slope.mean(), measured - measured.mean(axis=0)]
+        images = map_.images()
+        rows = [images - images.mean(axis=0), slope[:, None] - slope.mean(), measured - measured.mean(axis=0)]
         half = map_.free_entropy(halved=True).mean(), map_.slope(halved=True).mean()
         energies = half[0] - measured[:, 0].mean(), half[1] - slope.mean()
         coarse = [energies[0], energies[0] + y * energies[1], y**2 * energies[1], 0.0]

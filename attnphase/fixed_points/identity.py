@@ -15,7 +15,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import Measured, measured_at
-from attnphase.fixed_points.reduced import at_rest, growth_noise, level_at, levels_at
+from attnphase.fixed_points.reduced import at_rest, growth_noise, highest_zero, level_at, levels_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.spread import spread
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
@@ -134,8 +134,13 @@ def identified(
     known = _with_errors(run, rules, moved, informed)
     if known.identity is not Identity.on_branch or _error_of(known, name) <= _TELLS_NOTHING:
         return known
-    finer = _by_what_decided(run, rules, known, verdict)
-    return known if finer is None else _with_errors(run, rules, finer, informed)
+    for finer in _seeing(rules, known, verdict):
+        taken = _found_above(run, rules, known, verdict, informed, finer)
+        if taken is not None:
+            known = _with_errors(run, rules, taken, informed)
+            if _error_of(known, name) <= _TELLS_NOTHING:
+                break
+    return known
 
 
 def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: Overlaps) -> bool:
@@ -216,17 +221,33 @@ def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place
     return replace(moved, identity=identity)
 
 
-def _by_what_decided(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place | None:
-    """The point by the finer nodes that saw a branch, where its own cannot tell it from none; None if they cannot."""
-    finer, x = verdict.rule, place.found.point
-    if finer is None or verdict.grows is None or finer.order <= place.map_.channel.rule.order:
-        return None
-    map_, odd = run.map(finer), odd_coordinates(place.map_)
-    lower = np.linalg.norm(x[odd]) < np.linalg.norm(verdict.grows[odd])
-    found = _found_from(run, rules, map_, verdict.grows if lower else x, WELL_KNOWN)
+def _seeing(rules: Refinement, place: Place, verdict: Verdict) -> list[Rule]:
+    """Rules with more nodes than a point's own, of those that see a branch there."""
+    if verdict.rule is None or not place.map_.channel.rule.randomised:
+        return []
+    own, seen = place.map_.channel.rule.order, verdict.rule.order
+    return [
+        rule
+        for rule in _ladder(rules, place.map_.channel.rule, COARSE_POINTS)
+        if rule.order > own and rule.order >= seen
+    ]
+
+
+def _found_above(
+    run: Run, rules: Refinement, place: Place, verdict: Verdict, informed: Overlaps, rule: Rule
+) -> Place | None:
+    """The point by a rule, from where the growth ends above: few nodes make further zeros below. None without one."""
+    assert verdict.grows is not None
+    map_, odd = run.map(rule), odd_coordinates(place.map_)
+    start = run.sector.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
+    full, least = (float(np.linalg.norm(x[odd])) for x in (start, verdict.grows))
+    zero = highest_zero(map_, start, [share * full for share in AMPLITUDES], place.response.jacobian)
+    own = place.found.point
+    x = zero if zero is not None else own if np.linalg.norm(own[odd]) >= least else verdict.grows
+    found = _found_from(run, rules, map_, x, WELL_KNOWN)
     if found is None or found.found.status is not Status.converged:
         return None
-    return found if np.linalg.norm(found.found.point[odd]) > _BELOW * np.linalg.norm(verdict.grows[odd]) else None
+    return found if np.linalg.norm(found.found.point[odd]) > _BELOW * least else None
 
 
 def _error_of(place: Place, name: str) -> float:
@@ -310,6 +331,8 @@ def judged(
     seen = 0.0 if bottom is None else _SEEN_FROM_REST
     amplitudes = [share * full for share in candidates if share > seen]
     levels = [level for level in run.levels if len(level.point) == len(start)]
+    restless: set[float] = set()
+    given_up: set[float] = set()
     for number, finer in enumerate(_ladder(rules, rule, COARSE_POINTS)):
         map_ = run.map(finer)
         levels = levels_at(map_, start, amplitudes, jacobian, levels)
@@ -319,9 +342,13 @@ def judged(
             if level.exceeds(BEYOND_DOUBT):
                 return Verdict(Identity.on_branch, level.point, finer)
         doubtful = [level for level in levels if not level.falls_short(_BY_CHANCE)]
-        if not doubtful:
-            return Verdict(Identity.merged)
-        amplitudes = [level.amplitude for level in doubtful]
+        unsettled = {level.amplitude for level in doubtful if np.isnan(level.value)}
+        # what comes to rest under neither of two rules, as on a map of stairs, takes the most maps of all
+        given_up |= unsettled & restless
+        amplitudes = [level.amplitude for level in doubtful if level.amplitude not in given_up]
+        if not amplitudes:
+            return Verdict(Identity.not_decided if given_up else Identity.merged)
+        restless = unsettled
     return Verdict(Identity.not_decided)
 
 

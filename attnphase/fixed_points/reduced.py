@@ -19,13 +19,14 @@ from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Metho
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_within, odd_coordinates
 
-__all__ = ["Level", "at_rest", "growth_noise", "level_at", "levels_at", "with_displacements"]
+__all__ = ["Level", "at_rest", "growth_noise", "highest_zero", "level_at", "levels_at", "with_displacements"]
 
 _TOLERANCE = 1e-3  # of what settles at a level: the growth there is known no better
 _TOPS = 2
 _NEAR = 0.03  # share of its amplitude by which a top must be off the highest level
 _BY_CHANCE = 2.0  # standard errors
 _EDGE = 1.1  # by what the odd coordinates may be enlarged, unless they lie at the edge of the domain
+_SECANTS = 3  # steps to a zero, behind which Newton's method takes over
 _UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
 
 
@@ -122,12 +123,8 @@ def levels_at(
     for amplitude in amplitudes:
         start = next((level for level in reversed(found) if np.isfinite(level.value)), None)
         start = settled.get(amplitude, start)
-        near = (
-            (x, jacobian)
-            if start is None
-            else (start.point, start.jacobian if start.jacobian is not None else jacobian)
-        )
-        level = level_at(map_, near[0], amplitude, near[1])
+        own = None if start is None else start.jacobian
+        level = level_at(map_, x if start is None else start.point, amplitude, jacobian if own is None else own)
         if level is not None:
             found.append(level)
     for _ in range(_TOPS):
@@ -138,6 +135,37 @@ def levels_at(
         found.append(level)
         found.sort(key=lambda one: -one.amplitude)
     return found
+
+
+def highest_zero(
+    map_: StateEvolution, x: Array, amplitudes: Sequence[float], jacobian: Array | None = None
+) -> Array | None:
+    """A point near the largest amplitude at which the growth ends; None if it is nowhere seen to end.
+
+    Amplitudes fall, from one at which the odd coordinates shrink: at small ones chance decides about the growth.
+    """
+    above: Level | None = None
+    for amplitude in amplitudes:
+        level = level_at(map_, x, amplitude, jacobian)
+        if level is None or np.isnan(level.value):
+            continue
+        x = level.point
+        if level.value > 0:
+            return None if above is None else _between(map_, level, above, jacobian)
+        above = level
+    return None
+
+
+def _between(map_: StateEvolution, below: Level, above: Level, jacobian: Array | None) -> Array:
+    """A point near the zero of the growth between two levels."""
+    for _ in range(_SECANTS):
+        share = below.value / (below.value - above.value)
+        amplitude = below.amplitude + share * (above.amplitude - below.amplitude)
+        level = level_at(map_, below.point, amplitude, jacobian)
+        if level is None or np.isnan(level.value):
+            break
+        below, above = (level, above) if level.value > 0 else (below, level)
+    return min((below, above), key=lambda level: abs(level.value)).point
 
 
 def _top(levels: Sequence[Level]) -> tuple[Array, float, Array | None] | None:

@@ -94,6 +94,8 @@ def spread(
         changes.append(_between(amplitudes, points[:, half].mean(axis=1), values[:, half].mean(axis=1), zero))
     middle = _between(amplitudes, points.mean(axis=1), values.mean(axis=1), here)
     squares = np.quantile([(change - middle) ** 2 for change in changes], _WITHIN, axis=0)
+    there = _between(amplitudes, points.mean(axis=1), values.mean(axis=1), _excluded(rows, here))
+    squares = np.maximum(squares, ((there - middle) / _ROOM) ** 2)
     if bounded:
         open_ = [row.level.amplitude for row in rows if not row.level.falls_short(_BOUND)]
         for end in (0.0, max(open_, default=here)):
@@ -166,6 +168,20 @@ def _straightened(amplitudes: Array, growth: Array, here: float) -> Array:
         if (np.abs(fitted - value)[known] <= _BY_CHANCE * error[known]).all():
             return growth - value[:, None] + fitted[:, None]
     return growth
+
+
+def _excluded(rows: list[_Row], here: float) -> float:
+    """Amplitude above ``here`` at which the growth is as many standard errors below zero as levels go to.
+
+    Over so many errors the point may lie further up, whatever chance has made of the curve between.
+    """
+    before, doubt = here, 0.0
+    for level in (row.level for row in rows if row.level.amplitude > here):
+        errors = level.value / level.stderr
+        if errors <= -_ROOM:
+            return before + (level.amplitude - before) * (doubt + _ROOM) / (doubt - errors)
+        before, doubt = level.amplitude, min(errors, 0.0)
+    return before
 
 
 def _zero(amplitudes: Array, growth: Array) -> float:

@@ -71,10 +71,11 @@ def stability_at(
     system, overlaps = map_.system, map_.unpack(found.point)
     conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
     if not system.problem.loss.form.has_kink:
-        radii = replicon(map_.channel, map_.alpha, overlaps, conjugates, map_.minima)
+        without = displaced(map_, found.point, response, -1 / (rule.replicates - 1)) if rule.randomised else ()
+        radii = replicon(map_.channel, map_.alpha, overlaps, conjugates, map_.minima, without)
         values["replicon"] = float(radii[0])
         if rule.randomised:
-            errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(len(radii) - 1))
+            errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(rule.replicates))
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
     copies = replace(Copies.of(system, map_.alpha, overlaps, conjugates, points), search=search or Search())
     end = copies.gap(displaced(map_, found.point, response) if rule.randomised else (), gap)

@@ -98,7 +98,9 @@ def standard_errors(
     return errors
 
 
-def displaced(map_: StateEvolution, x: Array, response: Response) -> list[tuple[Overlaps, Conjugates]]:
+def displaced(
+    map_: StateEvolution, x: Array, response: Response, share: float = 1.0
+) -> list[tuple[Overlaps, Conjugates]]:
     """Overlaps and conjugates of the replicates' own fixed points, to first order; none where these are not known.
 
     Parameters
@@ -109,6 +111,8 @@ def displaced(map_: StateEvolution, x: Array, response: Response) -> list[tuple[
         The fixed point of all replicates together.
     response : Response
         Derivatives there.
+    share : float
+        Of the way there; -1 / (S - 1) is to the fixed points of all replicates but one.
     """
     measured = map_.measure(x)
     if measured is None:
@@ -116,7 +120,7 @@ def displaced(map_: StateEvolution, x: Array, response: Response) -> list[tuple[
     images, values = packed_images(measured, map_), flatten(measured)
     dx, change = _propagate(images - images.mean(axis=0), values - values.mean(axis=0), response)
     points = []
-    for step, vector in zip(dx, values.mean(axis=0) + change, strict=True):
+    for step, vector in zip(share * dx, values.mean(axis=0) + share * change, strict=True):
         overlaps, own = map_.unpack(x + step), restore(vector, measured)
         if not overlaps.feasible(map_.system.spectrum.rho):
             return []

@@ -19,7 +19,7 @@ from attnphase.kernels.groups import group_maps
 from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import matrix_root
 from attnphase.state_evolution.nested import GroupNodes, Proposal
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
 from attnphase.state_evolution.prior import symmetric
 from attnphase.state_evolution.proximal import Minima, ProximalPoints
 from attnphase.state_evolution.sector import Sector
@@ -87,6 +87,10 @@ class GroupConjugates:
     def replicate(self, s: int) -> Self:
         """One replicate, axis kept."""
         return type(self)(**{name: x[:, s : s + 1] for name, x in self.arrays.items()})
+
+    def without_each(self) -> Self:
+        """Means over all replicates but one, for every one of them; themselves where there is one alone."""
+        return type(self)(**{name: without_each(x, 1) for name, x in self.arrays.items()})
 
     def symmetrized(self, sector: Sector) -> Self:
         """Mean over a sector's symmetries."""
@@ -215,20 +219,26 @@ class GroupMap:
 
         Equations (S1)-(S10) of the one-step page.
 
+        By what the image of all replicates changes without one: a single one lies far from the others, and often beyond
+        the edge of the domain. Their mean differs from the image by the jackknife's bias.
+
         Raises
         ------
         ArithmeticError
-            A replicate by itself has no finite conjugates.
+            All replicates but one have no finite conjugates.
         """
         assert self.last is not None
         assert self._pass is not None
         if halved:
-            each = [self._conjugates(self._pass.part(*self.nodes.halved())).mean()]
-        else:
-            each = [self.last.replicate(s) for s in range(self.nodes.replicates)]
-        # a replicate of few nodes may lie beyond the edge of the domain, where the lifted map goes on
+            return self._lifted_images(self._conjugates(self._pass.part(*self.nodes.halved())).mean())
+        count, without = self.nodes.replicates, self._lifted_images(self.last.without_each())
+        whole = self._lifted_images(self.last.mean())
+        return whole + (count - 1) * (whole - without)
+
+    def _lifted_images(self, conjugates: GroupConjugates) -> Array:
+        """Images of every replicate's conjugates, (S, D), by the map that goes on beyond the edge of the domain."""
         lift, self.lift = self.lift, True
-        images = [self.image(one) for one in each]
+        images = [self.image(conjugates.replicate(s)) for s in range(conjugates.q_hat_0.shape[1])]
         self.lift = lift
         if any(image is None for image in images):
             raise ArithmeticError("a replicate has no image")

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
 from attnphase.state_evolution.proximal import Minima, Part
 from attnphase.state_evolution.spread import Spread
 
 __all__ = ["replicon"]
 
 _MOST = 2048  # points of each replicate that are used
+_FEW = 64  # likewise, where only an error needs them
+_NARROW = 0.1  # of the widest direction in which replicates' points scatter: narrower ones change nothing
+_INSIDE = 0.1  # of a step, by which its ends must lie within the domain
+
+Point = tuple[Overlaps, Conjugates]
 
 
-def replicon(channel: Channel, alpha: float, overlaps: Overlaps, conjugates: Conjugates, minima: Minima) -> Array:
+def replicon(
+    channel: Channel,
+    alpha: float,
+    overlaps: Overlaps,
+    conjugates: Conjugates,
+    minima: Minima,
+    without: Sequence[Point] = (),
+) -> Array:
     """Spectral radius of ``P -> C_hat -> P``, of all replicates together and of each.
 
     Equations (C2), (N1) of the stability page.
@@ -37,16 +52,64 @@ def replicon(channel: Channel, alpha: float, overlaps: Overlaps, conjugates: Con
         Its conjugates, with a replicate axis of length one.
     minima : Minima
         Of the channel's nodes there.
+    without : sequence of (Overlaps, Conjugates)
+        The fixed points of all replicates but one, for every one of them; the point itself where there are none.
 
     Returns
     -------
     (1 + S,) array
+        Replicates count by what is left without them: their mean and scatter are the jackknife's.
     """
     squares = alpha * _squares(channel, overlaps, minima)
-    size = overlaps.q.size
-    rows = Spread(channel.system, conjugates).linear.reshape(size, size)
-    every = np.concatenate([squares.mean(axis=0, keepdims=True), squares])
-    return np.array([np.abs(np.linalg.eigvals(rows @ one.reshape(size, size))).max() for one in every])
+    size, count = overlaps.q.size, len(squares)
+
+    def radius(squares: Array, conjugates: Conjugates) -> float:
+        rows = Spread(channel.system, conjugates).linear.reshape(size, size)
+        return float(np.abs(np.linalg.eigvals(rows @ squares.reshape(size, size))).max())
+
+    rest, own = without_each(squares, 0), [conjugates] * count
+    if without:
+        rest = rest + alpha * _changes(channel, alpha, overlaps, minima, [point for point, _ in without])
+        own = [one for _, one in without]
+    whole = radius(squares.mean(axis=0), conjugates)
+    left = np.array([radius(one, hats) for one, hats in zip(rest, own, strict=True)])
+    return np.append(whole, whole + (count - 1) * (whole - left))
+
+
+def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima, points: Sequence[Overlaps]) -> Array:
+    """What `_squares` of all replicates changes by at each of the points nearby, to first order, (N, P, r, r, P, r, r).
+
+    By differences over a standard error along the few directions in which the points lie. Their own noise, which the
+    heavy tail makes large, is taken off: what it adds to a sum of squares is known by the replicates' scatter.
+    """
+    rule, rho = channel.rule, channel.system.spectrum.rho
+    scale = overlaps.scales(rho)
+    few = min(_FEW, rule.order)
+    known = minima.part(rule.nodes.shape[:2], slice(few))
+    coarse = replace(rule, nodes=rule.nodes[:, :few], weights=np.full(few, 1 / few), order=few)
+    near = replace(channel, rule=coarse)
+    shifts = (np.stack([point.pack() for point in points]) - overlaps.pack()) / scale
+    _, widths, directions = np.linalg.svd(shifts, full_matrices=False)
+    sizes = overlaps.q.shape[0], overlaps.q.shape[-1], overlaps.theta.shape[-1]
+
+    def moved(step: Array) -> Overlaps:
+        return Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
+
+    def squares_at(there: Overlaps) -> Array:
+        return _squares(near, there, near.evaluate(alpha, there, Starts.WARM, known).minima)
+
+    total = np.zeros((len(points), *overlaps.q.shape, *overlaps.q.shape))
+    for width, direction in zip(widths, directions, strict=True):
+        if width > _NARROW * widths[0]:
+            step = width
+            # near a fold an error reaches over the edge of the domain
+            while not all(moved(side * step * direction).feasible(rho) for side in (1 + _INSIDE, -1 - _INSIDE)):
+                step /= 2
+            slopes = (squares_at(moved(step * direction)) - squares_at(moved(-step * direction))) / (2 * step)
+            slope, noise = slopes.mean(axis=0), slopes.var(axis=0, ddof=1).sum() / len(slopes)
+            seen = max(1 - noise / max((slope**2).sum(), np.finfo(float).tiny), 0.0)
+            total += np.multiply.outer(shifts @ direction, np.sqrt(seen) * slope)
+    return total
 
 
 def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:

@@ -12,7 +12,7 @@ from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_points.breaking import Breaking, apart_by
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.groups import GroupMap
+from attnphase.state_evolution.groups import GroupConjugates, GroupMap
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.nested import GroupNodes, Proposal
 from attnphase.state_evolution.overlaps import Overlaps
@@ -204,6 +204,26 @@ def test_replicates_and_seeds_scatter_alike():
         stated = np.sqrt((table[:, column + 1] ** 2).mean())
         # of six seeds the scatter is known to a third
         assert 0.45 < table[:, column].std(ddof=1) / stated < 1.9
+
+
+def test_a_replicate_counts_by_what_is_left_without_it():
+    """The jackknife's pseudo-values, by hand; single replicates lie elsewhere, since the prior is not linear."""
+    _, start, _, map_ = maps_of(WIDE, "positional", 31.0, (16, 16, 8))
+    image = map_(map_.pack(apart_by(start, np.full((2, 1, 1), 0.49), 0.42)))
+    assert image is not None
+    assert map_.last is not None
+    hats, found = map_.last.arrays, map_.images()
+    alone = np.empty_like(found)
+    for s in range(8):
+        rest = map_.image(
+            GroupConjugates(**{k: np.delete(x, s, axis=1).mean(axis=1)[:, None] for k, x in hats.items()})
+        )
+        single = map_.image(map_.last.replicate(s))
+        assert rest is not None
+        assert single is not None
+        alone[s] = map_.pack(single)
+        np.testing.assert_allclose(found[s], 8 * image - 7 * map_.pack(rest), rtol=1e-9, atol=1e-12)
+    assert np.abs(found - alone).max() > 0.01 * np.abs(alone - image).max()
 
 
 def test_where_all_solutions_are_one_there_is_nothing_to_break():

@@ -13,6 +13,7 @@ from attnphase.data.build import from_points
 from attnphase.data.text import points_table
 from attnphase.data.validate import validate_dataset
 from attnphase.figures.theory import fig2
+from attnphase.fixed_points import identity
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.reduced import Level, _top, at_rest, level_at, levels_at
 from attnphase.fixed_points.run import Run
@@ -142,6 +143,44 @@ def test_nothing_is_decided_unasked():
     assert solve_point(problem, 0.8625, "uninformed", settings=replace(SETTINGS, identity=False)).on_branch is (
         Identity.on_branch
     )
+
+
+def test_more_nodes_look_for_a_branch_where_it_is():
+    """64 nodes that begin near zero stay there, and Newton's method on more of them ends nowhere from below.
+
+    2**17 nodes give 0.0455(12) and 0.0409(20), means of those at 0.75 and 0.77, where the curve is as good as straight.
+    """
+    problem = paper(0.3, 64, 26)
+    informed = initial_overlaps(problem, "semantic")
+    few = replace(informed, theta=0.01 * informed.theta)
+    point = solve_point(problem, 0.76, start=few, settings=replace(SETTINGS, stability=False))
+    assert point.on_branch is Identity.on_branch
+    theta, error = abs(point.values["theta"]).min(), point.errors["theta"].max()
+    assert error < 0.2 * theta
+    assert abs(theta - 0.0432) < 3 * np.hypot(error, 0.002)
+
+
+def test_what_never_comes_to_rest_is_given_up_after_two_rules(monkeypatch):
+    """On a map of stairs, say; others are asked further, and a point with such a level has never merged."""
+    problem = paper(0.44, 64)
+    informed = initial_overlaps(problem, "semantic")
+    system = System.of(problem, "numba", 1)
+    rules, asked = system.refinement(2**18), []
+    growth = np.linspace(-0.1, 0.1, REPLICATES)
+
+    def levels(map_, x, amplitudes, *_):
+        order = map_.channel.rule.order
+        asked.append((order, amplitudes))
+        first, second = asked[0][1][:2]
+        shifts = {first: np.nan, second: -1.0 if order > 1024 else 0.0}
+        return [Level(a, x, x[None], shifts.get(a, -1.0) + growth) for a in amplitudes]
+
+    monkeypatch.setattr(identity, "levels_at", levels)
+    run = Run(system, 0.3, SETTINGS, Sector.of(informed, system.symmetries))
+    verdict = identity.judged(run, rules, rules.sobol(64), informed, informed)
+    first, second = asked[0][1][:2]
+    assert verdict.identity is Identity.not_decided
+    assert asked[1:] == [(256, [first, second]), (1024, [second]), (4096, [second])]
 
 
 def test_a_branch_above_its_fold_is_itself():
