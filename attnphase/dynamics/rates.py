@@ -23,7 +23,7 @@ __all__ = ["Dynamics"]
 _SMALL = 1e-4  # of an overlap over the largest that it can be
 _FOUND = 1e-3  # likewise, where it is there to stay
 _LARGE = 10.0  # of the weights' square over the teacher's, where it is asked whether the noise has carried them off
-_FEW = 1 / 32  # share of samples with a gradient, below which it has
+_FEW = 1 / 16  # share of samples with a gradient, below which it has
 
 
 @dataclass(eq=False)
