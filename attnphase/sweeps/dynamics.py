@@ -284,8 +284,7 @@ def basins(
     """
     # looser than a trajectory: where it ends matters, and not where it is at every time
     settings = FlowSettings(learning_rate, batch, until, tolerance=1e-5, at_rest=1e-5)
-    wanted, scales, angles = omegas("omega", omega), scales_of(scale), angles_of(angle)
-    noise = noise_of(noise)
+    wanted, scales, angles, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
     arguments.instance("problem", problem, Problem)
     arguments.flag("progress", progress)
     settings.check(problem)
@@ -297,10 +296,8 @@ def basins(
     from attnphase.sweeps.arrivals import KeptArrivals, checkpoint_for_us
 
     planes: dict[tuple[float, float], Plane] = {}
-    with (
-        checkpoint_for_us(place),
-        progress_line(progress, "following", len(wanted) * len(scales), unit="planes") as line,
-    ):
+    count = len(wanted) * len(scales)
+    with checkpoint_for_us(place), progress_line(progress, "following", count, unit="planes") as line:
         kept = KeptArrivals.of(place, problem, settings, noise, product(wanted, scales))
         if len(kept):
             warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} ends are known).", stacklevel=2)
@@ -311,7 +308,7 @@ def basins(
                 start, ends = Sizes(semantic=size, noise=noise), kept.plane(value, size)
                 planes[value, size] = found = follow_plane(at, settings, start, angles, ends, told)
                 if found.without:
-                    which = f"omega = {value:g}, scale = {size:g}"
-                    warnings.warn(f"{which}: there is no boundary, as {found.without}.", stacklevel=2)
+                    sentence = f"omega = {value:g}, scale = {size:g}: there is no boundary, as {found.without}."
+                    warnings.warn(sentence, stacklevel=2)
                 line.reach(len(planes))
     return from_planes(planes, angles, problem, settings, noise)
