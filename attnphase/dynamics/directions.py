@@ -58,7 +58,9 @@ def growth(dynamics: Dynamics, state: Array, least: float) -> tuple[float, float
         What the rate along the growing directions says of the distance from the stationary point along them, as a
         share of the state; zero where a symmetry of the start keeps it from leaving.
     """
-    values, vectors = np.linalg.eig(jacobian(dynamics, state) / dynamics.eta)
+    values, vectors = (
+        np.asarray(x, dtype=np.complex128) for x in np.linalg.eig(jacobian(dynamics, state) / dynamics.eta)
+    )
     rate, growing = float(values.real.max()), values.real > least
     if not growing.any():
         return rate, 0.0

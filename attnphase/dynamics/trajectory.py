@@ -118,22 +118,21 @@ def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> 
     least = max(_EVEN, _BLURRED * slow)
     largest = dynamics.rows.overlaps(state)[1] + np.trace(dynamics.system.spectrum.rho, axis1=1, axis2=2).max()
     legs = [_leg(dynamics, state, 0.0, slow, _LARGEST * largest, times)]
-    status, rate = legs[0].status, math.nan
-    while legs[-1].status in (FlowStatus.at_rest, None):
-        at, time = legs[-1].last, legs[-1].end
-        if legs[-1].status is None:
-            slow = settings.at_rest
-        else:
-            rate, gone = growth(dynamics, at, least)
+    while True:
+        end = legs[-1]
+        if end.status is FlowStatus.at_rest:
+            rate, gone = growth(dynamics, end.last, least)
             status = FlowStatus.at_saddle if rate > least else FlowStatus.at_rest
-            if rate <= least or gone <= settings.tolerance or slow <= _FLOOR or time >= settings.until:
+            if rate <= least or gone <= settings.tolerance or slow <= _FLOOR or end.end >= settings.until:
                 break
             slow /= 10
-        ahead = None if times is None else times[times > time]
-        legs.append(_leg(dynamics, at, time, slow, _LARGEST * largest, ahead))
-        status, rate = legs[-1].status, math.nan
-    end = legs[-1]
-    assert status is not None
+        elif end.status is None:
+            slow = settings.at_rest
+        else:
+            status, rate = end.status, math.nan
+            break
+        ahead = None if times is None else times[times > end.end]
+        legs.append(_leg(dynamics, end.last, end.end, slow, _LARGEST * largest, ahead))
     reached, known = (np.concatenate([getattr(leg, name) for leg in legs]) for name in ("times", "states"))
     if times is None:
         return Integrated(reached, known, status, end.end, rate)
