@@ -271,11 +271,11 @@ def test_a_rate_that_is_too_large_diverges():
     assert np.isfinite(ds.q[0]).all()
 
 
-@pytest.mark.parametrize("nodes", [{"nodes": 6, "rule": "gauss-hermite"}, {"nodes": 64, "rule": "sobol"}])
+@pytest.mark.parametrize("nodes", [{"nodes": 5, "rule": "gauss-hermite"}, {"nodes": 16, "rule": "sobol"}])
 def test_huge_rates_diverge_under_few_nodes_too(nodes):
     """The noise carries the weights to where no node has a gradient: that is no rest."""
     system = system_of(PAPER.with_fields({f"integration.{name}": value for name, value in nodes.items()}))
-    for rate in (1e5, 1e8):
+    for rate in (1e5, 1e7):
         settings = FlowSettings(rate, until=40.0)
         found = integrated(*started(system, Sizes.of(START), settings, system.refinement(2**18).single()))
         assert found.status is FlowStatus.diverged
