@@ -28,7 +28,7 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["SlopeChannel", "first_rule", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
 
-_HOPEFUL = 8.0  # times the error asked for, above which tensor rules of low order are given up for Sobol points
+_HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low order are given up for Sobol points
 
 
 def system_of(problem: Problem, tell: Tell = silent) -> System:
