@@ -13,6 +13,7 @@ __all__ = [
     "DatasetError",
     "ExperimentError",
     "MissingExtraError",
+    "NotFoundError",
     "ProblemError",
     "SolverError",
     "SpectrumError",
@@ -21,7 +22,15 @@ __all__ = [
 
 
 class AttnphaseError(Exception):
-    """What all errors of this package are; its text is one sentence that says what to do."""
+    """What all errors of this package are; its text is one sentence that says what to do.
+
+    Attributes
+    ----------
+    exit_code : int
+        Of a command that ends with it: 2 for input that cannot be used, 1 for what was not reached.
+    """
+
+    exit_code = 2
 
 
 class ProblemError(AttnphaseError, ValueError):
@@ -70,6 +79,12 @@ class CacheError(AttnphaseError, RuntimeError):
 
 class SolverError(AttnphaseError, ArithmeticError):
     """The numbers of a problem are so extreme that the state-evolution map cannot be evaluated."""
+
+
+class NotFoundError(SolverError):
+    """A search that ended without what it looked for, with input that can be used; the sentence says where."""
+
+    exit_code = 1
 
 
 class SweepError(AttnphaseError, RuntimeError):

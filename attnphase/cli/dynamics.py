@@ -72,7 +72,7 @@ def flow(
 ) -> int:
     """Follow the weights under one-pass SGD or gradient flow, in the limit of high dimension.
 
-    Exit code 1 if the weights run away.
+    Exit code 1 if the weights run away. A start that ends at a saddle has the status at_saddle, and is named.
     """
     settings = FlowSettings(learning_rate, batch, until, records, tolerance)
     from attnphase.sweeps.dynamics import flow as follow_flow
@@ -96,6 +96,13 @@ def flow(
     away = int((ds["status"] == FlowStatus.diverged).sum())
     if away:
         click.echo("attnphase: the weights run away: lower the learning rate, or raise the weight decay.", err=True)
+    for one in (ds.isel(start=i) for i in range(ds.sizes["start"])) if "start" in ds.dims else (ds,):
+        if one["status"] == FlowStatus.at_saddle:
+            click.echo(
+                f"attnphase: {one['start'].item()} ends at a saddle: a small part in another direction grows at"
+                f" the rate {float(one['growth']):.3g}: add one to the start to leave it.",
+                err=True,
+            )
     return int(away > 0)
 
 
@@ -121,7 +128,10 @@ def stationary(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Find the stationary points of the dynamics, stable or not, with their eigenvalues."""
+    """Find the stationary points of the dynamics, stable or not, with their eigenvalues.
+
+    Exit code 1 if none is found.
+    """
     settings = FlowSettings(learning_rate, batch)
     from attnphase.sweeps.dynamics import starts_count
     from attnphase.sweeps.dynamics import stationary as find

@@ -43,7 +43,7 @@ class _Program(click.Group):
         except OSError as error:
             _end(f"{error.filename}: {error.strerror}." if error.filename else str(error))
         except AttnphaseError as error:
-            _end(str(error))
+            _end(str(error), error.exit_code)
 
 
 def _field_meant(error: click.ClickException) -> str:
@@ -55,12 +55,12 @@ def _field_meant(error: click.ClickException) -> str:
     return f" Give the field as --set {field}=VALUE." if field and settable else ""
 
 
-def _end(sentence: str) -> NoReturn:
+def _end(sentence: str, code: int = 2) -> NoReturn:
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(sentence.split()))
     if len(text) > _LONGEST:  # of somebody's input
         text = f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
     click.echo(f"attnphase: error: {text}{'' if text.endswith(('.', '?', '!')) else '.'}", err=True)
-    sys.exit(2)
+    sys.exit(code)
 
 
 def _show_warning(message: Warning | str, *_: Any) -> None:

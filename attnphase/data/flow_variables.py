@@ -30,6 +30,14 @@ _STATUS = Variable(
 FLOW_VARIABLES = (
     *(Variable(name, ("time", *dims), text, latex, True) for name, dims, text, latex in _OVERLAPS),
     Variable("end", (), "time at which the trajectory came to rest or ran away; else the last", r"\tau_{\mathrm{end}}"),
+    Variable(
+        "growth",
+        (),
+        "largest eigenvalue of the rates' Jacobian at the end, positive at a saddle; NaN unless the"
+        " trajectory is at rest",
+        r"\mu_{\max}",
+        optional=True,
+    ),
     Variable("nodes", (), "integration nodes, all replicates together", r"n_{\mathrm{nodes}}", dtype="int64"),
     Variable("evaluations", (), "evaluations of the rates", r"n_{\mathrm{rates}}", dtype="int64"),
     _STATUS,

@@ -11,7 +11,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
-from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of, system_of
+from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, replicates_of, system_of
 from attnphase.dynamics.trajectory import integrated, started
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -105,7 +105,7 @@ def follow_plane(
     system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     finest = first_rule(rules, smooth)
-    gauge = rules.gauge(finest, 0.0 if smooth else 1.0)
+    gauge = next(iter(gauges_of(rules, finest, smooth)), None)
 
     def arrive(rule: Rule, angle: float, part: str = "") -> Arrival:
         name = f"{rule.name}, {rule.size} nodes{part}"
@@ -154,7 +154,7 @@ def _arrival(dynamics: Dynamics, state: Array) -> Arrival:
     positional, semantic, *has = dynamics.has_found(states[-1])
     basins = {(True, True): Basin.mixed, (True, False): Basin.positional, (False, True): Basin.semantic}
     basin = basins.get((has[0], has[1]), Basin.uninformed)
-    if found.status is not FlowStatus.at_rest:
+    if found.status not in (FlowStatus.at_rest, FlowStatus.at_saddle):
         basin = Basin.under_way
     sizes = np.array([dynamics.has_found(one)[int(basin is not Basin.positional)] for one in states])
     return Arrival(

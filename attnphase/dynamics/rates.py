@@ -22,6 +22,8 @@ __all__ = ["Dynamics"]
 
 _SMALL = 1e-4  # of an overlap over the largest that it can be
 _FOUND = 1e-3  # likewise, where it is there to stay
+_LARGE = 10.0  # of the weights' square over the teacher's, where it is asked whether the noise has carried them off
+_FEW = 1 / 16  # share of samples with a gradient, below which it has
 
 
 @dataclass(eq=False)
@@ -47,6 +49,7 @@ class Dynamics:
     sector: Sector | None = None
     evaluations: int = 0
     _known: tuple[Array, Array, float] | None = field(default=None, repr=False)
+    _known_loss: tuple[Array, float] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, system: System, rule: Rule, settings: FlowSettings, sector: Sector | None = None) -> Dynamics:
@@ -67,11 +70,11 @@ class Dynamics:
 
         Equation (F6) of the dynamics page.
         """
-        return self._at(state)[1] + self._noise_loss
+        return self._clean_loss(state) + self._noise_loss
 
     def test_error(self, state: Array) -> float:
         """Against labels without noise."""
-        problem, loss = self.system.problem, self._at(state)[1]
+        problem, loss = self.system.problem, self._clean_loss(state)
         if problem.teacher.noise and not has_quadratic_noise(problem):
             loss = float(self.channel.loss_at_omega(self.rows.overlaps(self.rows.clipped(state))[0]).mean())
         return 2 * loss / problem.tokens.length
@@ -103,6 +106,18 @@ class Dynamics:
         sizes = {"m": size * math.sqrt(positions), "theta": size * math.sqrt(teacher) * variance}
         return {"q": variance * max(norm, float(teacher)), "V": 0.0} | sizes
 
+    def is_lost(self, state: Array) -> bool:
+        """Whether the noise of SGD has made the weights so large that few samples have a gradient at all.
+
+        Between attention that is saturated the loss is flat: what is left comes from a share of samples that falls as
+        the weights grow, and no rule has nodes enough for it.
+        """
+        if self.settings.is_flow:
+            return False
+        overlaps, norm = self.rows.overlaps(self.rows.clipped(state))
+        scale = float(np.trace(self.system.spectrum.rho, axis1=1, axis2=2).max())
+        return norm > _LARGE * scale and self.channel.participation(overlaps) < _FEW
+
     def has_found(self, state: Array) -> tuple[float, float, bool, bool]:
         """Sizes of m and theta, and whether each is more than what rounding or a shrinking rest leaves."""
         overlaps, norm = self.rows.overlaps(state)
@@ -119,6 +134,15 @@ class Dynamics:
         signal = np.zeros((rows.columns, len(rows.tau) + rows.pi.shape[1]))
         nothing = rows.start(signal, np.zeros((rows.columns, rows.columns)))
         return self.channel.noise_gains(rows.overlaps(nothing)[0], of_loss=True)[1]
+
+    def _clean_loss(self, state: Array) -> float:
+        """Mean loss without noise that is integrated in closed form; not the rates, five times as dear."""
+        for known in (self._known, self._known_loss):
+            if known is not None and np.array_equal(known[0], state):
+                return float(known[-1])
+        overlaps = self.rows.overlaps(self.rows.clipped(state))[0]
+        self._known_loss = state.copy(), float(self.channel.loss_at_omega(overlaps, clean=False).mean())
+        return self._known_loss[1]
 
     def _at(self, state: Array) -> tuple[Array, float]:
         if self._known is None or not np.array_equal(self._known[0], state):

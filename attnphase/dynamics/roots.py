@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.dynamics.directions import eigenvalues
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings
-from attnphase.dynamics.slopes import first_rule, is_smooth, replicates_of, system_of
+from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, replicates_of, system_of
 from attnphase.dynamics.trajectory import measured, started
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -24,7 +25,6 @@ from attnphase.state_evolution.symmetries import ProblemSymmetry
 
 __all__ = ["StationaryPoint", "stationary_points"]
 
-_STEP = 1e-5  # of differences, relative to the natural size of the state
 _AT_REST = 1e-7  # speed at which a search has found a point
 _ATTEMPTS = 3
 _SAME = 1e-3  # share of itself by which the overlaps of two points differ that are one
@@ -86,7 +86,7 @@ def stationary_points(
             continue
         found.append((dynamics, root, overlaps))
         counts.append(1)
-    gauge = rules.gauge(rule, 0.0 if smooth else 1.0)
+    gauge = next(iter(gauges_of(rules, rule, smooth)), None)
     points = [_measured(d, root, gauge, n) for (d, root, _), n in zip(found, counts, strict=True)]
     return sorted(points, key=lambda point: float(point.values["population_risk"]))
 
@@ -123,44 +123,6 @@ def _is_image(overlaps: Overlaps, known: Overlaps, symmetries: Sequence[ProblemS
     return any(near(*symmetry) for symmetry in symmetries)
 
 
-def jacobian(dynamics: Dynamics, state: Array) -> Array:
-    """Derivatives of the rates by differences, in all directions, whatever symmetry the state has.
-
-    Covariances are only ever made larger: those of gradient flow vanish in the end.
-    """
-    free = Dynamics(dynamics.system, dynamics.rows, dynamics.channel, dynamics.settings)
-    step = _STEP * max(float(np.abs(state).max()), 1e-3)
-    means = dynamics.rows.points * dynamics.rows.columns
-    kicks = _kicks(dynamics, state)
-    here, changes = free.rate(state), []
-    for number, kick in enumerate(kicks.T * step):
-        ahead = free.rate(state + kick)
-        if number < means:
-            changes.append((ahead - free.rate(state - kick)) / 2)
-        else:
-            changes.append((4 * ahead - free.rate(state + 2 * kick) - 3 * here) / 2)
-    slopes: Array = np.linalg.solve(kicks.T, np.stack(changes) / step).T.astype(float, copy=False)
-    return slopes
-
-
-def _kicks(dynamics: Dynamics, state: Array) -> Array:
-    """Directions as columns: the means' entries, and for every covariance matrices that are positive semidefinite."""
-    rows, kicks = dynamics.rows, np.eye(len(state))
-    means = rows.points * rows.columns
-    for column in range(means, len(state)):
-        matrices = rows.unpack(kicks[:, column])[1]
-        i, j = np.argwhere(matrices.any(axis=0))[0]
-        if i != j:
-            matrices[matrices.any(axis=(1, 2))] += np.diag(np.isin(np.arange(rows.columns), (i, j)).astype(float))
-            kicks[:, column] = rows.pack(np.zeros((rows.points, rows.columns, 1)), matrices)
-    return kicks
-
-
-def _eigenvalues(dynamics: Dynamics, state: Array) -> NDArray[np.complex128]:
-    values: NDArray[np.complex128] = np.linalg.eigvals(jacobian(dynamics, state) / dynamics.eta).astype(np.complex128)
-    return values[np.lexsort((-values.imag, -values.real))]
-
-
 def _measured(dynamics: Dynamics, state: Array, gauge: Rule | None, found: int) -> StationaryPoint:
     """A point with its errors: where the root lies under parts of the nodes, or under the gauge."""
     rule, values = dynamics.channel.rule, _record(dynamics, state)
@@ -171,12 +133,12 @@ def _measured(dynamics: Dynamics, state: Array, gauge: Rule | None, found: int) 
         if root is not None:
             others.append(_record(own, root))
     errors = {name: _error(value, [other[name] for other in others], gauge) for name, value in values.items()}
-    return StationaryPoint(values, errors, _eigenvalues(dynamics, state), dynamics.speed(state), rule, found)
+    return StationaryPoint(values, errors, eigenvalues(dynamics, state), dynamics.speed(state), rule, found)
 
 
 def _record(dynamics: Dynamics, state: Array) -> dict[str, Any]:
     values = {name: value[0] for name, value in measured(dynamics, state[None]).items()}
-    return values | {"eigenvalue": _eigenvalues(dynamics, state).real}
+    return values | {"eigenvalue": eigenvalues(dynamics, state).real}
 
 
 def _error(value: Any, others: list[Any], gauge: Rule | None) -> Any:

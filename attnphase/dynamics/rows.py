@@ -7,6 +7,7 @@ points with their second moments tell it; the covariance is one matrix an atom o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -91,14 +92,14 @@ class Rows:
 
     def pack(self, means: Array, covariances: Array) -> Array:
         """The vector of means (A', r, 1) and covariances (A, r, r)."""
-        i, j = np.triu_indices(self.columns)
+        i, j = _upper(self.columns)
         return np.concatenate([means.ravel(), covariances[:, i, j].ravel()])
 
     def unpack(self, state: Array) -> tuple[Array, Array]:
         """Means and covariances of a vector."""
         r = self.columns
-        means, triangles = np.split(state, [self.points * r])
-        i, j = np.triu_indices(r)
+        means, triangles = state[: self.points * r], state[self.points * r :]
+        i, j = _upper(r)
         covariances = np.empty((len(self.weights) - self.points, r, r))
         covariances[:, i, j] = covariances[:, j, i] = triangles.reshape(-1, len(i))
         return means.reshape(-1, r, 1), covariances
@@ -169,3 +170,10 @@ class Rows:
     def _mean(self, values: Array) -> Array:
         """Over points and atoms."""
         return (self.weights @ values.reshape(len(self.weights), -1)).reshape(values.shape[1:])
+
+
+@cache
+def _upper(columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Places of a matrix's upper triangle; made once, as they are asked for at every evaluation of the rates."""
+    i, j = np.triu_indices(columns)
+    return i, j

@@ -27,6 +27,7 @@ class FlowStatus(IntEnum):
     at_rest = 0  # a stationary point is reached
     completed = 1  # the time is over
     diverged = 2  # the weights run away: the rate is too large, or the risk has no minimum
+    at_saddle = 3  # a stationary point is reached that has unstable directions, along which nothing pushes
 
 
 class Basin(IntEnum):

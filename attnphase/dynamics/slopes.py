@@ -6,6 +6,7 @@ Noise of the labels that a loss is quadratic in is integrated in closed form, an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,15 +23,17 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import ProximalProblem
+from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all
 from attnphase.state_evolution.system import System
 
-__all__ = ["SlopeChannel", "first_rule", "is_smooth", "replicates_of", "system_of"]
+__all__ = ["SlopeChannel", "first_rule", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
+
+_HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low order are given up for Sobol points
 
 
 def system_of(problem: Problem, tell: Tell = silent) -> System:
-    """The system of a problem, with the kernels of `attnphase.dynamics.noise.of_fields`."""
-    return replace(System.of(of_fields(problem), tell=tell), problem=problem)
+    """The system of a problem, with the kernels of `attnphase.dynamics.noise.of_fields` and all cores."""
+    return replace(System.of(of_fields(problem), threads=os.cpu_count() or 1, tell=tell), problem=problem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,38 @@ class SlopeChannel(Channel):
         passed = self.evaluate(1.0, overlaps, Starts.COLD)
         return passed.conjugates.mean(), float(passed.loss_at_prox.mean())
 
+    def participation(self, overlaps: Overlaps) -> float:
+        """Share of the samples that the gradient's square comes from, ``E[a]^2 / E[a^2]`` of ``a = |g|^2``.
+
+        It is one where all have the same, and zero where none has a gradient.
+        """
+        law = self.law(overlaps)
+        variants = sorted({source for source, _ in self.representatives(overlaps)})
+        factors: Array = np.linalg.cholesky(overlaps.V).astype(float, copy=False)
+
+        def pass_over(part: Part) -> tuple[float, float]:
+            omega, k, shares = self.nodes_of(law, part)
+            count = len(omega)
+            solution = Solution(
+                np.empty((count, 2, *omega.shape[1:])),
+                np.empty((count, 2)),
+                np.empty(count),
+                np.empty_like(omega),
+                np.empty(count, dtype=np.int64),
+            )
+            labels = k + self.system.label_means[self.configurations[part.configuration]]
+            self.proximal.search(part.configuration, omega, labels, factors, Starts.COLD, solution)
+            square = (solution.residuals**2).sum(axis=(1, 2))
+            place = np.arange(part.nodes.start, part.nodes.stop) % self.rule.nodes.shape[1]
+            weights = self.probabilities[part.configuration] * self.rule.weights[place]
+            weights = weights * (shares if len(shares) else 1.0)
+            return float(weights @ square), float(weights @ square**2)
+
+        parts = self.proximal.parts(len(self.configurations), variants, self.rule.size)
+        found = np.array(for_all(parts, pass_over, self.system.threads)).sum(axis=0)
+        mean, mean_square = found / (len(variants) * self.rule.replicates)
+        return float(mean**2 / mean_square) if mean_square > 0 else 0.0
+
     def noise_gains(self, overlaps: Overlaps, *, of_loss: bool = False) -> tuple[Array, float]:
         """What the labels' noise adds to ``q_hat``, (P, 1, r, r), and if asked for to the mean loss, which is else 0.
 
@@ -87,12 +122,18 @@ class SlopeChannel(Channel):
         tokens, columns = self.system.kernels.length, self.system.kernels.columns
         shape = len(self.configurations), len(variants), self.rule.replicates
         squares, losses = np.zeros((*shape, tokens, columns, columns)), np.zeros(shape)
-        for part in self.proximal.parts(len(self.configurations), variants, self.rule.size):
+
+        def pass_over(part: Part) -> tuple[Array, Array]:
             omega, k, _ = self.nodes_of(law, part)
             labels = k + self.system.label_means[self.configurations[part.configuration]]
             variance = self.system.token_variances[part.configuration]
             square, loss = np.empty((len(omega), tokens, columns, columns)), np.empty(len(omega) * of_loss)
             gains_at(omega, labels, mixing, parameters, variance, square, loss)
+            return square, loss
+
+        parts = self.proximal.parts(len(self.configurations), variants, self.rule.size)
+        # in the order of the parts, whichever ends first
+        for part, (square, loss) in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
             place = np.arange(part.nodes.start, part.nodes.stop)
             weights, at = self.rule.weights[place % points], (part.configuration, variants.index(part.variant))
             np.add.at(squares[at], place // points, weights[:, None, None, None] * square)
@@ -115,8 +156,33 @@ def first_rule(rules: Refinement, smooth: bool) -> Rule:
     medium = rules.medium()
     if not smooth or not medium.randomised:
         return medium
+    low = rules.low_order()
+    if low is not None:
+        return low
     finer = rules.next(medium, 2 * rules.asked.standard_error, 0.0)
     return medium if finer is None or (finer.randomised and rules.asked.nodes is None) else finer
+
+
+def next_rule(rules: Refinement, rule: Rule, error: float, smooth: bool) -> Rule | None:
+    """The rule after one that left this relative error of q; None if it is good enough or cannot be refined."""
+    if rule.randomised or rules.low_order() is None:
+        return rules.next(rule, error, 0.0 if smooth else 1.0)
+    asked = rules.asked.standard_error
+    if error <= asked:
+        return None
+    finer = rules.low_order(rule.order) if error <= _HOPEFUL * asked else None
+    return finer or rules.medium()
+
+
+def gauges_of(rules: Refinement, rule: Rule, smooth: bool) -> list[Rule]:
+    """Rules from which a deterministic one's distance tells its error; none of a randomised one, which has replicates.
+
+    Of a low order the one below may agree by chance, where the two errors cross: there the one below that is asked too.
+    """
+    if not rule.randomised and rules.low_order() is not None:
+        return [rules.gauss_hermite(rule.order - 1), rules.gauss_hermite(rule.order - 2)]
+    gauge = rules.gauge(rule, 0.0 if smooth else 1.0)
+    return [] if gauge is None else [gauge]
 
 
 def replicates_of(rule: Rule) -> Sequence[Rule]:

@@ -13,7 +13,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings
-from attnphase.dynamics.slopes import first_rule, is_smooth, system_of
+from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, system_of
 from attnphase.dynamics.trajectory import integrated, measured
 from attnphase.experiments.data import draw_geometry
 from attnphase.experiments.starts import projections_of, sized_weights
@@ -64,6 +64,6 @@ def own_trajectory(
     system = replace(system_of(problem), spectrum=spectrum)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
-    dynamics = Dynamics.of(system, rules.gauge(rule, 0.0 if smooth else 1.0) or rule, settings)
+    dynamics = Dynamics.of(system, (*gauges_of(rules, rule, smooth), rule)[0], settings)
     state = dynamics.rows.start(np.stack(signals), np.stack(scatters))
     return measured(dynamics, integrated(dynamics, dynamics.rows.clipped(state), times).states)

@@ -9,6 +9,7 @@ from attnphase.integration.refinement import (
     COARSE_POINTS,
     GAUGE_POINTS,
     GAUSS_HERMITE_ORDERS,
+    LOW_ORDERS,
     SINGLE_POINTS,
     SMOOTH,
     TENSOR_OF_DERIVATIVES,
@@ -22,6 +23,7 @@ __all__ = ["RULES"]
 _NODES = "integration.nodes"
 _MOST_PER_DIMENSION = 256
 _TENSOR_DIMENSIONS = 4  # up to which tensor rules are tried before more Sobol points
+_LOW_ORDER_DIMENSIONS = 6  # up to which those of low order are
 
 
 class Sobol(Refinement):
@@ -120,6 +122,12 @@ class Automatic(Sobol):
         if rule.randomised or rule.order <= TENSOR_OF_DERIVATIVES:
             return super().of_derivatives(rule)
         return self.gauss_hermite(TENSOR_OF_DERIVATIVES)
+
+    def low_order(self, above: int = 0) -> Rule | None:
+        """See `Refinement`."""
+        if not _TENSOR_DIMENSIONS < self.dimensions[0] <= _LOW_ORDER_DIMENSIONS:
+            return None
+        return next((self.gauss_hermite(order) for order in LOW_ORDERS if order > above), None)
 
 
 class Published(Refinement):

@@ -22,6 +22,7 @@ GAUGE_POINTS = 1024
 LARGEST_STEP = 8  # from one Sobol rule to the next: the error of few nodes foretells that of many badly
 MAX_TENSOR_NODES = 2**22
 TENSOR_OF_DERIVATIVES = 8
+LOW_ORDERS = (6, 7, 8)  # whose nodes in six dimensions are about as many as Sobol points for an error of 1e-3
 SMOOTH = 1e-7  # share of nodes with a second minimum that a Gauss-Hermite rule may have
 
 
@@ -152,6 +153,13 @@ class Refinement(ABC):
         if rule.randomised:
             return None
         return self.sobol(GAUGE_POINTS) if second_minima > SMOOTH else self.gauss_hermite(max(rule.order - 4, 2))
+
+    def low_order(self, above: int = 0) -> Rule | None:
+        """The next tensor rule of low order, in dimensions of which larger ones have too many nodes; None if none is.
+
+        For integrands that are known to be smooth.
+        """
+        return None
 
     # ---------------------------------------------------------------------------------------------- what they are of
 

@@ -272,12 +272,12 @@ class Channel:
         values = values if shares is None else values * shares
         return self.probabilities @ (values @ self.rule.weights).mean(axis=1)
 
-    def loss_at_omega(self, overlaps: Overlaps) -> Array:
-        """``E[loss(omega, k)]`` per replicate, of labels without noise: half of L times the test error.
+    def loss_at_omega(self, overlaps: Overlaps, *, clean: bool = True) -> Array:
+        """``E[loss(omega, k)]`` per replicate; of ``clean`` labels, without noise, half of L times the test error.
 
         Equation (O4) of the replica-symmetric page.
         """
-        law, orbit = self.law(overlaps, clean=True), self.representatives(overlaps)
+        law, orbit = self.law(overlaps, clean=clean), self.representatives(overlaps)
         variants = sorted({source for source, _ in orbit})
         count, (replicates, points) = len(self.configurations), self.rule.nodes.shape[:2]
 

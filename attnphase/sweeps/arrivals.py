@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import filelock
 
 from attnphase.dynamics.planes import Arrival, Memory
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
@@ -17,7 +21,36 @@ from attnphase.files.writing import write_file
 from attnphase.problem.problem import Problem
 from attnphase.version import __version__
 
-__all__ = ["KeptArrivals"]
+__all__ = ["KeptArrivals", "checkpoint_for_us"]
+
+
+@contextmanager
+def checkpoint_for_us(path: Path | None) -> Iterator[None]:
+    """A checkpoint for this process alone.
+
+    Raises
+    ------
+    DatasetError
+        Another process has it, or its lock cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    lock = filelock.FileLock(path.with_name(f"{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise DatasetError(
+            f"{path}: other basins write to this checkpoint; wait for them, or choose another output."
+        ) from None
+    except OSError as error:
+        raise DatasetError(f"{path}: the checkpoint cannot be locked: {error.strerror or error}.") from None
+    try:
+        yield
+    finally:
+        if os.name == "posix":  # while it is held: who takes it next makes a file of its own
+            Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +65,8 @@ class KeptArrivals:
         None to keep nothing.
     task : dict of str to str
         What all ends depend on besides their place; a file that belongs to another task is refused.
+
+    Only one process at a time may use a file: `checkpoint_for_us`.
     """
 
     path: Path | None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.dynamics.settings import FlowSettings
-from attnphase.errors import ProblemError, SolverError
+from attnphase.errors import NotFoundError, ProblemError
 from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import omegas
 from attnphase.problem.problem import Problem
@@ -170,7 +170,7 @@ def stationary(
     ------
     ProblemError
         An argument is wrong, or the problem has no such dynamics; the message names it.
-    SolverError
+    NotFoundError
         No point was found.
     """
     settings = FlowSettings(learning_rate, batch)
@@ -188,7 +188,9 @@ def stationary(
     with progress_line(progress, "searching") as line:
         found = stationary_points(problem, settings, sizes, line.tell)
     if not found:
-        raise SolverError("no stationary point was found: give more starts.")
+        rate = f"learning_rate = {settings.learning_rate:g}" if learning_rate else "gradient flow"
+        cure = "lower the learning rate, or give" if learning_rate else "give"
+        raise NotFoundError(f"no stationary point was found for {rate} from {len(sizes)} starts: {cure} more starts.")
     return from_stationary(found, problem, settings)
 
 
@@ -276,14 +278,13 @@ def basins(
     ProblemError
         An argument is wrong, or the problem has no such dynamics; the message names it.
     DatasetError
-        The checkpoint is that of other basins, is damaged, or cannot be written.
+        The checkpoint is that of other basins, in use by another process, damaged, or cannot be written.
     SolverError
         The integration in time failed.
     """
     # looser than a trajectory: where it ends matters, and not where it is at every time
     settings = FlowSettings(learning_rate, batch, until, tolerance=1e-5, at_rest=1e-5)
-    wanted, scales, angles = omegas("omega", omega), scales_of(scale), angles_of(angle)
-    noise = noise_of(noise)
+    wanted, scales, angles, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
     arguments.instance("problem", problem, Problem)
     arguments.flag("progress", progress)
     settings.check(problem)
@@ -292,13 +293,14 @@ def basins(
         check_output(place)
     from attnphase.data.flows import from_planes
     from attnphase.dynamics.planes import Plane, follow_plane
-    from attnphase.sweeps.arrivals import KeptArrivals
+    from attnphase.sweeps.arrivals import KeptArrivals, checkpoint_for_us
 
-    kept = KeptArrivals.of(place, problem, settings, noise, product(wanted, scales))
-    if len(kept):
-        warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} ends are known).", stacklevel=2)
     planes: dict[tuple[float, float], Plane] = {}
-    with progress_line(progress, "following", len(wanted) * len(scales), unit="planes") as line:
+    count = len(wanted) * len(scales)
+    with checkpoint_for_us(place), progress_line(progress, "following", count, unit="planes") as line:
+        kept = KeptArrivals.of(place, problem, settings, noise, product(wanted, scales))
+        if len(kept):
+            warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} ends are known).", stacklevel=2)
         for value in wanted:
             at = problem.with_fields({"teacher.omega": value})
             for size in scales:
@@ -306,7 +308,7 @@ def basins(
                 start, ends = Sizes(semantic=size, noise=noise), kept.plane(value, size)
                 planes[value, size] = found = follow_plane(at, settings, start, angles, ends, told)
                 if found.without:
-                    place = f"omega = {value:g}, scale = {size:g}"
-                    warnings.warn(f"{place}: there is no boundary, as {found.without}.", stacklevel=2)
+                    sentence = f"omega = {value:g}, scale = {size:g}: there is no boundary, as {found.without}."
+                    warnings.warn(sentence, stacklevel=2)
                 line.reach(len(planes))
     return from_planes(planes, angles, problem, settings, noise)

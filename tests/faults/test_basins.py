@@ -14,6 +14,7 @@ from attnphase.errors import DatasetError
 from attnphase.files.writing import write_file
 from attnphase.problem import Problem
 from attnphase.sweeps import arrivals
+from attnphase.sweeps.arrivals import checkpoint_for_us
 from attnphase.sweeps.dynamics import basins
 
 ASKED = ["--omega", "0.27", "--scale", "0.6", "--angle", "30,65", "--quiet"]
@@ -76,3 +77,14 @@ def test_checkpoints_of_other_basins_and_damaged_ones_are_refused(tmp_path):
     kept.write_bytes(kept.read_bytes().replace(b"0.27", b"0.28"))
     with pytest.raises(DatasetError, match="not a checkpoint of basins, or it is damaged"):
         basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)
+
+
+def test_a_checkpoint_belongs_to_one_command_at_a_time(tmp_path):
+    kept = tmp_path / "kept"
+    with checkpoint_for_us(kept):
+        with pytest.raises(DatasetError, match="kept: other basins write to this checkpoint; wait for them"):
+            basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)
+        assert not kept.exists()
+    assert list(tmp_path.iterdir()) == []
+    with checkpoint_for_us(kept), checkpoint_for_us(tmp_path / "other"):
+        pass

@@ -252,6 +252,21 @@ def test_refusals_load_nothing_heavy(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fig7.png", "file", "file.nc"]
 
 
+@pytest.mark.parametrize(
+    ("rate", "words"),
+    [
+        ("0", "for gradient flow from 4 starts: give more starts."),
+        ("7.5", "for learning_rate = 7.5 from 4 starts: lower"),
+    ],
+)
+def test_a_search_without_stationary_points_has_not_converged(monkeypatch, capsys, rate, words):
+    monkeypatch.setattr("attnphase.dynamics.roots.stationary_points", lambda *_: [])
+    with pytest.raises(SystemExit) as end:
+        main(["stationary", "--starts", "0", "--learning-rate", rate, "--quiet"])
+    assert end.value.code == 1
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
 def test_names_of_methods_are_those_there_are():
     assert sorted(METHODS) == sorted(importlib.import_module("attnphase.fixed_points.solver")._SINGLE)
 

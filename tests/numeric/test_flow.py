@@ -9,7 +9,8 @@ import attnphase as ap
 from attnphase.data.variables import SCHEMAS
 from attnphase.dynamics.planes import Arrival
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
-from attnphase.dynamics.trajectory import follow_flow, measured, started
+from attnphase.dynamics.slopes import SlopeChannel, next_rule, system_of
+from attnphase.dynamics.trajectory import follow_flow, integrated, measured, started
 from attnphase.errors import ProblemError
 from attnphase.problem import Problem
 from attnphase.state_evolution.sizes import Sizes
@@ -200,6 +201,32 @@ def test_scrambled_points_and_their_errors_agree_with_a_tensor_rule():
     assert (sampled.errors["q"][0] < 1e-12).all()  # all start alike
 
 
+def test_six_dimensions_have_tensor_rules_of_low_order():
+    """Beside scrambled points, which are exact up to the scatter of their replicates."""
+    problem, settings = PAPER.with_fields({"student.rank": 2}), FlowSettings(1.5, until=6.0, records=3)
+    tensor = follow_flow(problem, Sizes.of(START), settings)
+    few = {"integration.rule": "sobol", "integration.nodes": 128}
+    sampled = follow_flow(problem.with_fields(few), Sizes.of(START), settings)
+    assert tensor.rule.order in (6, 7, 8)
+    assert not tensor.rule.randomised
+    for name in ("q", "m", "theta", "population_risk"):
+        apart, scatter = (sampled.values[name] - tensor.values[name])[1:], sampled.errors[name][1:]
+        assert (np.abs(apart) <= 4 * scatter + tensor.errors[name][1:] + 1e-12).all(), name
+        assert scatter.max() > 0, name
+    q = tensor.values["q"][:, 0, 0, 0]
+    assert (tensor.errors["q"][1:, 0, 0, 0] < 2e-3 * q[1:]).all()
+    assert (tensor.errors["q"][1:, 0, 0, 0] > 0).all()
+
+
+def test_low_orders_are_given_up_where_they_do_not_converge():
+    rules = system_of(PAPER.with_fields({"student.rank": 2})).refinement(2**18)
+    names = []
+    for order, error in ((6, 0.9e-3), (6, 3e-3), (6, 0.1), (8, 3e-3)):
+        finer = next_rule(rules, rules.gauss_hermite(order), error, smooth=True)
+        names.append(None if finer is None else (finer.name, finer.order))
+    assert names == [None, ("gauss-hermite", 7), ("sobol", 256), ("sobol", 256)]
+
+
 def test_exact_symmetries_stay_exact():
     """Along the teacher alone m is zero at all times, and theta along the encodings, also under sampled nodes."""
     problem = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
@@ -242,6 +269,53 @@ def test_a_rate_that_is_too_large_diverges():
     assert int(ds.status) == FlowStatus.diverged
     assert np.isnan(ds.q[-1]).all()
     assert np.isfinite(ds.q[0]).all()
+
+
+@pytest.mark.parametrize("nodes", [{"nodes": 5, "rule": "gauss-hermite"}, {"nodes": 16, "rule": "sobol"}])
+def test_huge_rates_diverge_under_few_nodes_too(nodes):
+    """The noise carries the weights to where no node has a gradient: that is no rest."""
+    system = system_of(PAPER.with_fields({f"integration.{name}": value for name, value in nodes.items()}))
+    for rate in (1e5, 1e7):
+        settings = FlowSettings(rate, until=40.0)
+        found = integrated(*started(system, Sizes.of(START), settings, system.refinement(2**18).single()))
+        assert found.status is FlowStatus.diverged
+
+
+def test_the_share_of_samples_with_a_gradient_is_that_of_a_normal():
+    """Of the square loss of one token ``g = k - h`` is normal: ``E[g^2]^2 / E[g^4]`` is a third, whatever its size."""
+    problem = Problem().with_fields(ONE_TOKEN | {"tokens.sigma": 0.7} | rule(5))
+    system = system_of(problem)
+    dynamics, state = started(system, Sizes(semantic=0.3, noise=0.9), FlowSettings(1.1), system.refinement(64).first())
+    channel = SlopeChannel(system, dynamics.channel.rule)
+    assert channel.participation(dynamics.rows.overlaps(state)[0]) == pytest.approx(1 / 3, rel=1e-12)
+
+
+def test_rest_at_a_saddle_is_told_from_rest():
+    """Noise alone dies at a point that a small part along the encodings leaves, at a rate that a run with one has."""
+    problem = PAPER.with_fields(rule(8))
+    dead, alive = (ap.flow(problem, start, 0.0, 4000.0, records=2) for start in ("noise=0.3", "positional=0.3"))
+    assert int(dead.status) == FlowStatus.at_saddle
+    assert int(alive.status) == FlowStatus.at_rest
+    grown = np.abs(ap.flow(problem, "positional=1e-5", 0.0, 20.0, records=3).m.isel(token=0).to_numpy().ravel())
+    assert float(dead.growth) == pytest.approx(math.log(grown[2] / grown[1]) / 10, rel=1e-3)
+    assert float(alive.growth) < -1e-3
+    assert ap.validate_dataset(dead) is dead
+
+
+def test_passing_by_a_saddle_is_no_rest():
+    """At this angle it is slower beside the saddle than what is rest elsewhere, and ends semantic all the same."""
+    system = system_of(PAPER.with_fields(rule(6)))
+    angle, settings = math.radians(63.5), FlowSettings(until=4000.0, tolerance=1e-6, at_rest=3e-4)
+    start = Sizes(semantic=0.5 * math.sin(angle), positional=0.5 * math.cos(angle))
+    dynamics, state = started(system, start, settings, system.refinement(2**18).first())
+    found = integrated(dynamics, state)
+    speeds = np.array([dynamics.speed(one) for one in found.states])
+    slow = np.flatnonzero(speeds < settings.at_rest)
+    assert speeds[slow[0] :].max() > 2 * settings.at_rest  # it was slow, and moved again
+    assert found.status is FlowStatus.at_rest
+    assert found.growth < 0
+    assert dynamics.has_found(found.states[-1])[3]
+    assert (np.diff(found.times) >= 0).all()
 
 
 # --- basins -----------------------------------------------------------------------------------------------------------
