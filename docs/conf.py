@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE))
 
 from equation_links import connect  # noqa: E402  after its place is known
 from execution import differences  # noqa: E402
-from generated import write_all  # noqa: E402
+from generated import TYPES, write_all  # noqa: E402
 
 from attnphase.explorer.page import ExplorePage  # noqa: E402
 
@@ -57,13 +57,10 @@ autodoc_member_order = "bysource"
 autosummary_generate = True
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = True
-numpydoc_xref_aliases = {
-    "Problem": "attnphase.Problem",
-    "SolverSettings": "attnphase.SolverSettings",
-    "Spectrum": "attnphase.Spectrum",
-    **{name: name for name in ("bool", "sequence", "mapping", "callable", "iterable", "file-like", "path-like")},
-}
+numpydoc_xref_aliases = TYPES
 numpydoc_xref_ignore = "all"
+nitpicky = True  # a reference that leads nowhere is a warning, and so an error
+nitpick_ignore_regex = [("py:obj", r"[a-z][a-z_]*")]  # arguments, as docstrings name them
 
 
 EXPLORED = HERE / "_build" / "explored"  # pages that the gallery makes, next to the first page of the site

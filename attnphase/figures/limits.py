@@ -71,7 +71,7 @@ def limits_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any
     -------
     matplotlib.figure.Figure
         (a) in units of 1e-3, with the published gradient-descent runs of the paper's problem; (b) over the
-        Bayes-optimal error, on a logarithmic axis. Branches are marked in both as by `draw_curve`.
+        Bayes-optimal error, on a logarithmic axis. Branches are marked in both as in `fig2`.
 
     Raises
     ------

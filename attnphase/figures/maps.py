@@ -67,7 +67,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     matplotlib.figure.Figure
         With the lines where the differences vanish, and in (a) dotted ones where a branch ends; circles are points of
         which that is not decided. Where a branch is not converged the maps are hatched, and dotted where replica
-        symmetry fails (`attnphase.data.trust`): in (a) for either branch, else for the lower one. Between the points
+        symmetry fails (``overlap_gap`` above 0.2): in (a) for either branch, else for the lower one. Between the points
         of a refined sweep, which (d) shows, the maps are interpolated.
 
     Raises
