@@ -22,6 +22,7 @@ sys.path.insert(0, str(HERE))
 from equation_links import connect  # noqa: E402  after its place is known
 from execution import differences  # noqa: E402
 from generated import TYPES, write_all  # noqa: E402
+from inner_links import broken  # noqa: E402
 
 from attnphase.explorer.page import ExplorePage  # noqa: E402
 
@@ -155,9 +156,18 @@ def search_finds(app: Sphinx, failure: Exception | None) -> None:
                 raise ExtensionError(f"the site's search does not find {word}.")
 
 
+def links_lead_somewhere(app: Sphinx, failure: Exception | None) -> None:
+    """Refuse a site with a link, a picture or a frame that is not in it."""
+    if failure is None and app.builder.format == "html":
+        lost = [f"{page} leads to {link}" for page, link in broken(Path(app.outdir))]
+        if lost:
+            raise ExtensionError(f"the site has links that lead nowhere: {'; '.join(lost)}.")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("build-finished", search_finds)
+    app.connect("build-finished", links_lead_somewhere)
     app.connect("source-read", run_blocks)
     connect(app)
     app.connect("doctree-read", with_own_number)

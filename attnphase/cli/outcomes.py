@@ -74,8 +74,9 @@ def files_named(**files: Sequence[Path]) -> Iterator[None]:
     except (CompareError, DatasetError) as error:
         told = str(error)
         for called, paths in files.items():
-            if paths:
-                told = re.sub(rf"(?:^|\bthe ){called}\b", lambda said: f"{said[0]} ({_listed(paths)})", told, count=1)
+            place = re.search(rf"(?:^|\bthe ){called}\b", told) if paths else None
+            if place is not None:
+                told = f"{told[: place.end()]} ({_listed(paths)}){told[place.end() :]}"
         if told == str(error):
             told = f"{_listed(list(dict.fromkeys(path for paths in files.values() for path in paths)))}: {told}"
         raise type(error)(told) from None

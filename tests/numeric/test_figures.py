@@ -623,7 +623,7 @@ def test_curves_and_map_have_the_same_thresholds_none_of_them_from_a_merged_poin
 
 
 def test_the_map_has_the_line_of_the_semantic_branch_and_none_through_a_merged_point():
-    """Of the same losses: alpha_l = 1.1 at omega = 0.2 and 2.1 at 0.3; the positional branch is the lower one at 1.1."""
+    """Of the same losses: alpha_l is 2.1 at omega = 0.3, and 1.1 at 0.2, where the positional branch is lower."""
     theory = grid({"teacher.omega": [0.2, 0.3]}, alphas=[0.5, 1.25, 2.0, 3.0], linear_test_error=0.01165)
 
     def ends():
