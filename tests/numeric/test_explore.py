@@ -300,7 +300,7 @@ def test_a_browser_shows_the_files_numbers_and_follows_a_click(grid, tmp_path):
     assert "Reset axes" in result["buttons"]
     assert not [
         one for one in result["buttons"] if "Share" in one or "Select" in one
-    ]  # which would send the numbers away
+    ]  # the first sends numbers away
 
 
 @needs_a_browser
