@@ -64,6 +64,9 @@ nitpicky = True  # a reference that leads nowhere is a warning, and so an error
 nitpick_ignore_regex = [("py:obj", r"[a-z][a-z_]*")]  # arguments, as docstrings name them
 
 
+for page in (HERE / "gallery_pages").glob("plot_*"):  # of an earlier build, whose script has another name now
+    if not (HERE / "gallery" / f"{page.name.partition('.')[0]}.py").exists():
+        page.unlink()
 EXPLORED = HERE / "_build" / "explored"  # pages that the gallery makes, next to the first page of the site
 EXPLORED.mkdir(parents=True, exist_ok=True)
 FRAME = '<iframe class="explored" sandbox="allow-scripts" loading="lazy" title="{title}" src="{place}"></iframe>'

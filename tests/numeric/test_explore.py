@@ -298,9 +298,7 @@ def test_a_browser_shows_the_files_numbers_and_follows_a_click(grid, tmp_path):
     assert "test_error" in result["chosen"]["chosen"]
     assert "losses cross" in result["lines"]
     assert "Reset axes" in result["buttons"]
-    assert not [
-        one for one in result["buttons"] if "Share" in one or "Select" in one
-    ]  # the first sends numbers away
+    assert not [one for one in result["buttons"] if "Share" in one or "Select" in one]  # the first sends numbers away
 
 
 @needs_a_browser
