@@ -10,6 +10,7 @@ import attnphase as ap
 from attnphase.figures import fig3
 from attnphase.reference import SECOND_MIXING
 
-problem = ap.Problem.paper(mixing=SECOND_MIXING).with_fields({"integration.rule": "sobol", "integration.nodes": 32})
+fields = {"teacher.mixing": SECOND_MIXING, "integration.rule": "sobol", "integration.nodes": 32}
+problem = ap.Problem.paper().with_fields(fields)
 theory = ap.sweep(problem, alpha=[0.2, 0.6, 1.0, 1.4, 1.7, 2.0], omega=[0.0, 0.1, 0.2, 0.3, 0.4], workers=1)
 figure = fig3(theory)

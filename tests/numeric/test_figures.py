@@ -628,7 +628,7 @@ def test_the_map_has_the_line_of_the_semantic_branch_and_none_through_a_merged_p
 
     def ends():
         (line,) = (i for i in fig3(theory).axes[1].collections if isinstance(i, ContourSet) and not i.filled)
-        return {(round(x, 6), round(y, 6)) for path in line.get_paths() for x, y in path.vertices}
+        return {(round(x, 6), round(y, 6)) for path in line.get_paths() for x, y in np.asarray(path.vertices)}
 
     assert {(1.1, 0.2), (2.1, 0.3)} <= ends()
     theory["on_branch"].loc[{"branch": "semantic", "omega": 0.2, "alpha": 0.5}] = Identity.merged
@@ -648,7 +648,7 @@ def test_a_limit_through_which_no_curve_goes_is_not_left_out():
     theory = grid({"teacher.omega": [0.3]})
     one = limits_figure(theory, limit=limit_of([0.6]))
     points = [line for line in one.axes[0].get_lines() if line.get_color() == "black" and line.get_marker() == "o"]
-    assert [line.get_ydata().tolist() for line in points] == [[pytest.approx(0.56)]]
+    assert [np.asarray(line.get_ydata()).tolist() for line in points] == [[pytest.approx(0.56)]]
     ratios = [
         line.get_ydata() for line in one.axes[1].get_lines() if line.get_color() == BLUE and line.get_marker() == "o"
     ]
