@@ -126,7 +126,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
         lines = [] if thresholds is None else _boundaries(axes, thresholds)
         _label(axes, theory, up, compared)
         if handles := [*lines, *_identities(axes, identity, up, computed), *_marks(unsettled, doubtful[0], computed)]:
-            figure.legend(handles=handles, loc="outside lower center", ncols=3 if lines else 2, frameon=False)
+            figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
         name_the_chosen(figure, theory, at)
     return figure
 
