@@ -42,8 +42,9 @@ docs: $(STAMP) ## build the site into docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
 linkcheck: $(STAMP) ## follow the links of the site to other sites, which needs a network
+	@$(BIN)/python docs/network.py
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,explore,docs]' -c constraints.txt
-	$(BIN)/sphinx-build -b linkcheck -q -D nb_execution_mode=off docs docs/_build/linkcheck
+	$(BIN)/sphinx-build -b linkcheck -q -D nb_execution_mode=off -D plot_gallery=0 docs docs/_build/linkcheck
 
 benchmark: $(STAMP) ## time everything beside the published recipe; OPTIONS="--against FILE" tells changes
 	$(BIN)/python -m benchmarks $(OPTIONS)

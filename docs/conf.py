@@ -21,7 +21,8 @@ sys.path.insert(0, str(HERE))
 
 from equation_links import connect  # noqa: E402  after its place is known
 from execution import differences  # noqa: E402
-from generated import write_all  # noqa: E402
+from generated import TYPES, write_all  # noqa: E402
+from inner_links import broken  # noqa: E402
 
 from attnphase.explorer.page import ExplorePage  # noqa: E402
 
@@ -57,15 +58,15 @@ autodoc_member_order = "bysource"
 autosummary_generate = True
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = True
-numpydoc_xref_aliases = {
-    "Problem": "attnphase.Problem",
-    "SolverSettings": "attnphase.SolverSettings",
-    "Spectrum": "attnphase.Spectrum",
-    **{name: name for name in ("bool", "sequence", "mapping", "callable", "iterable", "file-like", "path-like")},
-}
+numpydoc_xref_aliases = TYPES
 numpydoc_xref_ignore = "all"
+nitpicky = True  # a reference that leads nowhere is a warning, and so an error
+nitpick_ignore_regex = [("py:obj", r"[a-z][a-z_]*")]  # arguments, as docstrings name them
 
 
+for page in (HERE / "gallery_pages").glob("plot_*"):  # of an earlier build, whose script has another name now
+    if not (HERE / "gallery" / f"{page.name.partition('.')[0]}.py").exists():
+        page.unlink()
 EXPLORED = HERE / "_build" / "explored"  # pages that the gallery makes, next to the first page of the site
 EXPLORED.mkdir(parents=True, exist_ok=True)
 FRAME = '<iframe class="explored" sandbox="allow-scripts" loading="lazy" title="{title}" src="{place}"></iframe>'
@@ -158,9 +159,18 @@ def search_finds(app: Sphinx, failure: Exception | None) -> None:
                 raise ExtensionError(f"the site's search does not find {word}.")
 
 
+def links_lead_somewhere(app: Sphinx, failure: Exception | None) -> None:
+    """Refuse a site with a link, a picture or a frame that is not in it."""
+    if failure is None and app.builder.format == "html":
+        lost = [f"{page} leads to {link}" for page, link in broken(Path(app.outdir))]
+        if lost:
+            raise ExtensionError(f"the site has links that lead nowhere: {'; '.join(lost)}.")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
     app.connect("build-finished", search_finds)
+    app.connect("build-finished", links_lead_somewhere)
     app.connect("source-read", run_blocks)
     connect(app)
     app.connect("doctree-read", with_own_number)

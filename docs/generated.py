@@ -12,7 +12,7 @@ from attnphase.problem.template import template
 from derivations.printing.flow import flow_document
 from derivations.printing.stability import stability_document
 
-__all__ = ["MODELS", "write_all"]
+__all__ = ["MODELS", "TYPES", "write_all"]
 
 MODELS = {
     "tied": ("Tied weights, rank one: the paper's model", {}),
@@ -38,16 +38,44 @@ MODELS = {
 
 # what docstrings name of other libraries, and where these describe it
 _ELSEWHERE = {
-    "numpy": ("https://numpy.org/doc/stable/", {"numpy.ndarray": "reference/generated/numpy.ndarray.html"}),
+    "python": (
+        "https://docs.python.org/3/",
+        {
+            **{name: f"library/functions.html#{name}" for name in ("bool", "float", "int", "callable")},
+            **{name: f"library/stdtypes.html#{name}" for name in ("str", "dict", "list", "tuple")},
+            **{name: f"glossary.html#term-{name}" for name in ("sequence", "mapping", "iterable", "path-like-object")},
+            "None": "library/constants.html#None",
+            "pathlib.Path": "library/pathlib.html#pathlib.Path",
+        },
+    ),
+    "numpy": (
+        "https://numpy.org/doc/stable/",
+        {"numpy.ndarray": "reference/generated/numpy.ndarray.html#numpy.ndarray"},
+    ),
     "xarray": (
         "https://docs.xarray.dev/en/stable/",
-        {f"xarray.{name}": f"generated/xarray.{name}.html" for name in ("Dataset", "DataArray")},
+        {f"xarray.{name}": f"generated/xarray.{name}.html#xarray.{name}" for name in ("Dataset", "DataArray")},
     ),
-    "sympy": ("https://docs.sympy.org/latest/", {"sympy.Expr": "modules/core.html"}),
+    "sympy": ("https://docs.sympy.org/latest/", {"sympy.Expr": "modules/core.html#sympy.core.expr.Expr"}),
     "matplotlib": (
         "https://matplotlib.org/stable/",
-        {"matplotlib.figure.Figure": "api/figure_api.html"},
+        {"matplotlib.figure.Figure": "api/figure_api.html#matplotlib.figure.Figure"},
     ),
+}
+_RETURNED = {
+    "Comparison": "checks.comparison",
+    "Derivation": "pages.page",
+    "ExplorePage": "explorer.page",
+    "Report": "checks.report",
+}
+TYPES = {name: f":py:class:`{name}`" for _, names in _ELSEWHERE.values() for name in names}
+"""How a docstring's type is linked, by its name there."""
+TYPES |= {
+    "array": ":py:class:`array <numpy.ndarray>`",
+    "path-like": ":py:class:`path-like <path-like-object>`",
+    "Path": ":py:class:`Path <pathlib.Path>`",
+    **{name: f":py:obj:`{name} <attnphase.{name}>`" for name in ap.__all__ if name[0].isupper()},
+    **{name: f":py:obj:`{name} <attnphase.{room}.{name}>`" for name, room in _RETURNED.items()},
 }
 
 
@@ -80,7 +108,7 @@ regularisers.
 
 def _inventory(docs: Path, name: str, names: dict[str, str]) -> Path:
     """The few names that are linked, in the format of Sphinx's inventories, so that a build needs no network."""
-    lines = "".join(f"{item} py:class 1 {page}#{item} -\n" for item, page in names.items())
+    lines = "".join(f"{item} py:class 1 {page} -\n" for item, page in names.items())
     head = f"# Sphinx inventory version 2\n# Project: {name}\n# Version: \n"
     head += "# The remainder of this file is compressed using zlib.\n"
     path = docs / "_build" / "inventories" / f"{name}.inv"

@@ -155,7 +155,12 @@ def stationary(
 @_rate_option
 @_batch_option
 @click.option("--until", type=float, default=20_000.0, show_default=True, help="Time at which all ends.")
-@click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the boundaries, .png or .pdf.")
+@click.option(
+    "--figure",
+    "figure_file",
+    type=click.Path(path_type=Path),
+    help="Draw the boundaries: .png, .pdf or what else matplotlib writes.",
+)
 @click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of SGD runs to draw beside them.")
 @click.option(
     "--checkpoint",

@@ -10,7 +10,7 @@ import click
 
 from attnphase import arguments
 from attnphase.cli.options import asked_options, force_option, output_option, quiet_option, workers_option
-from attnphase.cli.outcomes import interruption_told, kept_lines
+from attnphase.cli.outcomes import files_named, interruption_told, kept_lines
 from attnphase.data.text import format_value, pairs_text, terminal_width
 from attnphase.errors import ProblemError
 from attnphase.extras import require_plotly
@@ -47,7 +47,7 @@ _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
     type=click.Path(path_type=Path),
     help="netCDF file of the Bayes-optimal limit, for limits and gap; computed if left out.",
 )
-@output_option(help="File of the figure, .png or .pdf; NAME.png by default.")
+@output_option(help="File of the figure, .png, .pdf or what else matplotlib writes; NAME.png by default.")
 @click.option("--with-data", is_flag=True, help="Write the data (.nc) and a caption with all parameters (.txt) beside.")
 @force_option
 @workers_option
@@ -114,13 +114,16 @@ def figure(
     if with_data:  # first, so that nothing that drawing meets loses them
         for ds, file in zip(datasets, kept, strict=False):
             save_dataset(ds, file, force)
-        write_file(beside[-1], caption(name, datasets).encode())
+        write_file(beside[-1], caption(name, datasets, chosen).encode())
     if beside_limit:
         over["limit"] = load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)
         if with_data:
             save_dataset(over["limit"], kept[-1], force)
     with progress_line(not quiet, "drawing"):
-        save_figure(FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over), output)
+        named = {"thresholds": thresholds, "limit": limit}
+        with files_named(dataset=data, theory=data, **{what: [file] for what, file in named.items() if file}):
+            drawn = FIGURES[name](datasets[0] if len(datasets) == 1 else datasets, at=chosen, **over)
+        save_figure(drawn, output)
     if not quiet:
         click.echo("\n".join(map(str, (output, *beside))))
     return 0
@@ -184,7 +187,10 @@ def explore(data: Path, runs: Path | None, thresholds: Path | None, output: Path
 
     others = {"runs": runs, "thresholds": thresholds}
     with progress_line(not quiet, "writing"):
-        page = page_of(load_dataset(data), **{name: load_dataset(file) for name, file in others.items() if file})
+        asked = {name: file for name, file in others.items() if file}
+        loaded = load_dataset(data), {name: load_dataset(file) for name, file in asked.items()}
+        with files_named(dataset=[data], sweep=[data], **{name: [file] for name, file in asked.items()}):
+            page = page_of(loaded[0], **loaded[1])
         page.save(output, force=force)
     if not quiet:
         click.echo(str(output))

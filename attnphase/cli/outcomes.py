@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnphase.data.text import Table, terminal_width
+from attnphase.errors import CompareError, DatasetError
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -20,6 +22,7 @@ __all__ = [
     "convergence",
     "deliver",
     "ended",
+    "files_named",
     "interruption_told",
     "kept_lines",
     "print_table",
@@ -54,6 +57,33 @@ def interruption_told(kept: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo(f"attnphase: interrupted: {kept()}.", err=True)
         raise click.exceptions.Exit(130) from None
+
+
+@contextmanager
+def files_named(**files: Sequence[Path]) -> Iterator[None]:
+    """Sentences on datasets name the files that these came from.
+
+    Parameters
+    ----------
+    **files
+        By what the sentences call the datasets: "the limit has no ..." becomes "the limit (limit.nc) has no ...". One
+        that calls none of them begins with all files.
+    """
+    try:
+        yield
+    except (CompareError, DatasetError) as error:
+        told = str(error)
+        for called, paths in files.items():
+            place = re.search(rf"(?:^|\bthe ){called}\b", told) if paths else None
+            if place is not None:
+                told = f"{told[: place.end()]} ({_listed(paths)}){told[place.end() :]}"
+        if told == str(error):
+            told = f"{_listed(list(dict.fromkeys(path for paths in files.values() for path in paths)))}: {told}"
+        raise type(error)(told) from None
+
+
+def _listed(paths: Sequence[Path]) -> str:
+    return ", ".join(map(str, paths))
 
 
 def kept_lines(output: Path | None, how_to_go_on: str) -> str:

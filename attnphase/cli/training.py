@@ -18,7 +18,7 @@ from attnphase.cli.options import (
     problem_options,
     quiet_option,
 )
-from attnphase.cli.outcomes import ended, interruption_told, print_table, with_command
+from attnphase.cli.outcomes import ended, files_named, interruption_told, print_table, with_command
 from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
 from attnphase.errors import ProblemError
@@ -186,7 +186,12 @@ def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet
     help="The experiment's problem, where it names a function of a module.",
 )
 @click.option("--set", "changes", metavar="FIELD=VALUE", multiple=True, help="Change a field of that problem.")
-@click.option("--figure", "figure_file", type=click.Path(path_type=Path), help="Draw the comparison, .png or .pdf.")
+@click.option(
+    "--figure",
+    "figure_file",
+    type=click.Path(path_type=Path),
+    help="Draw the comparison: .png, .pdf or what else matplotlib writes.",
+)
 @force_option
 @json_option
 @quiet_option
@@ -213,7 +218,8 @@ def compare(
 
     problem = problem_of(problem_file, changes) if problem_file is not None or changes else None
     datasets = load_dataset(theory), load_dataset(experiment)
-    comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
+    with files_named(theory=[theory], experiment=[experiment]):
+        comparison = compare_datasets(*datasets, problem=problem, progress=not quiet)
     if figure_file is not None:
         from attnphase.checks.comparison import Comparison
         from attnphase.figures import comparison_figure, save_figure, trajectory_figure

@@ -103,7 +103,7 @@ def descend(
     count : int
         Samples n; there are n / batch steps.
     resume, keep, on_step
-        As of `attnphase.experiments.training.train`; between two blocks.
+        As of ``attnphase.experiments.training.train``; between two blocks.
     """
     gained = noise_losses(instance)
     descent = _Descent(instance, settings, count // int(settings.batch or 1))

@@ -214,7 +214,7 @@ def pass_messages(
     start : {"uninformed", "informed"}
     settings : TrainingSettings
     resume, keep, on_step
-        As of `attnphase.experiments.training.train`.
+        As of ``attnphase.experiments.training.train``.
     """
     runs = tuple(_Run.start(instance, setting, s, start) for s in range(len(instance.runs)))
     if resume is not None:

@@ -57,7 +57,7 @@ def simulate(
     seed : int
         From which all random numbers follow.  The same instance is trained from every start.
     steps, tolerance, learning_rate, damping, trajectory, batch, channel : optional
-        As in `TrainingSettings`.  "sgd" sees n samples once, `batch` of them in a step.
+        As in ``experiments.settings.TrainingSettings``.  "sgd" sees n samples once, `batch` of them in a step.
     test_samples : int
         Fresh samples for the sampled test error; 0 for none.
     device, dtype : str

@@ -13,6 +13,12 @@ const DOUBT_MARKS = [null, null, "circle-open", "circle", "x-thin-open"];
 const MOST_MARKS = 1500;
 const CURVES = 4;
 const FIRST_ACROSS = ["alpha", "attended"];
+// of Plotly's buttons one sends the numbers to a site, and two select what nothing is done with
+const BUTTONS = {
+  responsive: true,
+  displaylogo: false,
+  modeBarButtonsToRemove: ["sendChartToCloud", "select2d", "lasso2d"],
+};
 
 const what = JSON.parse(document.getElementById("what").textContent);
 const place = {}; // what is chosen on every axis, by its name: a position in the axis' values
@@ -343,7 +349,7 @@ function drawMap() {
     ? ` (${choice.pair ? document.getElementById("choose-series").selectedOptions[0].text : seriesAxis().values[place[choice.series]]})`
     : "";
   layout.title = { text: `${symbol(one.name)}${of}`, font: { size: 14 }, x: 0.02, xanchor: "left" };
-  Plotly.react(element, [heat, ...boundaries(), ...doubtMarks(), chosen, rim], layout, { responsive: true, displaylogo: false, scrollZoom: true });
+  Plotly.react(element, [heat, ...boundaries(), ...doubtMarks(), chosen, rim], layout, { ...BUTTONS, scrollZoom: true });
   key.textContent = hasMap(one.name) ? "Click the map, or move the cross by the arrow keys." :
     `${symbol(one.name)} does not depend on ${[choice.across, choice.up].filter((name) => !one.axes.includes(name)).map(symbol).join(" and ")}.`;
   if (!element.dataset.listens) {
@@ -487,7 +493,7 @@ function drawCurves() {
   });
   const fixed = [...table.axes.values()].filter((axis) => free(axis) && axis.name !== choice.across);
   layout.title = { text: fixed.map((axis) => `${symbol(axis.name)} = ${worded(axis.values[place[axis.name]])}`).join(", "), font: { size: 14 }, x: 0.02, xanchor: "left" };
-  Plotly.react(element, traces, layout, { responsive: true, displaylogo: false });
+  Plotly.react(element, traces, layout, BUTTONS);
   const words = ["Bands and bars are one standard error.", table.quantities.has("doubt") ? "Hollow: doubtful points." : "", runs ? runsFit()[1] : ""];
   document.getElementById("note").textContent = words.filter(Boolean).join(" ");
 }

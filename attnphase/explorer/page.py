@@ -33,6 +33,10 @@ from attnphase.files.writing import check_output, write_file
 __all__ = ["ExplorePage", "explore"]
 
 _KINDS = ("points", "experiments", "histogram")
+_INSTEAD = {
+    "optimal": ": draw it beside a sweep with attnphase figure limits --limit.",
+    "thresholds": ": give it with --thresholds (thresholds=) beside a sweep.",
+}
 _DIGITS_OF_VALUES, _DIGITS_OF_ERRORS = 20, 10  # bits of a number's mantissa: six decimal digits, and three
 
 
@@ -113,7 +117,11 @@ def explore(
     arguments.instance("dataset", dataset, xr.Dataset)
     validate_dataset(dataset)
     if dataset.attrs["schema"] not in _KINDS:
-        raise DatasetError(f"a page shows {', '.join(_KINDS)}, but the dataset holds {dataset.attrs['schema']}.")
+        kind = dataset.attrs["schema"]
+        raise DatasetError(
+            f'a page shows a sweep, training runs or the histogram task, but the dataset is of kind "{kind}"'
+            f"{_INSTEAD.get(kind, '.')}"
+        )
     for name, kind, other in (("runs", "experiments", runs), ("thresholds", "thresholds", thresholds)):
         if other is None:
             continue

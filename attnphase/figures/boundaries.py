@@ -11,6 +11,7 @@ from attnphase import arguments
 from attnphase.data.reading import whole_problem
 from attnphase.data.validate import validate_kind
 from attnphase.errors import DatasetError
+from attnphase.figures.selection import field_of
 from attnphase.figures.style import symbol_of
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ def check_boundaries(thresholds: xr.Dataset, theory: xr.Dataset, up: str) -> Non
     validate_kind("thresholds", thresholds, "thresholds")
     (along,) = map(str, thresholds["alpha_c"].dims)
     if along != up:
-        raise DatasetError(f"the thresholds lie along {along}, but the map along {up}: give those of the map's field.")
+        raise DatasetError(
+            f"the thresholds lie along {field_of(thresholds, along)}, but the map along {field_of(theory, up)}:"
+            " give those of the map's field."
+        )
     if whole_problem(thresholds) != whole_problem(theory):
         raise DatasetError("the thresholds are of another problem than the map: find those of its problem.")
 

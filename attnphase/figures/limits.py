@@ -22,6 +22,7 @@ from attnphase.figures.selection import (
     at_values,
     check_dataset,
     chosen_values,
+    field_of,
     over_one,
     over_two,
     shown_value,
@@ -29,6 +30,7 @@ from attnphase.figures.selection import (
 from attnphase.figures.style import (
     COLOURS,
     HATCH,
+    MARKERS,
     STYLE,
     draw_map,
     name_the_chosen,
@@ -71,7 +73,7 @@ def limits_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any
     -------
     matplotlib.figure.Figure
         (a) in units of 1e-3, with the published gradient-descent runs of the paper's problem; (b) over the
-        Bayes-optimal error, on a logarithmic axis. Branches are marked in both as by `draw_curve`.
+        Bayes-optimal error, on a logarithmic axis. Branches are marked in both as in `fig2`.
 
     Raises
     ------
@@ -85,7 +87,8 @@ def limits_figure(theory: xr.Dataset, *, limit: xr.Dataset, at: Mapping[str, Any
     at = chosen_values(at)
     theory, across = over_one(at_values(theory, at))
     if across != "alpha":
-        raise DatasetError(f"the theory lies along {across}, but the limit along alpha: select one value of {across}.")
+        name = field_of(theory, across)
+        raise DatasetError(f"the theory lies along {name}, but the limit along alpha: select one value of {name}.")
     limit = _at_theory(limit, theory)
     runs = published_runs(told_problem(theory))
     linear = theory["linear_test_error"].isel(branch=0)
@@ -205,21 +208,23 @@ def error_ratio(theory: xr.Dataset, limit: xr.Dataset) -> tuple[xr.DataArray, xr
 
 
 def _at_theory(limit: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
-    """The limit at the theory's values of every field that it varies, in the theory's order.
+    """The limit at the theory's values of every field that it varies, in the theory's order, or at its problem's.
 
     Raises
     ------
     DatasetError
         A value is missing, or the two are of different tokens or teachers.
     """
+    told = whole_problem(theory)
     for dim in [str(dim) for dim in limit["status"].dims if dim not in ("start", "alpha")]:
-        if dim not in theory.coords:
-            raise DatasetError(f"the limit varies {dim}, which the theory does not: select one value of it.")
-        limit = _selected(limit, dim, np.atleast_1d(theory[dim].to_numpy()))
-        limit = limit.squeeze(dim) if theory[dim].ndim == 0 else limit
+        section, _, key = str(limit[dim].attrs.get("field", dim)).partition(".")
+        fixed = dim not in theory.coords or theory[dim].ndim == 0
+        values = [theory[dim].item() if dim in theory.coords else told.get(section, {}).get(key)] if fixed else None
+        limit = _selected(limit, dim, values or theory[dim].to_numpy().tolist())
+        limit = limit.squeeze(dim) if fixed else limit
     if theory["status"].ndim > 2:  # of a map
-        limit = _selected(limit, "alpha", theory["alpha"].to_numpy())
-    told, known = whole_problem(theory), whole_problem(limit)
+        limit = _selected(limit, "alpha", theory["alpha"].to_numpy().tolist())
+    known = whole_problem(limit)
     varied = {theory[dim].attrs.get("field") for dim in map(str, theory["status"].dims)}
     for section in LEARNERS_SECTIONS:
         for key in sorted({*told.get(section, {}), *known.get(section, {})}):
@@ -232,16 +237,18 @@ def _at_theory(limit: xr.Dataset, theory: xr.Dataset) -> xr.Dataset:
     return limit
 
 
-def _selected(limit: xr.Dataset, dim: str, values: Any) -> xr.Dataset:
+def _selected(limit: xr.Dataset, dim: str, values: list[Any]) -> xr.Dataset:
     there = limit[dim].to_numpy()
     places = []
     for value in values:
         near = [
-            i for i, one in enumerate(there) if one == value or (there.dtype.kind == "f" and np.isclose(one, value))
+            i
+            for i, one in enumerate(there)
+            if one == value or (there.dtype.kind == "f" and isinstance(value, int | float) and np.isclose(one, value))
         ]
         if not near:
             raise DatasetError(
-                f"the limit has no {dim} = {shown_value(value.item())}, which the theory has: compute it."
+                f"the limit has no {field_of(limit, dim)} = {shown_value(value)}, which the theory has: compute it."
             )
         places.append(near[0])
     return limit.isel({dim: places})
@@ -265,12 +272,18 @@ def _draw_limit(ax: Axes, limit: xr.Dataset, starts: tuple[str, ...]) -> list[Li
         if first is not None and np.allclose(values, first, rtol=_APART, atol=1e-9):
             continue
         first = values
-        look: dict[str, Any] = {"color": "black", "ls": dashes, "lw": 1.5}
-        ax.plot(line["alpha"], values, **look)
-        ax.fill_between(line["alpha"], values - error, values + error, color="black", alpha=0.25, lw=0)
+        alpha = line["alpha"].to_numpy()
+        look: dict[str, Any] = {"color": "black", "ls": dashes, "lw": 1.5, **_point(alpha)}
+        ax.errorbar(alpha, values, error if look["marker"] else None, **look)
+        ax.fill_between(alpha, values - error, values + error, color="black", alpha=0.25, lw=0)
         label = "Bayes-optimal" if start == starts[0] else "Bayes-optimal, informed start"
         handles.append(Line2D([], [], label=label, **look))
     return handles
+
+
+def _point(alpha: Any) -> dict[str, Any]:
+    """A marker where there is a single place, through which no line can be drawn."""
+    return {"marker": "o" if len(alpha) == 1 else "", "ms": 4}
 
 
 def _draw_ratio(ax: Axes, theory: xr.Dataset, limit: xr.Dataset) -> None:
@@ -287,12 +300,15 @@ def _draw_ratio(ax: Axes, theory: xr.Dataset, limit: xr.Dataset) -> None:
         for name in ("test_error", "test_error_stderr")
     )
     error = np.where(error > 0, error, np.nan)
+    _say_why_empty(ax, best, alpha, error)
     for branch in map(str, theory["branch"].to_numpy()):
         line = _between(theory.sel(branch=branch), alpha)
         ratio = line["test_error"] / error
         spread = np.hypot(line["test_error_stderr"] / error, ratio * stderr / error)
         line = line.assign(test_error=ratio, test_error_stderr=spread)
         draw_curve(ax, line, "alpha", "test_error", 1.0, {"color": COLOURS[branch]})
+        if np.isfinite(error).sum() == 1:
+            ax.errorbar(alpha, ratio, spread, color=COLOURS[branch], ls="", marker=MARKERS[branch], ms=4)
     linear = theory["linear_test_error"].isel(branch=0)
     ax.plot(alpha, np.interp(alpha, given, linear) / error, color="0.3", ls="--", lw=1)
     ax.axhline(1.0, color="black", lw=1.5)
@@ -301,6 +317,17 @@ def _draw_ratio(ax: Axes, theory: xr.Dataset, limit: xr.Dataset) -> None:
     ax.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     ax.yaxis.set_minor_formatter("{x:g}")
     ax.set_ylabel("test error over the Bayes-optimal one")
+
+
+def _say_why_empty(ax: Axes, best: xr.Dataset, alpha: NDArray[np.float64], error: NDArray[np.float64]) -> None:
+    """A panel without a ratio says why it has none."""
+    if np.isfinite(error).any():
+        return
+    zero = not bool((best["test_error"] > 0).any())
+    reason = "the Bayes-optimal error\nis zero at all alphas" if zero else "limit and theory\nhave no alphas in common"
+    if not zero and len(alpha):
+        reason = "the Bayes-optimal error is zero\nat all alphas of the theory"
+    ax.text(0.5, 0.7, reason, transform=ax.transAxes, ha="center", va="center", color="0.3")
 
 
 def _between(line: xr.Dataset, alpha: NDArray[np.float64]) -> xr.Dataset:

@@ -65,10 +65,11 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     Returns
     -------
     matplotlib.figure.Figure
-        With the lines where the differences vanish, and in (a) dotted ones where a branch ends; circles are points of
-        which that is not decided. Where a branch is not converged the maps are hatched, and dotted where replica
-        symmetry fails (`attnphase.data.trust`): in (a) for either branch, else for the lower one. Between the points
-        of a refined sweep, which (d) shows, the maps are interpolated.
+        With the lines where the training losses cross and where the semantic branch's test error passes the linear
+        predictor's, without points at which a branch has merged, and in (a) dotted ones where a branch ends; circles
+        are points of which that is not decided. Where a branch is not converged the maps are hatched, and dotted where
+        replica symmetry fails (``overlap_gap`` above 0.2): in (a) for either branch, else for the lower one. Between
+        the points of a refined sweep, which (d) shows, the maps are interpolated.
 
     Raises
     ------
@@ -92,6 +93,7 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     loss_gap = semantic["training_loss"] - positional["training_loss"]
     lowest = _lower_branch(theory)
     error_gap = lowest["test_error"] - lowest["linear_test_error"]
+    passing = semantic["test_error"] - semantic["linear_test_error"]
     named = ("training_loss", "test_error", "linear_test_error")
     loss, error, linear = (symbol_of(theory, name).strip("$") for name in named)
     sem, pos = r"^{\mathrm{sem}}", r"^{\mathrm{pos}}"
@@ -99,7 +101,8 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
     doubtful = [untrusted(theory.sel(branch=["semantic", "positional"])).any("branch"), *3 * [untrusted(lowest)]]
     # where one of the branches has merged with the uninformed point there is no transition between the two
     identity = {"semantic": _identity(semantic, "theta"), "positional": _identity(positional, "m")}
-    transition = loss_gap.where((identity["semantic"] != Identity.merged) & (identity["positional"] != Identity.merged))
+    apart = {branch: one != Identity.merged for branch, one in identity.items()}
+    transition, passing = loss_gap.where(apart["semantic"] & apart["positional"]), passing.where(apart["semantic"])
     compared = bool(error_gap.notnull().any())
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.9, 5.6), layout="constrained")
@@ -119,11 +122,11 @@ def fig3(theory: xr.Dataset, *, at: Mapping[str, Any] | None = None, thresholds:
         if computed is not None:
             draw_places(axes[1, 1], computed, up, COMPUTED)
         if thresholds is None:
-            _contours(axes, (transition, error_gap), (_loss_error(semantic, positional), _gap_error(lowest)), up)
+            _contours(axes, (transition, passing), (_loss_error(semantic, positional), _gap_error(semantic)), up)
         lines = [] if thresholds is None else _boundaries(axes, thresholds)
         _label(axes, theory, up, compared)
         if handles := [*lines, *_identities(axes, identity, up, computed), *_marks(unsettled, doubtful[0], computed)]:
-            figure.legend(handles=handles, loc="outside lower center", ncols=3 if lines else 2, frameon=False)
+            figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
         name_the_chosen(figure, theory, at)
     return figure
 
@@ -154,14 +157,14 @@ def _loss_error(semantic: xr.Dataset, positional: xr.Dataset) -> xr.DataArray:
     return (semantic["training_loss_stderr"] ** 2 + positional["training_loss_stderr"] ** 2) ** 0.5
 
 
-def _gap_error(lowest: xr.Dataset) -> xr.DataArray:
-    return (lowest["test_error_stderr"] ** 2 + lowest["linear_test_error_stderr"] ** 2) ** 0.5
+def _gap_error(branch: xr.Dataset) -> xr.DataArray:
+    return (branch["test_error_stderr"] ** 2 + branch["linear_test_error_stderr"] ** 2) ** 0.5
 
 
 def _contours(
     axes: Any, differences: tuple[xr.DataArray, xr.DataArray], errors: tuple[xr.DataArray, xr.DataArray], up: str
 ) -> None:
-    """Lines where the differences in training loss and test error vanish."""
+    """Lines where the branches' training losses cross, and where the semantic test error passes the linear one."""
     draw_contour(axes[0, 0], differences[0], up, r"$\alpha_c$", "black", errors[0])
     draw_contour(axes[0, 1], differences[1], up, r"$\alpha_l$", "black", errors[1])
     for ax in axes[1]:

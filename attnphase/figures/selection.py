@@ -21,6 +21,7 @@ __all__ = [
     "chosen_values",
     "drawn_size",
     "drawn_size_error",
+    "field_of",
     "need_dimensions",
     "over_one",
     "over_two",
@@ -58,7 +59,7 @@ def vary_only(ds: xr.Dataset, *dims: str) -> None:
     need_dimensions(ds, *dims)
     others = set(map(str, ds["status"].dims)) - set(dims)
     if others:
-        raise DatasetError(f"the dataset varies {sorted(others)[0]} too: select one value of it first.")
+        raise DatasetError(f"the dataset varies {field_of(ds, sorted(others)[0])} too: select one value of it first.")
 
 
 def chosen_values(at: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -72,17 +73,25 @@ def at_values(ds: xr.Dataset, chosen: Mapping[str, Any]) -> xr.Dataset:
     for name, value in chosen.items():
         dim = next((dim for dim in swept_dimensions(ds) if name in (dim, ds[dim].attrs.get("field"))), None)
         if dim is None:
-            raise DatasetError(f"the dataset does not vary {name}; it varies {', '.join(swept_dimensions(ds))}.")
+            varied = ", ".join(field_of(ds, dim) for dim in swept_dimensions(ds))
+            raise DatasetError(f"the dataset does not vary {name}; it varies {varied}.")
         values = ds[dim].to_numpy().tolist()
         places = [i for i, there in enumerate(values) if _same(there, value)]
         if not places:
-            raise DatasetError(f"the dataset has no {dim} = {shown_value(value)}; it has {_listed(values)}.")
+            raise DatasetError(
+                f"the dataset has no {field_of(ds, dim)} = {shown_value(value)}; it has {_listed(values)}."
+            )
         ds = ds.isel({dim: places[:1]})
     return ds
 
 
 def swept_dimensions(ds: xr.Dataset) -> list[str]:
     return list(map(str, ds["status"].dims))
+
+
+def field_of(ds: xr.Dataset, dim: str) -> str:
+    """A dimension as sentences name it: by its field, but for omega, which a sweep calls so itself."""
+    return dim if dim == "omega" or dim not in ds.coords else str(ds[dim].attrs.get("field", dim))
 
 
 def _same(there: Any, value: Any) -> bool:
@@ -153,7 +162,7 @@ def over_values(ds: xr.Dataset, most: int) -> tuple[xr.Dataset, str]:
     if ds.sizes[varied[0]] > most:
         values = _listed(ds[varied[0]].to_numpy().tolist())
         raise DatasetError(
-            f"the dataset has too many values of {varied[0]} for curves, {values}: select at most {most}."
+            f"the dataset has too many values of {field_of(ds, varied[0])} for curves, {values}: select at most {most}."
         )
     left = [dim for dim in fields if dim != varied[0]]
     return ds.squeeze(left).sortby("alpha"), varied[0]
@@ -161,12 +170,12 @@ def over_values(ds: xr.Dataset, most: int) -> tuple[xr.Dataset, str]:
 
 def _refuse_others(ds: xr.Dataset, dims: list[str]) -> None:
     if dims:
-        raise DatasetError(f"the dataset varies {dims[0]} too: {_select_one(ds, dims[0])}.")
+        raise DatasetError(f"the dataset varies {field_of(ds, dims[0])} too: {_select_one(ds, dims[0])}.")
 
 
 def _select_one(ds: xr.Dataset, dim: str, name: str | None = None) -> str:
     """What to do about a dimension; `name` is the field's, if not that of the dimension."""
-    values, name = ds[dim].to_numpy().tolist(), name or dim
+    values, name = ds[dim].to_numpy().tolist(), name or field_of(ds, dim)
     return f"select one of {_listed(values)}, as --at {name}={shown_value(values[0])} (at={{{name!r}: {values[0]!r}}})"
 
 
@@ -174,7 +183,7 @@ def _plane(ds: xr.Dataset, *axes: str) -> xr.Dataset:
     """Only the branches and these dimensions, which are numbers, in increasing order."""
     for dim in axes:
         if ds[dim].dtype.kind not in "iuf":
-            raise DatasetError(f"{dim} has no numbers for an axis: {_select_one(ds, dim)}.")
+            raise DatasetError(f"{field_of(ds, dim)} has no numbers for an axis: {_select_one(ds, dim)}.")
     ds = ds.squeeze([dim for dim in swept_dimensions(ds) if dim not in ("branch", *axes)])
     return ds.sortby([*axes])
 

@@ -45,8 +45,7 @@ __all__ = [
 
 STYLE: Any = {
     "text.usetex": False,  # labels come from datasets, and TeX can read files and write them
-    "font.family": "serif",
-    "font.serif": ["STIXGeneral"],
+    "font.family": "STIXGeneral",  # by its name, which a notebook's own style does not change
     "mathtext.fontset": "stix",
     "font.size": 9,
     "axes.titlesize": 9,

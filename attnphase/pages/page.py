@@ -31,17 +31,17 @@ class Derivation:
 
     Attributes
     ----------
-    problem
+    problem : Problem
         Whose equations they are.
-    latex
+    latex : str
         A standalone document for pdflatex.
-    markdown
+    markdown : str
         The same page with formulas for MathJax.
-    python
+    python : str
         The generated source: the local problem, compiled with Numba, and the state-evolution maps.
-    free_entropy
-        Named terms, and the replica calculation step by step, as SymPy expressions.
-    saddle_point
+    free_entropy : derivations.replica.chain.FreeEntropy
+        Named terms, each a `sympy.Expr`, and the replica calculation step by step, as SymPy expressions.
+    saddle_point : derivations.replica.saddle_point.SaddlePoint
         The state-evolution equations as SymPy expressions.
     """
 
@@ -72,19 +72,24 @@ def derive(
 
     Parameters
     ----------
-    problem
+    problem : Problem, optional
         Its scores, weight tying and sizes select the model; what its numbers are stands in a section of the page.
         Left out, the paper's problem.
-    concrete
+    concrete : bool
         Print for the problem's own number of tokens and ranks: sums are written out, rank 1 is printed without
         matrices, and the loss of one sample entry by entry.  By default L, r and t are symbols.  The Python source
         always has the problem's sizes.
-    limit
+    limit : {"trained", "optimal", "flow"}
         ``"trained"``: of the student that minimises the risk. ``"optimal"``: of a learner who knows the model and has
         the posterior. ``"flow"``: of one-pass SGD and gradient flow. These two are the same for all problems that they
         cover, and always for symbolic sizes.
-    progress
+    progress : bool
         Say on standard error what is being done, if it takes longer than a second.
+
+    Returns
+    -------
+    Derivation
+        The texts, and the expressions that they are printed from.
 
     Raises
     ------

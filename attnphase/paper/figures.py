@@ -81,9 +81,10 @@ _CURVES = (
 _MAPS = (
     "(a) Training loss of the semantic branch minus that of the positional one. (b) Test error of the branch of lower"
     " training loss minus that of the best linear predictor. (c), (d) Sizes of theta and m of that branch. Full lines:"
-    " where the training losses cross (alpha_c) and where the test error passes the linear predictor's (alpha_l), with"
-    " bands in which the difference is within one standard error. Dotted lines: ends of branches; circles: not decided."
-    " Dots: replica symmetry fails (overlap_gap above 0.2). Hatched: a branch did not converge."
+    " where the training losses cross (alpha_c) and where the semantic branch's test error passes the linear"
+    " predictor's (alpha_l), with bands in which the difference is within one standard error. Dotted lines: ends of"
+    " branches; circles: not decided. Dots: replica symmetry fails (overlap_gap above 0.2). Hatched: a branch did not"
+    " converge."
 )
 
 
@@ -136,7 +137,7 @@ PAPER_FIGURES = {
 """By name."""
 
 
-def caption(name: str, datasets: Sequence[xr.Dataset]) -> str:
+def caption(name: str, datasets: Sequence[xr.Dataset], at: Mapping[str, Any] | None = None) -> str:
     """What a figure shows, with all parameters of its data.
 
     Parameters
@@ -145,6 +146,8 @@ def caption(name: str, datasets: Sequence[xr.Dataset]) -> str:
         One of `PAPER_FIGURES`.
     datasets : sequence of xarray.Dataset
         What it is drawn from.
+    at : mapping, optional
+        The values at which it is drawn, where the data has several.
 
     Returns
     -------
@@ -156,7 +159,8 @@ def caption(name: str, datasets: Sequence[xr.Dataset]) -> str:
 
     figure = PAPER_FIGURES[name]
     of_paper = f"Figure {name.removeprefix('fig')} of arXiv:2402.03902, theory. " if name.startswith("fig") else ""
-    paragraphs = [f"{of_paper}{figure.title}. {figure.shown}"]
+    chosen = ", ".join(f"{field} = {value}" for field, value in (at or {}).items())
+    paragraphs = [f"{of_paper}{figure.title}. {figure.shown}" + (f" Drawn at {chosen}." if chosen else "")]
     for ds in datasets:
         problem = problem_of(ds)
         swept = {str(dim): ds[dim] for dim in ds["status"].dims}

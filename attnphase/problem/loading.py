@@ -19,7 +19,7 @@ def load_problem(path: str | PathLike[str]) -> Problem:
 
     Parameters
     ----------
-    path
+    path : path-like
         The file, encoded in UTF-8; what it leaves out is the paper's. A file named as
         ``tokens.spectrum`` is looked for beside it.
 

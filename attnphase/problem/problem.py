@@ -62,7 +62,7 @@ class Problem(Sections):
 
     Parameters
     ----------
-    tokens, positions, teacher, student, regularizer, integration, loss
+    tokens, positions, teacher, student, regularizer, integration, loss : mapping, optional
         The sections of the TOML, as objects or as mappings.
 
     Raises
@@ -101,7 +101,7 @@ class Problem(Sections):
         return {name: value for name, value in named.items() if ":" in value}
 
     def require_functions(self) -> None:
-        """Refuse functions of modules that nobody but data asks for, before they are looked up; see `DataProblem`.
+        """Refuse functions of modules that nobody but data asks for, before they are looked up; see ``DataProblem``.
 
         Raises
         ------
@@ -149,13 +149,13 @@ class Problem(Sections):
 
         Parameters
         ----------
-        omega
+        omega : float
             Weight of the teacher's positional part.
-        sigma
+        sigma : float
             Standard deviation of the tokens' entries.
-        strength
+        strength : float
             Ridge strength λ.
-        mixing
+        mixing : sequence of sequence of float
             Shape (2, 2): positional part A; the paper's second example, equation (144), has
             ((.3, .7), (.8, .2)).
 
@@ -196,7 +196,7 @@ class Problem(Sections):
 
         Parameters
         ----------
-        data
+        data : mapping
             Sections by name; what is missing is the paper's.
 
         Raises
@@ -221,7 +221,7 @@ class Problem(Sections):
 
         Parameters
         ----------
-        text
+        text : str
             The TOML; what is missing is the paper's.
 
         Raises
@@ -239,9 +239,9 @@ class Problem(Sections):
 
         Parameters
         ----------
-        text
+        text : str
             As `to_toml` wrote it.
-        digest
+        digest : str
             The `hash` that came with it.
 
         Raises
@@ -263,7 +263,7 @@ class Problem(Sections):
 
         Parameters
         ----------
-        values, **named
+        values, **named : mapping, optional
             New values by the field's name in the TOML, such as ``{"teacher.omega": 0.2}`` or
             ``{"tokens.law.probability": 0.7}``; None takes a field back to its default.
 

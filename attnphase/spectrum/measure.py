@@ -270,7 +270,7 @@ class Spectrum:
         ]
 
     def to_csv(self, path: str | PathLike[str]) -> None:
-        """Write `atoms` to a file that ``tokens.spectrum`` can name; see `read_csv`.
+        """Write `atoms` to a file that ``tokens.spectrum`` can name.
 
         Parameters
         ----------

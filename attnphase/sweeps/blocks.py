@@ -171,7 +171,15 @@ def plan_sweep(
 
     Parameters
     ----------
-    problem, alpha, omega, branches, fields, settings
+    problem : Problem
+        What the grid does not vary.
+    alpha, omega : float or sequence of float
+        As of `sweep`.
+    branches : str or sequence of str
+        As of `sweep`.
+    fields : mapping, optional
+        As of `sweep`.
+    settings : SolverSettings, optional
         As of `sweep`.
     blocks : int
         How many; each has at least one line.

@@ -38,12 +38,23 @@ def solve(
     identity: bool = True,
     progress: bool = False,
 ) -> xr.Dataset:
-    """Solve a problem at one sample complexity; see `solve_point` and `SolverSettings` for the arguments.
+    """Solve a problem at one sample complexity.
 
     Equations (S1)-(S8), (O1)-(O4) of the replica-symmetric page.
 
-    ``branch="all"`` solves every branch the problem has. With ``progress`` a solve that takes longer than a second says
-    on standard error how far it is.
+    Parameters
+    ----------
+    problem : Problem
+    alpha : float
+        Sample complexity n/d, positive.
+    branch : {"semantic", "positional", "uninformed", "mixed", "all"}
+        Names the result and, without `start`, chooses the starting point; "all" solves every branch the problem has.
+    start : Overlaps or BranchPoint, optional
+        Where to start from, as code that knows the solver has it.
+    method, tolerance, max_maps, max_nodes, threads, backend, stability, identity : optional
+        As the attributes of `SolverSettings`.
+    progress : bool
+        A solve that takes longer than a second says on standard error how far it is.
 
     Returns
     -------

@@ -284,7 +284,7 @@ def derive_free_entropy(model: Any, ansatz: Ansatz = REPLICA_SYMMETRIC, *, separ
     ----------
     model : AttentionModel, ScalarModel or SymbolicModel
         Whose loss stands in the exponents and in the Moreau envelope.  Nothing else depends on it, nor on weight tying,
-        which only sets r; where no model matters, `derivations.models.symbolic.GENERIC` has the symbol ``ell(h, k)``.
+        which only sets r; where no model matters, ``derivations.models.symbolic.GENERIC`` has the symbol ``ell(h, k)``.
     ansatz : Ansatz
         What is assumed of the replicas.
     separable : bool

@@ -205,7 +205,7 @@ def test_what_does_not_belong_together_is_refused(paper_point, tmp_path):
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
     swapped = CliRunner().invoke(main, ["compare", str(experiment_file), str(theory)])
     assert swapped.exit_code == 2
-    assert 'the theory must be a dataset of kind "points"' in swapped.stderr
+    assert f'the theory ({experiment_file}) must be a dataset of kind "points"' in swapped.stderr
 
 
 @pytest.mark.parametrize(

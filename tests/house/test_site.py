@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import re
 from pathlib import Path
+
+import pytest
 
 import attnphase as ap
 from attnphase import figures, reference, testing, tracking
@@ -22,9 +26,45 @@ def test_no_public_name_is_missing_in_the_reference():
     )
 
 
+PUBLIC = [name for name in ap.__all__ if inspect.isfunction(getattr(ap, name))]
+PUBLIC += [
+    f"Problem.{name}" for name in vars(ap.Problem) if callable(getattr(ap.Problem, name)) and not name.startswith("_")
+]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_parameter_of_the_reference_has_a_type(name):
+    """The site links types from the docstrings, which it shows instead of annotations."""
+    item = getattr(ap.Problem, name.partition(".")[2]) if "." in name else getattr(ap, name)
+    described = re.search(r"(?ms)^Parameters\n-+\n(.*?)(?:\n\n|\Z)", inspect.getdoc(item) or "")
+    named = re.findall(r"(?m)^\S.*$", described[1]) if described else []
+    assert all(re.match(r"[\w*, ]+ : \S", line) for line in named), named
+    taken = [one for one in inspect.signature(item).parameters if one not in ("self", "cls")]
+    told = {one.strip(" *") for line in named for one in line.partition(" : ")[0].split(",")}
+    assert told == set(taken)
+
+
+def test_links_that_lead_nowhere_are_found(tmp_path):
+    spec = importlib.util.spec_from_file_location("inner_links", DOCS / "inner_links.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one.html").write_text(
+        '<h1 id="top">a</h1><a href="../two.html?x=1#there">b</a><a href="#top">c</a>'
+    )
+    (tmp_path / "two.html").write_text(
+        '<p id="there">d</p><a href="a/one.html#else">e</a><img src="no%20picture.png"><a href="https://a.b/c#d">f</a>'
+    )
+    assert list(module.broken(tmp_path)) == [("two.html", "a/one.html#else"), ("two.html", "no%20picture.png")]
+
+
 def test_the_gallery_has_a_dozen_figures_with_a_title():
     scripts = sorted((DOCS / "gallery").glob("plot_*.py"))
     assert len(scripts) >= 12
+    shown = re.findall(r"\(Figures? ([\d and]+)\)\n=", "".join(one.read_text(encoding="utf-8") for one in scripts))
+    assert {int(number) for one in shown for number in re.findall(r"\d", one)} == set(range(2, 10))  # of the paper
     for script in scripts:
         assert re.match(r'"""\n(.+)\n=+\n\n', script.read_text(encoding="utf-8")), script.name
 

@@ -244,6 +244,7 @@ async function act() {
     result.chosen = state();
     result.lines = map.data.map((trace) => trace.name ?? "");
   }
+  result.buttons = [...document.querySelectorAll(".modebar-btn")].map((one) => one.dataset.title);
   const element = document.createElement("pre");
   element.id = "result";
   element.textContent = JSON.stringify(result);
@@ -296,6 +297,8 @@ def test_a_browser_shows_the_files_numbers_and_follows_a_click(grid, tmp_path):
     assert result["moved"]["curves"] != result["clicked"]["curves"]
     assert "test_error" in result["chosen"]["chosen"]
     assert "losses cross" in result["lines"]
+    assert "Reset axes" in result["buttons"]
+    assert not [one for one in result["buttons"] if "Share" in one or "Select" in one]  # the first sends numbers away
 
 
 @needs_a_browser

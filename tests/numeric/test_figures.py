@@ -256,9 +256,9 @@ def test_a_map_of_a_mixture():
             fig2,
             {"tokens.sigma": [0.3, 0.6]},
             {},
-            "varies sigma too: select one of 0.3, 0.6, as --at sigma=0.3 (at={'sigma': 0.3})",
+            "varies tokens.sigma too: select one of 0.3, 0.6, as --at tokens.sigma=0.3 (at={'tokens.sigma': 0.3})",
         ),
-        (fig2, {"tokens.sigma": [0.3, 0.6]}, {"at": {"sigma": 0.5}}, "has no sigma = 0.5; it has 0.3, 0.6."),
+        (fig2, {"tokens.sigma": [0.3, 0.6]}, {"at": {"sigma": 0.5}}, "has no tokens.sigma = 0.5; it has 0.3, 0.6."),
         (
             fig2,
             {"teacher.omega": [0.1, 0.2]},
@@ -270,19 +270,19 @@ def test_a_map_of_a_mixture():
             fig2,
             {"tokens.sigma": [0.3]},
             {"at": {"lambda": 0.5}},
-            "does not vary lambda; it varies branch, sigma, alpha.",
+            "does not vary lambda; it varies branch, tokens.sigma, alpha.",
         ),
         (fig2, {"tokens.sigma": [0.3]}, {"at": {"alpha": 0.5}}, "one value of alpha and of every field"),
         (fig2, {"teacher.score": ["softmax", "linear"]}, {"at": {"alpha": 0.5}}, "has no numbers for an axis: select"),
-        (fig3, {"teacher.score": ["softmax", "linear"]}, {}, "teacher_score has no numbers for an axis: select one of"),
-        (fig3, {"teacher.causal": [True, False]}, {}, "select one of true, false, as --at teacher_causal=true"),
+        (fig3, {"teacher.score": ["softmax", "linear"]}, {}, "teacher.score has no numbers for an axis: select one of"),
+        (fig3, {"teacher.causal": [True, False]}, {}, "select one of true, false, as --at teacher.causal=true"),
         (fig3, {"tokens.sigma": [0.3, 0.6]}, {"at": {"alpha": 2}}, "has not several values of alpha, which"),
         (fig3, {"tokens.sigma": [0.3]}, {}, "has not several values of a field beside alpha, which"),
         (
             fig3,
             {"teacher.omega": [0.2, 0.3], "tokens.sigma": [0.3, 0.6]},
             {},
-            "varies sigma too: select one of 0.3, 0.6",
+            "varies tokens.sigma too: select one of 0.3, 0.6",
         ),
         (fig3, {"tokens.sigma": [0.3, 0.6]}, {"at": {"branch": "semantic"}}, "has no positional branch"),
     ],
@@ -291,7 +291,7 @@ def test_what_cannot_be_drawn_is_one_sentence(draw, fields, options, sentence):
     with pytest.raises(DatasetError) as caught:
         draw(grid(fields), **options)
     assert sentence in str(caught.value)
-    assert str(caught.value).startswith(("the dataset", "teacher_"))
+    assert str(caught.value).startswith(("the dataset", "teacher."))
     assert "\n" not in str(caught.value)
 
 
@@ -428,7 +428,11 @@ def test_published_runs_stand_beside_the_values_that_have_some():
 @pytest.mark.parametrize(
     ("fields", "options", "sentence"),
     [
-        ({"tokens.sigma": np.linspace(0.3, 0.9, 7).tolist()}, {}, "too many values of sigma for curves, 0.3, 0.4, "),
+        (
+            {"tokens.sigma": np.linspace(0.3, 0.9, 7).tolist()},
+            {},
+            "too many values of tokens.sigma for curves, 0.3, 0.4, ",
+        ),
         ({}, {}, "has not a field beside alpha"),
         ({"tokens.sigma": [0.3, 0.6]}, {"quantity": "V"}, "quantity must be one of test_error"),
         ({"tokens.sigma": [0.3, 0.6], "teacher.omega": [0.1, 0.2]}, {}, "varies omega too: select one of 0.1, 0.2"),
@@ -616,6 +620,55 @@ def test_curves_and_map_have_the_same_thresholds_none_of_them_from_a_merged_poin
         found = {text.get_text(): text.xy[0] for text in marked if isinstance(text, Annotation)}
         for symbol, places in known.items():
             assert found.get(symbol, np.nan) == pytest.approx(places[i], nan_ok=True)
+
+
+def test_the_map_has_the_line_of_the_semantic_branch_and_none_through_a_merged_point():
+    """Of the same losses: alpha_l is 2.1 at omega = 0.3, and 1.1 at 0.2, where the positional branch is lower."""
+    theory = grid({"teacher.omega": [0.2, 0.3]}, alphas=[0.5, 1.25, 2.0, 3.0], linear_test_error=0.01165)
+
+    def ends():
+        (line,) = (i for i in fig3(theory).axes[1].collections if isinstance(i, ContourSet) and not i.filled)
+        return {(round(x, 6), round(y, 6)) for path in line.get_paths() for x, y in np.asarray(path.vertices)}
+
+    assert {(1.1, 0.2), (2.1, 0.3)} <= ends()
+    theory["on_branch"].loc[{"branch": "semantic", "omega": 0.2, "alpha": 0.5}] = Identity.merged
+    assert (2.1, 0.3) in ends()
+    assert (1.1, 0.2) not in ends()
+
+
+def test_a_limit_of_several_teachers_is_taken_at_that_of_the_sweep():
+    theory, alphas = grid({}, problem=Problem.paper(omega=0.2)), [0.5, 0.6, 1.0]
+    _, y = curves(limits_figure(theory, limit=limit_of(alphas, [0.1, 0.2])), 0)["black"]
+    np.testing.assert_allclose(y, [0.96, 0.64, 0.0])  # 2 (1 - omega) (1 - known), by hand
+    with pytest.raises(DatasetError, match=r"the limit has no omega = 0\.2, which the theory has: compute it\."):
+        limits_figure(theory, limit=limit_of(alphas, [0.1, 0.3]))
+
+
+def test_a_limit_through_which_no_curve_goes_is_not_left_out():
+    theory = grid({"teacher.omega": [0.3]})
+    one = limits_figure(theory, limit=limit_of([0.6]))
+    points = [line for line in one.axes[0].get_lines() if line.get_color() == "black" and line.get_marker() == "o"]
+    assert [np.asarray(line.get_ydata()).tolist() for line in points] == [[pytest.approx(0.56)]]
+    ratios = [
+        line.get_ydata() for line in one.axes[1].get_lines() if line.get_color() == BLUE and line.get_marker() == "o"
+    ]
+    expected = (0.5 * loss("semantic", 0.6, {"teacher.omega": 0.3})) / 0.56e-3
+    assert any(np.nanmax(y, initial=-1) == pytest.approx(expected) for y in ratios)
+    zero = limits_figure(theory, limit=limit_of([0.9, 1.5]))
+    assert "the Bayes-optimal error\nis zero at all alphas" in [text.get_text() for text in zero.axes[1].texts]
+
+
+def test_a_sentence_on_datasets_names_their_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_dataset(grid({"teacher.omega": [0.1, 0.4]}), "a.nc")
+    save_dataset(limit_of([0.5, 1.25], [0.1, 0.4]), "b.nc")
+    for options, sentence in (
+        (["limits", "--at", "omega=0.4", "--limit", "a.nc"], 'limit (a.nc) must be a dataset of kind "optimal"'),
+        (["fig3", "--at", "sigma=0.4"], "the dataset (a.nc) does not vary sigma; it varies branch, omega, alpha."),
+        (["gap", "--limit", "b.nc"], "the limit (b.nc) has no alpha = 2, which the theory (a.nc) has: compute it."),
+    ):
+        result = CliRunner().invoke(main, ["figure", *options, "--data", "a.nc", "-o", "x.png"], prog_name="attnphase")
+        assert (result.exit_code, sentence in result.stderr) == (2, True), result.stderr
 
 
 def test_the_map_of_the_ratio_and_what_could_be_known():

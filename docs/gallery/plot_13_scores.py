@@ -18,6 +18,7 @@ for score, style in (("softmax", "o-"), ("linear", "s--"), ("softmax1", "D-."), 
     line = ap.sweep(
         problem.with_fields({"student.score": score}), alpha=alphas, branches="semantic", workers=1
     ).squeeze()
+    line = line.where(line.status == 0)  # what did not converge is no number
     axes.errorbar(alphas, 1e3 * line.test_error, 1e3 * line.test_error_stderr, fmt=style, label=score)
 axes.set(xlabel=r"$\alpha$", ylabel=r"$10^3 \epsilon_g$")
 axes.legend()
