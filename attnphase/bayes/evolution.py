@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.bayes.channel import Channel, Fields, blocks
-from attnphase.bayes.lattices import LATTICE_SAMPLES, LabelPlane, lattice_means, spacing_of
+from attnphase.bayes.lattices import LATTICE_SAMPLES, FieldLaw, LabelPlane, lattice_means, spacing_of
 from attnphase.integration.rules import sobol
 from attnphase.kernels.bayes import BayesMaps
 
@@ -153,12 +153,13 @@ class Evolution:
     def _over_lattices(self, plane: LabelPlane, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array]:
         """``E (<k> - omega)(<k> - omega)^T`` of every token, (S, L, t, t), and the mean logarithm of the evidence."""
         length, rank = len(sites), self.rho.shape[1]
-        root, unknown = blocks(_root(self.rho - V)[sites]), blocks(np.asarray(np.linalg.cholesky(V), float)[sites])
-        center = self.teacher_means[sites].ravel()
+        variances, turns = np.linalg.eigh(V[sites])  # of what is known they are the same: rho is a multiple of one
+        known = np.einsum("lij,lik,lkj->lj", turns, (self.rho - V)[sites], turns).clip(0)
+        law = FieldLaw(blocks(turns), self.teacher_means[sites].ravel(), *(np.sqrt(x).ravel() for x in (known, variances)))
         gains, logs = np.empty((self.replicates, length, rank, rank)), np.empty(self.replicates)
         for s in range(self.replicates):
             random = np.random.default_rng([self.seed, s])
-            found = lattice_means(plane, root, center, unknown, spacing_of(self.points), random)
+            found = lattice_means(plane, law, spacing_of(self.points), random)
             whole = found.gain.reshape(length, rank, length, rank)
             gains[s], logs[s] = np.einsum("lilj->lij", whole), found.log_evidence
         return gains, logs

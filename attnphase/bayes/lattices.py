@@ -1,4 +1,4 @@
-"""Labels with noise of one or two fields: integrals on lattices, which converge faster than any power of their spacing.
+"""Labels with noise in a plane: integrals on lattices, which converge faster than any power of their spacing.
 
 Over a Gaussian law the sum over a lattice of spacing h, in standard deviations, has the error ``exp(-2 pi^2 / h^2)``:
 none that is seen from h = 0.8 on.  What the fields can be, what the learner knows of them and the label itself are such
@@ -8,8 +8,10 @@ scatter shows what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import product
 
 import numpy as np
 
@@ -20,6 +22,7 @@ __all__ = [
     "LATTICE_REPLICATES",
     "LATTICE_SAMPLES",
     "LATTICE_TOLERANCE",
+    "FieldLaw",
     "LabelPlane",
     "LatticeMeans",
     "label_plane",
@@ -38,11 +41,15 @@ LATTICE_TOLERANCE = 1e-6
 
 _REACH = 5.5  # standard deviations
 _FINEST = 64  # nodes along each direction of what is known, at most
-_AT_ONCE = 1 << 21  # entries of an array
+_FINER, _SHARPER = 0.8, 0.5  # spacing of what is known: of its deviation, of the scale of a sign
+_PATCH = 10.0  # of what is known, in standard deviations of what is not
+_AT_ONCE = 1 << 20  # entries of an array
+_SMALL = 1 << 18  # multiplications
 _SAMPLES, _TAIL = 1024, 2.0  # fields by which labels are looked at, in standard deviations
 _NEGLIGIBLE = 1e-9  # singular value of labels, over the largest; weight of a node, over the largest
-_MOST_WORK = 4e8  # operations of a replicate's map
+_MOST_WORK = 4e9  # operations of a replicate's map
 _LEAST = 1e-290  # density of a label, whose logarithm is taken
+_MOST_FIELDS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +60,12 @@ class LabelPlane:
     ----------
     place : callable
         Fields (B, F) to labels (B, m) in coordinates of the plane, in which the noise is what it was.
+    dimensions : int
+        Entries m.
     rest : int
         Entries of a label that are noise alone.
-    lowest, highest : (m,) array
-        Of the labels.
+    span : (m,) array
+        Between the lowest and the highest label, somewhere in the tails.
     slope : float
         How steeply they change with the fields, somewhere.
     noise : float
@@ -65,16 +74,20 @@ class LabelPlane:
 
     place: Callable[[Array], Array]
     rest: int
-    lowest: Array
-    highest: Array
+    span: Array
     slope: float
     noise: float
 
-    def work(self, scale: float) -> float:
-        """Operations of one replicate's map where nothing is known, for fields of this standard deviation."""
-        fields = 2 * _REACH / min(1.0, np.sqrt(self.noise) / (self.slope * scale))
-        labels = (self.highest - self.lowest) / np.sqrt(self.noise) + 2 * _REACH
-        return float(4.0 * (2 * _REACH) ** 2 * fields**2 * labels.prod())
+    @property
+    def dimensions(self) -> int:
+        """Independent entries of a label."""
+        return len(self.span)
+
+    def work(self, scale: Array) -> float:
+        """Operations of one replicate's map where nothing is known, for fields of these standard deviations."""
+        fields = 2 * _REACH / np.minimum(1.0, np.sqrt(self.noise) / (self.slope * scale))
+        labels = self.span / np.sqrt(self.noise) + 2 * _REACH
+        return float(4 * _REACH * len(scale) * fields.prod() * labels.prod())
 
 
 def spacing_of(points: int) -> float:
@@ -88,13 +101,13 @@ def label_plane(target: Callable[[Array], Array], scale: Array, noise: float) ->
     Parameters
     ----------
     target : callable
-        Fields (B, F) to labels (B, M).
+        Fields (B, F) to labels (B, M); smooth.
     scale : (F,) array
         Standard deviations of the fields.
     noise : float
         Variance of a label's entry.
     """
-    if len(scale) > 2:
+    if len(scale) > _MOST_FIELDS:
         return None
     fields = _TAIL * scale * np.random.default_rng(7).standard_normal((_SAMPLES, len(scale)))
     labels = target(fields)
@@ -110,8 +123,28 @@ def label_plane(target: Callable[[Array], Array], scale: Array, noise: float) ->
     places, moved = place(fields), [place(fields + 1e-5 * step) for step in np.eye(len(scale))]
     slopes = np.stack([(there - places) / 1e-5 for there in moved], axis=1)
     steepest = float(np.quantile(np.linalg.norm(slopes, ord=2, axis=(1, 2)), 0.9))
-    found = LabelPlane(place, labels.shape[1] - len(axes), places.min(axis=0), places.max(axis=0), steepest, noise)
-    return found if found.work(float(scale.max())) <= _MOST_WORK else None
+    found = LabelPlane(place, labels.shape[1] - len(axes), np.ptp(places, axis=0), steepest, noise)
+    return found if found.work(scale) <= _MOST_WORK else None
+
+
+@dataclass(frozen=True, eq=False)
+class FieldLaw:
+    """Normal laws of what is known of the fields and of what is not, independent along the directions of one basis.
+
+    Attributes
+    ----------
+    basis : (F, F) array
+        Orthogonal; its columns are the directions.
+    center : (F,) array
+        Mean of the fields.
+    known, unknown : (F,) array
+        Standard deviations along the directions.
+    """
+
+    basis: Array
+    center: Array
+    known: Array
+    unknown: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,75 +155,123 @@ class LatticeMeans:
     log_evidence: float
 
 
-def lattice_means(
-    plane: LabelPlane, root: Array, center: Array, unknown: Array, spacing: float, random: np.random.Generator
-) -> LatticeMeans:
+def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.random.Generator) -> LatticeMeans:
     """The sums of one replicate.
+
+    How likely a label is does not depend on what is known, and given that the fields are independent along the
+    directions: so they are summed over one direction after the other, for a patch of what is known at a time.
 
     Parameters
     ----------
     plane : LabelPlane
-    root : (F, F) array
-        Symmetric, of the covariance of what is known.
-    center : (F,) array
-        Mean of the fields.
-    unknown : (F, F) array
-        Root of the covariance V of what is not.
+    law : FieldLaw
     spacing : float
         Of the lattices, in the scales on which what is summed changes.
     random : numpy.random.Generator
         For the offsets.
     """
-    size, noise = len(center), plane.noise
-    largest_root = max(np.linalg.norm(root, 2), 1e-12)
-    smallest_unknown = 1 / np.linalg.norm(np.linalg.inv(unknown), 2)
-    step = max(spacing * min(1.0, float(smallest_unknown / largest_root)), 2 * _REACH / _FINEST)
-    known, weights = _lattice(size, step, random)
-    omega = center + known @ root.T
-    sharpest = np.sqrt(noise) / (plane.slope * np.linalg.norm(unknown, 2))
-    about, shares = _lattice(size, spacing * min(1.0, float(sharpest)), random)
-    about = about @ unknown.T
-    sides = [
-        _line(low, high, np.sqrt(noise), spacing, random) for low, high in zip(plane.lowest, plane.highest, strict=True)
+    size, noise = len(law.center), plane.noise
+    sharpest = np.sqrt(noise) / plane.slope
+    axes = [
+        _patches(*sides, sharpest, spacing, random)
+        for sides in zip(law.center @ law.basis, law.known, law.unknown, strict=True)
     ]
-    cell = spacing ** len(sides) / (2 * np.pi) ** (len(sides) / 2)  # of the labels, with the norm of their density
+    offsets = random.random(plane.dimensions) - 0.5
     gain, entropy = np.zeros((size, size)), 0.0
-    for part in _parts(len(omega), len(about) * max(map(len, sides))):
-        places = plane.place((omega[part, None] + about).reshape(-1, size)).reshape(-1, len(about), len(sides))
-        first, *second = (
-            np.exp(-((side[:, None] - places[:, None, :, i]) ** 2) / (2 * noise)) for i, side in enumerate(sides)
-        )
-        second = second[0] if second else np.ones((len(places), 1, len(about)))
-        second = second.mT
-        density = (first * shares) @ second  # (B, y, y'), over the cell
-        moved = [(first * (shares * column)) @ second for column in about.T]
-        density = density.clip(_LEAST)
-        weight = weights[part] * cell
-        for i in range(size):
-            for j in range(i, size):
-                gain[i, j] += weight @ (moved[i] * moved[j] / density).sum(axis=(1, 2))
-                gain[j, i] = gain[i, j]
-        entropy += float(weight @ (density * np.log(density)).sum(axis=(1, 2)))
-    constant = -len(sides) / 2 * np.log(2 * np.pi * noise) - plane.rest / 2 * (1 + np.log(2 * np.pi * noise))
-    return LatticeMeans(gain, float(entropy + constant))
+    heaviest = np.prod([max(one.weights.max() for one in axis) for axis in axes])
+    for patch in product(*axes):
+        weights = reduce(np.multiply.outer, (one.weights for one in patch)).ravel()
+        if weights.max() < _NEGLIGIBLE * heaviest:
+            continue
+        fields = np.stack(np.meshgrid(*(one.fields for one in patch), indexing="ij"), axis=-1)
+        places = plane.place(fields.reshape(-1, size) @ law.basis.T).reshape(*fields.shape[:-1], -1)
+        for likelihood in _likelihoods(places, noise, spacing, offsets):
+            density, *moved = _summed(likelihood, patch)
+            ratios = [one / density for one in moved]
+            for i in range(size):
+                for j in range(i, size):
+                    gain[i, j] += weights @ np.einsum("wy,wy->w", moved[i], ratios[j])
+            entropy += float(weights @ np.einsum("wy,wy->w", density, np.log(density)))
+    cell = spacing**plane.dimensions / (2 * np.pi) ** (plane.dimensions / 2)  # of labels, with their density's norm
+    gain = cell * law.basis @ (gain + np.triu(gain, 1).T) @ law.basis.T
+    constant = -plane.dimensions / 2 * np.log(2 * np.pi * noise) - plane.rest / 2 * (1 + np.log(2 * np.pi * noise))
+    return LatticeMeans(gain, float(cell * entropy + constant))
 
 
-def _lattice(size: int, step: float, random: np.random.Generator) -> tuple[Array, Array]:
-    """Places (n, F) of a lattice with a random offset, and the weights of a standard normal law, which sum to one."""
-    axes = [np.arange(-_REACH, _REACH + step, step) + step * (random.random() - 0.5) for _ in range(size)]
-    places = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, size)
-    weights = np.exp(-(places**2).sum(axis=1) / 2)
-    kept = weights > _NEGLIGIBLE * weights.max()
-    return places[kept], weights[kept] / weights.sum()
+@dataclass(frozen=True, eq=False)
+class _Patch:
+    """A stretch of what is known along one direction: weights (W,), the fields (K,) that go with it and their shares.
+
+    ``shares`` (K, W) sum to one over the fields, ``moved`` are these times what a field differs from the known one.
+    """
+
+    weights: Array
+    fields: Array
+    shares: Array
+    moved: Array
 
 
-def _line(low: float, high: float, deviation: float, spacing: float, random: np.random.Generator) -> Array:
-    """Places of one entry of the labels."""
-    step = spacing * deviation
-    return np.arange(low - _REACH * deviation, high + _REACH * deviation + step, step) + step * (random.random() - 0.5)
+def _patches(
+    middle: float, known: float, unknown: float, sharpest: float, spacing: float, random: np.random.Generator
+) -> list[_Patch]:
+    """Lattices along one direction."""
+    scale = max(known, 1e-12)
+    turn = _SHARPER * unknown**2 / np.hypot(known, unknown)  # over which the sign of the fields is decided
+    step = max(spacing * min(_FINER, unknown / scale, turn / scale), 2 * _REACH / _FINEST)
+    places = np.arange(-_REACH, _REACH + step, step) + step * (random.random() - 0.5)
+    weights = np.exp(-(places**2) / 2)
+    weights /= weights.sum()
+    fine, offset = spacing * min(unknown, sharpest), random.random()
+    found = []
+    each = max(int(_PATCH * unknown / max(step * known, 1e-12)), 1)
+    for first in range(0, len(places), each):
+        part = slice(first, first + each)
+        omega = middle + known * places[part]
+        ends = (omega[0] - _REACH * unknown) / fine, (omega[-1] + _REACH * unknown) / fine
+        fields = fine * (np.arange(np.floor(ends[0]), np.ceil(ends[1]) + 1) + offset)
+        about = fields[:, None] - omega
+        shares = np.exp(-((about / unknown) ** 2) / 2)
+        shares /= shares.sum(axis=0)
+        found.append(_Patch(weights[part], fields, shares, shares * about))
+    return found
 
 
-def _parts(count: int, each: int) -> Iterator[slice]:
-    size = max(_AT_ONCE // each, 1)
-    for first in range(0, count, size):
-        yield slice(first, first + size)
+def _likelihoods(places: Array, noise: float, spacing: float, offsets: Array) -> Iterator[Array]:
+    """How likely labels are for fields whose labels without noise lie at `places` (K, ..., m), in parts (K, ..., Y)."""
+    step = spacing * np.sqrt(noise)
+    sides = []
+    for i, offset in enumerate(offsets):
+        place = places[..., i]
+        low, high = place.min() / step - _REACH / spacing, place.max() / step + _REACH / spacing
+        labels = step * (np.arange(np.floor(low), np.ceil(high) + 1) + offset)
+        sides.append(np.exp(-((place[..., None] - labels) ** 2) / (2 * noise)))
+    if len(sides) == 1:
+        yield sides[0]
+        return
+    first, second = sides
+    size = max(_AT_ONCE // second.size, 1)
+    for start in range(0, first.shape[-1], size):
+        part = first[..., start : start + size, None] * second[..., None, :]
+        yield part.reshape(*part.shape[:-2], -1)
+
+
+def _summed(likelihood: Array, patch: Sequence[_Patch]) -> list[Array]:
+    """Sums over the fields for every place of what is known and label, (W, Y): of one, and of each deviation."""
+    found = [likelihood.reshape(1, *likelihood.shape)]
+    for one in patch:
+        flat = [values.reshape(*values.shape[:2], -1) for values in found]
+        sums = [_times(one.shares.T, values) for values in flat] + [_times(one.moved.T, flat[0])]
+        rest = likelihood.shape[likelihood.ndim - found[0].ndim + 2 :]
+        found = [values.reshape(-1, *rest) for values in sums]
+    found[0] = found[0].clip(_LEAST)
+    return found
+
+
+def _times(matrix: Array, values: Array) -> Array:
+    """A matrix (W, K) by others (B, K, C), in products so small that BLAS leaves them to one thread: two are slower."""
+    found = np.empty((len(values), len(matrix), values.shape[-1]))
+    size = max(_SMALL // matrix.size, 1)
+    for first in range(0, values.shape[-1], size):
+        part = slice(first, first + size)
+        np.matmul(matrix, values[..., part], out=found[..., part])
+    return found
