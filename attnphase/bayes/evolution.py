@@ -130,8 +130,19 @@ class Evolution:
         k = omega + np.einsum("lij,snlj->snli", np.linalg.cholesky(V)[sites], rest)
         return Fields(omega, k, V[sites], noise)
 
+    @cached_property
+    def _latest(self) -> dict[bytes, Moments]:
+        return {}
+
     def moments(self, V: Array) -> Moments:
-        """What the channel gives at V, (P, t, t)."""
+        """What the channel gives at V, (P, t, t); kept until another V is asked for."""
+        key = V.tobytes()
+        if key not in self._latest:
+            self._latest.clear()
+            self._latest[key] = self._moments(V)
+        return self._latest[key]
+
+    def _moments(self, V: Array) -> Moments:
         shape = (self.replicates, *self.rho.shape)
         spread, gain, alignment = (np.zeros(shape) for _ in range(3))
         evidence = np.zeros(self.replicates)
@@ -155,7 +166,9 @@ class Evolution:
         length, rank = len(sites), self.rho.shape[1]
         variances, turns = np.linalg.eigh(V[sites])  # of what is known they are the same: rho is a multiple of one
         known = np.einsum("lij,lik,lkj->lj", turns, (self.rho - V)[sites], turns).clip(0)
-        law = FieldLaw(blocks(turns), self.teacher_means[sites].ravel(), *(np.sqrt(x).ravel() for x in (known, variances)))
+        law = FieldLaw(
+            blocks(turns), self.teacher_means[sites].ravel(), *(np.sqrt(x).ravel() for x in (known, variances))
+        )
         gains, logs = np.empty((self.replicates, length, rank, rank)), np.empty(self.replicates)
         for s in range(self.replicates):
             random = np.random.default_rng([self.seed, s])

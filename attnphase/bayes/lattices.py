@@ -8,10 +8,10 @@ scatter shows what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -40,14 +40,15 @@ LATTICE_TOLERANCE = 1e-6
 """Relative residual that the ends of the lattices allow."""
 
 _REACH = 5.5  # standard deviations
-_FINEST = 64  # nodes along each direction of what is known, at most
-_FINER, _SHARPER = 0.8, 0.5  # spacing of what is known: of its deviation, of the scale of a sign
-_PATCH = 10.0  # of what is known, in standard deviations of what is not
+_FINER, _SHARPER = 0.8, 0.3  # spacing of what is known: of its deviation, of that of the fields
+_PATCH = 20.0  # of what is known, over the number of fields, in standard deviations of what is not
+_LEAST_NODES = 4  # of a patch, along a direction
+_BLOCK = 20  # fields along a direction
 _AT_ONCE = 1 << 20  # entries of an array
 _SMALL = 1 << 18  # multiplications
 _SAMPLES, _TAIL = 1024, 2.0  # fields by which labels are looked at, in standard deviations
 _NEGLIGIBLE = 1e-9  # singular value of labels, over the largest; weight of a node, over the largest
-_MOST_WORK = 4e9  # operations of a replicate's map
+_MOST_WORK = 4e13
 _LEAST = 1e-290  # density of a label, whose logarithm is taken
 _MOST_FIELDS = 4
 
@@ -170,13 +171,13 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
     random : numpy.random.Generator
         For the offsets.
     """
-    size, noise = len(law.center), plane.noise
-    sharpest = np.sqrt(noise) / plane.slope
+    size = len(law.center)
+    sharpest, extent = np.sqrt(plane.noise) / plane.slope, _PATCH / size
     axes = [
-        _patches(*sides, sharpest, spacing, random)
+        _patches(*sides, sharpest, extent, spacing, random)
         for sides in zip(law.center @ law.basis, law.known, law.unknown, strict=True)
     ]
-    offsets = random.random(plane.dimensions) - 0.5
+    lines = _Lines(spacing * np.sqrt(plane.noise), plane.noise, random.random(plane.dimensions))
     gain, entropy = np.zeros((size, size)), 0.0
     heaviest = np.prod([max(one.weights.max() for one in axis) for axis in axes])
     for patch in product(*axes):
@@ -185,16 +186,16 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
             continue
         fields = np.stack(np.meshgrid(*(one.fields for one in patch), indexing="ij"), axis=-1)
         places = plane.place(fields.reshape(-1, size) @ law.basis.T).reshape(*fields.shape[:-1], -1)
-        for likelihood in _likelihoods(places, noise, spacing, offsets):
-            density, *moved = _summed(likelihood, patch)
-            ratios = [one / density for one in moved]
-            for i in range(size):
-                for j in range(i, size):
-                    gain[i, j] += weights @ np.einsum("wy,wy->w", moved[i], ratios[j])
-            entropy += float(weights @ np.einsum("wy,wy->w", density, np.log(density)))
+        density, *moved = _summed(lines, places, patch)
+        ratios = [one / density for one in moved]
+        for i in range(size):
+            for j in range(i, size):
+                gain[i, j] += weights @ np.einsum("wy,wy->w", moved[i], ratios[j])
+        entropy += float(weights @ np.einsum("wy,wy->w", density, np.log(density)))
     cell = spacing**plane.dimensions / (2 * np.pi) ** (plane.dimensions / 2)  # of labels, with their density's norm
     gain = cell * law.basis @ (gain + np.triu(gain, 1).T) @ law.basis.T
-    constant = -plane.dimensions / 2 * np.log(2 * np.pi * noise) - plane.rest / 2 * (1 + np.log(2 * np.pi * noise))
+    constant = -plane.dimensions / 2 * np.log(2 * np.pi * plane.noise)
+    constant -= plane.rest / 2 * (1 + np.log(2 * np.pi * plane.noise))
     return LatticeMeans(gain, float(cell * entropy + constant))
 
 
@@ -212,18 +213,22 @@ class _Patch:
 
 
 def _patches(
-    middle: float, known: float, unknown: float, sharpest: float, spacing: float, random: np.random.Generator
+    middle: float,
+    known: float,
+    unknown: float,
+    sharpest: float,
+    extent: float,
+    spacing: float,
+    random: np.random.Generator,
 ) -> list[_Patch]:
-    """Lattices along one direction."""
-    scale = max(known, 1e-12)
-    turn = _SHARPER * unknown**2 / np.hypot(known, unknown)  # over which the sign of the fields is decided
-    step = max(spacing * min(_FINER, unknown / scale, turn / scale), 2 * _REACH / _FINEST)
+    """Lattices along one direction; labels change over `sharpest`, and a patch is `extent` times `unknown` long."""
+    step = spacing * min(_FINER, _SHARPER * np.hypot(known, unknown) / max(known, 1e-12))
     places = np.arange(-_REACH, _REACH + step, step) + step * (random.random() - 0.5)
     weights = np.exp(-(places**2) / 2)
     weights /= weights.sum()
     fine, offset = spacing * min(unknown, sharpest), random.random()
     found = []
-    each = max(int(_PATCH * unknown / max(step * known, 1e-12)), 1)
+    each = max(int(extent * unknown / max(step * known, 1e-12)), _LEAST_NODES)
     for first in range(0, len(places), each):
         part = slice(first, first + each)
         omega = middle + known * places[part]
@@ -236,34 +241,70 @@ def _patches(
     return found
 
 
-def _likelihoods(places: Array, noise: float, spacing: float, offsets: Array) -> Iterator[Array]:
-    """How likely labels are for fields whose labels without noise lie at `places` (K, ..., m), in parts (K, ..., Y)."""
-    step = spacing * np.sqrt(noise)
-    sides = []
-    for i, offset in enumerate(offsets):
-        place = places[..., i]
-        low, high = place.min() / step - _REACH / spacing, place.max() / step + _REACH / spacing
-        labels = step * (np.arange(np.floor(low), np.ceil(high) + 1) + offset)
-        sides.append(np.exp(-((place[..., None] - labels) ** 2) / (2 * noise)))
-    if len(sides) == 1:
-        yield sides[0]
-        return
-    first, second = sides
-    size = max(_AT_ONCE // second.size, 1)
-    for start in range(0, first.shape[-1], size):
-        part = first[..., start : start + size, None] * second[..., None, :]
-        yield part.reshape(*part.shape[:-2], -1)
+@dataclass(frozen=True, eq=False)
+class _Lines:
+    """Lattices of labels (m of them) with a step and offsets, and the variance of their noise."""
+
+    step: float
+    noise: float
+    offsets: Array
+
+    def windows(self, places: Array) -> list[slice]:
+        """Numbers of the labels that fields can have whose labels without noise are `places` (..., m)."""
+        reach = _REACH * np.sqrt(self.noise)
+        flat = places.reshape(-1, places.shape[-1])
+        lowest, highest = (
+            np.floor((flat.min(axis=0) - reach) / self.step),
+            np.ceil((flat.max(axis=0) + reach) / self.step),
+        )
+        return [slice(int(low), int(high) + 1) for low, high in zip(lowest, highest, strict=True)]
+
+    def likelihood(self, places: Array, windows: Sequence[slice]) -> Array:
+        """How likely the labels of a window are, (..., y) or (..., y, y')."""
+        sides = []
+        for place, window, offset in zip(np.moveaxis(places, -1, 0), windows, self.offsets, strict=True):
+            labels = self.step * (np.arange(window.start, window.stop) + offset)
+            sides.append(np.exp(-((place[..., None] - labels) ** 2) / (2 * self.noise)))
+        return sides[0] if len(sides) == 1 else sides[0][..., None] * sides[1][..., None, :]
 
 
-def _summed(likelihood: Array, patch: Sequence[_Patch]) -> list[Array]:
-    """Sums over the fields for every place of what is known and label, (W, Y): of one, and of each deviation."""
-    found = [likelihood.reshape(1, *likelihood.shape)]
-    for one in patch:
+def _summed(lines: _Lines, places: Array, patch: Sequence[_Patch]) -> list[Array]:
+    """Sums over the fields for every place of what is known and label, (W, Y): of one, and of each deviation.
+
+    A block of fields has labels in a small window only.
+    """
+    whole = lines.windows(places)
+    known = int(np.prod([len(one.weights) for one in patch]))
+    total = np.zeros((1 + len(patch), known, *(window.stop - window.start for window in whole)))
+    for cuts in product(*(_cuts(len(one.fields)) for one in patch)):
+        windows, fields = lines.windows(places[cuts]), int(np.prod([cut.stop - cut.start for cut in cuts]))
+        width = max(_AT_ONCE // (fields * (windows[-1].stop - windows[-1].start)), 1)
+        for start in range(windows[0].start, windows[0].stop, width):
+            windows[0] = slice(start, min(start + width, lines.windows(places[cuts])[0].stop))
+            likelihood = lines.likelihood(places[cuts], windows)
+            found = _over_fields(likelihood.reshape(*places[cuts].shape[:-1], -1), patch, cuts)
+            here = tuple(
+                slice(w.start - all_.start, w.stop - all_.start) for w, all_ in zip(windows, whole, strict=True)
+            )
+            for sums, part in zip(total, found, strict=True):
+                sums[:, *here] += part.reshape(sums[:, *here].shape)
+    return [total[0].reshape(known, -1).clip(_LEAST), *total[1:].reshape(len(patch), known, -1)]
+
+
+def _cuts(count: int) -> list[slice]:
+    """Blocks of about equal size."""
+    ends = np.linspace(0, count, -(-count // _BLOCK) + 1).round().astype(int).tolist()
+    return [slice(first, last) for first, last in pairwise(ends)]
+
+
+def _over_fields(likelihood: Array, patch: Sequence[_Patch], cuts: Sequence[slice]) -> list[Array]:
+    """Sums over a block of fields, of which `likelihood` is (K, ..., Y): of one, and of each deviation, (W, Y)."""
+    found = [likelihood[None]]
+    for one, cut in zip(patch, cuts, strict=True):
+        rest = found[0].shape[2:]
         flat = [values.reshape(*values.shape[:2], -1) for values in found]
-        sums = [_times(one.shares.T, values) for values in flat] + [_times(one.moved.T, flat[0])]
-        rest = likelihood.shape[likelihood.ndim - found[0].ndim + 2 :]
+        sums = [_times(one.shares[cut].T, values) for values in flat] + [_times(one.moved[cut].T, flat[0])]
         found = [values.reshape(-1, *rest) for values in sums]
-    found[0] = found[0].clip(_LEAST)
     return found
 
 

@@ -26,6 +26,7 @@ _RECOVERED = -20.0  # logarithm of the share of V below which the fields are kno
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
 _STRETCH = 8.0
+_OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
 _POLISHING = 12
 _KICK = 0.1  # by which the columns are told apart, relative to what is known
@@ -171,7 +172,8 @@ class _Iteration:
                 x, residual = y, after
                 continue
             there = self.residual(far)
-            x, residual = (far, there) if float(there @ after) > 0 else (y, after)
+            near = float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
+            x, residual = (far, there) if near or float(there @ after) > 0 else (y, after)
 
     def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float]:
         """Newton's method near a fixed point with the Jacobian of a coarser rule: the point and its residual."""
@@ -288,7 +290,7 @@ def solve_bayes(
         found = _Found(x, 0.0, status, maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), min((8 if alone else 4) * coarse[-1], most)
+    jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps
         run = _Iteration(setting.evolution(points, alone), alpha)
@@ -389,9 +391,7 @@ def _scatter(values: Array) -> Array:
     return np.asarray(values).std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
-def _test_error(
-    setting: Setting, run: _Iteration, V: Array, found: _Found, displaced: Array
-) -> tuple[float, float]:
+def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found, displaced: Array) -> tuple[float, float]:
     """The test error and its standard error: its own scatter, and that of the point."""
     values = setting.readout.error(run.evolution, V)
     total, x = values.copy(), found.x
