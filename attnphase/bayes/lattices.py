@@ -8,7 +8,7 @@ scatter shows what is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise, product
@@ -18,6 +18,7 @@ import numpy as np
 from attnphase.arrays import Array
 
 __all__ = [
+    "LATTICE_FEW_NODES",
     "LATTICE_NODES",
     "LATTICE_REPLICATES",
     "LATTICE_SAMPLES",
@@ -30,8 +31,8 @@ __all__ = [
     "spacing_of",
 ]
 
-LATTICE_REPLICATES, LATTICE_NODES = 4, 2**14
-"""Offsets of a rule, and what is called its nodes at the finest spacing."""
+LATTICE_REPLICATES, LATTICE_NODES, LATTICE_FEW_NODES = 4, 2**14, 2**7
+"""Offsets of a rule, and what is called its nodes at the finest spacing; of more than two fields."""
 
 LATTICE_SAMPLES = 2**13
 """Sobol nodes of a replicate for means that are no sums over lattices."""
@@ -40,7 +41,8 @@ LATTICE_TOLERANCE = 1e-6
 """Relative residual that the ends of the lattices allow."""
 
 _REACH = 5.5  # standard deviations
-_FINER, _SHARPER = 0.8, 0.3  # spacing of what is known: of its deviation, of that of the fields
+_FINER = 0.8  # spacing of what is known, of its deviation
+_SHARPER = {1: 0.3, 2: 0.3, 3: 0.7, 4: 0.7}  # and of that of the fields, by their number: two lose their sign at once
 _PATCH = 20.0  # of what is known, over the number of fields, in standard deviations of what is not
 _LEAST_NODES = 4  # of a patch, along a direction
 _BLOCK = 20  # fields along a direction
@@ -48,7 +50,7 @@ _AT_ONCE = 1 << 20  # entries of an array
 _SMALL = 1 << 18  # multiplications
 _SAMPLES, _TAIL = 1024, 2.0  # fields by which labels are looked at, in standard deviations
 _NEGLIGIBLE = 1e-9  # singular value of labels, over the largest; weight of a node, over the largest
-_MOST_WORK = 4e13
+_MOST_WORK, _WINDOW = 1e8, 900.0  # likelihoods of a replicate's map, and labels of a block of fields
 _LEAST = 1e-290  # density of a label, whose logarithm is taken
 _MOST_FIELDS = 4
 
@@ -85,10 +87,10 @@ class LabelPlane:
         return len(self.span)
 
     def work(self, scale: Array) -> float:
-        """Operations of one replicate's map where nothing is known, for fields of these standard deviations."""
+        """Likelihoods in one replicate's map where nothing is known, for fields of these standard deviations."""
         fields = 2 * _REACH / np.minimum(1.0, np.sqrt(self.noise) / (self.slope * scale))
         labels = self.span / np.sqrt(self.noise) + 2 * _REACH
-        return float(4 * _REACH * len(scale) * fields.prod() * labels.prod())
+        return float(fields.prod() * min(labels.prod(), _WINDOW))
 
 
 def spacing_of(points: int) -> float:
@@ -172,10 +174,9 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
         For the offsets.
     """
     size = len(law.center)
-    sharpest, extent = np.sqrt(plane.noise) / plane.slope, _PATCH / size
+    scales = _Scales(spacing, np.sqrt(plane.noise) / plane.slope, _SHARPER[size], _PATCH / size)
     axes = [
-        _patches(*sides, sharpest, extent, spacing, random)
-        for sides in zip(law.center @ law.basis, law.known, law.unknown, strict=True)
+        _patches(*sides, scales, random) for sides in zip(law.center @ law.basis, law.known, law.unknown, strict=True)
     ]
     lines = _Lines(spacing * np.sqrt(plane.noise), plane.noise, random.random(plane.dimensions))
     gain, entropy = np.zeros((size, size)), 0.0
@@ -199,6 +200,27 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
     return LatticeMeans(gain, float(cell * entropy + constant))
 
 
+@dataclass(frozen=True)
+class _Scales:
+    """Of lattices: their spacing, and in what that is counted.
+
+    Attributes
+    ----------
+    spacing : float
+    labels : float
+        Change of a field that changes a label by its noise.
+    turn : float
+        Spacing of what is known, at most, in standard deviations of a field.
+    extent : float
+        Of a patch, in standard deviations of what is unknown.
+    """
+
+    spacing: float
+    labels: float
+    turn: float
+    extent: float
+
+
 @dataclass(frozen=True, eq=False)
 class _Patch:
     """A stretch of what is known along one direction: weights (W,), the fields (K,) that go with it and their shares.
@@ -212,23 +234,15 @@ class _Patch:
     moved: Array
 
 
-def _patches(
-    middle: float,
-    known: float,
-    unknown: float,
-    sharpest: float,
-    extent: float,
-    spacing: float,
-    random: np.random.Generator,
-) -> list[_Patch]:
-    """Lattices along one direction; labels change over `sharpest`, and a patch is `extent` times `unknown` long."""
-    step = spacing * min(_FINER, _SHARPER * np.hypot(known, unknown) / max(known, 1e-12))
+def _patches(middle: float, known: float, unknown: float, scales: _Scales, random: np.random.Generator) -> list[_Patch]:
+    """Lattices along one direction."""
+    step = scales.spacing * min(_FINER, scales.turn * np.hypot(known, unknown) / max(known, 1e-12))
     places = np.arange(-_REACH, _REACH + step, step) + step * (random.random() - 0.5)
     weights = np.exp(-(places**2) / 2)
     weights /= weights.sum()
-    fine, offset = spacing * min(unknown, sharpest), random.random()
+    fine, offset = scales.spacing * min(unknown, scales.labels), random.random()
     found = []
-    each = max(int(extent * unknown / max(step * known, 1e-12)), _LEAST_NODES)
+    each = max(int(scales.extent * unknown / max(step * known, 1e-12)), _LEAST_NODES)
     for first in range(0, len(places), each):
         part = slice(first, first + each)
         omega = middle + known * places[part]
@@ -274,36 +288,61 @@ def _summed(lines: _Lines, places: Array, patch: Sequence[_Patch]) -> list[Array
     A block of fields has labels in a small window only.
     """
     whole = lines.windows(places)
-    known = int(np.prod([len(one.weights) for one in patch]))
-    total = np.zeros((1 + len(patch), known, *(window.stop - window.start for window in whole)))
-    for cuts in product(*(_cuts(len(one.fields)) for one in patch)):
-        windows, fields = lines.windows(places[cuts]), int(np.prod([cut.stop - cut.start for cut in cuts]))
-        width = max(_AT_ONCE // (fields * (windows[-1].stop - windows[-1].start)), 1)
-        for start in range(windows[0].start, windows[0].stop, width):
-            windows[0] = slice(start, min(start + width, lines.windows(places[cuts])[0].stop))
-            likelihood = lines.likelihood(places[cuts], windows)
-            found = _over_fields(likelihood.reshape(*places[cuts].shape[:-1], -1), patch, cuts)
-            here = tuple(
-                slice(w.start - all_.start, w.stop - all_.start) for w, all_ in zip(windows, whole, strict=True)
-            )
+    sizes = [len(one.weights) for one in patch]
+    total = np.zeros((1 + len(patch), *sizes, *(window.stop - window.start for window in whole)))
+    for blocks in product(*(_blocks(one) for one in patch)):
+        here = places[tuple(block.fields for block in blocks)]
+        ends, width = lines.windows(here), _AT_ONCE // (here[..., 0].size)
+        for windows in _parts(ends, width):
+            likelihood = lines.likelihood(here, windows)
+            found = _over_fields(likelihood.reshape(*here.shape[:-1], -1), blocks)
+            inside = tuple(slice(w.start - v.start, w.stop - v.start) for w, v in zip(windows, whole, strict=True))
             for sums, part in zip(total, found, strict=True):
-                sums[:, *here] += part.reshape(sums[:, *here].shape)
-    return [total[0].reshape(known, -1).clip(_LEAST), *total[1:].reshape(len(patch), known, -1)]
+                target = sums[(*(block.known for block in blocks), *inside)]
+                target += part.reshape(target.shape)
+    density, *moved = total.reshape(1 + len(patch), int(np.prod(sizes)), -1)
+    return [density.clip(_LEAST), *moved]
 
 
-def _cuts(count: int) -> list[slice]:
-    """Blocks of about equal size."""
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """Some fields along a direction, what is known near them, and shares and moved shares (W, K)."""
+
+    fields: slice
+    known: slice
+    shares: Array
+    moved: Array
+
+
+def _blocks(patch: _Patch) -> list[_Block]:
+    """Blocks of about equal size; of fields so far from all that is known that they have no share there is none."""
+    count = len(patch.fields)
     ends = np.linspace(0, count, -(-count // _BLOCK) + 1).round().astype(int).tolist()
-    return [slice(first, last) for first, last in pairwise(ends)]
+    found = []
+    for first, last in pairwise(ends):
+        shares = patch.shares[first:last]
+        near = np.flatnonzero(shares.max(axis=0) > _NEGLIGIBLE * patch.shares.max())
+        if len(near):
+            known = slice(int(near[0]), int(near[-1]) + 1)
+            found.append(_Block(slice(first, last), known, shares[:, known].T, patch.moved[first:last, known].T))
+    return found
 
 
-def _over_fields(likelihood: Array, patch: Sequence[_Patch], cuts: Sequence[slice]) -> list[Array]:
+def _parts(ends: Sequence[slice], most: int) -> Iterator[list[slice]]:
+    """Windows cut along the first entry of the labels, of about so many labels."""
+    first, *rest = ends
+    width = max(most // int(np.prod([end.stop - end.start for end in rest])), 1)
+    for start in range(first.start, first.stop, width):
+        yield [slice(start, min(start + width, first.stop)), *rest]
+
+
+def _over_fields(likelihood: Array, blocks: Sequence[_Block]) -> list[Array]:
     """Sums over a block of fields, of which `likelihood` is (K, ..., Y): of one, and of each deviation, (W, Y)."""
     found = [likelihood[None]]
-    for one, cut in zip(patch, cuts, strict=True):
+    for block in blocks:
         rest = found[0].shape[2:]
         flat = [values.reshape(*values.shape[:2], -1) for values in found]
-        sums = [_times(one.shares[cut].T, values) for values in flat] + [_times(one.moved[cut].T, flat[0])]
+        sums = [_times(block.shares, values) for values in flat] + [_times(block.moved, flat[0])]
         found = [values.reshape(-1, *rest) for values in sums]
     return found
 

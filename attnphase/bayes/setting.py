@@ -130,7 +130,9 @@ def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
     if noise > 0:
         images, draws = _turns(rank), _DRAWS if rank == 1 else _FEWER_DRAWS
         scale = np.sqrt(system.spectrum.rho.max(axis=0)[None].repeat(length, axis=0).diagonal(0, 1, 2)).ravel()
-        plane = label_plane(lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, noise)
+        plane = None
+        if np.allclose(system.spectrum.rho, system.spectrum.rho[:, :1, :1] * np.eye(rank)):  # see `FieldLaw`
+            plane = label_plane(lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, noise)
         return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed, plane), readout
     scale = np.sqrt(system.spectrum.rho[:, 0, 0])[problem.cluster_law[0][0]]
     if not leave_a_sign(target, length, scale):

@@ -16,7 +16,7 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.bayes.channel import Fields, Preimages, draw_sets
 from attnphase.bayes.importance import Noisy
-from attnphase.bayes.lattices import label_plane, lattice_means
+from attnphase.bayes.lattices import FieldLaw, label_plane, lattice_means
 from attnphase.bayes.setting import setting_of
 from attnphase.bayes.solving import Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
@@ -267,16 +267,30 @@ def test_noise_keeps_from_recovery_and_delays_it():
 def test_lattices_of_linear_labels_against_the_closed_form():
     """``Y = B k + noise`` of two fields: gain and evidence are Gaussian; the third entry is noise alone."""
     B = np.array([[0.7, -0.3], [0.2, 0.9], [-0.5, 0.4]])
-    noise, known, unknown = 0.3, np.array([[0.5, 0.1], [0.1, 0.3]]), np.array([[0.6, 0.0], [0.25, 0.4]])
+    noise, turn = 0.3, np.array([[0.8, -0.6], [0.6, 0.8]])
+    law = FieldLaw(turn, np.array([0.2, -0.1]), np.array([0.5, 0.3]), np.array([0.65, 0.4]))
     plane = label_plane(lambda k: k @ B.T, np.array([1.1, 0.8]), noise)
     assert plane is not None
     assert plane.rest == 1
-    wide = replace(plane, lowest=3 * plane.lowest, highest=3 * plane.highest)  # labels of this line have no ends
-    found = lattice_means(wide, known, np.array([0.2, -0.1]), unknown, 0.8, np.random.default_rng(1))
-    V = unknown @ unknown.T
+    found = lattice_means(plane, law, 0.8, np.random.default_rng(1))
+    V = (turn * law.unknown**2) @ turn.T
     seen = B @ V @ B.T + noise * np.eye(3)
     assert found.gain == pytest.approx(V @ B.T @ np.linalg.solve(seen, B @ V), rel=1e-6)
     assert found.log_evidence == pytest.approx(-np.linalg.slogdet(2 * math.pi * math.e * seen)[1] / 2, abs=1e-6)
+
+
+def test_lattices_of_four_fields_against_the_closed_form():
+    """Two linear labels of four fields, with little known: what is summed direction by direction is in its place."""
+    B = np.array([[0.7, -0.3, 0.5, 0.1], [0.2, 0.9, -0.4, 0.6]])
+    unknown, noise = np.array([0.6, 0.5, 0.7, 0.55]), 0.9
+    law = FieldLaw(np.eye(4), np.array([0.2, -0.1, 0.3, 0.0]), np.array([0.3, 0.2, 0.25, 0.35]), unknown)
+    plane = label_plane(lambda k: k @ B.T, np.full(4, 0.7), noise)
+    assert plane is not None
+    found = lattice_means(plane, law, 1.4, np.random.default_rng(1))
+    V = np.diag(unknown**2)
+    seen = B @ V @ B.T + noise * np.eye(2)
+    assert found.gain == pytest.approx(V @ B.T @ np.linalg.solve(seen, B @ V), abs=3e-4)
+    assert found.log_evidence == pytest.approx(-np.linalg.slogdet(2 * math.pi * math.e * seen)[1] / 2, abs=1e-3)
 
 
 @pytest.mark.parametrize(("noise", "share"), [(0.04, 0.35), (0.6, 0.8)])
@@ -297,7 +311,7 @@ def test_lattices_agree_with_draws_of_the_posterior(noise, share):
 
 def test_what_lattices_are_not_for():
     scale = np.full(2, 0.5)
-    assert label_plane(lambda k: k, np.full(3, 0.5), 0.1) is None  # three fields
+    assert label_plane(lambda k: k[:, :2], np.full(5, 0.5), 0.1) is None  # five fields
     assert label_plane(lambda k: np.stack([*k.T, k[:, 0] * k[:, 1]], axis=1), scale, 0.1) is None  # no plane
     assert label_plane(lambda k: k, scale, 1e-7) is None  # too many places
     assert setting_of(PAPER).channel.lattice is None
@@ -467,7 +481,7 @@ def test_the_limit_over_fields_of_the_problem(tmp_path):
 
 def test_the_free_entropy_of_noisy_labels_has_the_evidence_as_its_slope():
     """``dPhi/dalpha = E log Z``: free entropy, fixed point and evidence belong together, to the lattices' precision."""
-    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1}))
+    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1, "integration.standard_error": 1e-5}))
     below, middle, above = (solve_bayes(setting, a, Start.uninformed, max_nodes=2**11) for a in (7.8, 8.0, 8.2))
     slope = (above.free_entropy - below.free_entropy) / 0.4
     evidence = setting.evolution(512).moments(middle.V).log_evidence.mean()
