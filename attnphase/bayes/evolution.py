@@ -108,6 +108,12 @@ class Evolution:
         return self.points if self.channel.lattice is None else LATTICE_SAMPLES
 
     @cached_property
+    def round(self) -> bool:
+        """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
+        turned = len(self.channel.images) > 2 and self.channel.lattice is not None
+        return turned and not self.prior.mean.any() and not self.teacher_means.any()
+
+    @cached_property
     def occupation(self) -> Array:
         """Probability that a site's cluster is the one that its token is in, (P,)."""
         sites = range(len(self.rho))
@@ -175,6 +181,8 @@ class Evolution:
             found = lattice_means(plane, law, spacing_of(self.points), random)
             whole = found.gain.reshape(length, rank, length, rank)
             gains[s], logs[s] = np.einsum("lilj->lij", whole), found.log_evidence
+        if self.round:  # what a lattice prefers is no direction of the weights
+            gains = np.trace(gains, axis1=2, axis2=3)[..., None, None] * np.eye(rank) / rank
         return gains, logs
 
     def conjugates(self, alpha: float, V: Array, moments: Moments) -> Array:

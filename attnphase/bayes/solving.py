@@ -191,12 +191,17 @@ class _Iteration:
 
     def jacobian(self, x: Array) -> Array:
         step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
-        columns = []
-        for i in range(len(x)):
-            moved = np.zeros(len(x))
-            moved[i] = step
-            columns.append((self.residual(x + moved) - self.residual(x - moved)) / (2 * step))
-        return np.stack(columns, axis=1) + np.eye(len(x))
+        ways = self._ways(len(x))
+        columns = [(self.residual(x + step * way) - self.residual(x - step * way)) / (2 * step) + way for way in ways]
+        return np.stack(columns, axis=1) @ ways
+
+    def _ways(self, size: int) -> Array:
+        """Orthonormal rows: directions in which the map's image may lie."""
+        if not self.evolution.round:
+            return np.eye(size)
+        sites, rank = self.evolution.rho.shape[:2]
+        one = joined(np.eye(rank)[None]) / np.sqrt(rank)
+        return np.kron(np.eye(sites), one)
 
     def settled(self, x: Array, tolerance: float) -> Array:
         """The fixed point, or a stable one beside it.
@@ -205,7 +210,7 @@ class _Iteration:
         does not tell them apart, also where that is unstable.  So a little more of each is made known.
         """
         rank = self.evolution.rho.shape[1]
-        if rank == 1 or self.ended(x):
+        if rank == 1 or self.evolution.round or self.ended(x):
             return x
         more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
         return self.run(x - _KICK * self.size(x) * more, tolerance)[0]
@@ -290,7 +295,7 @@ def solve_bayes(
         found = _Found(x, 0.0, status, maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
+    jacobian, points = run.jacobian(x), min((2 if setting.evolution(coarse[-1], alone).round else 4) * coarse[-1], most)
     if alone:
         maps += run.maps
         run = _Iteration(setting.evolution(points, alone), alpha)
