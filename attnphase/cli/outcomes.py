@@ -21,6 +21,7 @@ __all__ = [
     "deliver",
     "ended",
     "interruption_told",
+    "kept_file",
     "kept_lines",
     "print_table",
     "with_command",
@@ -54,6 +55,13 @@ def interruption_told(kept: Callable[[], str]) -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo(f"attnphase: interrupted: {kept()}.", err=True)
         raise click.exceptions.Exit(130) from None
+
+
+def kept_file(checkpoint: Path | None) -> str:
+    """What is kept of an interrupted command that has a checkpoint of one file."""
+    if checkpoint is None:
+        return "nothing is kept; name an --output or a --checkpoint to keep it"
+    return f"what was found is kept in {checkpoint}; run the same command again to go on"
 
 
 def kept_lines(output: Path | None, how_to_go_on: str) -> str:

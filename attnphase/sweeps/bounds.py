@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,7 @@ from attnphase.bayes.solving import BayesPoint, Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
 from attnphase.data.bayes import from_bayes_points
 from attnphase.errors import ProblemError
+from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
@@ -19,6 +23,7 @@ from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.system import System
 from attnphase.sweeps.grid import axes_of
+from attnphase.sweeps.limits import KeptLimits
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -38,6 +43,7 @@ def optimal(
     start: str | Sequence[str] = _STARTS,
     thresholds: bool = False,
     max_nodes: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
     """What any learner can reach who knows all of a problem but the teacher's weights: the Bayes-optimal limit.
@@ -68,6 +74,9 @@ def optimal(
         Of an integration rule; a point has more nodes until its overlap has the relative standard error
         ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and where it
         is an integral itself, as with noise, 2**15, of rank 2 2**12.  Sums over lattices have 2**14 at most.
+    checkpoint : path-like, optional
+        File in which every point is kept that was found; one that is there is gone on from, with the numbers that an
+        uninterrupted call has.
     progress : bool
         Say on standard error what is being done, if it takes longer than a second.
 
@@ -80,6 +89,8 @@ def optimal(
     ------
     ProblemError
         An argument is wrong, or the theory does not cover the problem; the message names the field.
+    DatasetError
+        The checkpoint is that of other limits, is damaged, or cannot be written.
     """
     arguments.instance("problem", problem, Problem)
     values = sample_complexities("alpha", alpha)
@@ -97,14 +108,22 @@ def optimal(
         raise ProblemError(
             next(iter(swept)), "the fields that vary cannot change the overlaps' sizes: vary each alone."
         )
-    with progress_line(progress, "solving", total=len(values) * len(wanted) * len(settings)) as line:
+    place = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
+    if place is not None and not place.exists():
+        check_output(place)
+    grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
+    places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
+    kept = KeptLimits.of(place, problem, channel, max_nodes, places)
+    if len(kept):
+        warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} points are known).", stacklevel=2)
+    with progress_line(progress, "solving", total=len(places)) as line:
         points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
-        for setting, value in product(settings, values):
-            for name in wanted:
-                tell = within(f"{name}, alpha = {value:g}", line.tell)
-                points[name].append(solve_bayes(setting, value, Start[name], max_nodes=max_nodes, tell=tell))
-                line.reach(line.done + 1)
-        found = bayes_thresholds(settings[0], tell=line.tell) if thresholds else None
+        for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
+            tell = within(f"{name}, alpha = {value:g}", line.tell)
+            solve = partial(solve_bayes, setting, value, Start[name], max_nodes=max_nodes, tell=tell)
+            points[name].append(kept.point(where, solve))
+            line.reach(line.done + 1)
+        found = kept.thresholds(partial(bayes_thresholds, settings[0], tell=line.tell)) if thresholds else None
     linear = [_linear(setting, channel) for setting in settings]
     return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel)
 
