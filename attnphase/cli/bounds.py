@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from attnphase import arguments
-from attnphase.bayes.request import channel_of
+from attnphase.bayes.request import channel_of, check_varied
 from attnphase.cli.inputs import problem_of, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
@@ -92,6 +92,7 @@ def optimal(
     problem = problem_of(problem_file, changes)
     fields = varied(vary, changes, None)
     channel_of(problem, channel)
+    check_varied(fields)
     from attnphase.data.bounds_text import optimal_table, thresholds_lines
     from attnphase.sweeps.bounds import optimal as find_bounds
 

@@ -10,6 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.bayes.request import FORMULAS, check_varied
 from attnphase.bayes.setting import Setting, setting_of
 from attnphase.bayes.solving import BayesPoint, Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["optimal"]
 
-_WHAT = "sign, absolute, linear or a formula of k"
+_WHAT = f"sign, absolute, linear, {FORMULAS}"
 _STARTS = tuple(start.name for start in Start)
 
 
@@ -100,6 +101,9 @@ def optimal(
     arguments.flag("progress", progress)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
     swept = _fields(fields)
+    check_varied(swept)
+    if problem.integration.nodes is not None:
+        warnings.warn("integration.nodes has no part in this: max_nodes (--max-nodes) bounds the nodes.", stacklevel=2)
     if swept and thresholds:
         raise ProblemError("thresholds", "thresholds are of one problem: leave them out, or the fields that vary.")
     problems = [problem.with_fields(dict(zip(swept, one, strict=True))) for one in product(*swept.values())]
@@ -125,7 +129,8 @@ def optimal(
             line.reach(line.done + 1)
         found = kept.thresholds(partial(bayes_thresholds, settings[0], tell=line.tell)) if thresholds else None
     linear = [_linear(setting, channel) for setting in settings]
-    return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel)
+    rule = " or ".join(sorted({setting.rule for setting in settings}))
+    return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 
 
 def _fields(fields: Mapping[str, Any] | None) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""Bayes-optimal limits that are interrupted or killed: finished points are kept, and the end is that of one left alone."""
+"""Bayes-optimal limits that are interrupted or killed: finished points are kept, and the end is the same."""
 
 import signal
 
@@ -60,7 +60,7 @@ def test_an_interruption_says_where_to_go_on(tmp_path, monkeypatch, capsys):
 
 
 def test_points_and_thresholds_are_read_back_as_they_were(tmp_path):
-    """Infinite and missing numbers, whole ones, errors and thresholds: from the file alone, without solving anything."""
+    """Infinite and missing numbers, whole ones, errors and thresholds: from the file alone."""
     file = tmp_path / "kept"
     asked = {"thresholds": True, "max_nodes": 2**11, "checkpoint": file}
     retrieval = Problem.from_dict({"tokens": {"length": 1, "sigma": 0.7}, "loss": {"kind": "square"}})
