@@ -36,8 +36,8 @@ _SETTLED = 0.03  # relative change of sizes between two looks at which a run cou
 _KNOWN = 1e-12  # share of the fields' variance that counts as nothing
 _LARGEST = 100.0  # root mean square of a step over that of the prior: weights that run away
 _LOOK = 20  # steps between two looks
-_LATE = 200  # steps after which sizes that do not settle count as going round
-_SHRUNK, _SMALLEST = 0.5, 1 / 8  # change between two looks that needs no shorter steps, and the shortest
+_LATE = 100  # steps after which sizes that do not settle count as going round
+_SHRUNK, _SMALLEST = 0.8, 1 / 8  # change between two looks that needs no shorter steps, and the shortest
 
 
 @dataclass(eq=False)
