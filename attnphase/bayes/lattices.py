@@ -44,7 +44,7 @@ _REACH = 5.5  # standard deviations
 _FINER = 0.8  # spacing of what is known, of its deviation
 _SHARPER = {1: 0.3, 2: 0.3, 3: 0.7, 4: 0.7}  # and of that of the fields, by their number: two lose their sign at once
 _PATCH = 20.0  # of what is known, over the number of fields, in standard deviations of what is not
-_LEAST_NODES = 4  # of a patch, along a direction
+_LEAST_NODES, _WIDER = 4, 40.0  # of a patch along a direction, as long as it is no more deviations wide than so many
 _BLOCK = 20  # fields along a direction
 _AT_ONCE = 1 << 20  # entries of an array
 _SMALL = 1 << 18  # multiplications
@@ -242,7 +242,8 @@ def _patches(middle: float, known: float, unknown: float, scales: _Scales, rando
     weights /= weights.sum()
     fine, offset = scales.spacing * min(unknown, scales.labels), random.random()
     found = []
-    each = max(int(scales.extent * unknown / max(step * known, 1e-12)), _LEAST_NODES)
+    nodes = unknown / max(step * known, 1e-12)  # of what is known, to a standard deviation of what is not
+    each = max(int(scales.extent * nodes), min(int(1 + _WIDER * nodes), _LEAST_NODES))
     for first in range(0, len(places), each):
         part = slice(first, first + each)
         omega = middle + known * places[part]
