@@ -164,15 +164,15 @@ class _Iteration:
             y = x + residual
             after = self.residual(y)
             ratio = float(residual @ after) / max(float(residual @ residual), 1e-300)
-            if not 0 < ratio < 1 or np.abs(after).max() / self.size(y) <= tolerance:
+            if ratio <= 0 or np.abs(after).max() / self.size(y) <= tolerance:
                 x, residual = y, after
                 continue
-            far = y + min(ratio / (1 - ratio), _STRETCH) * residual
-            if far.max() > y.max() / 2:  # at most half of the way to where nothing is known
-                x, residual = y, after
-                continue
+            growing = ratio >= 1  # away from where it is unstable
+            stretch = _STRETCH if growing else min(ratio / (1 - ratio), _STRETCH)
+            losing = (residual > 0) & (y < 0)  # at most half of the way to where nothing is known
+            far = y + min(stretch, np.min(-y[losing] / (2 * residual[losing]), initial=np.inf)) * residual
             there = self.residual(far)
-            near = float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
+            near = not growing and float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
             x, residual = (far, there) if near or float(there @ after) > 0 else (y, after)
 
     def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float]:
