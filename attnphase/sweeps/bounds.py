@@ -74,7 +74,8 @@ def optimal(
     max_nodes : int, optional
         Of an integration rule; a point has more nodes until its overlap has the relative standard error
         ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and where it
-        is an integral itself, as with noise, 2**15, of rank 2 2**12.  Sums over lattices have 2**14 at most.
+        is an integral itself, as with noise, 2**15, of rank 2 2**12.  Sums over lattices have 2**14 at most,
+        of rank 2 2**7, and need far fewer.  ``integration.nodes`` does not count here.
     checkpoint : path-like, optional
         File in which every point is kept that was found; one that is there is gone on from, with the numbers that an
         uninterrupted call has.
@@ -100,28 +101,20 @@ def optimal(
     arguments.flag("thresholds", thresholds)
     arguments.flag("progress", progress)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
-    swept = _fields(fields)
-    check_varied(swept)
+    swept = _fields(fields, thresholds)
     if problem.integration.nodes is not None:
         warnings.warn("integration.nodes has no part in this: max_nodes (--max-nodes) bounds the nodes.", stacklevel=2)
-    if swept and thresholds:
-        raise ProblemError("thresholds", "thresholds are of one problem: leave them out, or the fields that vary.")
-    problems = [problem.with_fields(dict(zip(swept, one, strict=True))) for one in product(*swept.values())]
-    settings = [setting_of(one, channel) for one in problems]  # what is not covered is refused before the work begins
-    if len({setting.prior.rho.shape for setting in settings}) > 1:
-        raise ProblemError(
-            next(iter(swept)), "the fields that vary cannot change the overlaps' sizes: vary each alone."
-        )
+    grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
+    settings = _settings(problem, grid, channel)
     place = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
     if place is not None and not place.exists():
         check_output(place)
-    grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
     kept = KeptLimits.of(place, problem, channel, max_nodes, places)
     if len(kept):
         warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} points are known).", stacklevel=2)
+    points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
     with progress_line(progress, "solving", total=len(places)) as line:
-        points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
         for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
             tell = within(f"{name}, alpha = {value:g}", line.tell)
             solve = partial(solve_bayes, setting, value, Start[name], max_nodes=max_nodes, tell=tell)
@@ -133,10 +126,24 @@ def optimal(
     return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 
 
-def _fields(fields: Mapping[str, Any] | None) -> dict[str, list[Any]]:
+def _settings(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[Setting]:
+    """Those of a grid of fields: what is not covered is refused before the work begins."""
+    settings = [setting_of(problem.with_fields(dict(one)), channel) for one in grid]
+    if len({setting.prior.rho.shape for setting in settings}) > 1:
+        raise ProblemError(
+            next(iter(grid[0])), "the fields that vary cannot change the overlaps' sizes: vary each alone."
+        )
+    return settings
+
+
+def _fields(fields: Mapping[str, Any] | None, thresholds: bool) -> dict[str, list[Any]]:
     """Fields of a grid with their values."""
     axes = axes_of(1.0, None, BRANCHES[:1], fields)
-    return {name: values for name, values in axes.items() if name not in ("branch", "alpha")}
+    swept = {name: values for name, values in axes.items() if name not in ("branch", "alpha")}
+    check_varied(swept)
+    if swept and thresholds:
+        raise ProblemError("thresholds", "thresholds are of one problem: leave them out, or the fields that vary.")
+    return swept
 
 
 def _linear(setting: Setting, channel: str | None) -> tuple[float, float]:

@@ -100,7 +100,7 @@ def _row(point: BayesPoint) -> dict[str, Any]:
 
 
 def _point(row: Mapping[str, Any]) -> BayesPoint:
-    arrays = {name: np.array(row[name]) for name in _ARRAYS}
+    arrays: dict[str, Any] = {name: np.array(row[name]) for name in _ARRAYS}
     errors = {name: np.array(value) if isinstance(value, list) else value for name, value in row["errors"].items()}
     plain = {"start": Start[row["start"]], "status": Status[row["status"]], "errors": errors}
     return BayesPoint(**(dict(row) | arrays | plain))
