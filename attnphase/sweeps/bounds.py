@@ -24,7 +24,7 @@ from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.system import System
 from attnphase.sweeps.grid import axes_of
-from attnphase.sweeps.limits import KeptLimits
+from attnphase.sweeps.limits import KeptLimits, Place
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -72,13 +72,11 @@ def optimal(
     thresholds : bool
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
     max_nodes : int, optional
-        Of an integration rule; a point has more nodes until its overlap has the relative standard error
-        ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and where it
-        is an integral itself, as with noise, 2**15, of rank 2 2**12.  Sums over lattices have 2**14 at most,
-        of rank 2 2**7, and need far fewer.  ``integration.nodes`` does not count here.
+        Of an integration rule, in place of ``integration.nodes``; a point has more nodes until its overlap has the
+        relative error ``integration.standard_error``.  By default 2**20 where a sample's posterior is a formula, 2**14
+        for sums over lattices, of rank 2 2**7, and 2**15 where it is an integral itself, of rank 2 2**12.
     checkpoint : path-like, optional
-        File in which every point is kept that was found; one that is there is gone on from, with the numbers that an
-        uninterrupted call has.
+        File that keeps every point that was found; one that is there is gone on from, with the same numbers.
     progress : bool
         Say on standard error what is being done, if it takes longer than a second.
 
@@ -98,36 +96,48 @@ def optimal(
     values = sample_complexities("alpha", alpha)
     wanted = arguments.words("start", (start,) if isinstance(start, str) else start, _STARTS)
     channel = None if channel is None else arguments.text("channel", channel, _WHAT)
-    arguments.flag("thresholds", thresholds)
-    arguments.flag("progress", progress)
+    for flag, given in (("thresholds", thresholds), ("progress", progress)):
+        arguments.flag(flag, given)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
     swept = _fields(fields, thresholds)
-    if problem.integration.nodes is not None:
-        warnings.warn("integration.nodes has no part in this: max_nodes (--max-nodes) bounds the nodes.", stacklevel=2)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     settings = _settings(problem, grid, channel)
-    place = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
-    if place is not None and not place.exists():
-        check_output(place)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
-    kept = KeptLimits.of(place, problem, channel, max_nodes, places)
-    if len(kept):
-        warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} points are known).", stacklevel=2)
+    kept = _kept(checkpoint, problem, channel, max_nodes, places)
     points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
     with progress_line(progress, "solving", total=len(places)) as line:
         for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
-            tell = within(f"{name}, alpha = {value:g}", line.tell)
-            solve = partial(solve_bayes, setting, value, Start[name], max_nodes=max_nodes, tell=tell)
-            points[name].append(kept.point(where, solve))
+            options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
+            points[name].append(kept.point(where, partial(solve_bayes, setting, value, Start[name], **options)))
             line.reach(line.done + 1)
         found = kept.thresholds(partial(bayes_thresholds, settings[0], tell=line.tell)) if thresholds else None
-    linear = [_linear(setting, channel) for setting in settings]
-    rule = " or ".join(sorted({setting.rule for setting in settings}))
-    return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
+    linear, rules = [_linear(one, channel) for one in settings], sorted({one.rule for one in settings})
+    return from_bayes_points(
+        problem, {**swept, "alpha": list(values)}, points, linear, found, channel, " or ".join(rules)
+    )
+
+
+def _kept(
+    checkpoint: str | os.PathLike[str] | None,
+    problem: Problem,
+    channel: str | None,
+    max_nodes: int | None,
+    places: Sequence[Place],
+) -> KeptLimits:
+    """What a checkpoint holds, which is looked at before the work begins."""
+    path = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
+    if path is not None and not path.exists():
+        check_output(path)
+    kept = KeptLimits.of(path, problem, channel, max_nodes, places)
+    if len(kept):
+        warnings.warn(f"{path}: going on from this checkpoint ({len(kept)} points are known).", stacklevel=3)
+    return kept
 
 
 def _settings(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[Setting]:
     """Those of a grid of fields: what is not covered is refused before the work begins."""
+    if problem.integration.nodes is not None:
+        warnings.warn("integration.nodes has no part in this: max_nodes (--max-nodes) bounds the nodes.", stacklevel=3)
     settings = [setting_of(problem.with_fields(dict(one)), channel) for one in grid]
     if len({setting.prior.rho.shape for setting in settings}) > 1:
         raise ProblemError(
