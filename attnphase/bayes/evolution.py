@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.bayes.channel import Channel, Fields, blocks
-from attnphase.bayes.lattices import LATTICE_SAMPLES, LabelPlane, lattice_means, spacing_of
+from attnphase.bayes.lattices import LATTICE_SAMPLES, FieldLaw, LabelPlane, lattice_means, spacing_of
 from attnphase.integration.rules import sobol
 from attnphase.kernels.bayes import BayesMaps
 
@@ -108,6 +108,12 @@ class Evolution:
         return self.points if self.channel.lattice is None else LATTICE_SAMPLES
 
     @cached_property
+    def round(self) -> bool:
+        """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
+        turned = len(self.channel.images) > 2 and self.channel.lattice is not None
+        return turned and not self.prior.mean.any() and not self.teacher_means.any()
+
+    @cached_property
     def occupation(self) -> Array:
         """Probability that a site's cluster is the one that its token is in, (P,)."""
         sites = range(len(self.rho))
@@ -130,8 +136,19 @@ class Evolution:
         k = omega + np.einsum("lij,snlj->snli", np.linalg.cholesky(V)[sites], rest)
         return Fields(omega, k, V[sites], noise)
 
+    @cached_property
+    def _latest(self) -> dict[bytes, Moments]:
+        return {}
+
     def moments(self, V: Array) -> Moments:
-        """What the channel gives at V, (P, t, t)."""
+        """What the channel gives at V, (P, t, t); kept until another V is asked for."""
+        key = V.tobytes()
+        if key not in self._latest:
+            self._latest.clear()
+            self._latest[key] = self._moments(V)
+        return self._latest[key]
+
+    def _moments(self, V: Array) -> Moments:
         shape = (self.replicates, *self.rho.shape)
         spread, gain, alignment = (np.zeros(shape) for _ in range(3))
         evidence = np.zeros(self.replicates)
@@ -153,14 +170,19 @@ class Evolution:
     def _over_lattices(self, plane: LabelPlane, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array]:
         """``E (<k> - omega)(<k> - omega)^T`` of every token, (S, L, t, t), and the mean logarithm of the evidence."""
         length, rank = len(sites), self.rho.shape[1]
-        root, unknown = blocks(_root(self.rho - V)[sites]), blocks(np.asarray(np.linalg.cholesky(V), float)[sites])
-        center = self.teacher_means[sites].ravel()
+        variances, turns = np.linalg.eigh(V[sites])  # of what is known they are the same: rho is a multiple of one
+        known = np.einsum("lij,lik,lkj->lj", turns, (self.rho - V)[sites], turns).clip(0)
+        law = FieldLaw(
+            blocks(turns), self.teacher_means[sites].ravel(), *(np.sqrt(x).ravel() for x in (known, variances))
+        )
         gains, logs = np.empty((self.replicates, length, rank, rank)), np.empty(self.replicates)
         for s in range(self.replicates):
             random = np.random.default_rng([self.seed, s])
-            found = lattice_means(plane, root, center, unknown, spacing_of(self.points), random)
+            found = lattice_means(plane, law, spacing_of(self.points), random)
             whole = found.gain.reshape(length, rank, length, rank)
             gains[s], logs[s] = np.einsum("lilj->lij", whole), found.log_evidence
+        if self.round:  # what a lattice prefers is no direction of the weights
+            gains = np.trace(gains, axis1=2, axis2=3)[..., None, None] * np.eye(rank) / rank
         return gains, logs
 
     def conjugates(self, alpha: float, V: Array, moments: Moments) -> Array:

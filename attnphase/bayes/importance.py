@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, blocks, draw_sets, outer
-from attnphase.bayes.lattices import LATTICE_NODES, LATTICE_TOLERANCE, LabelPlane
+from attnphase.bayes.lattices import LATTICE_FEW_NODES, LATTICE_NODES, LATTICE_TOLERANCE, LabelPlane
 from attnphase.integration.rules import sobol
 
 __all__ = ["Noisy", "Target"]
@@ -90,13 +90,17 @@ class Noisy:
     seed: int = 0
     lattice: LabelPlane | None = None
     exact = False
-    coarsest = 16
+
+    @property
+    def coarsest(self) -> int:
+        """See `Channel`."""
+        return 16 if self.lattice is None or self.length * self.rank <= 2 else 4
 
     @property
     def most(self) -> int:
         """See `Channel`."""
         if self.lattice is not None:
-            return LATTICE_NODES
+            return LATTICE_NODES if self.length * self.rank <= 2 else LATTICE_FEW_NODES
         return 2**15 if self.rank == 1 else 2**12  # sixteen rotations to look around make a node dear
 
     @property

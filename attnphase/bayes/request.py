@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from attnphase.errors import ProblemError
@@ -9,13 +10,17 @@ from attnphase.errors import ProblemError
 if TYPE_CHECKING:
     from attnphase.problem.problem import Problem
 
-__all__ = ["CHANNELS", "channel_of", "undetermined"]
+__all__ = ["CHANNELS", "FORMULAS", "channel_of", "check_varied", "undetermined"]
 
 CHANNELS = ("sign", "absolute", "linear")
 """Channels of one token by name; besides, formulas are."""
 
+FORMULAS = "a formula of k, or one of k and y, the likelihood of a label y = 1 or -1"
+"""What these are, for messages."""
+
 _OF_LOSS = {"square": "linear", "logistic": "sign", "hinge": "sign"}
 _LARGEST_RANK = 2
+_WITHOUT_PART, _NODES = ("student", "regularizer"), ("integration.rule", "integration.nodes")
 
 
 def channel_of(problem: Problem, channel: str | None) -> str | None:
@@ -38,6 +43,12 @@ def channel_of(problem: Problem, channel: str | None) -> str | None:
             "teacher.rank", f"teacher.rank must be 1 or {_LARGEST_RANK} for this theory, not {problem.teacher.rank}."
         )
     if channel is None and problem.loss.has_attention:
+        if problem.teacher.omega == 1:
+            raise ProblemError(
+                "teacher.omega",
+                "teacher.omega = 1: labels do not depend on the teacher's weights, and nothing can be learned of them:"
+                " set teacher.omega below 1.",
+            )
         _check_scores(problem)
         return None
     if problem.tokens.length != 1:
@@ -50,7 +61,7 @@ def channel_of(problem: Problem, channel: str | None) -> str | None:
         raise ProblemError(
             "channel",
             f'channel is missing: loss.kind = "{problem.loss.kind}" does not say what is observed; give sign, absolute,'
-            " linear or a formula of k.",
+            f" linear, {FORMULAS}.",
         )
     if channel in CHANNELS and rank != 1:
         raise ProblemError("channel", f'channel = "{channel}" is for teacher.rank = 1, not {rank}: give a formula.')
@@ -65,6 +76,23 @@ def _check_scores(problem: Problem) -> None:
         )
     if problem.teacher.rank > 1 and problem.teacher.noise == 0:
         raise undetermined()
+
+
+def check_varied(names: Iterable[str]) -> None:
+    """Refuse fields that have no part in this theory, of which each value would give the same.
+
+    Raises
+    ------
+    ProblemError
+        The message names the field.
+    """
+    for name in names:
+        if name.partition(".")[0] in _WITHOUT_PART or name in _NODES:
+            raise ProblemError(
+                name,
+                f"{name} has no part in what any learner can reach, and nothing would vary: the student, its"
+                " regulariser and the rule do not matter. Vary another field.",
+            )
 
 
 def undetermined() -> ProblemError:

@@ -14,7 +14,7 @@ from attnphase.bayes.channel import Channel, Preimages, Signs
 from attnphase.bayes.evolution import Evolution, WeightPrior
 from attnphase.bayes.importance import Noisy
 from attnphase.bayes.labels import Labels
-from attnphase.bayes.lattices import LATTICE_REPLICATES, label_plane
+from attnphase.bayes.lattices import LATTICE_REPLICATES, LATTICE_SAMPLES, LabelPlane, label_plane
 from attnphase.bayes.preimages import leave_a_sign
 from attnphase.bayes.readout import LabelError, Readout, ScoreError, SignError, SquareError
 from attnphase.bayes.request import channel_of, undetermined
@@ -28,6 +28,7 @@ __all__ = ["Setting", "setting_of"]
 
 _MOST_LABELS = 16
 _DRAWS, _FEWER_DRAWS = 32, 16  # for each component of the mixture
+_KINKED = ("Modulus", "Sign", "Relu", "Step", "Abs", "sign", "Min", "Max", "Heaviside", "Piecewise")
 _TURNS = 8  # rotations of two columns around which the posterior is looked for, and as many with a reflection
 
 
@@ -54,6 +55,13 @@ class Setting:
     def replicates(self) -> int:
         """Of the rules: few where integrals are sums over lattices."""
         return 16 if self.channel.lattice is None else LATTICE_REPLICATES
+
+    @property
+    def rule(self) -> str:
+        """By what integrals are done, in words."""
+        if self.channel.lattice is None:
+            return "sobol"
+        return f"lattices for labels, with {LATTICE_SAMPLES * LATTICE_REPLICATES} sobol nodes for test errors"
 
     @lru_cache(maxsize=8)  # noqa: B019 - settings are kept by `setting_of`
     def evolution(self, points: int, replicates: int | None = None) -> Evolution:
@@ -129,13 +137,23 @@ def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
     readout = ScoreError(target, system.spectrum.site_variances)
     if noise > 0:
         images, draws = _turns(rank), _DRAWS if rank == 1 else _FEWER_DRAWS
-        scale = np.sqrt(system.spectrum.rho.max(axis=0)[None].repeat(length, axis=0).diagonal(0, 1, 2)).ravel()
-        plane = label_plane(lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, noise)
+        plane = _plane(problem, target, length, rank)
         return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed, plane), readout
     scale = np.sqrt(system.spectrum.rho[:, 0, 0])[problem.cluster_law[0][0]]
     if not leave_a_sign(target, length, scale):
         raise undetermined()
     return Preimages(even=True), readout
+
+
+def _plane(problem: Problem, target: Callable[[Array], Array], length: int, rank: int) -> LabelPlane | None:
+    """For sums over lattices: where the fields' covariances are multiples of one, so that V has the axes of q."""
+    rho = measure_of(problem).rho
+    if not np.allclose(rho, rho[:, :1, :1] * np.eye(rank)):
+        return None
+    scale = np.sqrt(np.repeat(rho[:, 0, 0].max(), length * rank))
+    return label_plane(
+        lambda k: target(np.ascontiguousarray(k.reshape(-1, length, rank))), scale, problem.teacher.noise
+    )
 
 
 def _turns(rank: int) -> Any:
@@ -149,7 +167,7 @@ def _turns(rank: int) -> Any:
 
 def _of_one(problem: Problem, channel: str) -> tuple[Channel, Readout]:
     """The channel of one token."""
-    rank, noise, seed = problem.teacher_columns, problem.teacher.noise, problem.integration.seed
+    noise, seed = problem.teacher.noise, problem.integration.seed
     if channel == "sign":
         return Signs(noise), SignError()
     if channel in ("absolute", "linear"):
@@ -157,8 +175,9 @@ def _of_one(problem: Problem, channel: str) -> tuple[Channel, Readout]:
         target = _absolute if even else _itself
         if noise == 0:
             return Preimages(even), SquareError(target)
-        return Noisy(target, 1, 1, 1, noise, _turns(1) if even else _turns(1)[:1], _DRAWS, seed), SquareError(target)
-    return _of_formula(channel, rank, noise, seed)
+        images, plane = (_turns(1), None) if even else (_turns(1)[:1], _plane(problem, target, 1, 1))
+        return Noisy(target, 1, 1, 1, noise, images, _DRAWS, seed, plane), SquareError(target)
+    return _of_formula(problem, channel)
 
 
 def _absolute(k: Array) -> Array:
@@ -169,10 +188,18 @@ def _itself(k: Array) -> Array:
     return k[:, 0]
 
 
-def _of_formula(text: str, rank: int, noise: float, seed: int) -> tuple[Channel, Readout]:
+def _of_formula(problem: Problem, text: str) -> tuple[Channel, Readout]:
     """The label as a formula of k, or the likelihood of the label y = 1 or -1."""
-    function, has_label = _formula(text, rank)
+    rank, noise, seed = problem.teacher_columns, problem.teacher.noise, problem.integration.seed
+    function, has_label, smooth = _formula(text, rank)
     fields = 2 * np.random.default_rng(5).standard_normal((4096, rank))
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        values = np.stack([function(fields, label) for label in (1.0, -1.0)])
+    if not np.isfinite(values).all():
+        raise ProblemError("channel", "channel: the formula is no finite number for some k, which can be any number:"
+                           " write one that always is, such as sqrt(1 + k**2).")  # fmt: skip
+    if np.ptp(values, axis=1).max() == 0:
+        raise ProblemError("channel", "channel: the formula does not depend on k, so that its label tells nothing.")
     if has_label:
         probabilities = _two_labels(function)
         shares = probabilities(fields)
@@ -188,7 +215,8 @@ def _of_formula(text: str, rank: int, noise: float, seed: int) -> tuple[Channel,
         even = np.allclose(function(fields), function(-fields))
         one = np.eye(rank)
         images = tuple(tuple(map(tuple, s * one)) for s in ((1.0, -1.0) if even else (1.0,)))
-        return Noisy(target, 1, 1, rank, noise, images, 4 * _DRAWS, seed), SquareError(target)
+        plane = _plane(problem, target, 1, rank) if smooth else None
+        return Noisy(target, 1, 1, rank, noise, images, 4 * _DRAWS, seed, plane), SquareError(target)
     values = np.unique(function(fields).round(9))
     if len(values) > _MOST_LABELS:
         raise ProblemError("channel", "channel: the posterior of a label that takes more than"
@@ -207,9 +235,12 @@ def _two_labels(function: Callable[..., Array]) -> Callable[[Array], Array]:
     return probabilities
 
 
-def _formula(text: str, rank: int) -> tuple[Callable[..., Array], bool]:
-    """A formula of ``k0_0, k0_1`` (or ``k``) and perhaps ``y`` as a function of fields (..., t)."""
-    from sympy import Symbol, lambdify
+def _formula(text: str, rank: int) -> tuple[Callable[..., Array], bool, bool]:
+    """A formula of ``k0_0, k0_1`` (or ``k``) and perhaps ``y`` as a function of fields (..., t).
+
+    With whether ``y`` is in it, and whether it has no kinks and jumps.
+    """
+    from sympy import Symbol, lambdify, preorder_traversal
 
     from derivations.models.formulas import FormulaError, parse_formula
 
@@ -230,4 +261,5 @@ def _formula(text: str, rank: int) -> tuple[Callable[..., Array], bool]:
     def function(k: Array, y: float = 0.0) -> Array:
         return np.broadcast_to(compiled(*np.moveaxis(k, -1, 0), y), k.shape[:-1]) * 1.0
 
-    return function, label in expression.free_symbols
+    smooth = not any(type(part).__name__ in _KINKED for part in preorder_traversal(expression))
+    return function, label in expression.free_symbols, smooth

@@ -26,6 +26,7 @@ _RECOVERED = -20.0  # logarithm of the share of V below which the fields are kno
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
 _STRETCH = 8.0
+_OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
 _POLISHING = 12
 _KICK = 0.1  # by which the columns are told apart, relative to what is known
@@ -163,15 +164,16 @@ class _Iteration:
             y = x + residual
             after = self.residual(y)
             ratio = float(residual @ after) / max(float(residual @ residual), 1e-300)
-            if not 0 < ratio < 1 or np.abs(after).max() / self.size(y) <= tolerance:
+            if ratio <= 0 or np.abs(after).max() / self.size(y) <= tolerance:
                 x, residual = y, after
                 continue
-            far = y + min(ratio / (1 - ratio), _STRETCH) * residual
-            if far.max() > y.max() / 2:  # at most half of the way to where nothing is known
-                x, residual = y, after
-                continue
+            growing = ratio >= 1  # away from where it is unstable
+            stretch = _STRETCH if growing else min(ratio / (1 - ratio), _STRETCH)
+            losing = (residual > 0) & (y < 0)  # at most half of the way to where nothing is known
+            far = y + min(stretch, np.min(-y[losing] / (2 * residual[losing]), initial=np.inf)) * residual
             there = self.residual(far)
-            x, residual = (far, there) if float(there @ after) > 0 else (y, after)
+            near = not growing and float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
+            x, residual = (far, there) if near or float(there @ after) > 0 else (y, after)
 
     def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float]:
         """Newton's method near a fixed point with the Jacobian of a coarser rule: the point and its residual."""
@@ -189,12 +191,17 @@ class _Iteration:
 
     def jacobian(self, x: Array) -> Array:
         step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
-        columns = []
-        for i in range(len(x)):
-            moved = np.zeros(len(x))
-            moved[i] = step
-            columns.append((self.residual(x + moved) - self.residual(x - moved)) / (2 * step))
-        return np.stack(columns, axis=1) + np.eye(len(x))
+        ways = self._ways(len(x))
+        columns = [(self.residual(x + step * way) - self.residual(x - step * way)) / (2 * step) + way for way in ways]
+        return np.stack(columns, axis=1) @ ways
+
+    def _ways(self, size: int) -> Array:
+        """Orthonormal rows: directions in which the map's image may lie."""
+        if not self.evolution.round:
+            return np.eye(size)
+        sites, rank = self.evolution.rho.shape[:2]
+        one = joined(np.eye(rank)[None]) / np.sqrt(rank)
+        return np.kron(np.eye(sites), one)
 
     def settled(self, x: Array, tolerance: float) -> Array:
         """The fixed point, or a stable one beside it.
@@ -203,7 +210,7 @@ class _Iteration:
         does not tell them apart, also where that is unstable.  So a little more of each is made known.
         """
         rank = self.evolution.rho.shape[1]
-        if rank == 1 or self.ended(x):
+        if rank == 1 or self.evolution.round or self.ended(x):
             return x
         more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
         return self.run(x - _KICK * self.size(x) * more, tolerance)[0]
@@ -270,12 +277,13 @@ def solve_bayes(
     wanted, exact = setting.problem.integration.standard_error, setting.channel.tolerance
     max_nodes = setting.channel.most if max_nodes is None else max_nodes
     most = max_nodes // setting.replicates
-    # lattices are fine enough for one replicate to lead to the others' point
-    decay, alone = (_DECAY, None) if setting.channel.lattice is None else (_LATTICE_DECAY, 1)
-    coarse = tuple(min(factor * setting.channel.coarsest, most) for factor in (1, 8))
+    coarse, alone = tuple(min(factor * setting.channel.coarsest, most) for factor in (1, 8)), None
+    decay = _DECAY
+    if setting.channel.lattice is not None:  # so fine that one replicate leads to the others' point
+        coarse, alone, decay = coarse[:1], 1, _LATTICE_DECAY
     x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged
-    for points, tolerance in zip(coarse, _COARSE_TOLERANCES, strict=True):
+    for points, tolerance in zip(coarse, _COARSE_TOLERANCES[-len(coarse) :], strict=True):
         if tell is not None:
             tell(f"{points * (alone or setting.replicates)} nodes")
         run = _Iteration(setting.evolution(points, alone), alpha)
@@ -284,9 +292,14 @@ def solve_bayes(
     run = _Iteration(setting.evolution(coarse[-1], alone), alpha)
     if run.ended(x):
         run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha)
-        return _measured(setting, run, alpha, start, _Found(x, 0.0, status, maps))
+        found = _Found(x, 0.0, status, maps)
+        return _measured(setting, run, alpha, start, found, run.displaced(found))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), min((1 if setting.channel.lattice else 4) * coarse[-1], most)
+    jacobian, points = run.jacobian(x), min((2 if setting.evolution(coarse[-1], alone).round else 4) * coarse[-1], most)
+    if alone:
+        maps += run.maps
+        run = _Iteration(setting.evolution(points, alone), alpha)
+        x, _ = run.polish(x, jacobian, exact)
     while True:
         if tell is not None:
             tell(f"{points * setting.replicates} nodes")
@@ -296,17 +309,19 @@ def solve_bayes(
         if residual > exact:
             x, residual, status = run.run(x, exact)
         found = _Found(x, residual, status, maps, jacobian)
+        displaced = run.displaced(found)
         last = 2 * points > most or residual > exact or run.ended(x)
-        excess = 0.0 if last else _relative_error(run, found) / wanted
+        excess = 0.0 if last else _relative_error(run, found, displaced) / wanted
         if excess <= 1:
-            return _measured(setting, run, alpha, start, found)
+            return _measured(setting, run, alpha, start, found, displaced)
         points *= min(2 ** max(round(decay * np.log2(excess)), 1), most // points)
 
 
-def _relative_error(run: _Iteration, found: _Found) -> float:
+def _relative_error(run: _Iteration, found: _Found, displaced: Array) -> float:
     """Standard error of the overlap over the overlap."""
-    moved = run.displaced(found)
-    known = [1 - np.trace(run.coordinates.matrices(found.x + dx), axis1=1, axis2=2).sum() / run.total for dx in moved]
+    known = [
+        1 - np.trace(run.coordinates.matrices(found.x + dx), axis1=1, axis2=2).sum() / run.total for dx in displaced
+    ]
     return float(np.std(known, ddof=1) / np.sqrt(len(known)) / max(abs(float(np.mean(known))), 1e-12))
 
 
@@ -318,13 +333,15 @@ def _first(setting: Setting, start: Start) -> Array:
     return (1 - _UNINFORMED) * before
 
 
-def _measured(setting: Setting, run: _Iteration, alpha: float, start: Start, found: _Found) -> BayesPoint:
+def _measured(
+    setting: Setting, run: _Iteration, alpha: float, start: Start, found: _Found, displaced: Array
+) -> BayesPoint:
     """What is measured at a fixed point, and errors: what a replicate displaces, and its own scatter."""
     evolution, coordinates, x = run.evolution, run.coordinates, found.x
     recovered, nothing = run.recovered(x), run.nothing(x)
     at = coordinates.matrices(np.minimum(x, -1e-12) if nothing else x)
     V = 0 * at if recovered else evolution.rho if nothing else at
-    moved = np.stack([V + (coordinates.matrices(x + dx) - at) for dx in run.displaced(found)])
+    moved = np.stack([V + (coordinates.matrices(x + dx) - at) for dx in displaced])
     known = 1 - np.trace(moved, axis1=2, axis2=3).sum(axis=1) / run.total
     moments = evolution.moments(at)
     entropies = evolution.free_entropy(alpha, at, moments)
@@ -335,7 +352,7 @@ def _measured(setting: Setting, run: _Iteration, alpha: float, start: Start, fou
     difference = (alignments - gains) / max(float(gains.mean()), 1e-300) * (not nothing)
     if np.array_equal(alignments, gains):  # summed over the labels, both are one number, and say nothing
         difference = np.full_like(gains, np.nan)
-    error, error_spread = _test_error(setting, run, at, found)
+    error, error_spread = _test_error(setting, run, at, found, displaced)
     return BayesPoint(
         alpha=alpha,
         start=start,
@@ -379,11 +396,10 @@ def _scatter(values: Array) -> Array:
     return np.asarray(values).std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
-def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found) -> tuple[float, float]:
+def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found, displaced: Array) -> tuple[float, float]:
     """The test error and its standard error: its own scatter, and that of the point."""
     values = setting.readout.error(run.evolution, V)
     total, x = values.copy(), found.x
-    displaced = run.displaced(found)
     if displaced.any():
         step = 1e-3 * run.size(x)
         for i, direction in enumerate(np.eye(len(x))):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from attnphase import arguments
-from attnphase.bayes.request import channel_of
+from attnphase.bayes.request import channel_of, check_varied
 from attnphase.cli.inputs import problem_of, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
@@ -18,7 +19,8 @@ from attnphase.cli.options import (
     problem_options,
     quiet_option,
 )
-from attnphase.cli.outcomes import convergence, deliver
+from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_file
+from attnphase.errors import ProblemError
 from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import sample_complexities
 
@@ -49,6 +51,11 @@ __all__ = ["optimal"]
 )
 @click.option("--thresholds", is_flag=True, help="Locate weak recovery, jumps and perfect recovery as well.")
 @click.option("--max-nodes", type=int, help="Of an integration rule, at most.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where every point is kept that was found; beside the output by default.",
+)
 @output_option(help="Write a netCDF file.")
 @force_option
 @json_option
@@ -63,35 +70,38 @@ def optimal(
     starts: tuple[str, ...],
     thresholds: bool,
     max_nodes: int | None,
+    checkpoint: Path | None,
     output: Path | None,
     force: bool,
     as_json: bool,
     allow_unconverged: bool,
     quiet: bool,
 ) -> int:
-    """Say what any learner can reach who knows all but the teacher's weights."""
+    """Say what any learner can reach who knows all but the teacher's weights.
+
+    An interrupted command goes on where it stopped when it is given again, with the same numbers.
+    """
     alpha = sample_complexities("alpha", alpha)
     if max_nodes is not None:
         arguments.whole("max_nodes", max_nodes, 2**11)
     if output is not None:
         check_output(output, force)
+        checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
+        if checkpoint.absolute() == output.absolute():
+            raise ProblemError("checkpoint", "--checkpoint names a file of the result: it is removed at the end.")
     problem = problem_of(problem_file, changes)
     fields = varied(vary, changes, None)
     channel_of(problem, channel)
+    check_varied(fields)
     from attnphase.data.bounds_text import optimal_table, thresholds_lines
     from attnphase.sweeps.bounds import optimal as find_bounds
 
-    ds = find_bounds(
-        problem,
-        alpha,
-        fields=fields,
-        channel=channel,
-        start=starts,
-        thresholds=thresholds,
-        max_nodes=max_nodes,
-        progress=not quiet,
-    )
+    asked: dict[str, Any] = {"fields": fields, "channel": channel, "start": starts, "thresholds": thresholds}
+    with interruption_told(lambda: kept_file(checkpoint)):
+        ds = find_bounds(problem, alpha, max_nodes=max_nodes, checkpoint=checkpoint, progress=not quiet, **asked)
     deliver(ds, optimal_table, output, force, as_json, quiet)
+    if checkpoint is not None and output is not None:
+        checkpoint.unlink(missing_ok=True)
     if not (as_json or quiet):
         for line in thresholds_lines(ds):
             click.echo(line)

@@ -17,7 +17,7 @@ from attnphase.cli.options import (
     problem_options,
     quiet_option,
 )
-from attnphase.cli.outcomes import deliver, interruption_told
+from attnphase.cli.outcomes import deliver, interruption_told, kept_file
 from attnphase.cli.values import NUMBERS
 from attnphase.dynamics.noise import of_fields
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
@@ -225,7 +225,7 @@ def basins(
 
         beside = load_dataset(runs)
     asked: dict[str, Any] = {"noise": noise, "learning_rate": learning_rate, "batch": batch, "until": until}
-    with interruption_told(lambda: _kept_ends(checkpoint)):
+    with interruption_told(lambda: kept_file(checkpoint)):
         ds = follow_basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not quiet, **asked)
     from attnphase.data.flow_text import basins_table
 
@@ -237,12 +237,6 @@ def basins(
 
         save_figure(basins_figure(ds, beside), figure_file)
     return _all_ended(ds, allow_unconverged)
-
-
-def _kept_ends(checkpoint: Path | None) -> str:
-    if checkpoint is None:
-        return "nothing is kept; name an --output or a --checkpoint to keep it"
-    return f"what was found is kept in {checkpoint}; run the same command again to go on"
 
 
 def _all_ended(ds: xr.Dataset, allowed: bool) -> int:

@@ -86,6 +86,8 @@ def _values(name: str, text: str) -> tuple[Any, ...]:
         whole = [round(number) for number in numbers]
         near = all(abs(number - n) <= 1e-9 * abs(n) for number, n in zip(numbers, whole, strict=True))
         return tuple(whole) if near else numbers  # a field of whole numbers takes no others
+    if text.count(":") in (2, 3) and {'"', "'", ","}.isdisjoint(text):
+        raise ProblemError(name, f"{name}={text} is no START:STOP:COUNT[:log]: START, STOP and COUNT must be numbers.")
     parts = text.split(",")
     if not {'"', "'"}.isdisjoint(text):  # a comma in quotation marks is part of a value
         lexer = shlex.shlex(text, posix=False)

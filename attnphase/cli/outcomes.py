@@ -24,6 +24,7 @@ __all__ = [
     "ended",
     "files_named",
     "interruption_told",
+    "kept_file",
     "kept_lines",
     "print_table",
     "with_command",
@@ -84,6 +85,13 @@ def files_named(**files: Sequence[Path]) -> Iterator[None]:
 
 def _listed(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths))
+
+
+def kept_file(checkpoint: Path | None) -> str:
+    """What is kept of an interrupted command that has a checkpoint of one file."""
+    if checkpoint is None:
+        return "nothing is kept; name an --output or a --checkpoint to keep it"
+    return f"what was found is kept in {checkpoint}; run the same command again to go on"
 
 
 def kept_lines(output: Path | None, how_to_go_on: str) -> str:

@@ -39,6 +39,7 @@ def from_bayes_points(
     linear: Sequence[tuple[float, float]],
     thresholds: Mapping[str, BayesThreshold] | None = None,
     channel: str | None = None,
+    rule: str = "sobol",
 ) -> xr.Dataset:
     """Label fixed points.
 
@@ -54,6 +55,8 @@ def from_bayes_points(
     thresholds : mapping, optional
     channel : str, optional
         What is observed, where the problem does not say it: becomes a global attribute.
+    rule : str
+        By what integrals were done.
 
     Returns
     -------
@@ -63,7 +66,7 @@ def from_bayes_points(
     alone = [one for one in linear for _ in swept["alpha"]] * len(points)
     sizes = (len(points), *(len(values) for values in swept.values()))
     columns = _columns(problem, [one for row in points.values() for one in row], sizes, alone)
-    rule = f"sobol, {max(one.nodes for row in points.values() for one in row)} nodes"
+    rule = f"{rule}, {max(one.nodes for row in points.values() for one in row)} nodes"
     ds = assemble("optimal", columns, {"start": list(points), **swept}, {}, problem, [rule], _TITLE)
     if channel is not None:
         ds.attrs["channel"] = channel

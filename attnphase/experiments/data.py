@@ -80,6 +80,21 @@ class Geometry:
         return self.gamma.shape[1]
 
 
+def check_dimension(problem: Problem, dimension: int) -> None:
+    """Refuse a dimension that is too small for the vectors it must hold.
+
+    Raises
+    ------
+    ExperimentError
+        It is; the message says how large it must be.
+    """
+    least = problem.tokens.mean_directions + problem.tokens.length + problem.teacher_columns
+    if dimension < least:
+        raise ExperimentError(
+            f"dimension must be at least {least} here, to hold encodings, clusters' means and teacher, not {dimension}."
+        )
+
+
 def draw_geometry(problem: Problem, dimension: int, seed: int, run: int) -> Geometry:
     """Draw one run's teacher and encodings.
 
@@ -88,14 +103,10 @@ def draw_geometry(problem: Problem, dimension: int, seed: int, run: int) -> Geom
     ExperimentError
         The dimension is too small for the vectors it must hold.
     """
+    check_dimension(problem, dimension)
     weights, variances = problem.spectrum_atoms()
     length, columns, directions = problem.tokens.length, problem.teacher_columns, problem.tokens.mean_directions
     fixed = directions + length
-    if dimension < fixed + columns:
-        raise ExperimentError(
-            f"dimension must be at least {fixed + columns} here, to hold encodings, clusters' means and teacher, not"
-            f" {dimension}."
-        )
     random = generator(seed, run, Stream.GEOMETRY)
     atom = random.permutation(np.repeat(np.arange(len(weights)), _shares(weights, dimension)))
     joint = gaussian_gram(problem)

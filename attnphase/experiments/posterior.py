@@ -1,8 +1,8 @@
 """Bayes-optimal message passing on the instances of an experiment: iterated, and measured.
 
 Without damping, state evolution tracks it from the start.  Where it has come to the overlaps of the fixed point, single
-weights may go on moving at finite d; damping then brings most runs to rest.  Before, it would keep them where nothing
-is known.
+weights may go round at finite d; damping then brings runs to rest, the more of it the longer they go round.  Before, it
+would keep them where nothing is known.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from attnphase.experiments.threads import each
 __all__ = ["Passed", "measure_passed", "pass_messages"]
 
 _INFORMED, _UNINFORMED = 1e-2, 1e-2  # share that is not known; standard deviation of weights, over the prior's
-_PLAIN = ("change", "steps", "status", "seen", "settled")  # of a run's state, what is no array
+_PLAIN = ("change", "steps", "status", "seen", "settled", "share", "before")  # of a run's state, what is no array
 _SETTLED = 0.03  # relative change of sizes between two looks at which a run counts as settled
 _KNOWN = 1e-12  # share of the fields' variance that counts as nothing
 _LARGEST = 100.0  # root mean square of a step over that of the prior: weights that run away
 _LOOK = 20  # steps between two looks
+_LATE = 100  # steps after which sizes that do not settle count as going round
+_SHRUNK, _SMALLEST = 0.8, 1 / 8  # change between two looks that needs no shorter steps, and the shortest
 
 
 @dataclass(eq=False)
@@ -61,6 +63,10 @@ class _Run:
         Size of the estimate at the last look at it, and of what is unknown.
     settled : bool
         Whether they had changed little since the look before.
+    share : float
+        Of a damped step that is taken: halved when steps do not shrink.
+    before : float
+        The change at the last look.
     overlaps : list of float
         The trajectory.
     """
@@ -77,6 +83,8 @@ class _Run:
     status: int = -1
     seen: tuple[float, float] = (0.0, 0.0)
     settled: bool = False
+    share: float = 1.0
+    before: float = math.inf
     overlaps: list[float] = field(default_factory=list)
 
     @classmethod
@@ -113,7 +121,7 @@ class _Run:
         )
 
     def step(self, damping: float) -> None:
-        """One iteration; of what has settled so much of the old iterate is kept."""
+        """One iteration; of what has settled so much of the old iterate is kept, or more where it goes round."""
         s, geometry = self.number, self.instance.geometries[self.number]
         n, length, t = self.residual.shape
         tokens, d = self.instance.samples.tokens[s : s + 1], geometry.dimension
@@ -123,7 +131,7 @@ class _Run:
         # the tokens have the student's encodings in them, which the teacher does not see
         omega = fields - geometry.positions @ self.weights / d
         omega -= np.einsum("nlij,nlj->nli", V[self.samples.sites], self.residual)
-        keep = damping if self.settled else 0.0
+        keep = 1 - (1 - damping) * self.share if self.settled or self.steps >= _LATE else 0.0
         residual, responses = read_labels(self.setting, self.samples, omega, V)
         self.residual = keep * self.residual + (1 - keep) * residual
         slopes = torch.as_tensor(self.residual.reshape(1, -1, t), dtype=tokens.dtype, device=tokens.device)
@@ -140,6 +148,9 @@ class _Run:
         self.steps += 1
         if self.steps % _LOOK == 0:
             sizes = float((self.weights**2).sum()), float(np.trace(self.V, axis1=1, axis2=2).sum())
+            if (self.settled or self.steps > _LATE) and self.change > _SHRUNK * self.before:
+                self.share = max(self.share / 2, _SMALLEST)
+            self.before = self.change
             self.settled = all(abs(x - y) <= _SETTLED * x for x, y in zip(sizes, self.seen, strict=True))
             self.seen = sizes
 

@@ -21,7 +21,7 @@ from attnphase.data.bayes_variables import POSTERIOR_VARIABLES
 from attnphase.data.build import by_cluster, from_runs
 from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus
 from attnphase.experiments.checkpoint import Checkpoint
-from attnphase.experiments.data import TORCH_DTYPES, Instance, draw_instance
+from attnphase.experiments.data import TORCH_DTYPES, Instance, check_dimension, draw_instance
 from attnphase.experiments.measure import (
     density,
     exact_test_errors,
@@ -63,6 +63,8 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
         The cache folder of compiled code is not the user's own.
     """
     grid, settings = plan.grid, plan.settings
+    for dimension in grid.dimensions:  # before anything is generated
+        check_dimension(problem, dimension)
     with progress_line(plan.progress, "generating the local problem"):
         loss = LocalLoss(problem, True, device_of(plan.device), TORCH_DTYPES[plan.dtype])
         if loss.device.type == "cpu":

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
+from attnphase.bayes.request import FORMULAS, check_varied
 from attnphase.bayes.setting import Setting, setting_of
 from attnphase.bayes.solving import BayesPoint, Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
 from attnphase.data.bayes import from_bayes_points
 from attnphase.errors import ProblemError
+from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
@@ -19,13 +25,15 @@ from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.system import System
 from attnphase.sweeps.grid import axes_of
+from attnphase.sweeps.kept import checkpoint_for_us
+from attnphase.sweeps.limits import LIMITS, KeptLimits
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["optimal"]
 
-_WHAT = "sign, absolute, linear or a formula of k"
+_WHAT = f"sign, absolute, linear, {FORMULAS}"
 _STARTS = tuple(start.name for start in Start)
 
 
@@ -38,6 +46,7 @@ def optimal(
     start: str | Sequence[str] = _STARTS,
     thresholds: bool = False,
     max_nodes: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
     """What any learner can reach who knows all of a problem but the teacher's weights: the Bayes-optimal limit.
@@ -65,9 +74,11 @@ def optimal(
     thresholds : bool
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
     max_nodes : int, optional
-        Of an integration rule; a point has more nodes until its overlap has the relative standard error
-        ``integration.standard_error``. By default 2**20 where the posterior of a sample is a formula, and where it
-        is an integral itself, as with noise, 2**15, of rank 2 2**12.  Sums over lattices have 2**14 at most.
+        Of an integration rule, in place of ``integration.nodes``; a point has more nodes until its overlap has the
+        relative error ``integration.standard_error``.  By default 2**20 where a sample's posterior is a formula, 2**14
+        for sums over lattices, of rank 2 2**7, and 2**15 where it is an integral itself, of rank 2 2**12.
+    checkpoint : path-like, optional
+        File that keeps every point that was found; one that is there is gone on from, with the same numbers.
     progress : bool
         Say on standard error what is being done, if it takes longer than a second.
 
@@ -80,39 +91,65 @@ def optimal(
     ------
     ProblemError
         An argument is wrong, or the theory does not cover the problem; the message names the field.
+    DatasetError
+        The checkpoint is that of other limits, is damaged, or cannot be written.
     """
     arguments.instance("problem", problem, Problem)
     values = sample_complexities("alpha", alpha)
     wanted = arguments.words("start", (start,) if isinstance(start, str) else start, _STARTS)
     channel = None if channel is None else arguments.text("channel", channel, _WHAT)
-    arguments.flag("thresholds", thresholds)
-    arguments.flag("progress", progress)
+    for flag, given in (("thresholds", thresholds), ("progress", progress)):
+        arguments.flag(flag, given)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
-    swept = _fields(fields)
-    if swept and thresholds:
-        raise ProblemError("thresholds", "thresholds are of one problem: leave them out, or the fields that vary.")
-    problems = [problem.with_fields(dict(zip(swept, one, strict=True))) for one in product(*swept.values())]
-    settings = [setting_of(one, channel) for one in problems]  # what is not covered is refused before the work begins
+    swept = _fields(fields, thresholds)
+    grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
+    settings = _settings(problem, grid, channel)
+    places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
+    path = _place_of(checkpoint)
+    points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
+    with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places)) as line:
+        kept = KeptLimits.of(path, problem, channel, max_nodes, places)
+        if len(kept):
+            warnings.warn(f"{path}: going on from this checkpoint ({len(kept)} points are known).", stacklevel=2)
+        for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
+            options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
+            points[name].append(kept.point(where, partial(solve_bayes, setting, value, Start[name], **options)))
+            line.reach(line.done + 1)
+        found = kept.thresholds(partial(bayes_thresholds, settings[0], tell=line.tell)) if thresholds else None
+    linear, rules = [_linear(one, channel) for one in settings], sorted({one.rule for one in settings})
+    return from_bayes_points(
+        problem, {**swept, "alpha": list(values)}, points, linear, found, channel, " or ".join(rules)
+    )
+
+
+def _place_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
+    """Where a checkpoint is, or can be written."""
+    path = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
+    if path is not None and not path.exists():
+        check_output(path)
+    return path
+
+
+def _settings(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[Setting]:
+    """Those of a grid of fields: what is not covered is refused before the work begins."""
+    if problem.integration.nodes is not None:
+        warnings.warn("integration.nodes has no part in this: max_nodes (--max-nodes) bounds the nodes.", stacklevel=3)
+    settings = [setting_of(problem.with_fields(dict(one)), channel) for one in grid]
     if len({setting.prior.rho.shape for setting in settings}) > 1:
         raise ProblemError(
-            next(iter(swept)), "the fields that vary cannot change the overlaps' sizes: vary each alone."
+            next(iter(grid[0])), "the fields that vary cannot change the overlaps' sizes: vary each alone."
         )
-    with progress_line(progress, "solving", total=len(values) * len(wanted) * len(settings)) as line:
-        points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
-        for setting, value in product(settings, values):
-            for name in wanted:
-                tell = within(f"{name}, alpha = {value:g}", line.tell)
-                points[name].append(solve_bayes(setting, value, Start[name], max_nodes=max_nodes, tell=tell))
-                line.reach(line.done + 1)
-        found = bayes_thresholds(settings[0], tell=line.tell) if thresholds else None
-    linear = [_linear(setting, channel) for setting in settings]
-    return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel)
+    return settings
 
 
-def _fields(fields: Mapping[str, Any] | None) -> dict[str, list[Any]]:
+def _fields(fields: Mapping[str, Any] | None, thresholds: bool) -> dict[str, list[Any]]:
     """Fields of a grid with their values."""
     axes = axes_of(1.0, None, BRANCHES[:1], fields)
-    return {name: values for name, values in axes.items() if name not in ("branch", "alpha")}
+    swept = {name: values for name, values in axes.items() if name not in ("branch", "alpha")}
+    check_varied(swept)
+    if swept and thresholds:
+        raise ProblemError("thresholds", "thresholds are of one problem: leave them out, or the fields that vary.")
+    return swept
 
 
 def _linear(setting: Setting, channel: str | None) -> tuple[float, float]:

@@ -293,11 +293,12 @@ def basins(
         check_output(place)
     from attnphase.data.flows import from_planes
     from attnphase.dynamics.planes import Plane, follow_plane
-    from attnphase.sweeps.arrivals import KeptArrivals, checkpoint_for_us
+    from attnphase.sweeps.arrivals import KeptArrivals
+    from attnphase.sweeps.kept import checkpoint_for_us
 
     planes: dict[tuple[float, float], Plane] = {}
     count = len(wanted) * len(scales)
-    with checkpoint_for_us(place), progress_line(progress, "following", count, unit="planes") as line:
+    with checkpoint_for_us(place, "basins"), progress_line(progress, "following", count, unit="planes") as line:
         kept = KeptArrivals.of(place, problem, settings, noise, product(wanted, scales))
         if len(kept):
             warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} ends are known).", stacklevel=2)

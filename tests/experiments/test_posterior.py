@@ -53,6 +53,22 @@ def test_runs_follow_the_theory_of_the_paper_s_teacher():
         assert z_score(size + unknown, 0.25) < 4
 
 
+def test_runs_that_go_round_come_to_rest():
+    """Of these eight, three go on for ever with steps of a tenth or more if damping stays as it is."""
+    ds = ap.simulate(PAPER, 0.4, "uninformed", 200, 8, "bayes-gamp", seed=3)
+    assert int((ds["status"] == RunStatus.converged).sum()) >= 5
+    assert float(ds["change"].max()) < 2e-3
+
+
+def test_a_dimension_that_is_too_small_is_refused_before_anything_is_generated(monkeypatch):
+    from attnphase.errors import ExperimentError
+    from attnphase.experiments import runs
+
+    monkeypatch.setattr(runs, "LocalLoss", lambda *_: pytest.fail("generated"))
+    with pytest.raises(ExperimentError, match=r"dimension must be at least 3 here, .*, not 2\.$"):
+        ap.simulate(PAPER, 0.4, "uninformed", 2, 1, "bayes-gamp")
+
+
 def test_linear_labels_with_noise_lead_to_the_ridge_estimate():
     """For ``y = k + noise`` and a normal prior the posterior's mean is ridge regression, which NumPy solves."""
     noise, d, alpha = 0.15, 150, 1.4

@@ -13,8 +13,7 @@ from attnphase.dynamics import planes
 from attnphase.errors import DatasetError
 from attnphase.files.writing import write_file
 from attnphase.problem import Problem
-from attnphase.sweeps import arrivals
-from attnphase.sweeps.arrivals import checkpoint_for_us
+from attnphase.sweeps import kept
 from attnphase.sweeps.dynamics import basins
 
 ASKED = ["--omega", "0.27", "--scale", "0.6", "--angle", "30,65", "--quiet"]
@@ -42,7 +41,7 @@ def test_killed_basins_go_on_bit_for_bit(tmp_path, monkeypatch):
     assert run("-o", whole) == 0
     of_whole = len(followed)
     assert not whole.with_name("whole.nc.checkpoint").exists()
-    code, _ = ended(signal.SIGKILL, "attnphase.sweeps.arrivals:write_file", 2, ["basins", *ASKED, "-o", str(resumed)])
+    code, _ = ended(signal.SIGKILL, "attnphase.sweeps.kept:write_file", 2, ["basins", *ASKED, "-o", str(resumed)])
     assert code == -signal.SIGKILL
     assert resumed.with_name("resumed.nc.checkpoint").exists()
     assert not resumed.exists()
@@ -61,30 +60,30 @@ def test_an_interruption_says_where_to_go_on(tmp_path, monkeypatch, capsys):
         write_file(path, content)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(arrivals, "write_file", interrupted)
+    monkeypatch.setattr(kept, "write_file", interrupted)
     assert run("-o", output) == 130
     text = " ".join(capsys.readouterr().err.split())
     assert f"what was found is kept in {output}.checkpoint; run the same command again to go on" in text
 
 
 def test_checkpoints_of_other_basins_and_damaged_ones_are_refused(tmp_path):
-    kept = tmp_path / "kept"
-    basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)
+    kept_ends = tmp_path / "kept"
+    basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept_ends)
     with pytest.raises(DatasetError, match="belongs to other basins, with another learning_rate"):
-        basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept, learning_rate=0.5)
+        basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept_ends, learning_rate=0.5)
     with pytest.raises(DatasetError, match=r"holds ends of omega = 0\.27 and scale = 0\.6, which are not asked for"):
-        basins(PROBLEM, 0.31, 0.6, 30.0, checkpoint=kept)
-    kept.write_bytes(kept.read_bytes().replace(b"0.27", b"0.28"))
+        basins(PROBLEM, 0.31, 0.6, 30.0, checkpoint=kept_ends)
+    kept_ends.write_bytes(kept_ends.read_bytes().replace(b"0.27", b"0.28"))
     with pytest.raises(DatasetError, match="not a checkpoint of basins, or it is damaged"):
-        basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)
+        basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept_ends)
 
 
 def test_a_checkpoint_belongs_to_one_command_at_a_time(tmp_path):
-    kept = tmp_path / "kept"
-    with checkpoint_for_us(kept):
-        with pytest.raises(DatasetError, match="kept: other basins write to this checkpoint; wait for them"):
-            basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=kept)
-        assert not kept.exists()
+    ends = tmp_path / "kept"
+    with kept.checkpoint_for_us(ends, "basins"):
+        with pytest.raises(DatasetError, match="kept: other basins are written to this checkpoint; wait for them"):
+            basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=ends)
+        assert not ends.exists()
     assert list(tmp_path.iterdir()) == []
-    with checkpoint_for_us(kept), checkpoint_for_us(tmp_path / "other"):
+    with kept.checkpoint_for_us(ends, "basins"), kept.checkpoint_for_us(tmp_path / "other", "basins"):
         pass

@@ -134,6 +134,7 @@ def test_functions_fit_on_a_page(name):
 INTERFACE = {
     "attnphase.sweeps.points": {"solve"},
     "attnphase.sweeps.grid": {"sweep"},
+    "attnphase.sweeps.bounds": {"optimal"},
     "attnphase.sweeps.dynamics": {"basins", "flow"},
     "attnphase.sweeps.blocks": {"plan_sweep"},
     "attnphase.sweeps.breaking": {"one_step"},

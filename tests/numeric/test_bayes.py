@@ -16,7 +16,7 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.bayes.channel import Fields, Preimages, draw_sets
 from attnphase.bayes.importance import Noisy
-from attnphase.bayes.lattices import label_plane, lattice_means
+from attnphase.bayes.lattices import FieldLaw, label_plane, lattice_means
 from attnphase.bayes.setting import setting_of
 from attnphase.bayes.solving import Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
@@ -267,16 +267,30 @@ def test_noise_keeps_from_recovery_and_delays_it():
 def test_lattices_of_linear_labels_against_the_closed_form():
     """``Y = B k + noise`` of two fields: gain and evidence are Gaussian; the third entry is noise alone."""
     B = np.array([[0.7, -0.3], [0.2, 0.9], [-0.5, 0.4]])
-    noise, known, unknown = 0.3, np.array([[0.5, 0.1], [0.1, 0.3]]), np.array([[0.6, 0.0], [0.25, 0.4]])
+    noise, turn = 0.3, np.array([[0.8, -0.6], [0.6, 0.8]])
+    law = FieldLaw(turn, np.array([0.2, -0.1]), np.array([0.5, 0.3]), np.array([0.65, 0.4]))
     plane = label_plane(lambda k: k @ B.T, np.array([1.1, 0.8]), noise)
     assert plane is not None
     assert plane.rest == 1
-    wide = replace(plane, lowest=3 * plane.lowest, highest=3 * plane.highest)  # labels of this line have no ends
-    found = lattice_means(wide, known, np.array([0.2, -0.1]), unknown, 0.8, np.random.default_rng(1))
-    V = unknown @ unknown.T
+    found = lattice_means(plane, law, 0.8, np.random.default_rng(1))
+    V = (turn * law.unknown**2) @ turn.T
     seen = B @ V @ B.T + noise * np.eye(3)
     assert found.gain == pytest.approx(V @ B.T @ np.linalg.solve(seen, B @ V), rel=1e-6)
     assert found.log_evidence == pytest.approx(-np.linalg.slogdet(2 * math.pi * math.e * seen)[1] / 2, abs=1e-6)
+
+
+def test_lattices_of_three_fields_against_the_closed_form():
+    """Two linear labels of three fields, of which little is known: each sum over a direction is in its place."""
+    B = np.array([[0.7, -0.3, 0.5], [0.2, 0.9, -0.4]])
+    unknown, noise = np.array([0.6, 0.5, 0.7]), 0.9
+    law = FieldLaw(np.eye(3), np.array([0.2, -0.1, 0.3]), np.array([0.3, 0.2, 0.25]), unknown)
+    plane = label_plane(lambda k: k @ B.T, np.full(3, 0.7), noise)
+    assert plane is not None
+    found = lattice_means(plane, law, 1.2, np.random.default_rng(1))
+    V = np.diag(unknown**2)
+    seen = B @ V @ B.T + noise * np.eye(2)
+    assert found.gain == pytest.approx(V @ B.T @ np.linalg.solve(seen, B @ V), abs=1e-5)
+    assert found.log_evidence == pytest.approx(-np.linalg.slogdet(2 * math.pi * math.e * seen)[1] / 2, abs=1e-5)
 
 
 @pytest.mark.parametrize(("noise", "share"), [(0.04, 0.35), (0.6, 0.8)])
@@ -295,9 +309,39 @@ def test_lattices_agree_with_draws_of_the_posterior(noise, share):
     assert (ours.gain.std(axis=0) < 1e-3 * ours.gain.mean(axis=0)).all()
 
 
+def test_a_map_by_lattices_against_one_of_many_draws_at_small_noise():
+    """Where blocks of fields, patches of what is known and windows of labels are many."""
+    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.002}))
+    assert isinstance(setting.channel, Noisy)
+    drawn = replace(setting, channel=replace(setting.channel, lattice=None)).evolution(1024)
+    V = 0.45 * setting.prior.rho
+    ours, theirs = setting.evolution(32, 2).moments(V), drawn.moments(V)
+    found, draws = ours.gain.mean(axis=0).ravel(), theirs.gain.reshape(16, -1)
+    assert found == pytest.approx(draws.mean(axis=0), abs=4 * float(draws.std(axis=0, ddof=1).max()) / 4)
+    assert ours.log_evidence.mean() == pytest.approx(
+        theirs.log_evidence.mean(), abs=4 * theirs.log_evidence.std(ddof=1) / 4
+    )
+
+
+def test_noisy_labels_of_one_token_are_summed_where_they_are_smooth():
+    """The label k + k^3/4 under noise against draws of its posterior; kinks keep the draws."""
+    problem = one_token(teacher__noise=0.2)
+    setting = setting_of(problem, "k + k**3/4")
+    assert isinstance(setting.channel, Noisy)
+    assert setting.channel.lattice is not None
+    drawn = replace(setting, channel=replace(setting.channel, lattice=None)).evolution(512)
+    V = 0.6 * setting.prior.rho
+    found, draws = setting.evolution(128).moments(V).gain.mean(), drawn.moments(V).gain.ravel()
+    assert z_score(found, draws.std(ddof=1) / 4, draws.mean()) < 4
+    for kinked in ("absolute", "abs(k) + k/2"):
+        channel = setting_of(problem, kinked).channel
+        assert isinstance(channel, Noisy)
+        assert channel.lattice is None
+
+
 def test_what_lattices_are_not_for():
     scale = np.full(2, 0.5)
-    assert label_plane(lambda k: k, np.full(3, 0.5), 0.1) is None  # three fields
+    assert label_plane(lambda k: k[:, :2], np.full(5, 0.5), 0.1) is None  # five fields
     assert label_plane(lambda k: np.stack([*k.T, k[:, 0] * k[:, 1]], axis=1), scale, 0.1) is None  # no plane
     assert label_plane(lambda k: k, scale, 1e-7) is None  # too many places
     assert setting_of(PAPER).channel.lattice is None
@@ -324,12 +368,22 @@ def test_the_free_entropy_is_stationary(problem):
 
 def test_uncovered_problems_are_refused():
     with pytest.raises(ProblemError, match=r"teacher\.noise = 0: labels of this teacher leave more than a sign"):
-        setting_of(PAPER.with_fields({"teacher.omega": 1.0}))
+        setting_of(PAPER.with_fields({"teacher.rank": 2}))
+    for noise in (0.0, 0.2):
+        with pytest.raises(ProblemError, match=r"teacher\.omega = 1: labels do not depend on the teacher's weights"):
+            setting_of(PAPER.with_fields({"teacher.omega": 1.0, "teacher.noise": noise}))
     with pytest.raises(ProblemError, match=r"teacher\.rank must be 1 or 2"):
         setting_of(PAPER.with_fields({"teacher.rank": 3}))
     with pytest.raises(ProblemError, match="channel is for one token"):
         setting_of(PAPER, "sign")
-    for text, words in (("k +", "channel must be"), ("k**2", "16 values"), ("y*k", "from 0 to 1")):
+    for text, words in (
+        ("k +", "channel must be"),
+        ("k**2", "16 values"),
+        ("y*k", "from 0 to 1"),
+        ("3", "does not depend on k"),
+        ("0*k + y", "does not depend on k"),
+        ("sqrt(k)", "no finite number for some k"),
+    ):
         with pytest.raises(ProblemError, match=words):
             setting_of(one_token(), text)
 
@@ -470,5 +524,5 @@ def test_the_free_entropy_of_noisy_labels_has_the_evidence_as_its_slope():
     setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1}))
     below, middle, above = (solve_bayes(setting, a, Start.uninformed, max_nodes=2**11) for a in (7.8, 8.0, 8.2))
     slope = (above.free_entropy - below.free_entropy) / 0.4
-    evidence = setting.evolution(512).moments(middle.V).log_evidence.mean()
+    evidence = setting.evolution(middle.nodes // 4).moments(middle.V).log_evidence.mean()
     assert slope == pytest.approx(evidence, abs=3e-5)

@@ -1,0 +1,115 @@
+"""Finished parts of one command, kept in one file: what was interrupted or killed goes on from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from attnphase.errors import DatasetError
+from attnphase.files.reading import LARGEST_TEXT, read_input
+from attnphase.files.writing import write_file
+
+__all__ = ["KeptRows", "checkpoint_for_us"]
+
+
+@contextmanager
+def checkpoint_for_us(path: Path | None, what: str) -> Iterator[None]:
+    """A checkpoint for this process alone; ``what`` names its rows, such as "basins", for messages.
+
+    Raises
+    ------
+    DatasetError
+        Another process has it, or its lock cannot be written.
+    """
+    if path is None:
+        yield
+        return
+    lock = filelock.FileLock(path.with_name(f"{path.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise DatasetError(
+            f"{path}: other {what} are written to this checkpoint; wait for them, or choose another output."
+        ) from None
+    except OSError as error:
+        raise DatasetError(f"{path}: the checkpoint cannot be locked: {error.strerror or error}.") from None
+    try:
+        yield
+    finally:
+        if os.name == "posix":  # while it is held: who takes it next makes a file of its own
+            Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
+
+
+@dataclass(frozen=True, eq=False)
+class KeptRows:
+    """Rows of plain numbers by their place; the file is replaced whole with every new one.
+
+    Numbers are written so that they are read back to the last bit.
+
+    Attributes
+    ----------
+    path : Path or None
+        None to keep nothing.
+    task : dict of str to str
+        What all rows depend on besides their place; a file that belongs to another task is refused.
+    what : str
+        Whose rows these are, such as "basins", for messages.
+
+    Only one process at a time may use a file: `checkpoint_for_us`.
+    """
+
+    path: Path | None
+    task: dict[str, Any]
+    what: str
+    rows: dict[str, Any] = field(default_factory=dict)
+
+    def load(self) -> None:
+        """Take up what the file holds, if there is one.
+
+        Raises
+        ------
+        DatasetError
+            The file is damaged, or belongs to another task.
+        """
+        path = self.path
+        if path is None or not path.exists():
+            return
+
+        def refuse(sentence: str) -> DatasetError:
+            return DatasetError(f"{path}: {sentence}")
+
+        whole = read_input(path, "checkpoint", LARGEST_TEXT, refuse)
+        try:
+            digest, _, text = whole.decode("ascii").partition("\n")
+            if hashlib.sha256(text.encode("ascii")).hexdigest() != digest:
+                raise ValueError("digest")
+            content = json.loads(text)
+            task, rows = content["task"], dict(content["rows"])
+        except (ValueError, LookupError, TypeError):
+            raise refuse(
+                f"this is not a checkpoint of {self.what}, or it is damaged; remove it to start afresh."
+            ) from None
+        differing = [name for name in self.task if task.get(name) != self.task[name]]
+        if differing:
+            raise refuse(
+                f"this checkpoint belongs to other {self.what}, with another {differing[0]}; remove it, or choose"
+                " another output."
+            )
+        self.rows.update(rows)
+
+    def add(self, place: str, row: Any) -> None:
+        """Keep one more."""
+        self.rows[place] = row
+        if self.path is not None:
+            text = json.dumps({"task": self.task, "rows": self.rows})
+            digest = hashlib.sha256(text.encode("ascii")).hexdigest()
+            write_file(self.path, f"{digest}\n{text}".encode("ascii"))
