@@ -221,7 +221,7 @@ def test_a_pass_leaves_the_number_of_threads_as_it_was(monkeypatch):
     [
         pytest.param(PAPER, id="paper"),
         pytest.param(CASES["logistic"], id="logistic"),
-        pytest.param(CASES["rank 2"], id="rank 2", marks=pytest.mark.slow),
+        pytest.param(CASES["untied"], id="untied", marks=pytest.mark.slow),
         pytest.param(MIXTURE, id="mixture", marks=pytest.mark.slow),
     ],
 )
@@ -268,10 +268,10 @@ FEW_NODES = {"integration.rule": "sobol", "integration.nodes": 64}
 FEW = SolverSettings(threads=1, max_nodes=512)
 
 
-def solved(problem, branch="semantic", backend="numba"):
-    return solve(
-        problem.with_fields(FEW_NODES), 1.5, branch, backend=backend, threads=FEW.threads, max_nodes=FEW.max_nodes
-    )
+def solved(problem, branch="semantic", backend="numba", whole=True):
+    """A solve, with what is computed at its end or without: no other nodes are solved there."""
+    options = {"threads": FEW.threads, "max_nodes": FEW.max_nodes, "stability": whole, "identity": whole}
+    return solve(problem.with_fields(FEW_NODES), 1.5, branch, backend=backend, **options)
 
 
 def assert_same_solution(found, expected):
@@ -297,15 +297,17 @@ def test_a_solve_gives_what_the_compiled_one_gives(branch):
     ],
 )
 def test_a_solve_of_another_model_gives_what_the_compiled_one_gives(problem):
-    assert_same_solution(solved(problem, backend="torch"), solved(problem))
+    assert_same_solution(solved(problem, backend="torch", whole=False), solved(problem, whole=False))
 
 
 def test_a_sweep_takes_the_backend():
     """In this process, and as a worker is given its line."""
     problem, alpha = PAPER.with_fields(FEW_NODES), [1.5, 1.6]
-    settings = replace(FEW, backend="torch")
-    expected = sweep(problem, alpha, settings=FEW, workers=1)
-    found = sweep(problem, alpha, settings=settings, workers=1)
+    points = replace(FEW, stability=False, identity=False)
+    settings = replace(points, backend="torch")
+    expected, found = (
+        sweep(problem, alpha, branches=("semantic",), settings=each, workers=1) for each in (points, settings)
+    )
     line = pickle.loads(pickle.dumps(Line(problem, "semantic", tuple(alpha), settings, "semantic")))
     assert line.settings == settings
     alone = line.solve()

@@ -33,7 +33,7 @@ ALPHAS = [1.1, 1.3]
 OMEGAS = [0.1, 0.13, 0.16]
 OPTIONS = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16", "--alpha", "1.1,1.3"]
 OPTIONS += ["--omega", "0.1,0.13,0.16"]
-ALWAYS = 120  # seconds after which a test gives up; nothing is decided by time
+ALWAYS = 600  # seconds after which a test gives up; nothing is decided by time
 
 
 @pytest.fixture

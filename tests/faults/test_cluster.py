@@ -28,7 +28,7 @@ PROBLEM = Problem().with_fields({"integration.rule": "sobol", "integration.nodes
 ALPHAS, OMEGAS = [1.6, 2.0], [0.1, 0.2, 0.3]
 OPTIONS = ["sweep", "--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
 OPTIONS += ["--alpha", "1.6,2", "--omega", "0.1,0.2,0.3"]
-ALWAYS = 120  # seconds after which a test gives up; nothing is decided by time
+ALWAYS = 600  # seconds after which a test gives up; nothing is decided by time
 
 
 def wait_until(condition):

@@ -367,7 +367,7 @@ def build_in_process(barrier):
 
     compiled.fingerprint = lambda key: "k0aaa"
     compiled._build = build
-    barrier.wait(120)
+    barrier.wait(600)
     with compiled._built(SquareKey()) as folder:
         assert (folder / "local_problem.py").read_text() == "built = False"
 

@@ -29,7 +29,7 @@ ALPHAS = [1.6, 2.0]
 OMEGAS = [0.1, 0.2, 0.3]
 OPTIONS = ["sweep", "--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
 OPTIONS += ["--alpha", "1.6,2", "--omega", "0.1,0.2,0.3"]
-ALWAYS = 120  # seconds after which a test gives up; nothing is decided by time
+ALWAYS = 600  # seconds after which a test gives up; nothing is decided by time
 
 
 @pytest.fixture(scope="module")

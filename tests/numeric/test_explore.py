@@ -263,7 +263,7 @@ def acted(page: str, folder: Path, width: int = 1300) -> dict:
     options += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},1000", "--virtual-time-budget=30000"]
     assert BROWSER is not None
     shown = subprocess.run(
-        [BROWSER, *options, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [BROWSER, *options, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=600, check=True
     )
     assert 'id="result"' in shown.stdout, shown.stderr[-2000:]
     found = part(r'<pre id="result">(.*?)</pre>', shown.stdout)

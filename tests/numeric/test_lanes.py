@@ -22,7 +22,7 @@ from attnphase.spectrum.measure import Spectrum
 from derivations.codegen.backends.lanes import LANES
 from derivations.codegen.ir import Module
 from derivations.codegen.lanes import lanes
-from derivations.codegen.local_problem import kernel_source, lanes_source, local_problem
+from derivations.codegen.local_problem import kernel_source, local_problem
 from derivations.codegen.modules import completed
 from derivations.codegen.rows import rows_apart
 from derivations.codegen.writer import written
@@ -30,30 +30,36 @@ from derivations.models.attention import AttentionModel, Student, Teacher
 from derivations.models.scores import SCORES, linear, softmax
 
 SCALAR = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None}
+THREE = {"tokens.length": 3, "positions.kind": "none"}
+THREE |= {"teacher.mixing": [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.2, 0.4]]}
+# all but the last have kernels that other tests compile too
 MODELS = {
     "softmax, tied": {"tokens.sigma": 0.7, "teacher.omega": 0.31},
     "untied": {"student.tied": False, "student.temperature": 1.3},
-    "relu": {"student.score": "relu", "teacher.score": "linear"},
+    "relu": {"student.score": "relu"},
     "logistic": SCALAR | {"loss.kind": "logistic"},
-    "three tokens, causal": {"tokens.length": 3, "student.causal": True, "positions.kind": "none"}
-    | {"teacher.mixing": [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.2, 0.4]]},
+    "sigmoid": {"student.score": "sigmoid", "teacher.omega": 0.17},
+    "three tokens, of a formula": THREE | {"student.score": "z / sqrt(0.3 + sum(z**2))"},
     "rank two": {"student.rank": 2, "teacher.rank": 2, "teacher.temperature": 0.8},
     "values": {"loss.kind": "values", "loss.width": 1},
-    "sigmoid of a formula": {"student.score": "tanh(z) + 0.3*z", "teacher.score": "sigmoid"},
-    "four tokens": {"tokens.length": 4, "positions.kind": "none"}
+    "four tokens, causal": {"tokens.length": 4, "student.causal": True, "positions.kind": "none"}
     | {"teacher.mixing": [[0.25] * 4 for _ in range(4)], "student.score": "softmax1"},
-    "three tokens, rank two": {"tokens.length": 3, "student.rank": 2, "teacher.rank": 2, "positions.kind": "none"}
-    | {"teacher.mixing": [[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.2, 0.4]]},
+}
+# a third of a minute and more to compile
+LARGE = {
+    "three tokens, rank two": THREE | {"student.rank": 2, "teacher.rank": 2},
     "six tokens, causal": {"tokens.length": 6, "student.causal": True, "positions.kind": "none"}
     | {"teacher.mixing": [[0.3 - 0.06 * abs(a - b) for b in range(6)] for a in range(6)]},
 }
 FAST = ("softmax, tied", "logistic")
-# the third of a minute and more to compile
-LARGE = ("three tokens, rank two", "six tokens, causal")
+FEW, MANY = 2_500, 17_000
 
 
 def nodes_of(problem: Problem, count: int, seed: int) -> list[Nodes]:
-    """Nodes of ordinary and of hard kinds: V small and large, singular, centres that have two equal minima."""
+    """Nodes of ordinary and of hard kinds: V small and large, singular, centres that have two equal minima.
+
+    Fewer are the first of many, under the same V.
+    """
     rng, length, columns = np.random.default_rng(seed), problem.tokens.length, problem.columns
     variance = np.ascontiguousarray(Spectrum.of(problem).site_variances[:length] * rng.uniform(0.6, 1.5, length))
     mixing = np.ascontiguousarray(problem.mixing_matrix, dtype=float)
@@ -61,8 +67,8 @@ def nodes_of(problem: Problem, count: int, seed: int) -> list[Nodes]:
     for scale, width in ((0.02, 1.0), (1.3, 0.8), (12.0, 0.5), (90.0, 0.3), (40.0, 0.0), (600.0, 1.5)):
         directions = rng.normal(size=(length, columns, columns))
         V = scale * (0.05 * np.eye(columns) + directions @ directions.transpose(0, 2, 1) / columns)
-        centers = width * rng.normal(size=(count, length, columns))
-        k = rng.normal(size=(count, length, problem.teacher_columns)) * rng.choice([0.3, 1.0, 2.5])
+        centers = width * rng.normal(size=(MANY, length, columns))[:count]
+        k = rng.normal(size=(MANY, length, problem.teacher_columns))[:count] * rng.choice([0.3, 1.0, 2.5])
         factor = np.linalg.cholesky(V).astype(float)
         sets.append(Nodes(centers, k, factor, mixing, model_numbers(problem), variance))
     return sets
@@ -80,11 +86,9 @@ def empty(nodes: Nodes) -> Solution:
 
 
 def ways_in(problem: Problem, place: Path):
-    """Both ways into a model's kernel, and nothing else of it: side by side, and one after another."""
-    model = ModelKey.of(problem).model()
-    write_package(place, {"local_problem": kernel_source(model), "lanes": lanes_source(model)})
-    modules = import_package(place, f"{place.name}_both", ("blocks", "nodes"))
-    return modules["blocks"], modules["nodes"]
+    """Both ways into a model's kernel: side by side as everyone has it, and one after another, compiled for this."""
+    write_package(place, {"local_problem": kernel_source(ModelKey.of(problem).model())})
+    return kernels_for(problem), import_package(place, f"{place.name}_alone", ("nodes",))["nodes"]
 
 
 def chosen(solution: Solution, which: np.ndarray) -> Solution:
@@ -111,6 +115,8 @@ def compare(found: Solution, reference: Solution, where: str) -> int:
     alone = (reference.minima[:, 0] == reference.minima[:, 1]).all(axis=(1, 2))
     single = alone | (gap > 1e-9 * size[:, 0])
     assert single.mean() > 0.3 or "equal" in where
+    if not single.any():  # of an odd score, all centres at zero have two
+        return int((gap > 0).sum())
     for name in ("minima", "losses", "residuals"):
         a, b = (getattr(one, name)[single] for one in (found, reference))
         a, b = (x[:, 0] if name == "minima" else x for x in (a, b))
@@ -149,23 +155,22 @@ def set_aside(found: Solution, reference: Solution, one_by_one, nodes: Nodes, st
 WHERE_ROUNDING_DECIDES = ("six tokens, causal",)
 
 
-@pytest.mark.parametrize(
-    "label", [pytest.param(m, marks=[] if m in FAST else pytest.mark.slow) for m in MODELS if m not in LARGE]
-)
+@pytest.mark.parametrize("label", [pytest.param(m, marks=[] if m in FAST else pytest.mark.slow) for m in MODELS])
 def test_a_block_finds_what_a_search_of_its_own_finds(label, tmp_path):
-    """A hundred thousand nodes of a model with up to four fields, hard ones included."""
-    finds_the_same(label, 1_000 if label in FAST else 17_000, tmp_path)
+    """Thousands of nodes of a model with up to four fields, hard ones included."""
+    finds_the_same(label, FEW, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("label", LARGE)
-def test_a_block_of_many_fields_finds_what_a_search_of_its_own_finds(label, tmp_path):
-    finds_the_same(label, 17_000, tmp_path)
+@pytest.mark.parametrize("label", MODELS | LARGE)
+def test_blocks_of_many_nodes_find_what_searches_of_their_own_find(label, tmp_path):
+    """A hundred thousand nodes of every model."""
+    finds_the_same(label, MANY, tmp_path)
 
 
 def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
     """Six sets of so many nodes of a model."""
-    problem = Problem.paper(omega=0.3).with_fields(MODELS[label])
+    problem = Problem.paper(omega=0.3).with_fields((MODELS | LARGE)[label])
     assert problem.tokens.length * problem.columns <= 8
     side_by_side, one_by_one = ways_in(problem, tmp_path)
     several = 0
@@ -176,7 +181,7 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
         for starts in (Starts.COLD, Starts.WARM, Starts.REFRESH, *alone):
             moved = nodes._replace(centers=nodes.centers * (1.0 if starts == Starts.COLD else 1.03))
             known = chosen(reference, np.arange(len(reference.flags)))  # a copy
-            side_by_side.minimise(moved, int(starts), found)
+            side_by_side.minimise(moved, starts, found)
             one_by_one.minimise(moved, int(starts), reference)
             if label in WHERE_ROUNDING_DECIDES:
                 set_aside(found, reference, one_by_one, moved, starts, known)

@@ -30,7 +30,7 @@ SYSTEM = importlib.import_module("attnphase.state_evolution.system")
 COARSE = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.nodes": 16})
 HIDE, SHOW, ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[2K"
 ELAPSED = ProgressLine.__dict__["elapsed"]
-PATIENCE = 20.0  # seconds after which a line that does not come is missed
+PATIENCE = 300.0  # seconds after which a line that does not come is missed
 
 
 class Terminal(io.StringIO):

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-ALWAYS = 120.0
+ALWAYS = 600.0
 """Seconds after which whatever runs is killed, so that a test fails and does not hang."""
 
 
