@@ -23,7 +23,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all
+from attnphase.state_evolution.proximal import Part, ProximalProblem, Search, for_all
 from attnphase.state_evolution.system import System
 
 __all__ = ["SlopeChannel", "first_rule", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
@@ -43,7 +43,7 @@ class _SlopeProblem(ProximalProblem):
     slopes: Slopes
 
     def search(
-        self, configuration: int, omega: Array, k: Array, factors: Array, starts: Starts, solution: Solution
+        self, configuration: int, omega: Array, k: Array, factors: Array, search: Search, solution: Solution
     ) -> None:
         """Loss and minus its gradient, where `ProximalProblem` has them at the minimum."""
         mixing, parameters = self.system.parameters
@@ -90,7 +90,7 @@ class SlopeChannel(Channel):
                 np.empty(count, dtype=np.int64),
             )
             labels = k + self.system.label_means[self.configurations[part.configuration]]
-            self.proximal.search(part.configuration, omega, labels, factors, Starts.COLD, solution)
+            self.proximal.search(part.configuration, omega, labels, factors, Search(), solution)
             square = (solution.residuals**2).sum(axis=(1, 2))
             place = np.arange(part.nodes.start, part.nodes.stop) % self.rule.nodes.shape[1]
             weights = self.probabilities[part.configuration] * self.rule.weights[place]

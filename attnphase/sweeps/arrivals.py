@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -54,10 +55,9 @@ class KeptArrivals:
                 f"{path}: this checkpoint holds ends of omega = {omega:g} and scale = {scale:g}, which are not"
                 " asked for and would be lost; ask for them too, choose another output, or remove it."
             )
+        if kept.rows:
+            warnings.warn(f"{path}: going on from this checkpoint ({len(kept.rows)} ends are known).", stacklevel=3)
         return cls(kept)
-
-    def __len__(self) -> int:
-        return len(self.kept.rows)
 
     def plane(self, omega: float, scale: float) -> Memory:
         """What looks up the ends of one plane's starts, and keeps new ones."""

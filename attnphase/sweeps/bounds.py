@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
@@ -17,7 +16,6 @@ from attnphase.bayes.solving import BayesPoint, Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
 from attnphase.data.bayes import from_bayes_points
 from attnphase.errors import ProblemError
-from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
@@ -25,7 +23,7 @@ from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.system import System
 from attnphase.sweeps.grid import axes_of
-from attnphase.sweeps.kept import checkpoint_for_us
+from attnphase.sweeps.kept import checkpoint_for_us, place_of
 from attnphase.sweeps.limits import LIMITS, KeptLimits
 
 if TYPE_CHECKING:
@@ -105,29 +103,17 @@ def optimal(
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     settings = _settings(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
-    path = _place_of(checkpoint)
+    path = place_of(checkpoint)
     points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
     with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places)) as line:
         kept = KeptLimits.of(path, problem, channel, max_nodes, places)
-        if len(kept):
-            warnings.warn(f"{path}: going on from this checkpoint ({len(kept)} points are known).", stacklevel=2)
         for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
             options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
             points[name].append(kept.point(where, partial(solve_bayes, setting, value, Start[name], **options)))
             line.reach(line.done + 1)
         found = kept.thresholds(partial(bayes_thresholds, settings[0], tell=line.tell)) if thresholds else None
-    linear, rules = [_linear(one, channel) for one in settings], sorted({one.rule for one in settings})
-    return from_bayes_points(
-        problem, {**swept, "alpha": list(values)}, points, linear, found, channel, " or ".join(rules)
-    )
-
-
-def _place_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
-    """Where a checkpoint is, or can be written."""
-    path = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
-    if path is not None and not path.exists():
-        check_output(path)
-    return path
+    linear, rule = [_linear(one, channel) for one in settings], " or ".join(sorted({one.rule for one in settings}))
+    return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 
 
 def _settings(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[Setting]:

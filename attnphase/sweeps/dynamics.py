@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from attnphase import arguments
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import NotFoundError, ProblemError
-from attnphase.files.writing import check_output
 from attnphase.fixed_points.settings import omegas
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
 from attnphase.state_evolution.sizes import Sizes
+from attnphase.sweeps.kept import checkpoint_for_us, place_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -288,20 +288,15 @@ def basins(
     arguments.instance("problem", problem, Problem)
     arguments.flag("progress", progress)
     settings.check(problem)
-    place = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
-    if place is not None and not place.exists():
-        check_output(place)
+    place = place_of(checkpoint)
     from attnphase.data.flows import from_planes
     from attnphase.dynamics.planes import Plane, follow_plane
     from attnphase.sweeps.arrivals import KeptArrivals
-    from attnphase.sweeps.kept import checkpoint_for_us
 
     planes: dict[tuple[float, float], Plane] = {}
     count = len(wanted) * len(scales)
     with checkpoint_for_us(place, "basins"), progress_line(progress, "following", count, unit="planes") as line:
         kept = KeptArrivals.of(place, problem, settings, noise, product(wanted, scales))
-        if len(kept):
-            warnings.warn(f"{place}: going on from this checkpoint ({len(kept)} ends are known).", stacklevel=2)
         for value in wanted:
             at = problem.with_fields({"teacher.omega": value})
             for size in scales:

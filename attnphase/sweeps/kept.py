@@ -13,11 +13,28 @@ from typing import Any
 
 import filelock
 
+from attnphase import arguments
 from attnphase.errors import DatasetError
 from attnphase.files.reading import LARGEST_TEXT, read_input
-from attnphase.files.writing import write_file
+from attnphase.files.writing import check_output, write_file
 
-__all__ = ["KeptRows", "checkpoint_for_us"]
+__all__ = ["KeptRows", "checkpoint_for_us", "place_of"]
+
+
+def place_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
+    """Where a checkpoint is, or can be written.
+
+    Raises
+    ------
+    ProblemError
+        It is no path.
+    DatasetError
+        It cannot be written there.
+    """
+    path = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
+    if path is not None and not path.exists():
+        check_output(path)
+    return path
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,7 +69,10 @@ class KeptLimits:
                 f"{path}: this checkpoint holds the point {words}, which is not asked for and would be lost; ask for"
                 " it too, choose another output, or remove it."
             )
-        return cls(kept)
+        points = cls(kept)
+        if len(points):
+            warnings.warn(f"{path}: going on from this checkpoint ({len(points)} points are known).", stacklevel=3)
+        return points
 
     def __len__(self) -> int:
         return len([place for place in self.kept.rows if place != _THRESHOLDS])

@@ -22,7 +22,7 @@ from attnphase.testing import SHAPES, problems
 # few nodes: the question is whether the numbers agree, not how good they are; with fewer most maps are staircases
 NODES = 16
 # identity looks at as many nodes as there may be, which a staircase keeps busy for minutes
-QUICK = SolverSettings(tolerance=1e-6, max_maps=100, threads=1, max_nodes=2**12)
+QUICK = SolverSettings(tolerance=1e-6, max_maps=100, threads=1, max_nodes=2**10)
 # lowest share of draws that must converge: four of five do, of students whose score has a kink from a third to a half
 FLOOR, FLOOR_WITH_KINKS = 0.5, 0.2
 # what is drawn depends on the modules that other tests have imported: so many that a share is not missed by chance
