@@ -99,11 +99,10 @@ def optimal(
     for flag, given in (("thresholds", thresholds), ("progress", progress)):
         arguments.flag(flag, given)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
-    swept = _fields(fields, thresholds)
+    path, swept = place_of(checkpoint), _fields(fields, thresholds)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     settings = _settings(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
-    path = place_of(checkpoint)
     points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
     with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places)) as line:
         kept = KeptLimits.of(path, problem, channel, max_nodes, places)

@@ -352,7 +352,7 @@ def test_thresholds_along_any_field_are_drawn_over_its_map():
     assert len({line.get_linestyle() for line in lines}) > 3  # told apart without colours
     swept = ds.assign_coords(sigma=ds["sigma"])
     check_boundaries(ds, swept, "sigma")
-    with pytest.raises(ap.DatasetError, match="lie along sigma, but the map along omega"):
+    with pytest.raises(ap.DatasetError, match=r"lie along tokens\.sigma, but the map along omega"):
         check_boundaries(ds, swept, "omega")
     other = COARSE.with_fields({"regularizer.strength": 0.02})
     with pytest.raises(ap.DatasetError, match="of another problem"):
