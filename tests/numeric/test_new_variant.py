@@ -26,7 +26,7 @@ def test_the_page_runs_and_its_variant_is_solved_and_consistent(capsys):
     namespace: dict = {}
     for block in (definition, *rest):
         # fewer and smaller runs will do
-        block = block.replace("dimension=[100, 200, 400], seeds=12", "dimension=[60, 120, 240], seeds=5")
+        block = block.replace("dimension=[100, 200, 400], seeds=12", "dimension=[40, 80, 160], seeds=5")
         exec(compile(block, str(PAGE), "exec"), namespace)
     point, report = namespace["point"], namespace["report"]
     assert point.status.item() == 0

@@ -26,7 +26,7 @@ QUICK = SolverSettings(tolerance=1e-6, max_maps=100, threads=1, max_nodes=2**10)
 # lowest share of draws that must converge: four of five do, of students whose score has a kink from a third to a half
 FLOOR, FLOOR_WITH_KINKS = 0.5, 0.2
 # what is drawn depends on the modules that other tests have imported: so many that a share is not missed by chance
-FEW, FEW_WITH_KINKS = 3, 20
+FEW, FEW_WITH_KINKS = 3, 12
 UNHURRIED = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 KINKS = [i for i, shape in enumerate(SHAPES) if shape.get("student.score") == "relu"]
 NUMBERS = pytest.mark.parametrize("shape", range(len(SHAPES)), ids=lambda i: ", ".join(map(str, SHAPES[i].values())))
