@@ -143,10 +143,12 @@ class Evolution:
     def moments(self, V: Array) -> Moments:
         """What the channel gives at V, (P, t, t); kept until another V is asked for."""
         key = V.tobytes()
-        if key not in self._latest:
+        found = self._latest.get(key)
+        if found is None:
+            found = self._moments(V)
             self._latest.clear()
-            self._latest[key] = self._moments(V)
-        return self._latest[key]
+            self._latest[key] = found
+        return found
 
     def _moments(self, V: Array) -> Moments:
         shape = (self.replicates, *self.rho.shape)

@@ -290,6 +290,10 @@ def solve_bayes(
         x, _, status = run.run(x, max(tolerance, 10 * exact))
         maps += run.maps
     run = _Iteration(setting.evolution(coarse[-1], alone), alpha)
+    if run.nothing(x) and start is Start.informed and near is None:
+        # nodes see little where nearly all is known: what has overshot to nothing goes on from there
+        near = _first(setting, Start.uninformed)
+        return solve_bayes(setting, alpha, start, max_nodes=max_nodes, near=near, tell=tell)
     if run.ended(x):
         run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha)
         found = _Found(x, 0.0, status, maps)

@@ -267,12 +267,9 @@ def phase_diagram(
     from attnphase.data.counts import status_counts
 
     pairs = [("points", status_counts(ds, problem))]
-    for value in _OMEGAS_SHOWN:
-        line = ds.sel(omega=value, method="nearest")
-        alpha_c = loss_crossing(line)
-        pairs.append(
-            (f"alpha_c at omega = {float(line['omega']):g}", format_value(alpha_c.alpha, alpha_c.standard_error))
-        )
+    for value in sorted({float(ds["omega"].sel(omega=value, method="nearest")) for value in _OMEGAS_SHOWN}):
+        alpha_c = loss_crossing(ds.sel(omega=value))
+        pairs.append((f"alpha_c at omega = {value:g}", format_value(alpha_c.alpha, alpha_c.standard_error)))
     pairs.append(("time", f"{time.monotonic() - begin:.0f} s"))
     pairs.append(("files", ", ".join(str(output / name) for name in (data.name, *figures))))
     click.echo(pairs_text(pairs, terminal_width()))

@@ -78,7 +78,7 @@ def files_named(**files: Sequence[Path]) -> Iterator[None]:
             place = re.search(rf"(?:^|\bthe ){called}\b", told) if paths else None
             if place is not None:
                 told = f"{told[: place.end()]} ({_listed(paths)}){told[place.end() :]}"
-        if told == str(error):
+        if told == str(error) and any(files.values()):
             told = f"{_listed(list(dict.fromkeys(path for paths in files.values() for path in paths)))}: {told}"
         raise type(error)(told) from None
 
@@ -91,6 +91,8 @@ def kept_file(checkpoint: Path | None) -> str:
     """What is kept of an interrupted command that has a checkpoint of one file."""
     if checkpoint is None:
         return "nothing is kept; name an --output or a --checkpoint to keep it"
+    if not checkpoint.exists():
+        return "nothing was found yet; run the same command again"
     return f"what was found is kept in {checkpoint}; run the same command again to go on"
 
 

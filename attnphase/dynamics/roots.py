@@ -15,7 +15,7 @@ from attnphase.dynamics.directions import eigenvalues
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, replicates_of, system_of
-from attnphase.dynamics.trajectory import measured, started
+from attnphase.dynamics.trajectory import error_of, measured, started
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
@@ -86,8 +86,8 @@ def stationary_points(
             continue
         found.append((dynamics, root, overlaps))
         counts.append(1)
-    gauge = next(iter(gauges_of(rules, rule, smooth)), None)
-    points = [_measured(d, root, gauge, n) for (d, root, _), n in zip(found, counts, strict=True)]
+    gauges = gauges_of(rules, rule, smooth)
+    points = [_measured(d, root, gauges, n) for (d, root, _), n in zip(found, counts, strict=True)]
     return sorted(points, key=lambda point: float(point.values["population_risk"]))
 
 
@@ -123,16 +123,16 @@ def _is_image(overlaps: Overlaps, known: Overlaps, symmetries: Sequence[ProblemS
     return any(near(*symmetry) for symmetry in symmetries)
 
 
-def _measured(dynamics: Dynamics, state: Array, gauge: Rule | None, found: int) -> StationaryPoint:
-    """A point with its errors: where the root lies under parts of the nodes, or under the gauge."""
+def _measured(dynamics: Dynamics, state: Array, gauges: Sequence[Rule], found: int) -> StationaryPoint:
+    """A point with its errors: where the root lies under parts of the nodes, or under the gauges."""
     rule, values = dynamics.channel.rule, _record(dynamics, state)
     others = []
-    for part in replicates_of(rule) if gauge is None else [gauge]:
+    for part in gauges or replicates_of(rule):
         own = Dynamics.of(dynamics.system, part, dynamics.settings, dynamics.sector)
         root = _root(own, state)
         if root is not None:
             others.append(_record(own, root))
-    errors = {name: _error(value, [other[name] for other in others], gauge) for name, value in values.items()}
+    errors = {name: _error(value, [other[name] for other in others], gauges) for name, value in values.items()}
     return StationaryPoint(values, errors, eigenvalues(dynamics, state), dynamics.speed(state), rule, found)
 
 
@@ -141,10 +141,8 @@ def _record(dynamics: Dynamics, state: Array) -> dict[str, Any]:
     return values | {"eigenvalue": eigenvalues(dynamics, state).real}
 
 
-def _error(value: Any, others: list[Any], gauge: Rule | None) -> Any:
-    """NaN where a replicate has no such point."""
-    if gauge is not None and others:
-        return np.abs(others[0] - value)
-    if len(others) < 2:
+def _error(value: Any, others: list[Any], gauges: Sequence[Rule]) -> Any:
+    """NaN where a replicate or a gauge has no such point."""
+    if len(others) < (len(gauges) or 2):
         return np.full(np.shape(value), math.nan)
-    return np.std(others, axis=0, ddof=1) / math.sqrt(len(others))
+    return error_of(value, others, replicates=not gauges)

@@ -24,7 +24,7 @@ from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.starts import sized_rows
 from attnphase.state_evolution.system import System
 
-__all__ = ["Integrated", "Trajectory", "follow_flow", "integrated", "measured", "started"]
+__all__ = ["Integrated", "Trajectory", "error_of", "follow_flow", "integrated", "measured", "started"]
 
 _FLOOR = 1e-12  # absolute tolerance: the smallest start that is followed accurately has about its root as its size
 _LARGEST = 1e4  # of the weights' square over its start's and the teacher's, from which on they run away
@@ -252,7 +252,7 @@ def _under(
         every.append(one)
     main, others = every[0], [one.values for one in every[1:]]
     errors = {
-        name: _error(value, [other[name] for other in others], replicates=not gauges)
+        name: error_of(value, [other[name] for other in others], replicates=not gauges)
         for name, value in main.values.items()
     }
     return Trajectory(
@@ -299,7 +299,7 @@ def measured(dynamics: Dynamics, states: Array) -> dict[str, Array]:
     return {name: np.array([record[name] for record in records]) for name in records[0]}
 
 
-def _error(value: Array, others: list[Array], *, replicates: bool) -> Array:
+def error_of(value: Array, others: list[Array], *, replicates: bool) -> Array:
     """Standard error of a value by those of its parts, or its distance from those of other rules.
 
     Of a low order the rule of two less may be as near by chance as the one between them; it is four times as far

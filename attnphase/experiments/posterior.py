@@ -138,9 +138,10 @@ class _Run:
         pulled = pull_back(tokens, slopes)[0].double().cpu().numpy()
         pulled -= geometry.positions.T @ self.residual.sum(axis=0) / d
         new, c = refresh_rows(precision, geometry.gamma, responses, pulled, self.weights)
-        new, c = (keep * old + (1 - keep) * one for old, one in ((self.weights, new), (self.c, c)))
         prior = math.sqrt(np.trace(np.linalg.inv(precision)) / t)
+        # of the whole step, so that damping does not loosen what counts as rest
         self.change = float(np.sqrt(((new - self.weights) ** 2).mean())) / prior
+        new, c = (keep * old + (1 - keep) * one for old, one in ((self.weights, new), (self.c, c)))
         if self.change > _LARGEST:
             self.change = math.nan
         elif math.isfinite(self.change):
@@ -148,7 +149,7 @@ class _Run:
         self.steps += 1
         if self.steps % _LOOK == 0:
             sizes = float((self.weights**2).sum()), float(np.trace(self.V, axis1=1, axis2=2).sum())
-            if (self.settled or self.steps > _LATE) and self.change > _SHRUNK * self.before:
+            if (self.settled or self.steps >= _LATE) and self.change > _SHRUNK * self.before:
                 self.share = max(self.share / 2, _SMALLEST)
             self.before = self.change
             self.settled = all(abs(x - y) <= _SETTLED * x for x, y in zip(sizes, self.seen, strict=True))

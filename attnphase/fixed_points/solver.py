@@ -221,7 +221,7 @@ def _first_rule(rules: Refinement, previous: Restart | None, response: Response 
 
 def _after_coarse(rules: Refinement, rule: Rule, second_minima: float) -> Rule | None:
     """The rule to go on with where a coarse one only shows the way, so that nothing need be measured on it."""
-    enough = rules.medium().order
+    enough = rules.medium_points
     finer = rules.next(rule, np.inf, second_minima) if rule.randomised and rule.order < enough else None
     return finer if finer is not None and (not finer.randomised or finer.order >= enough) else None
 

@@ -150,8 +150,7 @@ class StateEvolution:
         assert self.minima is not None
         few, known = self._sample()
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
-        self._expect(fresh)
-        if fresh.bottomless:
+        if self._expect(fresh) or fresh.bottomless:
             return False
         lower, lost = _news(fresh, known)
         # of the nearly degenerate ones no more than the error of counting them

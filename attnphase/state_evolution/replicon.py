@@ -89,7 +89,12 @@ def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima,
     coarse = replace(rule, nodes=rule.nodes[:, :few], weights=np.full(few, 1 / few), order=few)
     near = replace(channel, rule=coarse)
     shifts = (np.stack([point.pack() for point in points]) - overlaps.pack()) / scale
-    _, widths, directions = np.linalg.svd(shifts, full_matrices=False)
+    # squares are even in m and in theta: where these vanish they change nothing, and stay zero along every direction
+    m, theta = (np.full_like(x, x.any()) for x in (overlaps.m, overlaps.theta))
+    moving = Overlaps(np.ones_like(overlaps.q), np.ones_like(overlaps.V), m, theta).pack() > 0
+    free = np.flatnonzero((np.abs(shifts).max(axis=0) > 0) & moving)
+    directions = np.zeros((min(len(shifts), len(free)), shifts.shape[1]))
+    _, widths, directions[:, free] = np.linalg.svd(shifts[:, free], full_matrices=False)
     sizes = overlaps.q.shape[0], overlaps.q.shape[-1], overlaps.theta.shape[-1]
 
     def moved(step: Array) -> Overlaps:

@@ -32,7 +32,7 @@ def place_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
         It cannot be written there.
     """
     path = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
-    if path is not None and not path.exists():
+    if path is not None and not path.is_file():
         check_output(path)
     return path
 
@@ -76,12 +76,12 @@ class KeptRows:
     ----------
     path : Path or None
         None to keep nothing.
-    task : dict of str to str
-        What all rows depend on besides their place; a file that belongs to another task is refused.
+    task : dict of str
+        What all rows depend on besides their place, in plain values; a file that belongs to another task is refused.
     what : str
-        Whose rows these are, such as "basins", for messages.
-
-    Only one process at a time may use a file: `checkpoint_for_us`.
+        Whose rows these are, such as "basins". Only one process at a time may use a file: `checkpoint_for_us`.
+    rows : dict of str
+        Plain numbers, by their place.
     """
 
     path: Path | None
@@ -110,11 +110,13 @@ class KeptRows:
             if hashlib.sha256(text.encode("ascii")).hexdigest() != digest:
                 raise ValueError("digest")
             content = json.loads(text)
-            task, rows = content["task"], dict(content["rows"])
+            what, task, rows = content["what"], content["task"], dict(content["rows"])
         except (ValueError, LookupError, TypeError):
             raise refuse(
-                f"this is not a checkpoint of {self.what}, or it is damaged; remove it to start afresh."
+                f"this is not a checkpoint of {self.what}, or it is damaged: name another, or remove it if it is one."
             ) from None
+        if what != self.what:
+            raise refuse(f"this is a checkpoint of {what}: name another for {self.what}.")
         differing = [name for name in self.task if task.get(name) != self.task[name]]
         if differing:
             raise refuse(
@@ -127,6 +129,6 @@ class KeptRows:
         """Keep one more."""
         self.rows[place] = row
         if self.path is not None:
-            text = json.dumps({"task": self.task, "rows": self.rows})
+            text = json.dumps({"what": self.what, "task": self.task, "rows": self.rows})
             digest = hashlib.sha256(text.encode("ascii")).hexdigest()
             write_file(self.path, f"{digest}\n{text}".encode("ascii"))

@@ -348,3 +348,18 @@ def test_the_map_is_dotted_where_replica_symmetry_fails():
     assert not [
         text for legend in fig3(trusted).legends for text in legend.get_texts() if "symmetry" in text.get_text()
     ]
+
+
+def test_what_vanishes_by_symmetry_does_so_where_the_point_is_displaced():
+    """Tokens of different spectra: m of a semantic point stays zero along all displacements of its replicates."""
+    spectrum = [{"weight": 0.5, "variances": [0.5, 0.1]}, {"weight": 0.5, "variances": [0.1, 0.6]}]
+    problem = Problem.paper(omega=0.3).with_fields(
+        {
+            "tokens.spectrum": spectrum,
+            "teacher.mixing": [[0.3, 0.7], [0.8, 0.2]],
+            "integration.rule": "sobol",
+            "integration.nodes": 16,
+        }
+    )
+    point = solve_point(problem, 1.5, "semantic", settings=SolverSettings(threads=1, identity=False))
+    assert 0 < point.errors["replicon"] < 0.5
