@@ -150,7 +150,8 @@ class StateEvolution:
         assert self.minima is not None
         few, known = self._sample()
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
-        if self._expect(fresh) or fresh.bottomless:
+        self._expect(fresh)  # for the next search: of the sample all nodes were searched, whatever their energy
+        if fresh.bottomless:
             return False
         lower, lost = _news(fresh, known)
         # of the nearly degenerate ones no more than the error of counting them
