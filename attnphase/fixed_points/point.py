@@ -36,7 +36,7 @@ class Restart:
     gap : float or None
         Of two copies; None where it is not known.
     sole : float
-        Energy up to which nodes were seen to have one minimum, see `Search`.
+        Energy up to which nodes were seen to have one minimum, see ``proximal.Search``.
     levels : sequence of Level
         Of the curve by which the point was judged, under few nodes.
     """

@@ -202,7 +202,7 @@ class Channel:
         starts : Starts
             Starting points of the local minimisation; WARM needs `previous`.
         sole : float
-            See `Search`.
+            See ``proximal.Search``.
         """
         orbit = self.representatives(overlaps)
         chosen = sorted({source for source, _ in orbit})

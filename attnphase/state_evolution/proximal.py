@@ -203,7 +203,7 @@ class ProximalProblem:
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
         starts, sole
-            See `Search`.
+            See ``proximal.Search``.
         """
         shape, count = omega.shape[2:-2], len(self.system.cluster_law[0])
         chosen = sorted({source for source, _ in orbit})
