@@ -28,7 +28,6 @@ __all__ = ["Setting", "setting_of"]
 
 _MOST_LABELS = 16
 _DRAWS, _FEWER_DRAWS = 32, 16  # for each component of the mixture
-_KINKED = ("Modulus", "Sign", "Relu", "Step", "Abs", "sign", "Min", "Max", "Heaviside", "Piecewise")
 _TURNS = 8  # rotations of two columns around which the posterior is looked for, and as many with a reflection
 
 
@@ -240,9 +239,10 @@ def _formula(text: str, rank: int) -> tuple[Callable[..., Array], bool, bool]:
 
     With whether ``y`` is in it, and whether it has no kinks and jumps.
     """
-    from sympy import Symbol, lambdify, preorder_traversal
+    from sympy import Symbol, lambdify
 
     from derivations.models.formulas import FormulaError, parse_formula
+    from derivations.models.functions import KINKED, NUMPY_FUNCTIONS
 
     fields = [Symbol(f"k0_{c}", real=True) for c in range(rank)]
     label = Symbol("y", real=True)
@@ -254,12 +254,9 @@ def _formula(text: str, rank: int) -> tuple[Callable[..., Array], bool, bool]:
     except FormulaError as error:
         raise ProblemError("channel", f"channel must be sign, absolute, linear or a formula of"
                            f" {', '.join(names)}: {error}") from None  # fmt: skip
-    own = {"Modulus": np.abs, "Sign": np.sign, "Relu": lambda x: np.maximum(x, 0), "Step": lambda x: (x > 0) * 1.0,
-           "Sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2, "Softplus": lambda x: np.logaddexp(0, x)}  # fmt: skip
-    compiled = lambdify((*fields, label), expression, [own, "numpy"])
+    compiled = lambdify((*fields, label), expression, [NUMPY_FUNCTIONS, "numpy"])
 
     def function(k: Array, y: float = 0.0) -> Array:
         return np.broadcast_to(compiled(*np.moveaxis(k, -1, 0), y), k.shape[:-1]) * 1.0
 
-    smooth = not any(type(part).__name__ in _KINKED for part in preorder_traversal(expression))
-    return function, label in expression.free_symbols, smooth
+    return function, label in expression.free_symbols, not expression.has(*KINKED)

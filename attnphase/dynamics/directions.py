@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 
-__all__ = ["eigenvalues", "growth", "jacobian"]
+__all__ = ["EVEN", "eigenvalues", "growth", "jacobian"]
+
+EVEN = 1e-6
+"""Real part of an eigenvalue, over eta, up to which a direction does not grow."""
 
 _STEP = 1e-5  # of differences, relative to the natural size of the state
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.dynamics.directions import eigenvalues
+from attnphase.dynamics.directions import EVEN, eigenvalues
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, replicates_of, system_of
@@ -28,7 +28,6 @@ __all__ = ["StationaryPoint", "stationary_points"]
 _AT_REST = 1e-7  # speed at which a search has found a point
 _ATTEMPTS = 3
 _SAME = 1e-3  # share of itself by which the overlaps of two points differ that are one
-_EVEN = 1e-6  # real part of an eigenvalue, over eta, from which on a direction grows
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +57,7 @@ class StationaryPoint:
     @property
     def unstable(self) -> int:
         """Directions that grow."""
-        return int((self.eigenvalues.real > _EVEN).sum())
+        return int((self.eigenvalues.real > EVEN).sum())
 
 
 def stationary_points(

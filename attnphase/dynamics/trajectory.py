@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.dynamics.directions import growth
+from attnphase.dynamics.directions import EVEN, growth
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
 from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, next_rule, replicates_of, system_of
@@ -28,7 +28,6 @@ __all__ = ["Integrated", "Trajectory", "error_of", "follow_flow", "integrated", 
 
 _FLOOR = 1e-12  # absolute tolerance: the smallest start that is followed accurately has about its root as its size
 _LARGEST = 1e4  # of the weights' square over its start's and the teacher's, from which on they run away
-_EVEN = 1e-6  # eigenvalue of the rates, over eta, up to which a direction does not grow
 _BLURRED = 10.0  # times the speed, by which eigenvalues that are zero at a point at rest may be wrong beside it
 
 
@@ -115,7 +114,7 @@ def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> 
         The steps became too small for double precision.
     """
     settings, slow = dynamics.settings, dynamics.settings.at_rest
-    least = max(_EVEN, _BLURRED * slow)
+    least = max(EVEN, _BLURRED * slow)
     largest = dynamics.rows.overlaps(state)[1] + np.trace(dynamics.system.spectrum.rho, axis1=1, axis2=2).max()
     legs = [_leg(dynamics, state, 0.0, slow, _LARGEST * largest, times)]
     while True:

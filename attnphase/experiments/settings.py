@@ -39,7 +39,8 @@ class TrainingSettings:
     learning_rate : float or None
         Of gd (.15 by default), adam (.01), fista (the first step's, .15) and sgd (1).
     damping : float
-        Share of the old iterate that GAMP keeps, bayes-gamp once the overlaps have settled; 0.5 by default.
+        Share of the old iterate that GAMP keeps, bayes-gamp once the overlaps have settled or after 100 steps,
+        and then more of it where its steps do not shrink; 0.5 by default.
     trajectory : int
         Steps between two records of the trajectory; 0 for none.
     batch : int or None

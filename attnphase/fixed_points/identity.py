@@ -337,7 +337,8 @@ def judged(
         map_ = run.map(finer)
         levels = levels_at(map_, start, amplitudes, jacobian, levels)
         run.learn(map_)
-        run.levels = run.levels if number else levels
+        if number == 0:  # what a neighbour can begin with
+            run.levels = levels
         for level in levels:
             if level.exceeds(BEYOND_DOUBT):
                 return Verdict(Identity.on_branch, level.point, finer)

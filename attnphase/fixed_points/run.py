@@ -23,10 +23,10 @@ __all__ = ["FIRST_ROUND", "LATER_ROUNDS", "Run"]
 
 # share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
 # new minima appear, and a share of so many changes means by less than the nodes' own scatter
-MISSED = 0.1
+_MISSED = 0.1
 # what a second evaluation may differ by: descents that begin elsewhere end within their own tolerance
 _REPEATED = 1e-9
-IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
+_IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
 # of iteration between searches of all minima
 ALL_ROUNDS = range(6)
 FIRST_ROUND, LATER_ROUNDS = ALL_ROUNDS[:1], ALL_ROUNDS[1:]
@@ -119,7 +119,7 @@ class Run:
         for turn in rounds:
             if found.status is not Status.converged or map_.channel.rule.from_zero:
                 return found
-            if self._stands(map_, found) and map_.spot_check(found.point, MISSED * error):
+            if self._stands(map_, found) and map_.spot_check(found.point, _MISSED * error):
                 return found
             self.tell("searching all minima again")
             image = map_(found.point, refresh=True)
@@ -133,7 +133,7 @@ class Run:
             map_.thorough = turn > 0
             found = again(found.point)
         # the last round has not been looked at
-        if found.status is not Status.converged or map_.spot_check(found.point, MISSED * error):
+        if found.status is not Status.converged or map_.spot_check(found.point, _MISSED * error):
             return found
         if rounds is FIRST_ROUND:
             self.unsettled = True
@@ -153,7 +153,7 @@ class Run:
         map_.lift = True
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown = max(1.0, self.alpha / 2)
-        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120), IN_THE_BASIN)
+        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120), _IN_THE_BASIN)
         map_.lift = False
         found = self.iterate(map_, first.point, Anderson(), 40, tolerance)
         if found.status is Status.converged:

@@ -241,7 +241,7 @@ def _from_coarse(
     if finer is None or found.status is Status.left_domain:
         return map_, found, None, second_minima
     run.learn(map_)
-    second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()), map_.several)
+    second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()), map_.likely_second_share)
     map_ = run.map(_after_coarse(rules, coarse, second_minima) or finer)
     run.tell("derivatives of the map")
     response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))

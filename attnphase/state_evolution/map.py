@@ -44,7 +44,7 @@ class StateEvolution:
         Search every local problem afresh at every evaluation.
     bottomless : int
         Nodes without a minimum, in the last search from all starts or since.
-    several : float
+    likely_second_share : float
         Share of nodes with a second minimum in a search by `likely_suffice`: what has come up since the first search
         of a map is not among those that it follows.
     """
@@ -58,7 +58,7 @@ class StateEvolution:
         self.last: ChannelPass | None = None
         self._known: tuple[Array, bool, Array] | None = None  # where `last` was evaluated, whether lifted, its image
         self._loss_at_omega: Array | None = None  # there
-        self.bottomless, self.several = 0, 0.0
+        self.bottomless, self.likely_second_share = 0, 0.0
         self.thorough = False
 
     def adopt(self, minima: Minima | None) -> None:
@@ -175,7 +175,7 @@ class StateEvolution:
             few, known = self._sample()
             channel = replace(channel, rule=few)
         found = channel.evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
-        self.several = max(self.several, float(found.has_second(np.inf).mean()))
+        self.likely_second_share = max(self.likely_second_share, float(found.has_second(np.inf).mean()))
         return not (found.bottomless or any(new.any() for new in _news(known, found)))
 
     def _sample(self) -> tuple[Rule, Minima]:

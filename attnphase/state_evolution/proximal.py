@@ -96,7 +96,7 @@ class Minima:
     def sole(self) -> float:
         """An energy for `Search`: half of that from which on nodes have second minima, or of the highest if none has.
 
-        None where an energy is negative, so that it tells nothing of the distance from the centre.
+        Without bound, -inf, where an energy is negative: it tells nothing of the distance from the centre then.
         """
         lowest = self.energies[:, 0]
         if not lowest.min() >= 0 or self.bottomless:
