@@ -88,8 +88,6 @@ class RowByRow:
         return {
             "TRIAL": self.length * self.columns,
             "FIELD": self.length * self.columns,
-            "EXPECTED": 1,
-            "DEFINITE": 1,
             "VALUE": 1,
             "SUM": len(self.sums),
             "OWN_FIELD": self.columns,

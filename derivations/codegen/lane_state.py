@@ -15,6 +15,8 @@ __all__ = ["LANE", "Block"]
 
 LANE = Symbol("n", integer=True)
 
+_SINGLE = ("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES", "EXPECTED", "DEFINITE", "WIDEST", "DEEPEST", "EVENT")
+
 
 @dataclass(frozen=True)
 class Block:
@@ -59,9 +61,10 @@ class Block:
             "GRADIENT": self.size,
             "SLOPE": self.size,
             "CURVATURE": len(self.triangle),
+            "STEP": self.size,
             "BEST": self.size,
             "OTHER": self.size,
-            **dict.fromkeys(("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES", "WIDEST", "DEEPEST", "EVENT"), 1),
+            **dict.fromkeys(_SINGLE, 1),
             **self.scratch,
         }
         rows, first = {}, 0

@@ -2,8 +2,9 @@
 
 The state of all lanes is one array, a row of it holding one number of every lane.  The length of a row is known to the
 compiler, so that it sees that rows do not overlap.  A lane descends as `attnphase.kernels.local.descent` does, one
-trial of a damped Newton step at a time: an iteration factorises the damped Hessian, evaluates the loss with its
-derivatives at the trial point, and accepts it or raises the damping.
+trial of a damped Newton step at a time: it evaluates the loss with its derivatives at the trial point, accepts it or
+raises the damping, and factorises the damped Hessian for the next step.  A step that is known to lead to the minimum is
+made at once, by the derivatives that are known already: no trial is spent to see that the gradient is zero there.
 """
 
 from __future__ import annotations
@@ -130,19 +131,15 @@ class _Step:
 
     def function(self) -> Function:
         """``newton_trial(state, factor, variance, parameters)``."""
-        tried = (*self._step(), *self._trial())
-        decided = (*self._scaled(), *self._judged(), *self._written(), *self._damped(), *self._ended())
+        decided = (*self._scaled(), *self._judged(), *self._damped(), *self._kept(), *self._step())
+        decided = (*decided, *self._arrived(), *self._written(), *self._ended())
         if self.rows is None:
-            loops = self._loop(*self._read(), *self._targets(), *self._scalars(), *tried, *self.derivatives, *decided)
+            loops = self._loop(*self._read(), *self._targets(), *self._trial(), *self.derivatives, *decided)
         else:
             loops = (
-                *self._loop(
-                    *self._read(), *self._scalars(), *tried, *self._handed_on(), *self.rows.cleared(self.block)
-                ),
+                *self._loop(*self._read(), *self._trial(), *self._handed_on(), *self.rows.cleared(self.block)),
                 *self.rows.derivatives(self.block),
-                *self._loop(
-                    *self._read(), *self._scalars(), *self._taken_up(), *self.rows.collected(self.block), *decided
-                ),
+                *self._loop(*self._read(), *self._taken_up(), *self.rows.collected(self.block), *decided),
             )
         return Function("newton_trial", ("state", "factor", "variance", "parameters"), (*self._shared(), *loops))
 
@@ -168,18 +165,15 @@ class _Step:
                     yield Assign(scalar("factor", token, i, j), element("factor", token, i, j))
 
     def _read(self) -> Iterator[Assign]:
+        """The lane's point, and the step that is to be tried from there."""
         yield from self._vector("POINT", "point")
-        yield from self._vector("SLOPE", "slope")
-        for number, entry in enumerate(self.block.triangle):
-            yield Assign(scalar("curvature", *entry), self._row("CURVATURE", number))
+        yield from self._vector("STEP", "tried")
+        yield Assign(name("definite"), self._row("DEFINITE"))
+        yield Assign(_POSITIVE, Ordered(">", (name("definite"), 0.0)))
 
     def _targets(self) -> Iterator[Assign]:
         for number, place in enumerate(self.block.targets):
             yield Assign(place, self._row("TARGET", number))
-
-    def _scalars(self) -> Iterator[Assign]:
-        for quantity in ("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES"):
-            yield Assign(name(quantity.lower()), self._row(quantity))
 
     # --- what the loops of a trial hand on where the loss is done row by row ---
 
@@ -187,44 +181,16 @@ class _Step:
         for i in range(self.block.size):
             yield Assign(self._row("TRIAL", i), scalar("trial", i))
             yield Assign(self._row("FIELD", i), scalar("h", *divmod(i, self.block.columns)))
-        yield Assign(self._row("EXPECTED"), name("decrease"))
-        yield Assign(self._row("DEFINITE"), Select(_POSITIVE, 1.0, 0.0))
 
     def _taken_up(self) -> Iterator[Assign]:
         yield from self._vector("TRIAL", "trial")
-        yield Assign(name("decrease"), self._row("EXPECTED"))
-        yield Assign(name("definite"), self._row("DEFINITE"))
-        yield Assign(_POSITIVE, Ordered(">", (name("definite"), 0.0)))
-
-    # --- the step: (curvature + shift I) step = slope ---
-
-    def _step(self) -> Iterator[Assign]:
-        """By the factors of Cholesky without roots: lower triangle, pivots and their reciprocals."""
-        size = self.block.size
-        pivots = [scalar("pivot", i) for i in range(size)]
-        for j in range(size):
-            reduced = [-scalar("lower", j, c) * scalar("product", j, c) for c in range(j)]
-            yield Assign(pivots[j], Add(scalar("curvature", j, j), name("shift"), *reduced))
-            yield Assign(scalar("inverse", j), Ordered("/", (1.0, pivots[j])))
-            for i in range(j + 1, size):
-                reduced = [-scalar("lower", i, c) * scalar("product", j, c) for c in range(j)]
-                yield Assign(scalar("product", i, j), Add(scalar("curvature", i, j), *reduced))
-                yield Assign(scalar("lower", i, j), scalar("product", i, j) * scalar("inverse", j))
-        yield Assign(_POSITIVE, _all(Ordered(">", (pivot, name("PIVOT"))) for pivot in pivots))
-        for i in range(size):
-            before = [-scalar("lower", i, c) * scalar("half", c) for c in range(i)]
-            yield Assign(scalar("half", i), Add(scalar("slope", i), *before))
-        for i in reversed(range(size)):
-            after = [-scalar("lower", c, i) * scalar("step", c) for c in range(i + 1, size)]
-            yield Assign(scalar("step", i), Add(scalar("half", i) * scalar("inverse", i), *after))
-        yield Assign(name("decrease"), Add(*(scalar("slope", i) * scalar("step", i) for i in range(size))))
 
     def _trial(self) -> Iterator[Assign]:
         """The trial point ``u`` and its fields ``h = omega + C u``."""
         columns = self.block.columns
         for i in range(self.block.size):
             point = scalar("point", i)
-            yield Assign(scalar("trial", i), Select(_POSITIVE, point - scalar("step", i), point))
+            yield Assign(scalar("trial", i), Select(_POSITIVE, point - scalar("tried", i), point))
         for token in range(self.block.length):
             for i in range(columns):
                 place = token * columns + i
@@ -254,33 +220,18 @@ class _Step:
 
     def _judged(self) -> Iterator[Assign]:
         """Whether the trial is accepted: at the start of a descent, whose energy is infinite, if it is finite."""
+        for quantity in ("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES", "EXPECTED"):
+            yield Assign(name(quantity.lower()), self._row(quantity))
         energy, trial, first = name("energy"), name("trial_energy"), name("first")
         norm, rounding, size = name("norm"), name("ROUNDING"), self.block.size
         yield Assign(norm, Add(*(scalar("trial", i) ** 2 for i in range(size))))
         yield Assign(trial, norm / 2 + _VALUE)
         yield Assign(first, Ordered("<", (name("steps"), 0.0)))
-        lower = Select(first, name("FINITE"), energy - name("DECREASE") * name("decrease"))
+        lower = Select(first, name("FINITE"), energy - name("DECREASE") * name("expected"))
         within = Select(first, 0.0, Ordered("*", (rounding, Ordered("+", (1.0, _size_of(energy))))))
         yield Assign(name("bound"), Ordered("+", (lower, within)))
         compared = Select(first, _size_of(trial), trial)
         yield Assign(_ACCEPTED, _all([_POSITIVE, Ordered("<=", (compared, name("bound")))]))
-
-    def _written(self) -> Iterator[Statement]:
-        """The accepted trial becomes the lane's point."""
-        columns = self.block.columns
-        for i in range(self.block.size):
-            yield self._chosen("POINT", i, scalar("trial", i), scalar("point", i))
-            yield self._chosen("SLOPE", i, scalar("new_slope", i), scalar("slope", i))
-            place = self._row("GRADIENT", i)
-            yield Assign(scalar("old_gradient", i), place)
-            yield self._chosen("GRADIENT", i, scalar("gradient", *divmod(i, columns)), scalar("old_gradient", i))
-        for number, entry in enumerate(self.block.triangle):
-            yield self._chosen("CURVATURE", number, scalar("new_curvature", *entry), scalar("curvature", *entry))
-        yield self._chosen("ENERGY", 0, name("trial_energy"), name("energy"))
-        yield self._chosen("LOSS", 0, _VALUE, name("loss"))
-
-    def _chosen(self, quantity: str, number: int, new: Value, old: Value) -> Assign:
-        return Assign(self._row(quantity, number), Select(_ACCEPTED, new, old))
 
     def _damped(self) -> Iterator[Assign]:
         """Damping eases where a step was accepted, and rises where it was not or the matrix is not positive."""
@@ -290,11 +241,109 @@ class _Step:
         raised = Call("largest_of", (Ordered("*", (steeper, shift)), name("FIRST_SHIFT")))
         yield Assign(name("eased"), eased)
         yield Assign(name("raised"), raised)
-        yield self._chosen("SHIFT", 0, name("eased"), name("raised"))
-        yield Assign(name("steps"), Select(_ACCEPTED, Ordered("+", (name("steps"), 1.0)), name("steps")))
-        yield Assign(name("tries"), Select(_ACCEPTED, 0.0, Ordered("+", (name("tries"), 1.0))))
-        yield Assign(self._row("STEPS"), name("steps"))
-        yield Assign(self._row("TRIES"), name("tries"))
+        yield Assign(name("damping"), Select(_ACCEPTED, name("eased"), name("raised")))
+
+    def _kept(self) -> Iterator[Assign]:
+        """Slope and curvature at the lane's point, the trial where that was accepted; none where none ever was."""
+        first = name("first")
+        for i in range(self.block.size):
+            old = scalar("old_slope", i)
+            yield Assign(old, Select(first, 0.0, self._row("SLOPE", i)))
+            yield Assign(scalar("slope", i), Select(_ACCEPTED, scalar("new_slope", i), old))
+        for number, (i, j) in enumerate(self.block.triangle):
+            old = scalar("old_curvature", i, j)
+            yield Assign(old, Select(first, float(i == j), self._row("CURVATURE", number)))
+            yield Assign(scalar("curvature", i, j), Select(_ACCEPTED, scalar("new_curvature", i, j), old))
+
+    # --- the next step: (curvature + damping I) step = slope ---
+
+    def _step(self) -> Iterator[Assign]:
+        """By the factors of Cholesky without roots: lower triangle, pivots and their reciprocals."""
+        size = self.block.size
+        pivots = [scalar("pivot", i) for i in range(size)]
+        for j in range(size):
+            reduced = [-scalar("lower", j, c) * scalar("product", j, c) for c in range(j)]
+            yield Assign(pivots[j], Add(scalar("curvature", j, j), name("damping"), *reduced))
+            yield Assign(scalar("inverse", j), Ordered("/", (1.0, pivots[j])))
+            for i in range(j + 1, size):
+                reduced = [-scalar("lower", i, c) * scalar("product", j, c) for c in range(j)]
+                yield Assign(scalar("product", i, j), Add(scalar("curvature", i, j), *reduced))
+                yield Assign(scalar("lower", i, j), scalar("product", i, j) * scalar("inverse", j))
+        yield Assign(name("solvable"), _all(Ordered(">", (pivot, name("PIVOT"))) for pivot in pivots))
+        for i in range(size):
+            before = [-scalar("lower", i, c) * scalar("half", c) for c in range(i)]
+            yield Assign(scalar("half", i), Add(scalar("slope", i), *before))
+        for i in reversed(range(size)):
+            after = [-scalar("lower", c, i) * scalar("step", c) for c in range(i + 1, size)]
+            yield Assign(scalar("step", i), Add(scalar("half", i) * scalar("inverse", i), *after))
+        yield Assign(name("decrease"), Add(*(scalar("slope", i) * scalar("step", i) for i in range(size))))
+
+    def _arrived(self) -> Iterator[Assign]:
+        """Whether the next step leads to the minimum: it is small, and the slope it leaves is below the tolerance.
+
+        That slope is half of how much the curvature changes along the step, times the step; by how much the curvature
+        has changed along the step before, in proportion.
+        """
+        size = self.block.size
+        before, now, left, scale = map(name, ("tried_square", "step_square", "left_square", "point_scale"))
+        yield Assign(before, Add(*(scalar("tried", i) ** 2 for i in range(size))))
+        yield Assign(now, Add(*(scalar("step", i) ** 2 for i in range(size))))
+        yield Assign(scale, 1 + name("norm"))
+        for i, j in self.block.triangle:
+            change = scalar("new_curvature", i, j) - scalar("old_curvature", i, j)
+            yield Assign(scalar("curving", i, j), change)
+        for i in range(size):
+            parts = [scalar("curving", max(i, j), min(i, j)) * scalar("step", j) for j in range(size)]
+            yield Assign(scalar("bend", i), Add(*parts))
+        yield Assign(left, Add(*(scalar("bend", i) ** 2 for i in range(size))))
+        small = Ordered("<=", (now, Mul(name("CLOSE") ** 2, scale, evaluate=False)))
+        bound = Mul((2 * name("GRADIENT_TOLERANCE")) ** 2, scale, before, evaluate=False)
+        vanishing = Ordered("<=", (Ordered("*", (left, now)), bound))
+        undamped = Ordered("<=", (name("damping"), 0.0))
+        yield Assign(name("arrived"), _all([_ACCEPTED, name("solvable"), undamped, small, vanishing]))
+
+    def _written(self) -> Iterator[Statement]:
+        """The accepted trial becomes the lane's point, or the minimum where the step leads there."""
+        columns, size = self.block.columns, self.block.size
+        arrived, step = name("arrived"), [scalar("step", i) for i in range(size)]
+        for i in range(size):
+            token, j = divmod(i, columns)
+            parts = [scalar("factor", token, j, c) * step[token * columns + c] for c in range(j + 1)]
+            yield Assign(scalar("moved", i), Add(*parts))
+        for i in range(size):
+            trial = scalar("trial", i)
+            yield self._chosen("POINT", i, Select(arrived, trial - step[i], trial), scalar("point", i))
+            yield Assign(self._row("SLOPE", i), scalar("slope", i))
+            yield Assign(self._row("STEP", i), step[i])
+            place, now = self._row("GRADIENT", i), scalar("gradient", *divmod(i, columns))
+            change = [scalar("hessian", max(i, j), min(i, j)) * scalar("moved", j) for j in range(size)]
+            yield Assign(scalar("change", i), Add(*change))
+            yield Assign(scalar("old_gradient", i), place)
+            new = Select(arrived, now - scalar("change", i), now)
+            yield self._chosen("GRADIENT", i, new, scalar("old_gradient", i))
+        for number, entry in enumerate(self.block.triangle):
+            yield Assign(self._row("CURVATURE", number), scalar("curvature", *entry))
+        yield Assign(self._row("EXPECTED"), name("decrease"))
+        yield Assign(self._row("DEFINITE"), Select(name("solvable"), 1.0, 0.0))
+        # the energy is quadratic there, and its first part exactly so
+        norm_change = Add(*(scalar("trial", i) * step[i] for i in range(size)), -name("step_square") / 2)
+        yield Assign(name("norm_change"), norm_change)
+        energy, loss = name("trial_energy"), _VALUE
+        lower = Select(arrived, energy - name("decrease") / 2, energy)
+        yield self._chosen("ENERGY", 0, lower, name("energy"))
+        lower = Select(arrived, loss - name("decrease") / 2 + name("norm_change"), loss)
+        yield self._chosen("LOSS", 0, lower, name("loss"))
+        yield Assign(self._row("SHIFT"), name("damping"))
+        made = Select(arrived, 2.0, 1.0)
+        yield Assign(name("new_steps"), Select(_ACCEPTED, Ordered("+", (name("steps"), made)), name("steps")))
+        yield Assign(name("new_tries"), Select(_ACCEPTED, 0.0, Ordered("+", (name("tries"), 1.0))))
+        yield Assign(self._row("STEPS"), name("new_steps"))
+        yield Assign(self._row("TRIES"), name("new_tries"))
+
+    def _chosen(self, quantity: str, number: int, new: Value, old: Value) -> Assign:
+        return Assign(self._row(quantity, number), Select(_ACCEPTED, new, old))
+
+    # --- what becomes of it ---
 
     def _ended(self) -> Iterator[Assign]:
         """What has happened to the descent: 0 for nothing."""
@@ -308,18 +357,19 @@ class _Step:
         yield Assign(self._row("DEEPEST"), Select(started, fall, name("deepest")))
         slopes = Add(*(scalar("new_slope", i) ** 2 for i in range(self.block.size)))
         bound = Mul(name("GRADIENT_TOLERANCE") ** 2, 1 + norm, evaluate=False)
-        yield Assign(name("flat"), Ordered("<=", (slopes, bound)))
+        yield Assign(name("level"), Ordered("<=", (slopes, bound)))
+        yield Assign(name("flat"), Ordered("|", (name("level"), name("arrived"))))
         yield from self._near("BEST", "best")
         yield from self._near("OTHER", "other")
         known = Ordered("|", (name("near_best"), name("near_other")))
         yield Assign(name("merged"), Select(first, False, known))
-        endless = Select(Ordered("<", (name("steps"), name("MAX_NEWTON"))), name("GOES_ON"), name("ENDLESS"))
+        endless = Select(Ordered("<", (name("new_steps"), name("MAX_NEWTON"))), name("GOES_ON"), name("ENDLESS"))
         accepted = _choice(
             [(name("merged"), name("MERGED")), (name("flat"), name("CONVERGED"))],
             endless,
         )
         accepted = Select(name("inside"), accepted, name("FLED"))
-        refused = Select(Ordered("<", (name("tries"), name("MAX_TRIES"))), name("GOES_ON"), name("STUCK"))
+        refused = Select(Ordered("<", (name("new_tries"), name("MAX_TRIES"))), name("GOES_ON"), name("STUCK"))
         yield Assign(name("if_accepted"), accepted)
         yield Assign(name("if_refused"), refused)
         yield self._chosen("EVENT", 0, name("if_accepted"), name("if_refused"))

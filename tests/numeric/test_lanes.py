@@ -262,10 +262,11 @@ def test_rows_one_after_another_are_one_straight_line(label):
         way["teacher_targets"](spread(k).ravel(), mixing, parameters, targets.reshape(-1))
         way["lane_losses"](spread(drawn).ravel(), targets.reshape(-1), variance, parameters, losses)
         state = np.zeros((way["ROWS"], width))
-        rows = {name: state[way[name] :] for name in (*ONE, *FIELDS, "CENTER", "TARGET", "CURVATURE", "WIDEST", "BEST")}
+        names = (*ONE, *FIELDS, "CENTER", "TARGET", "CURVATURE", "DEFINITE", "WIDEST", "BEST")
+        rows = {name: state[way[name] :] for name in names}
         rows["CENTER"][:size], rows["POINT"][:size] = spread(center), spread(point)
         rows["TARGET"][: len(targets)], rows["BEST"][: 2 * size] = targets, np.nan
-        rows["CURVATURE"][[i * (i + 3) // 2 for i in range(size)]] = 1.0
+        rows["DEFINITE"][0] = 1.0
         rows["ENERGY"][0], rows["STEPS"][0], rows["WIDEST"][0], rows["DEEPEST"][0] = np.inf, -1.0, 1e30, -np.inf
         found = [losses[:16]]
         for _ in range(2):
@@ -279,7 +280,10 @@ def test_rows_one_after_another_are_one_straight_line(label):
     assert np.ptp(results[0][1]) > 0.1
 
 
-FIELDS, ONE = ("POINT", "GRADIENT", "SLOPE"), ("ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES", "DEEPEST", "EVENT")
+FIELDS, ONE = (
+    ("POINT", "GRADIENT", "SLOPE", "STEP"),
+    ("EXPECTED", "ENERGY", "LOSS", "SHIFT", "STEPS", "TRIES", "DEEPEST", "EVENT"),
+)
 
 
 def test_elementary_functions_of_lanes():

@@ -33,8 +33,10 @@ from .lanes import (
     CENTER,
     CURVATURE,
     DEEPEST,
+    DEFINITE,
     ENERGY,
     EVENT,
+    EXPECTED,
     GRADIENT,
     LANES,
     LOSS,
@@ -42,7 +44,7 @@ from .lanes import (
     POINT,
     ROWS,
     SHIFT,
-    SLOPE,
+    STEP,
     STEPS,
     TARGET,
     TARGETS,
@@ -98,13 +100,12 @@ def load(centers: Array, node: int, lane: int, targets: Array, state: Array) -> 
 @compiled
 def begin(lane: int, state: Array) -> None:
     """Let a lane's next trial be its point, with which a descent begins."""
-    norm, row = 0.0, 0
+    norm = 0.0
     for i in range(SIZE):
         norm += state[lane + (POINT + i) * LANES] ** 2
-        state[lane + (SLOPE + i) * LANES] = 0.0
-        for j in range(i + 1):
-            state[lane + (CURVATURE + row) * LANES] = 1.0 if i == j else 0.0
-            row += 1
+        state[lane + (STEP + i) * LANES] = 0.0
+    state[lane + DEFINITE * LANES] = 1.0
+    state[lane + EXPECTED * LANES] = 0.0
     state[lane + ENERGY * LANES] = np.inf
     state[lane + SHIFT * LANES] = 0.0
     state[lane + STEPS * LANES] = -1.0

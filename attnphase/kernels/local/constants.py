@@ -6,6 +6,7 @@ from enum import IntEnum
 
 __all__ = [
     "CAPTURED",
+    "CLOSE",
     "CONVERGED",
     "CONVEX",
     "DECREASE",
@@ -37,6 +38,9 @@ MAX_TRIES = 60
 
 GRADIENT_TOLERANCE = 1e-11
 """On the norm of the gradient in u, relative to the root of ``1 + |u|^2``."""
+
+CLOSE = 1e-6
+"""Longest step, relative to the root of ``1 + |u|^2``, that a lane may take without a look at where it leads."""
 
 PIVOT = 1e-12
 """A matrix whose pivots are not above it counts as not positive definite."""

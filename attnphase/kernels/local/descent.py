@@ -14,6 +14,7 @@ from attnphase.kernels.local.values import Energy, Workspace
 from .compiled import compiled
 from .constants import (
     CAPTURED,
+    CLOSE,
     CONVEX,
     DECREASE,
     EASED,
@@ -28,7 +29,7 @@ from .constants import (
     STEEPER,
 )
 from .linear_algebra import SIZE, factorise, place, scale_derivatives, solve_factorised, squared_norm
-from .local_problem import loss_derivatives
+from .local_problem import COLUMNS, loss_derivatives
 
 __all__ = ["descend"]
 
@@ -43,6 +44,43 @@ def near(u: Array, minimum: Array) -> bool:
 
 
 @compiled
+def arrives(step: Array, tried: float, curvature: Array, before: Array, norm: float) -> bool:
+    """Whether a step leads to the minimum: it is small, and the slope it leaves is below the tolerance.
+
+    That slope is half of how much the curvature changes along the step, times the step; by how much it has changed
+    along the step before, of squared length ``tried``, in proportion.  Only lower triangles are read.
+    """
+    length, left = squared_norm(step), 0.0
+    for i in range(SIZE):
+        bend = 0.0
+        for j in range(SIZE):
+            a, b = max(i, j), min(i, j)
+            bend += (curvature[a, b] - before[a, b]) * step[j]
+        left += bend * bend
+    small = length <= CLOSE * CLOSE * (1.0 + norm)
+    return small and left * length <= (2.0 * GRADIENT_TOLERANCE) ** 2 * (1.0 + norm) * tried
+
+
+@compiled
+def arrive(step: Array, factor: Array, u: Array, gradient: Array, hessian: Array) -> float:
+    """Take a last step, by the derivatives where it begins; returns by how much it changes half of ``|u|^2``."""
+    change = 0.0
+    for i in range(SIZE):
+        total = 0.0
+        for j in range(SIZE):
+            b, c = divmod(j, COLUMNS)
+            moved = 0.0
+            for l in range(c + 1):
+                moved += factor[b, c, l] * step[b * COLUMNS + l]
+            total += hessian[max(i, j), min(i, j)] * moved
+        gradient[i // COLUMNS, i % COLUMNS] -= total
+    for i in range(SIZE):
+        change -= step[i] * (u[i] - 0.5 * step[i])
+        u[i] -= step[i]
+    return change
+
+
+@compiled
 def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[float, float, int]:
     """Damped Newton descent from ``work.u``, which is overwritten.
 
@@ -51,8 +89,8 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
     one that begins where the energy is not finite and one that finds no bottom, the last with RUNAWAY steps.
     """
     target, variance, factor, parameters = terms
-    u, h, gradient, hessian, contracted, slope, curvature, lower, trial, best, other = work
-    shift = 0.0
+    u, h, gradient, hessian, contracted, slope, curvature, before, lower, trial, best, other = work
+    shift, tried = 0.0, 0.0
     place(u, center, factor, h)
     value = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
     norm_u = squared_norm(u)
@@ -61,6 +99,9 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
         return np.inf, value, -1
     far, deep = FAR * (1.0 + norm_u), -FAR * (1.0 + abs(energy))
     for iteration in range(MAX_NEWTON):
+        for i in range(SIZE):
+            for j in range(i + 1):
+                before[i, j] = curvature[i, j]
         scale_derivatives(u, factor, gradient, hessian, slope, curvature)
         if squared_norm(slope) <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * (1.0 + norm_u):
             return energy, value, iteration
@@ -74,6 +115,10 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
             decrease = 0.0
             for i in range(SIZE):
                 decrease += slope[i] * trial[i]
+            if iteration > 0 and shift == 0.0 and arrives(trial, tried, curvature, before, norm_u):
+                change = arrive(trial, factor, u, gradient, hessian)
+                return energy - 0.5 * decrease, value - 0.5 * decrease - change, iteration + 1
+            for i in range(SIZE):
                 trial[i] = u[i] - trial[i]
             norm_trial = squared_norm(trial)
             place(trial, center, factor, h)
@@ -89,7 +134,9 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
             place(u, center, factor, h)
             value = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
             return energy, value, -iteration - 1
+        tried = 0.0
         for i in range(SIZE):
+            tried += (trial[i] - u[i]) ** 2
             u[i] = trial[i]
         norm_u, value, energy = norm_trial, value_trial, energy_trial
         if not (norm_u < far and energy > deep):

@@ -16,9 +16,9 @@ from .constants import CONVERGED, FINITE, GOES_ON, GRADIENT_TOLERANCE, STUCK
 __all__ = ["LANES", "lane_losses", "newton_trial", "teacher_targets"]
 
 LANES = 4
-CENTER, TARGET, POINT, GRADIENT, SLOPE, CURVATURE, BEST, OTHER = range(8)
-ENERGY, LOSS, SHIFT, STEPS, TRIES, WIDEST, DEEPEST, EVENT = range(8, 16)
-ROWS = 16
+CENTER, TARGET, POINT, GRADIENT, SLOPE, CURVATURE, STEP, BEST, OTHER = range(9)
+ENERGY, LOSS, SHIFT, STEPS, TRIES, EXPECTED, DEFINITE, WIDEST, DEEPEST, EVENT = range(9, 19)
+ROWS = 19
 TARGETS = 1
 
 
@@ -27,13 +27,14 @@ def newton_trial(state: Array, factor: Array, variance: Array, parameters: Array
     """A step in every lane; the first trial of a descent is its starting point."""
     scale = factor[0, 0, 0]
     for n in range(LANES):
-        point = state[n + POINT * LANES] - state[n + SLOPE * LANES] / state[n + CURVATURE * LANES]
+        point = state[n + POINT * LANES] - state[n + STEP * LANES]
         gradient = state[n + CENTER * LANES] + scale * point - state[n + TARGET * LANES]
         loss = 0.5 * gradient**2
         energy, slope = 0.5 * point**2 + loss, point + scale * gradient
         if np.abs(energy) <= FINITE:
             state[n + POINT * LANES], state[n + GRADIENT * LANES] = point, gradient
             state[n + SLOPE * LANES], state[n + CURVATURE * LANES] = slope, 1.0 + scale**2
+            state[n + STEP * LANES] = slope / (1.0 + scale**2)
             state[n + ENERGY * LANES], state[n + LOSS * LANES] = energy, loss
             state[n + STEPS * LANES] += 1.0
         flat = slope**2 <= GRADIENT_TOLERANCE**2 * (1.0 + point**2)

@@ -30,6 +30,7 @@ def workspace() -> Workspace:
         np.empty(SIZE),
         np.empty((SIZE, SIZE)),
         np.empty((SIZE, SIZE)),
+        np.empty((SIZE, SIZE)),
         np.empty(SIZE),
         np.empty(SIZE),
         np.empty(SIZE),

@@ -177,6 +177,7 @@ class Workspace(NamedTuple):
     contracted: Array
     slope: Array
     curvature: Array
+    before: Array
     lower: Array
     trial: Array
     best: Array

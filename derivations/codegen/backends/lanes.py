@@ -19,6 +19,7 @@ _RULES = (
     "FINITE",
     "FAR",
     "CAPTURED",
+    "CLOSE",
     "GRADIENT_TOLERANCE",
     "MAX_NEWTON",
     "MAX_TRIES",
