@@ -289,6 +289,9 @@ class _Step:
         yield Assign(before, Add(*(scalar("tried", i) ** 2 for i in range(size))))
         yield Assign(now, Add(*(scalar("step", i) ** 2 for i in range(size))))
         yield Assign(scale, 1 + name("norm"))
+        slopes = Add(*(scalar("new_slope", i) ** 2 for i in range(size)))
+        bound = Mul(name("GRADIENT_TOLERANCE") ** 2, scale, evaluate=False)
+        yield Assign(name("level"), Ordered("<=", (slopes, bound)))
         for i, j in self.block.triangle:
             change = scalar("new_curvature", i, j) - scalar("old_curvature", i, j)
             yield Assign(scalar("curving", i, j), change)
@@ -300,7 +303,8 @@ class _Step:
         bound = Mul((2 * name("GRADIENT_TOLERANCE")) ** 2, scale, before, evaluate=False)
         vanishing = Ordered("<=", (Ordered("*", (left, now)), bound))
         undamped = Ordered("<=", (name("damping"), 0.0))
-        yield Assign(name("arrived"), _all([_ACCEPTED, name("solvable"), undamped, small, vanishing]))
+        leads = _all([_ACCEPTED, name("solvable"), undamped, small, vanishing])
+        yield Assign(name("arrived"), Select(name("level"), False, leads))
 
     def _written(self) -> Iterator[Statement]:
         """The accepted trial becomes the lane's point, or the minimum where the step leads there."""
@@ -355,9 +359,6 @@ class _Step:
         fall = Ordered("*", (-name("FAR"), Ordered("+", (1.0, _size_of(trial)))))
         started = _all([first, _ACCEPTED])
         yield Assign(self._row("DEEPEST"), Select(started, fall, name("deepest")))
-        slopes = Add(*(scalar("new_slope", i) ** 2 for i in range(self.block.size)))
-        bound = Mul(name("GRADIENT_TOLERANCE") ** 2, 1 + norm, evaluate=False)
-        yield Assign(name("level"), Ordered("<=", (slopes, bound)))
         yield Assign(name("flat"), Ordered("|", (name("level"), name("arrived"))))
         yield from self._near("BEST", "best")
         yield from self._near("OTHER", "other")
