@@ -10,7 +10,7 @@ import numpy as np
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import probe, solve_point
+from attnphase.fixed_points.solver import merged_point, probe, solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import measure_of
@@ -63,7 +63,7 @@ def follow(
             if _merged(previous):
                 # whether it does, the curve tells at the uninformed point, which is found at once
                 start = _uninformed(previous)
-                point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
+                point = merged_point(problem, alphas[index], branch, start, settings, tell)
             if point is None or not _merged(point):
                 point, start = None, probe(problem, alphas[index], branch, settings) or _uninformed(previous)
         elif previous is not None:

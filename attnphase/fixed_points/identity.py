@@ -126,6 +126,8 @@ def identified(
     run.sector = own.map_.sector
     jacobian = run.sector.taken_over(place.response.jacobian, place.map_.sector)
     verdict = judged(run, rules, own.map_.channel.rule, own.overlaps, informed, jacobian)
+    if run.only_merged and verdict.identity is not Identity.merged:
+        return replace(place, identity=verdict.identity)
     if not place.settled and verdict.identity is not Identity.merged:
         place = own = settle(place)
     # what was solved without its order parameter, and has none, stays as it is, with the derivatives there

@@ -56,6 +56,8 @@ class Run:
         Whether the first round of the last `verified` left something to the later ones.
     gap : float or None
         A neighbouring point's, near which that of two copies is looked for.
+    only_merged : bool
+        Whether nothing more is asked of a point that has not merged.
     """
 
     system: System
@@ -69,6 +71,7 @@ class Run:
     levels: Sequence[Level] = ()
     unsettled: bool = False
     gap: float | None = None
+    only_merged: bool = False
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""

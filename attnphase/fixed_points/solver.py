@@ -30,7 +30,7 @@ from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
-from attnphase.state_evolution.branches import BRANCHES, Branch
+from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
 from attnphase.state_evolution.errors import Response, error_near, response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -39,7 +39,7 @@ from attnphase.state_evolution.starts import check_start, informed_signal, initi
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
 
-__all__ = ["SMALL_SIGNAL", "probe", "solve_point"]
+__all__ = ["SMALL_SIGNAL", "merged_point", "probe", "solve_point"]
 
 STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
 ROUGH = 1e-4  # residual on a rule that only shows the way: its own error is a hundred times as large
@@ -91,6 +91,27 @@ def solve_point(
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    point = _point(problem, alpha, branch, start, settings, tell)
+    assert point is not None
+    return point
+
+
+def merged_point(
+    problem: Problem, alpha: float, branch: str, start: BranchPoint, settings: SolverSettings, tell: Tell = silent
+) -> BranchPoint | None:
+    """What `solve_point` gives if that has merged; None, with nothing more measured, if it has not."""
+    return _point(problem, alpha, branch, start, settings, tell, only_merged=True)
+
+
+def _point(
+    problem: Problem,
+    alpha: float,
+    branch: str,
+    start: Overlaps | BranchPoint | None,
+    settings: SolverSettings,
+    tell: Tell,
+    only_merged: bool = False,
+) -> BranchPoint | None:
     check_affordable(problem)
     informed = initial_overlaps(problem, branch)
     if start is not None:
@@ -100,7 +121,7 @@ def solve_point(
         # what overflows leaves the domain, which the status says
         with np.errstate(all="ignore"):
             system = _system(problem, settings, tell)
-            return _solve_point(system, alpha, branch, start, settings, informed, tell)
+            return _solve_point(system, alpha, branch, start, settings, informed, tell, only_merged)
     except SolverError:
         raise
     except (ArithmeticError, np.linalg.LinAlgError) as error:
@@ -126,12 +147,14 @@ def _solve_point(
     settings: SolverSettings,
     informed: Overlaps,
     tell: Tell,
-) -> BranchPoint:
+    only_merged: bool = False,
+) -> BranchPoint | None:
     previous = start.restart if isinstance(start, BranchPoint) else None
     point = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not point.has_signal)
     run = Run(system, alpha, settings, Sector.of(point if exact else informed, system.symmetries), tell)
+    run.only_merged = only_merged
     if previous is not None:
         run.gap, run.sole, run.levels = previous.gap, previous.sole, previous.levels
     rules = system.refinement(settings.max_nodes)
@@ -169,8 +192,8 @@ def _solve_point(
         if final and _decays(map_, found, informed, branch):
             zeroed = without_signal(map_.unpack(found.point))
             left = replace(settings, max_maps=max(settings.max_maps - run.maps, 50))
-            end = _solve_point(system, alpha, branch, zeroed, left, informed, tell)
-            return replace(end, iterations=end.iterations + run.maps)
+            end = _solve_point(system, alpha, branch, zeroed, left, informed, tell, only_merged)
+            return None if end is None else replace(end, iterations=end.iterations + run.maps)
         if response is None or response.order < rules.medium().order:
             tell("derivatives of the map")
             response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
@@ -196,6 +219,8 @@ def _solve_point(
     run.learn(place.map_)
     settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
     place = identified(run, rules, place, informed, branch, settle)
+    if only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
+        return None
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity)
 
 

@@ -33,11 +33,8 @@ def restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
 
 def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
     """Images per replicate as packed vectors, (S, P)."""
-    packed = [
-        map_.pack(Overlaps(q, V, m[..., None], theta))
-        for q, V, m, theta in zip(measured["q"], measured["V"], measured["m"], measured["theta"], strict=True)
-    ]
-    return np.stack(packed)
+    m = measured["m"][..., None]
+    return map_.sector.pack_all([Overlaps(*one) for one in zip(measured["q"], measured["V"], m, measured["theta"], strict=True)])
 
 
 @dataclass(frozen=True, eq=False)
