@@ -53,6 +53,7 @@ def follow(
     """
     settings = settings or SolverSettings()
     points: dict[int, BranchPoint] = {}
+    earlier: BranchPoint | None = None
     before: BranchPoint | None = None
     previous: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
@@ -67,13 +68,13 @@ def follow(
             if point is None or not _merged(point):
                 point, start = None, probe(problem, alphas[index], branch, settings) or _uninformed(previous)
         elif previous is not None:
-            start = _extrapolated(before, previous, alphas[index])
+            start = _extrapolated(earlier, before, previous, alphas[index])
         if point is None:
             point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
         if isinstance(start, BranchPoint) and not _lost(start) and point.status is not Status.converged:
             fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell)
             point = fresh if fresh.residual < point.residual else point
-        before, previous = previous, point
+        earlier, before, previous = before, previous, point
         points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None, levels=()))
         if on_point is not None:
             on_point(points[index])
@@ -98,15 +99,31 @@ def _uninformed(point: BranchPoint) -> BranchPoint:
     return replace(point, restart=replace(point.restart, overlaps=zeroed))
 
 
-def _extrapolated(before: BranchPoint | None, previous: BranchPoint | None, alpha: float) -> BranchPoint | None:
-    """The previous point with its overlaps moved along the line through the last two, where that is feasible."""
-    if before is None or previous is None or before.alpha == previous.alpha:
-        return previous
-    step = (alpha - previous.alpha) / (previous.alpha - before.alpha)
-    old, new = before.restart.overlaps, previous.restart.overlaps
-    moved = Overlaps(
-        *(b + step * (b - a) for a, b in ((old.q, new.q), (old.V, new.V), (old.m, new.m), (old.theta, new.theta)))
-    )
-    if not moved.feasible(measure_of(previous.problem).rho) or np.linalg.eigvalsh(moved.q).min() <= 0:
-        return previous
-    return replace(previous, restart=replace(previous.restart, overlaps=moved))
+def _extrapolated(
+    earlier: BranchPoint | None, before: BranchPoint | None, previous: BranchPoint, alpha: float
+) -> BranchPoint:
+    """The previous point with its overlaps on the parabola through the last three, where those belong together.
+
+    Otherwise on the line through the last two, or where even that is not feasible as they are.
+    """
+    known = [previous]
+    for point in (before, earlier):
+        if point is None or _lost(point) or point.alpha in [one.alpha for one in known]:
+            break
+        known.append(point)
+    while len(known) > 1:
+        moved = _through(known, alpha)
+        if moved.feasible(measure_of(previous.problem).rho) and np.linalg.eigvalsh(moved.q).min() > 0:
+            return replace(previous, restart=replace(previous.restart, overlaps=moved))
+        known.pop()
+    return previous
+
+
+def _through(points: Sequence[BranchPoint], alpha: float) -> Overlaps:
+    """Overlaps at an alpha, on the polynomial through those of the points."""
+    weights = [
+        float(np.prod([(alpha - other.alpha) / (point.alpha - other.alpha) for other in points if other is not point]))
+        for point in points
+    ]
+    entries = zip(*((o.q, o.V, o.m, o.theta) for o in (point.restart.overlaps for point in points)), strict=True)
+    return Overlaps(*(sum(w * entry for w, entry in zip(weights, each, strict=True)) for each in entries))

@@ -71,6 +71,7 @@ def branch_point(
     result: Measured,
     response: Response,
     identity: Identity = Identity.on_branch,
+    jacobian: Array | None = None,
 ) -> BranchPoint:
     """The point with everything that its dataset holds."""
     values, errors = dict(result.values), dict(result.errors)
@@ -98,7 +99,14 @@ def branch_point(
         rule=rule.name,
         nodes=rule.size,
         restart=Restart(
-            map_.unpack(found.point), response, rule, map_.minima, None if np.isnan(gap) else gap, sole, run.levels
+            overlaps=map_.unpack(found.point),
+            response=response,
+            rule=rule,
+            minima=map_.minima,
+            gap=None if np.isnan(gap) else gap,
+            sole=sole,
+            levels=run.levels,
+            jacobian=jacobian,
         ),
         on_branch=identity,
     )

@@ -58,6 +58,8 @@ class Run:
         A neighbouring point's, near which that of two copies is looked for.
     only_merged : bool
         Whether nothing more is asked of a point that has not merged.
+    jacobian : (D, D) array or None
+        As Newton's method left it the last time.
     """
 
     system: System
@@ -72,6 +74,7 @@ class Run:
     unsettled: bool = False
     gap: float | None = None
     only_merged: bool = False
+    jacobian: Array | None = None
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""
@@ -167,8 +170,10 @@ class Run:
 
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails."""
-        found = self.iterate(map_, x, Newton(jacobian.copy()), 15)
+        method = Newton(jacobian.copy())
+        found = self.iterate(map_, x, method, 15)
         if found.status is Status.converged:
+            self.jacobian = jacobian if method.learnt is None else method.learnt
             return found
         retry = self.iterate(map_, x, Anderson(), 50)
         return retry if retry.residual < found.residual else found

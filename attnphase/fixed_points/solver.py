@@ -43,6 +43,7 @@ __all__ = ["SMALL_SIGNAL", "merged_point", "probe", "solve_point"]
 
 STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
 ROUGH = 1e-4  # residual on a rule that only shows the way: its own error is a hundred times as large
+_STALE = 0.5  # share of a residual that a step with derivatives of elsewhere leaves
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 # of a solve on one rule, where Newton's method has no coarse solution to start from
 _SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Anderson, "damped": Damped}
@@ -168,6 +169,8 @@ def _solve_point(
     second_minima = 1.0 if system.problem.loss.form.has_kink else 0.0
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
     jacobian, method = response.jacobian if response else None, _SINGLE[settings.method]
+    if response is not None and previous is not None and previous.jacobian is not None:
+        jacobian = previous.jacobian
     while True:
         map_ = run.map(rule)
         if previous is not None and previous.rule is rule:
@@ -184,7 +187,8 @@ def _solve_point(
                 (rule, point), run.maps = ahead, run.maps + 1
                 continue
             found = run.newton(map_, x, jacobian)
-            if found.maps > FEW_MAPS and response is not None and response.order <= rule.order:
+            stale = found.maps > FEW_MAPS or (response is not None and _is_stale(run, map_, found.point, response))
+            if stale and response is not None and response.order <= rule.order:
                 response = None
         # a point that was left behind outside the domain is measured on the lifted map; its status says so
         map_.lift = found.status is Status.left_domain
@@ -211,6 +215,8 @@ def _solve_point(
             response = None  # of few nodes, which tell it where the integrand is smooth
         rule = finer
     newton = response.jacobian if refine else None
+    if newton is not None and run.jacobian is not None and run.jacobian.shape == newton.shape:
+        newton = run.jacobian
 
     def again(x: Array) -> FixedPoint:
         return run.iterate(map_, x, method()) if newton is None else run.newton(map_, x, newton)
@@ -221,7 +227,18 @@ def _solve_point(
     place = identified(run, rules, place, informed, branch, settle)
     if only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
         return None
-    return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity)
+    learnt = newton if place.response is response else None
+    return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, learnt)
+
+
+def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:
+    """Whether derivatives differ so much from those that Newton's method has learnt that it would converge slowly."""
+    own = response.jacobian
+    if run.jacobian is None or run.jacobian.shape != own.shape or not np.isfinite(own).all():
+        return False
+    scale = map_.scales(x)
+    unit, change = ((matrix * scale) / scale[:, None] for matrix in (np.eye(len(x)) - own, run.jacobian - own))
+    return bool(np.linalg.norm(np.linalg.lstsq(unit, change, rcond=1e-10)[0], 2) > _STALE)
 
 
 def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array], FixedPoint], rounds: range) -> Place:
