@@ -162,12 +162,15 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     jacobian = place.response.jacobian
     most = min(map_.channel.rule.order, rules.medium().order)
     # few nodes first, whose noise is several times as large: what is beyond doubt with them need not be asked of more
-    few = most > COARSE_POINTS and relative <= _BY_FEW
+    few = most > COARSE_POINTS and relative <= _BY_FEW and run.few_see
     for points, enough in ((COARSE_POINTS, _FAR_BEYOND), (most, BEYOND_DOUBT))[not few :]:
         probe = run.map(rules.sobol(points))
         probe.adopt_from(map_)
         level = level_at(probe, x, amplitude, jacobian)
-        if level is not None and level.exceeds(enough):
+        seen = level is not None and level.exceeds(enough)
+        if few and points == COARSE_POINTS:
+            run.few_see = seen
+        if level is not None and seen:
             return relative >= _AS_LARGE * noise * (1 - _BELOW) / level.value
     return False
 

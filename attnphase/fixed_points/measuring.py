@@ -107,6 +107,7 @@ def branch_point(
             sole=sole,
             levels=run.levels,
             jacobian=jacobian,
+            few_see=run.few_see,
         ),
         on_branch=identity,
     )

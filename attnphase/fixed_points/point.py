@@ -42,6 +42,8 @@ class Restart:
         Of the curve by which the point was judged, under few nodes.
     jacobian : (D, D) array or None
         Of the map, as Newton's method left it: nearer to that of the next point than the derivatives in `response`.
+    few_see : bool
+        Whether few nodes saw growth below the point, where they were asked.
     """
 
     overlaps: Overlaps
@@ -52,6 +54,7 @@ class Restart:
     sole: float = -np.inf
     levels: Sequence[Level] = ()
     jacobian: Array | None = None
+    few_see: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,6 +60,8 @@ class Run:
         Whether nothing more is asked of a point that has not merged.
     jacobian : (D, D) array or None
         As Newton's method left it the last time.
+    few_see : bool
+        Whether few nodes see growth below a point where any do; a neighbouring point's, then this one's.
     """
 
     system: System
@@ -75,6 +77,7 @@ class Run:
     gap: float | None = None
     only_merged: bool = False
     jacobian: Array | None = None
+    few_see: bool = True
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""

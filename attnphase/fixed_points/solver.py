@@ -43,7 +43,7 @@ __all__ = ["SMALL_SIGNAL", "merged_point", "probe", "solve_point"]
 
 STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
 ROUGH = 1e-4  # residual on a rule that only shows the way: its own error is a hundred times as large
-_STALE = 0.5  # share of a residual that a step with derivatives of elsewhere leaves
+_STALE = 1.5  # factor by which an error of the map may move the point more, or less, than a neighbour's derivatives say
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 # of a solve on one rule, where Newton's method has no coarse solution to start from
 _SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Anderson, "damped": Damped}
@@ -158,6 +158,7 @@ def _solve_point(
     run.only_merged = only_merged
     if previous is not None:
         run.gap, run.sole, run.levels = previous.gap, previous.sole, previous.levels
+        run.few_see = previous.few_see
     rules = system.refinement(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
@@ -232,13 +233,17 @@ def _solve_point(
 
 
 def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:
-    """Whether derivatives differ so much from those that Newton's method has learnt that it would converge slowly."""
+    """Whether an error of the map moves the point much more, or less, than derivatives of elsewhere say.
+
+    By those that Newton's method has learnt, which tell it roughly.
+    """
     own = response.jacobian
     if run.jacobian is None or run.jacobian.shape != own.shape or not np.isfinite(own).all():
         return False
     scale = map_.scales(x)
-    unit, change = ((matrix * scale) / scale[:, None] for matrix in (np.eye(len(x)) - own, run.jacobian - own))
-    return bool(np.linalg.norm(np.linalg.lstsq(unit, change, rcond=1e-10)[0], 2) > _STALE)
+    systems = ((np.eye(len(x)) - jacobian) * scale / scale[:, None] for jacobian in (own, run.jacobian))
+    told, learnt = (np.linalg.norm(np.linalg.pinv(system, rcond=1e-10), 2) for system in systems)
+    return bool(not told / _STALE < learnt < told * _STALE)
 
 
 def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array], FixedPoint], rounds: range) -> Place:

@@ -116,13 +116,13 @@ def _rows(
     odd = odd_coordinates(map_)
     rows: list[_Row] = []
     for direction, enough in zip(amplitudes, (Level.exceeds, Level.falls_short), strict=True):
-        previous = x
+        previous, jacobian = x, response.jacobian
         for amplitude in direction:
-            level = level_at(map_, previous, amplitude, response.jacobian)
+            level = level_at(map_, previous, amplitude, jacobian)
             if level is None or np.isnan(level.value):
                 break
             rows.append(_row(map_, level, response, odd, here))
-            previous = level.point
+            previous, jacobian = level.point, jacobian if level.jacobian is None else level.jacobian
             if enough(rows[-1].level, _ROOM):
                 break
     rows.sort(key=lambda row: row.level.amplitude)
