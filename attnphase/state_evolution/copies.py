@@ -32,7 +32,6 @@ __all__ = ["RESOLVED", "Copies", "Gap"]
 RESOLVED = 1e-4  # share of q below which two copies count as one: too few nodes jump to say more
 _PASSES = 20  # at the most, to where the gap is its own image
 _FEW = 256  # points of each replicate on which the end is looked for first
-_FEWER, _LARGE = 64, 0.03  # likewise beside a known gap that is a share of q so large that many of them jump
 _WIDER, _WIDE = 3.0, 0.05  # beside a known gap: times that, and share of q, from which the end is looked for
 _ACCURATE, _NEAR = 1e-2, 0.15  # relative: there, and where a last step along the secant is good enough
 
@@ -187,16 +186,12 @@ class Copies:
             Of a neighbouring point's gap, a few times which is wide enough to begin with. Not below: few nodes jump at
             small gaps, so that a sample of them may grow too slowly there and yet end further above.
         """
+        few = min(_FEW, self.rule.order)
+        nodes, weights = self.rule.nodes[:, :few], np.full(few, 1 / few)
+        coarse = replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=few))
         size = _trace(self.overlaps.q).sum() / _trace(self._free).sum()
         begin = self._free if share is None else min(max(_WIDER * share, _WIDE) * size, 1.0) * self._free
-        found = None
-        for few in (_FEW,) if share is None or share < _LARGE else (_FEWER, _FEW):
-            few = min(few, self.rule.order)
-            nodes, weights = self.rule.nodes[:, :few], np.full(few, 1 / few)
-            coarse = replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=few))
-            found = coarse._end(begin, -0.5, _ACCURATE)
-            if found is not None:
-                break
+        found = coarse._end(begin, -0.5, _ACCURATE)
         if found is not None and few < self.rule.order:
             found = self._end(found.covariance, found.slope, _NEAR)
         if found is None:
