@@ -313,7 +313,7 @@ def judged(
         Of the map near it; spares evaluations.
     """
     start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
-    rest, bottom = run.sector.pack(without_signal(overlaps)), None
+    rest, bottom = run.sector.pack(overlaps), None
     for finer in _ladder(rules, rule, min(rule.order, rules.medium().order) if rule.randomised else COARSE_POINTS):
         map_ = run.map(finer)
         bottom = at_rest(map_, rest, jacobian) or bottom

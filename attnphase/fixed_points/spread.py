@@ -128,7 +128,7 @@ def _rows(
     rows.sort(key=lambda row: row.level.amplitude)
     if not rows or not rows[0].level.exceeds(_ROOM):
         rest = StateEvolution(map_.channel, map_.alpha, map_.sector)
-        level = at_rest(rest, rows[0].level.point if rows else x)
+        level = at_rest(rest, rows[0].level.point if rows else x, rows[0].level.jacobian if rows else response.jacobian)
         if level is not None:
             rows.insert(0, _row(rest, level, response, odd, here))
     return rows
