@@ -27,7 +27,7 @@ _NEAR = 0.03  # share of its amplitude by which a top must be off the highest le
 _BY_CHANCE = 2.0  # standard errors
 _EDGE = 1.1  # by what the odd coordinates may be enlarged, unless they lie at the edge of the domain
 _SECANTS = 3  # steps to a zero, behind which Newton's method takes over
-_REACH = 0.5  # share of themselves by which even coordinates are moved ahead
+_REACH = 1.0  # share of themselves by which even coordinates are moved ahead
 _UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
 
 
@@ -95,7 +95,7 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array |
     """
     odd = odd_coordinates(map_)
     found, newton = _settled(map_, x, amplitude, odd, jacobian)
-    image = None if found is None else map_(found.point, refresh=True)
+    image = None if found is None else map_(found.point, refresh=True, likely=True)
     if found is None or image is None:
         return None
     point, images = found.point, map_.images()

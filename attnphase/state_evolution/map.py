@@ -86,8 +86,12 @@ class StateEvolution:
         """Size of every coordinate, for relative residuals."""
         return self.sector.scales(x, self.system.spectrum.rho)
 
-    def __call__(self, x: Array, *, refresh: bool = False) -> Array | None:
-        """The image of a point; None outside the domain. With `refresh` all local problems are searched afresh."""
+    def __call__(self, x: Array, *, refresh: bool = False, likely: bool = False) -> Array | None:
+        """The image of a point; None outside the domain.
+
+        With `refresh` all local problems are searched afresh; if `likely`, from those starts alone from which a first
+        evaluation searches.
+        """
         if self._known is not None and not refresh and self._is_at(x):
             return self._known[2].copy()
         self._known = self._loss_at_omega = self._of_replicates = None
@@ -100,12 +104,14 @@ class StateEvolution:
         if self.channel.rule.from_zero:
             starts = Starts.FROM_ZERO
         elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
-            starts = Starts.REFRESH if refresh or self.thorough else Starts.WARM
+            again = Starts.FOLLOWED if likely and starts is Starts.LIKELY else Starts.REFRESH
+            starts = again if refresh or self.thorough else Starts.WARM
         # minima of other representatives, at a point of other symmetry, are of other nodes
-        known = self.minima if starts in (Starts.WARM, Starts.REFRESH) else None
+        known = self.minima if starts.follow else None
         result = self.channel.evaluate(self.alpha, overlaps, starts, known, self.first.sole)
         while starts is not Starts.WARM and self._expect(result.minima):
-            result = self.channel.evaluate(self.alpha, overlaps, Starts.REFRESH, result.minima, self.first.sole)
+            again = Starts.FOLLOWED if starts is Starts.FOLLOWED else Starts.REFRESH
+            result = self.channel.evaluate(self.alpha, overlaps, again, result.minima, self.first.sole)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result
         # a warm pass, from the known minima, need not see where others find no bottom

@@ -142,7 +142,7 @@ class ProximalProblem:
 
     def begun(self, starts: Starts, previous: Minima | None, count: int) -> Minima:
         """Where a pass writes its minima; `Minima.begin` puts in those of the pass before."""
-        if starts in (Starts.WARM, Starts.REFRESH) and (previous is None or len(previous.energies) != count):
+        if starts.follow and (previous is None or len(previous.energies) != count):
             raise ValueError("a warm pass needs the minima of a pass over the same nodes")
         length, columns = self.system.kernels.length, self.system.kernels.columns
         return Minima(np.empty((count, 2, length, columns)), np.empty((count, 2)), np.empty(count, dtype=np.int64))

@@ -34,7 +34,9 @@ def restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
 def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
     """Images per replicate as packed vectors, (S, P)."""
     m = measured["m"][..., None]
-    return map_.sector.pack_all([Overlaps(*one) for one in zip(measured["q"], measured["V"], m, measured["theta"], strict=True)])
+    return map_.sector.pack_all(
+        [Overlaps(*one) for one in zip(measured["q"], measured["V"], m, measured["theta"], strict=True)]
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,9 +39,7 @@ def eliminate(matrix: Array, right: Array) -> None:
             right[c, j] /= matrix[c, c]
 
 
-@entry(
-    array(3), array(3), array(2), array(1), array(1), array(3), array(1), array(1, INTEGER), array(7)
-)
+@entry(array(3), array(3), array(2), array(1), array(1), array(3), array(1), array(1, INTEGER), array(7))
 def squares_at(
     fields: Array,
     teacher_fields: Array,
