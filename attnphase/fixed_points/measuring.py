@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run

@@ -33,10 +33,8 @@ def restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
 
 def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
     """Images per replicate as packed vectors, (S, P)."""
-    m = measured["m"][..., None]
-    return map_.sector.pack_all(
-        [Overlaps(*one) for one in zip(measured["q"], measured["V"], m, measured["theta"], strict=True)]
-    )
+    rows = zip(measured["q"], measured["V"], measured["m"][..., None], measured["theta"], strict=True)
+    return map_.sector.pack_all([Overlaps(*row) for row in rows])
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,10 +51,10 @@ def squares_at(
     replicates: NDArray[np.int64],
     squares: Array,
 ) -> None:
-    """Add weighted ``dg_k/domega_l (x) dg_k/domega_l`` of samples at proximal points (N, L, r) to their replicates' sums.
+    """Add weighted squares of ``dg/domega`` of samples at proximal points (N, L, r) to their replicates' sums.
 
-    ``dg/domega = -(I + H V)^-1 H`` with the Hessian H of the loss, of one with kinks what it is beside them; ``squares``
-    (S, L, r, r, L, r, r) holds the indices of both of ``g_k`` before those of ``omega_l``.
+    ``dg/domega = -(I + H V)^-1 H`` with the Hessian H of the loss, of one with kinks what it is beside them. In
+    ``squares`` (S, L, r, r, L, r, r) both indices of ``g_k`` stand before those of ``omega_l``.
     """
     target, gradient, contracted = empty_target(), np.empty((LENGTH, COLUMNS)), np.empty(SIZE)
     response, factor = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE))
