@@ -34,8 +34,9 @@ def follow(
 ) -> list[BranchPoint]:
     """One branch over a list of sample complexities, each point started from its neighbour.
 
-    The line begins at the largest alpha, where the informed branches are most stable, and goes downwards. A neighbour
-    that did not converge is not continued: the next point then starts afresh.
+    The line begins at the largest alpha, where the informed branches are most stable, and goes downwards; each point
+    begins on the parabola through the last three. A neighbour that did not converge is not continued: the next point
+    then starts afresh.
 
     Parameters
     ----------

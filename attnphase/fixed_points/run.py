@@ -9,6 +9,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
+from attnphase.fixed_points.point import Restart
 from attnphase.fixed_points.reduced import Level
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
@@ -78,6 +79,11 @@ class Run:
     only_merged: bool = False
     jacobian: Array | None = None
     few_see: bool = True
+
+    def begin_beside(self, previous: Restart) -> None:
+        """Know what a neighbouring point lends."""
+        self.gap, self.sole, self.levels = previous.gap, previous.sole, previous.levels
+        self.few_see = previous.few_see
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""

@@ -154,11 +154,10 @@ def _solve_point(
     point = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not point.has_signal)
-    run = Run(system, alpha, settings, Sector.of(point if exact else informed, system.symmetries), tell)
-    run.only_merged = only_merged
+    sector = Sector.of(point if exact else informed, system.symmetries)
+    run = Run(system, alpha, settings, sector, tell, only_merged=only_merged)
     if previous is not None:
-        run.gap, run.sole, run.levels = previous.gap, previous.sole, previous.levels
-        run.few_see = previous.few_see
+        run.begin_beside(previous)
     rules = system.refinement(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
@@ -170,8 +169,9 @@ def _solve_point(
     second_minima = 1.0 if system.problem.loss.form.has_kink else 0.0
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
     jacobian, method = response.jacobian if response else None, _SINGLE[settings.method]
-    if response is not None and previous is not None and previous.jacobian is not None:
-        jacobian = previous.jacobian
+    learnt = None if previous is None else previous.jacobian
+    if response is not None and learnt is not None and learnt.shape == response.jacobian.shape:
+        jacobian = learnt
     while True:
         map_ = run.map(rule)
         if previous is not None and previous.rule is rule:
@@ -215,20 +215,28 @@ def _solve_point(
         if finer.randomised and not rule.randomised:
             response = None  # of few nodes, which tell it where the integrand is smooth
         rule = finer
-    newton = response.jacobian if refine else None
-    if newton is not None and run.jacobian is not None and run.jacobian.shape == newton.shape:
+    return _finished(run, rules, Place(map_, found, measured, response), informed, branch, None if refine else method)
+
+
+def _finished(
+    run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str, method: Callable[[], Method] | None
+) -> BranchPoint | None:
+    """A fixed point in its lowest minima with its identity and all that is measured; ``method`` is Newton's if None."""
+    map_, response = place.map_, place.response
+    newton = response.jacobian
+    if run.jacobian is not None and run.jacobian.shape == newton.shape:
         newton = run.jacobian
 
     def again(x: Array) -> FixedPoint:
-        return run.iterate(map_, x, method()) if newton is None else run.newton(map_, x, newton)
+        return run.newton(map_, x, newton) if method is None else run.iterate(map_, x, method())
 
-    place = _verified(run, rules, Place(map_, found, measured, response), again, FIRST_ROUND)
+    place = _verified(run, rules, place, again, FIRST_ROUND)
     run.learn(place.map_)
     settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
     place = identified(run, rules, place, informed, branch, settle)
-    if only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
+    if run.only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
         return None
-    learnt = newton if place.response is response else None
+    learnt = newton if method is None and place.response is response else None
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, learnt)
 
 

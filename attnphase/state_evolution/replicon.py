@@ -10,9 +10,10 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
-from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.proximal import Minima, lower_factors
 from attnphase.state_evolution.spread import Spread
 
 __all__ = ["replicon"]
@@ -125,7 +126,7 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
     orbit = channel.representatives(overlaps)
     sources = [source for source, _ in orbit]
     chosen = sorted(set(sources))
-    total = np.zeros((rule.replicates, sites, r, r, sites, r, r))
+    total, factors = np.zeros((rule.replicates, sites, r, r, sites, r, r)), lower_factors(overlaps.V)
     points = rule.nodes.shape[1]
     few = min(points, _MOST) if rule.randomised else points  # the first points of a Sobol sequence are one
     for part in channel.proximal.parts(len(channel.configurations), chosen, rule.size):
@@ -139,10 +140,10 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         fields = minima.fields[block * rule.size + part.nodes.start : block * rule.size + part.nodes.stop, 0]
         weights = points / few * rule.weights[place] * (shares if len(shares) else 1.0)
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
-        whole, V = k[used] + system.label_means[tokens], np.ascontiguousarray(overlaps.V[tokens])
-        variance, squares = system.token_variances[part.configuration], np.zeros((rule.replicates, L, r, r, L, r, r))
-        at = fields[used], whole, mixing, parameters, variance, V, weights[used], replicates[used]
-        kernels.squares_at(*at, squares)
+        roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
+        whole, squares = k[used] + system.label_means[tokens], np.zeros((rule.replicates, L, r, r, L, r, r))
+        at = Nodes(fields[used], whole, roots, mixing, parameters, variance, 0.0)
+        kernels.squares_at(at, weights[used], replicates[used], squares)
         for own, other in product(range(L), repeat=2):
             total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]
     return total

@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.kernels.local.values import Nodes
 
 from .compiled import compiled, entry
-from .layouts import INTEGER, array
+from .layouts import INTEGER, NODES, array
 from .linear_algebra import SIZE
 from .local_problem import COLUMNS, LENGTH, loss_derivatives, teacher_target
 from .search import empty_target
@@ -39,25 +40,21 @@ def eliminate(matrix: Array, right: Array) -> None:
             right[c, j] /= matrix[c, c]
 
 
-@entry(array(3), array(3), array(2), array(1), array(1), array(3), array(1), array(1, INTEGER), array(7))
-def squares_at(
-    fields: Array,
-    teacher_fields: Array,
-    mixing: Array,
-    parameters: Array,
-    variance: Array,
-    V: Array,
-    weights: Array,
-    replicates: NDArray[np.int64],
-    squares: Array,
-) -> None:
-    """Add weighted squares of ``dg/domega`` of samples at proximal points (N, L, r) to their replicates' sums.
+@entry(NODES, array(1), array(1, INTEGER), array(7))
+def squares_at(nodes: Nodes, weights: Array, replicates: NDArray[np.int64], squares: Array) -> None:
+    """Add weighted squares of ``dg/domega`` of nodes, whose centres are proximal points, to their replicates' sums.
 
     ``dg/domega = -(I + H V)^-1 H`` with the Hessian H of the loss, of one with kinks what it is beside them. In
     ``squares`` (S, L, r, r, L, r, r) both indices of ``g_k`` stand before those of ``omega_l``.
     """
+    fields, teacher_fields, roots, mixing, parameters, variance, _ = nodes
     target, gradient, contracted = empty_target(), np.empty((LENGTH, COLUMNS)), np.empty(SIZE)
-    response, factor = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE))
+    response, factor, V = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE)), np.zeros((LENGTH, COLUMNS, COLUMNS))
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            for j in range(COLUMNS):
+                for c in range(COLUMNS):
+                    V[a, i, j] += roots[a, i, c] * roots[a, j, c]
     for sample in range(fields.shape[0]):
         teacher_target(teacher_fields[sample], mixing, parameters, target)
         loss_derivatives(fields[sample], target, variance, parameters, gradient, response, contracted)
