@@ -18,7 +18,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.reduced import Level, _top, at_rest, level_at, levels_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.solver import merged_point, solve_point
 from attnphase.fixed_points.spread import _between, _straightened, _zero
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
@@ -341,7 +341,9 @@ def test_a_point_that_has_merged_is_the_one_that_a_solve_gives():
     """Whether it has is asked alone: where it has not, nothing is given, and the line looks for the branch."""
     problem = Problem.paper(omega=0.28).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
     settings = SolverSettings(tolerance=1e-6, threads=1, stability=False)
-    uninformed = solve_point(problem, 0.4, "semantic", start=without_signal(initial_overlaps(problem, "semantic")), settings=settings)
+    uninformed = solve_point(
+        problem, 0.4, "semantic", start=without_signal(initial_overlaps(problem, "semantic")), settings=settings
+    )
     whole = solve_point(problem, 0.35, "semantic", start=uninformed, settings=settings)
     alone = merged_point(problem, 0.35, "semantic", uninformed, settings)
     assert whole.on_branch is Identity.merged
