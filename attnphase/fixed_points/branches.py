@@ -127,4 +127,4 @@ def _through(points: Sequence[BranchPoint], alpha: float) -> Overlaps:
         for point in points
     ]
     entries = zip(*((o.q, o.V, o.m, o.theta) for o in (point.restart.overlaps for point in points)), strict=True)
-    return Overlaps(*(sum(w * entry for w, entry in zip(weights, each, strict=True)) for each in entries))
+    return Overlaps(*(np.tensordot(weights, np.stack(each), axes=1) for each in entries))
