@@ -10,7 +10,7 @@ import numpy as np
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import probe, solve_point
+from attnphase.fixed_points.solver import merged_point, probe, solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import measure_of
@@ -34,8 +34,9 @@ def follow(
 ) -> list[BranchPoint]:
     """One branch over a list of sample complexities, each point started from its neighbour.
 
-    The line begins at the largest alpha, where the informed branches are most stable, and goes downwards. A neighbour
-    that did not converge is not continued: the next point then starts afresh.
+    The line begins at the largest alpha, where the informed branches are most stable, and goes downwards; each point
+    begins on the parabola through the last three. A neighbour that did not converge is not continued: the next point
+    then starts afresh.
 
     Parameters
     ----------
@@ -53,6 +54,7 @@ def follow(
     """
     settings = settings or SolverSettings()
     points: dict[int, BranchPoint] = {}
+    earlier: BranchPoint | None = None
     before: BranchPoint | None = None
     previous: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
@@ -63,17 +65,17 @@ def follow(
             if _merged(previous):
                 # whether it does, the curve tells at the uninformed point, which is found at once
                 start = _uninformed(previous)
-                point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
+                point = merged_point(problem, alphas[index], branch, start, settings, tell)
             if point is None or not _merged(point):
                 point, start = None, probe(problem, alphas[index], branch, settings) or _uninformed(previous)
         elif previous is not None:
-            start = _extrapolated(before, previous, alphas[index])
+            start = _extrapolated(earlier, before, previous, alphas[index])
         if point is None:
             point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
         if isinstance(start, BranchPoint) and not _lost(start) and point.status is not Status.converged:
             fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell)
             point = fresh if fresh.residual < point.residual else point
-        before, previous = previous, point
+        earlier, before, previous = before, previous, point
         points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None, levels=()))
         if on_point is not None:
             on_point(points[index])
@@ -98,15 +100,31 @@ def _uninformed(point: BranchPoint) -> BranchPoint:
     return replace(point, restart=replace(point.restart, overlaps=zeroed))
 
 
-def _extrapolated(before: BranchPoint | None, previous: BranchPoint | None, alpha: float) -> BranchPoint | None:
-    """The previous point with its overlaps moved along the line through the last two, where that is feasible."""
-    if before is None or previous is None or before.alpha == previous.alpha:
-        return previous
-    step = (alpha - previous.alpha) / (previous.alpha - before.alpha)
-    old, new = before.restart.overlaps, previous.restart.overlaps
-    moved = Overlaps(
-        *(b + step * (b - a) for a, b in ((old.q, new.q), (old.V, new.V), (old.m, new.m), (old.theta, new.theta)))
-    )
-    if not moved.feasible(measure_of(previous.problem).rho) or np.linalg.eigvalsh(moved.q).min() <= 0:
-        return previous
-    return replace(previous, restart=replace(previous.restart, overlaps=moved))
+def _extrapolated(
+    earlier: BranchPoint | None, before: BranchPoint | None, previous: BranchPoint, alpha: float
+) -> BranchPoint:
+    """The previous point with its overlaps on the parabola through the last three, where those belong together.
+
+    Otherwise on the line through the last two, or where even that is not feasible as they are.
+    """
+    known = [previous]
+    for point in (before, earlier):
+        if point is None or _lost(point) or point.alpha in [one.alpha for one in known]:
+            break
+        known.append(point)
+    while len(known) > 1:
+        moved = _through(known, alpha)
+        if moved.feasible(measure_of(previous.problem).rho) and np.linalg.eigvalsh(moved.q).min() > 0:
+            return replace(previous, restart=replace(previous.restart, overlaps=moved))
+        known.pop()
+    return previous
+
+
+def _through(points: Sequence[BranchPoint], alpha: float) -> Overlaps:
+    """Overlaps at an alpha, on the polynomial through those of the points."""
+    weights = [
+        float(np.prod([(alpha - other.alpha) / (point.alpha - other.alpha) for other in points if other is not point]))
+        for point in points
+    ]
+    entries = zip(*((o.q, o.V, o.m, o.theta) for o in (point.restart.overlaps for point in points)), strict=True)
+    return Overlaps(*(np.tensordot(weights, np.stack(each), axes=1) for each in entries))

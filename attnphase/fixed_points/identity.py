@@ -126,6 +126,8 @@ def identified(
     run.sector = own.map_.sector
     jacobian = run.sector.taken_over(place.response.jacobian, place.map_.sector)
     verdict = judged(run, rules, own.map_.channel.rule, own.overlaps, informed, jacobian)
+    if run.only_merged and verdict.identity is not Identity.merged:
+        return replace(place, identity=verdict.identity)
     if not place.settled and verdict.identity is not Identity.merged:
         place = own = settle(place)
     # what was solved without its order parameter, and has none, stays as it is, with the derivatives there
@@ -160,12 +162,15 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     jacobian = place.response.jacobian
     most = min(map_.channel.rule.order, rules.medium().order)
     # few nodes first, whose noise is several times as large: what is beyond doubt with them need not be asked of more
-    few = most > COARSE_POINTS and relative <= _BY_FEW
+    few = most > COARSE_POINTS and relative <= _BY_FEW and run.few_see
     for points, enough in ((COARSE_POINTS, _FAR_BEYOND), (most, BEYOND_DOUBT))[not few :]:
         probe = run.map(rules.sobol(points))
         probe.adopt_from(map_)
         level = level_at(probe, x, amplitude, jacobian)
-        if level is not None and level.exceeds(enough):
+        seen = level is not None and level.exceeds(enough)
+        if few and points == COARSE_POINTS:
+            run.few_see = seen
+        if level is not None and seen:
             return relative >= _AS_LARGE * noise * (1 - _BELOW) / level.value
     return False
 
@@ -308,7 +313,7 @@ def judged(
         Of the map near it; spares evaluations.
     """
     start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
-    rest, bottom = run.sector.pack(without_signal(overlaps)), None
+    rest, bottom = run.sector.pack(overlaps), None
     for finer in _ladder(rules, rule, min(rule.order, rules.medium().order) if rule.randomised else COARSE_POINTS):
         map_ = run.map(finer)
         bottom = at_rest(map_, rest, jacobian) or bottom

@@ -28,6 +28,9 @@ __all__ = [
 ]
 
 
+_TELLING = 5e-4  # relative step: jumps of single nodes, 5e-5 of the residual each, change derivatives along it little
+
+
 class Status(IntEnum):
     """How an iteration ended; the values are the CF flags of the dataset's ``status``."""
 
@@ -120,9 +123,12 @@ class Newton:
     ----------
     jacobian : (P, P) array or None
         ``dF/dx`` to begin with; computed on the first step if None, at the cost of 2 P maps.
+    learnt : (P, P) array or None
+        The same after the last step that was not so small that jumps of single nodes decide about it.
     """
 
     jacobian: Array | None = None
+    learnt: Array | None = None
     _last: tuple[Array, Array] | None = None
 
     def step(self, point: Array, image: Array, scale: Array, evaluate: Map) -> Array:
@@ -137,6 +143,8 @@ class Newton:
             if dx @ dx > 0:
                 correction = np.outer(df - predicted, dx) / (dx @ dx)
                 self.jacobian = self.jacobian + scale[:, None] * correction / scale[None, :]
+            if np.abs(dx).max() > _TELLING:
+                self.learnt = self.jacobian
         self._last = (point, residual)
         system = (np.eye(len(point)) - self.jacobian) * scale[None, :] / scale[:, None]
         return point + scale * np.linalg.lstsq(system, residual / scale, rcond=1e-10)[0]

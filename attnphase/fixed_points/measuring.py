@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
@@ -71,6 +72,7 @@ def branch_point(
     result: Measured,
     response: Response,
     identity: Identity = Identity.on_branch,
+    jacobian: Array | None = None,
 ) -> BranchPoint:
     """The point with everything that its dataset holds."""
     values, errors = dict(result.values), dict(result.errors)
@@ -98,7 +100,15 @@ def branch_point(
         rule=rule.name,
         nodes=rule.size,
         restart=Restart(
-            map_.unpack(found.point), response, rule, map_.minima, None if np.isnan(gap) else gap, sole, run.levels
+            overlaps=map_.unpack(found.point),
+            response=response,
+            rule=rule,
+            minima=map_.minima,
+            gap=None if np.isnan(gap) else gap,
+            sole=sole,
+            levels=run.levels,
+            jacobian=jacobian,
+            few_see=run.few_see,
         ),
         on_branch=identity,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.reduced import Level
 from attnphase.integration.rules import Rule
@@ -39,6 +40,10 @@ class Restart:
         Energy up to which nodes were seen to have one minimum, see ``proximal.Search``.
     levels : sequence of Level
         Of the curve by which the point was judged, under few nodes.
+    jacobian : (D, D) array or None
+        Of the map, as Newton's method left it: nearer to that of the next point than the derivatives in `response`.
+    few_see : bool
+        Whether few nodes saw growth below the point, where they were asked.
     """
 
     overlaps: Overlaps
@@ -48,6 +53,8 @@ class Restart:
     gap: float | None = None
     sole: float = -np.inf
     levels: Sequence[Level] = ()
+    jacobian: Array | None = None
+    few_see: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ _NEAR = 0.03  # share of its amplitude by which a top must be off the highest le
 _BY_CHANCE = 2.0  # standard errors
 _EDGE = 1.1  # by what the odd coordinates may be enlarged, unless they lie at the edge of the domain
 _SECANTS = 3  # steps to a zero, behind which Newton's method takes over
+_REACH = 1.0  # share of themselves by which even coordinates are moved ahead
 _UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
 
 
@@ -45,7 +46,8 @@ class Level:
     growth : (S,) array
         Of the replicates; their mean is that of all.
     jacobian : (D, D) array or None
-        Of what settles, as Newton's method left it; None where another method was needed.
+        Of what settles, as Newton's method left it, beside the one that it was given of the others; None where another
+        method was needed.
     """
 
     amplitude: float
@@ -79,7 +81,7 @@ def at_rest(map_: StateEvolution, x: Array, jacobian: Array | None = None) -> Le
     A Jacobian of the map somewhere near spares evaluations.
     """
     odd = odd_coordinates(map_)
-    found, newton = _settled(map_, _scaled(x, odd, 0.0), odd, jacobian)
+    found, newton = _settled(map_, x, 0.0, odd, jacobian)
     if found is None or found.residual > _UNSETTLED * _TOLERANCE:
         return None
     multiplier = growth_within(map_, found.point)
@@ -92,8 +94,8 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array |
     Its growth is unknown, NaN, where the others do not settle. A Jacobian of the map somewhere near spares evaluations.
     """
     odd = odd_coordinates(map_)
-    found, newton = _settled(map_, _scaled(x, odd, amplitude), odd, jacobian)
-    image = None if found is None else map_(found.point, refresh=True)
+    found, newton = _settled(map_, x, amplitude, odd, jacobian)
+    image = None if found is None else map_(found.point, refresh=True, likely=True)
     if found is None or image is None:
         return None
     point, images = found.point, map_.images()
@@ -217,12 +219,13 @@ def with_displacements(level: Level, jacobian: Array, odd: NDArray[np.int64]) ->
 
 
 def _settled(
-    map_: StateEvolution, x: Array, odd: NDArray[np.int64], jacobian: Array | None = None
+    map_: StateEvolution, x: Array, amplitude: float, odd: NDArray[np.int64], jacobian: Array | None = None
 ) -> tuple[FixedPoint | None, Array | None]:
     """Everything but the odd coordinates' norm at rest, or as near as it came; None outside the domain.
 
     With it the Jacobian by which Newton's method brought it there, None if that was another method.
     """
+    before, x = x, _moved_to(map_, x, odd, amplitude, jacobian)
     norm = float(np.linalg.norm(x[odd]))
 
     def constrained(point: Array) -> Array | None:
@@ -244,8 +247,42 @@ def _settled(
         start = found.point if np.isfinite(found.residual) else x
         found = iterate(constrained, start, map_.scales, method, tolerance=_TOLERANCE, max_maps=maps)
         if found.residual <= _UNSETTLED * _TOLERANCE:
-            return found, method.jacobian if isinstance(method, Newton) else None
+            return found, _learnt(jacobian, method, odd, norm / (float(np.linalg.norm(before[odd])) or 1.0))
     return found if np.isfinite(found.residual) else None, None
+
+
+def _learnt(given: Array | None, method: Method, odd: NDArray[np.int64], share: float) -> Array | None:
+    """What Newton's method knows at its end of what settles, and of the rest what was given.
+
+    Across the parities derivatives are odd functions of the amplitude, which now is a share of what it was.
+    """
+    if given is None or not isinstance(method, Newton) or method.jacobian is None:
+        return None
+    learnt, even = given.copy(), np.setdiff1d(np.arange(len(given)), odd)
+    learnt[np.ix_(even, even)] = method.jacobian[np.ix_(even, even)]
+    learnt[np.ix_(even, odd)] *= share
+    learnt[np.ix_(odd, even)] *= share
+    return learnt
+
+
+def _moved_to(
+    map_: StateEvolution, x: Array, odd: NDArray[np.int64], amplitude: float, jacobian: Array | None
+) -> Array:
+    """The point with its odd coordinates at an amplitude, and the others about where they settle then.
+
+    They are even in the amplitude, and derivatives at ``x`` tell how they answer to it there.
+    """
+    plain, norm = _scaled(x, odd, amplitude), float(np.linalg.norm(x[odd]))
+    if jacobian is None or not norm or not np.isfinite(jacobian).all():
+        return plain
+    even = np.setdiff1d(np.arange(len(x)), odd)
+    system = np.eye(len(even)) - jacobian[np.ix_(even, even)]
+    answer = np.linalg.lstsq(system, jacobian[np.ix_(even, odd)] @ x[odd], rcond=1e-10)[0]
+    moved = plain.copy()
+    moved[even] += ((amplitude / norm) ** 2 - 1) / 2 * answer
+    # further than so a parabola does not reach
+    near = np.abs(moved - plain) <= _REACH * np.abs(plain)
+    return moved if near.all() and map_.unpack(moved).feasible(map_.system.spectrum.rho) else plain
 
 
 def _scaled(x: Array, odd: NDArray[np.int64], amplitude: float) -> Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
+from attnphase.fixed_points.point import Restart
 from attnphase.fixed_points.reduced import Level
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
@@ -56,6 +57,12 @@ class Run:
         Whether the first round of the last `verified` left something to the later ones.
     gap : float or None
         A neighbouring point's, near which that of two copies is looked for.
+    only_merged : bool
+        Whether nothing more is asked of a point that has not merged.
+    jacobian : (D, D) array or None
+        As Newton's method left it the last time.
+    few_see : bool
+        Whether few nodes see growth below a point where any do; a neighbouring point's, then this one's.
     """
 
     system: System
@@ -69,6 +76,14 @@ class Run:
     levels: Sequence[Level] = ()
     unsettled: bool = False
     gap: float | None = None
+    only_merged: bool = False
+    jacobian: Array | None = None
+    few_see: bool = True
+
+    def begin_beside(self, previous: Restart) -> None:
+        """Know what a neighbouring point lends."""
+        self.gap, self.sole, self.levels = previous.gap, previous.sole, previous.levels
+        self.few_see = previous.few_see
 
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""
@@ -164,8 +179,10 @@ class Run:
 
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails."""
-        found = self.iterate(map_, x, Newton(jacobian.copy()), 15)
+        method = Newton(jacobian.copy())
+        found = self.iterate(map_, x, method, 15)
         if found.status is Status.converged:
+            self.jacobian = jacobian if method.learnt is None else method.learnt
             return found
         retry = self.iterate(map_, x, Anderson(), 50)
         return retry if retry.residual < found.residual else found

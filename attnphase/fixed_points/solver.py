@@ -30,7 +30,7 @@ from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
-from attnphase.state_evolution.branches import BRANCHES, Branch
+from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
 from attnphase.state_evolution.errors import Response, error_near, response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -39,10 +39,11 @@ from attnphase.state_evolution.starts import check_start, informed_signal, initi
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
 
-__all__ = ["SMALL_SIGNAL", "probe", "solve_point"]
+__all__ = ["SMALL_SIGNAL", "merged_point", "probe", "solve_point"]
 
 STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
 ROUGH = 1e-4  # residual on a rule that only shows the way: its own error is a hundred times as large
+_STALE = 1.5  # factor by which an error of the map may move the point more, or less, than a neighbour's derivatives say
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 # of a solve on one rule, where Newton's method has no coarse solution to start from
 _SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Anderson, "damped": Damped}
@@ -91,6 +92,27 @@ def solve_point(
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    point = _point(problem, alpha, branch, start, settings, tell)
+    assert point is not None
+    return point
+
+
+def merged_point(
+    problem: Problem, alpha: float, branch: str, start: BranchPoint, settings: SolverSettings, tell: Tell = silent
+) -> BranchPoint | None:
+    """What `solve_point` gives if that has merged; None, with nothing more measured, if it has not."""
+    return _point(problem, alpha, branch, start, settings, tell, only_merged=True)
+
+
+def _point(
+    problem: Problem,
+    alpha: float,
+    branch: str,
+    start: Overlaps | BranchPoint | None,
+    settings: SolverSettings,
+    tell: Tell,
+    only_merged: bool = False,
+) -> BranchPoint | None:
     check_affordable(problem)
     informed = initial_overlaps(problem, branch)
     if start is not None:
@@ -100,7 +122,7 @@ def solve_point(
         # what overflows leaves the domain, which the status says
         with np.errstate(all="ignore"):
             system = _system(problem, settings, tell)
-            return _solve_point(system, alpha, branch, start, settings, informed, tell)
+            return _solve_point(system, alpha, branch, start, settings, informed, tell, only_merged)
     except SolverError:
         raise
     except (ArithmeticError, np.linalg.LinAlgError) as error:
@@ -126,14 +148,16 @@ def _solve_point(
     settings: SolverSettings,
     informed: Overlaps,
     tell: Tell,
-) -> BranchPoint:
+    only_merged: bool = False,
+) -> BranchPoint | None:
     previous = start.restart if isinstance(start, BranchPoint) else None
     point = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not point.has_signal)
-    run = Run(system, alpha, settings, Sector.of(point if exact else informed, system.symmetries), tell)
+    sector = Sector.of(point if exact else informed, system.symmetries)
+    run = Run(system, alpha, settings, sector, tell, only_merged=only_merged)
     if previous is not None:
-        run.gap, run.sole, run.levels = previous.gap, previous.sole, previous.levels
+        run.begin_beside(previous)
     rules = system.refinement(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
@@ -145,6 +169,9 @@ def _solve_point(
     second_minima = 1.0 if system.problem.loss.form.has_kink else 0.0
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
     jacobian, method = response.jacobian if response else None, _SINGLE[settings.method]
+    learnt = None if previous is None else previous.jacobian
+    if response is not None and learnt is not None and learnt.shape == response.jacobian.shape:
+        jacobian = learnt
     while True:
         map_ = run.map(rule)
         if previous is not None and previous.rule is rule:
@@ -161,7 +188,8 @@ def _solve_point(
                 (rule, point), run.maps = ahead, run.maps + 1
                 continue
             found = run.newton(map_, x, jacobian)
-            if found.maps > FEW_MAPS and response is not None and response.order <= rule.order:
+            stale = found.maps > FEW_MAPS or (response is not None and _is_stale(run, map_, found.point, response))
+            if stale and response is not None and response.order <= rule.order:
                 response = None
         # a point that was left behind outside the domain is measured on the lifted map; its status says so
         map_.lift = found.status is Status.left_domain
@@ -169,8 +197,8 @@ def _solve_point(
         if final and _decays(map_, found, informed, branch):
             zeroed = without_signal(map_.unpack(found.point))
             left = replace(settings, max_maps=max(settings.max_maps - run.maps, 50))
-            end = _solve_point(system, alpha, branch, zeroed, left, informed, tell)
-            return replace(end, iterations=end.iterations + run.maps)
+            end = _solve_point(system, alpha, branch, zeroed, left, informed, tell, only_merged)
+            return None if end is None else replace(end, iterations=end.iterations + run.maps)
         if response is None or response.order < rules.medium().order:
             tell("derivatives of the map")
             response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
@@ -187,16 +215,43 @@ def _solve_point(
         if finer.randomised and not rule.randomised:
             response = None  # of few nodes, which tell it where the integrand is smooth
         rule = finer
-    newton = response.jacobian if refine else None
+    return _finished(run, rules, Place(map_, found, measured, response), informed, branch, None if refine else method)
+
+
+def _finished(
+    run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str, method: Callable[[], Method] | None
+) -> BranchPoint | None:
+    """A fixed point in its lowest minima with its identity and all that is measured; ``method`` is Newton's if None."""
+    map_, response = place.map_, place.response
+    newton = response.jacobian
+    if run.jacobian is not None and run.jacobian.shape == newton.shape:
+        newton = run.jacobian
 
     def again(x: Array) -> FixedPoint:
-        return run.iterate(map_, x, method()) if newton is None else run.newton(map_, x, newton)
+        return run.newton(map_, x, newton) if method is None else run.iterate(map_, x, method())
 
-    place = _verified(run, rules, Place(map_, found, measured, response), again, FIRST_ROUND)
+    place = _verified(run, rules, place, again, FIRST_ROUND)
     run.learn(place.map_)
     settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
     place = identified(run, rules, place, informed, branch, settle)
-    return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity)
+    if run.only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
+        return None
+    learnt = newton if method is None and place.response is response else None
+    return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, learnt)
+
+
+def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:
+    """Whether an error of the map moves the point much more, or less, than derivatives of elsewhere say.
+
+    By those that Newton's method has learnt, which tell it roughly.
+    """
+    own = response.jacobian
+    if run.jacobian is None or run.jacobian.shape != own.shape or not np.isfinite(own).all():
+        return False
+    scale = map_.scales(x)
+    systems = ((np.eye(len(x)) - jacobian) * scale / scale[:, None] for jacobian in (own, run.jacobian))
+    told, learnt = (np.linalg.norm(np.linalg.pinv(system, rcond=1e-10), 2) for system in systems)
+    return bool(not told / _STALE < learnt < told * _STALE)
 
 
 def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array], FixedPoint], rounds: range) -> Place:

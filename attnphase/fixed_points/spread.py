@@ -116,19 +116,19 @@ def _rows(
     odd = odd_coordinates(map_)
     rows: list[_Row] = []
     for direction, enough in zip(amplitudes, (Level.exceeds, Level.falls_short), strict=True):
-        previous = x
+        previous, jacobian = x, response.jacobian
         for amplitude in direction:
-            level = level_at(map_, previous, amplitude, response.jacobian)
+            level = level_at(map_, previous, amplitude, jacobian)
             if level is None or np.isnan(level.value):
                 break
             rows.append(_row(map_, level, response, odd, here))
-            previous = level.point
+            previous, jacobian = level.point, jacobian if level.jacobian is None else level.jacobian
             if enough(rows[-1].level, _ROOM):
                 break
     rows.sort(key=lambda row: row.level.amplitude)
     if not rows or not rows[0].level.exceeds(_ROOM):
         rest = StateEvolution(map_.channel, map_.alpha, map_.sector)
-        level = at_rest(rest, rows[0].level.point if rows else x)
+        level = at_rest(rest, rows[0].level.point if rows else x, rows[0].level.jacobian if rows else response.jacobian)
         if level is not None:
             rows.insert(0, _row(rest, level, response, odd, here))
     return rows

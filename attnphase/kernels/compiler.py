@@ -84,8 +84,8 @@ class Kernels:
         Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
     losses_at : callable
         Losses at given fields, as `attnphase.kernels.local.nodes` has them.
-    hessians_at : callable
-        Hessians at given fields, as `attnphase.kernels.local.curvature` has them.
+    squares_at : callable
+        Squares of the residuals' derivatives at given fields, as `attnphase.kernels.local.curvature` has them.
     fields_at, moments_of, targets_at : callable
         Fields before the search, moments after it and the teacher's targets, as `attnphase.kernels.local.means` has
         them.
@@ -103,7 +103,7 @@ class Kernels:
     fields_at: Callable[[Draws, FieldLaw, Array, Array], None]
     moments_of: Callable[..., None]
     losses_at: Callable[..., None]
-    hessians_at: Callable[..., None]
+    squares_at: Callable[..., None]
     targets_at: Callable[..., None]
     ridge: Maps
     separable: Maps
@@ -247,7 +247,7 @@ def load_kernels(key: Any) -> Kernels:
         fields_at=means.fields_at,
         moments_of=means.moments_of,
         losses_at=modules[nodes].losses_at,
-        hessians_at=modules["curvature"].hessians_at,
+        squares_at=modules["curvature"].squares_at,
         targets_at=means.targets_at,
         ridge=_maps_of(modules["ridge"]),
         separable=_maps_of(modules["separable"]),

@@ -19,7 +19,7 @@ from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Solution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, Search, for_all
+from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, Search, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
 __all__ = ["Channel", "ChannelPass"]
@@ -96,7 +96,7 @@ class Channel:
         The noise of the labels belongs to it, unless they are to be `clean`.
         """
         rho, root = self.system.spectrum.rho if clean else self.system.rho, matrix_root(self.floored(overlaps).q)
-        correlation: Array = np.linalg.solve(root, overlaps.theta).astype(float, copy=False)  # q^-1/2 theta
+        correlation: Array = _solved(root, overlaps.theta)  # q^-1/2 theta
         remainder = matrix_root(rho - correlation.mT @ correlation)
         noise = np.full(len(rho), 0.0 if clean else np.sqrt(self.system.problem.target_noise))
         return FieldLaw(root, correlation, remainder, np.ascontiguousarray(overlaps.m[..., 0]), noise)
@@ -168,7 +168,9 @@ class Channel:
         are smooth.
         """
         sites, count = self.configurations[part.configuration], part.nodes.stop - part.nodes.start
-        here = FieldLaw(*(np.ascontiguousarray(values[sites]) for values in law))
+        # as many sites as tokens are the tokens in their order
+        plain = len(law.roots) == len(sites)
+        here = law if plain else FieldLaw(*(np.ascontiguousarray(values[sites]) for values in law))
         omega = np.empty((count, len(sites), self.system.kernels.columns))
         k = np.empty((count, len(sites), self.system.kernels.label_fields))
         spread = here.remainders[:, 0, 0]
@@ -238,7 +240,7 @@ class Channel:
         kernels, law = self.system.kernels, self.law(overlaps)
         parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
         minima = self.proximal.begun(search.starts, previous, len(self.configurations) * len(chosen) * self.rule.size)
-        factors: Array = np.linalg.cholesky(overlaps.V).astype(float, copy=False)
+        factors = lower_factors(overlaps.V)
         shape = (len(self.configurations), len(chosen), self.rule.replicates)
         width = 1 + 2 * kernels.columns + kernels.teacher_rank
 
@@ -339,6 +341,14 @@ def _parities(orbit: tuple[tuple[int, int], ...], signs: tuple[tuple[int, int], 
         xi, zeta = factor * student * signs[source][0], factor * teacher * signs[source][1]
         rows.append([factor] + [1.0] * columns + [xi] * columns + [zeta] * rank)
     return np.array(rows, dtype=float)[:, None, None, None, :]
+
+
+def _solved(matrices: Array, right: Array) -> Array:
+    """``matrices^-1 right``, for which LAPACK takes long where it is a division."""
+    if matrices.shape[-1] == 1:
+        return right / matrices
+    found: Array = np.linalg.solve(matrices, right).astype(float, copy=False)
+    return found
 
 
 def matrix_root(matrix: Array) -> Array:

@@ -58,6 +58,7 @@ class StateEvolution:
         self.last: ChannelPass | None = None
         self._known: tuple[Array, bool, Array] | None = None  # where `last` was evaluated, whether lifted, its image
         self._loss_at_omega: Array | None = None  # there
+        self._of_replicates: tuple[bool, dict[str, Array] | None] | None = None  # there: whether lifted, `quantities`
         self.bottomless, self.likely_second_share = 0, 0.0
         self.thorough = False
 
@@ -85,11 +86,15 @@ class StateEvolution:
         """Size of every coordinate, for relative residuals."""
         return self.sector.scales(x, self.system.spectrum.rho)
 
-    def __call__(self, x: Array, *, refresh: bool = False) -> Array | None:
-        """The image of a point; None outside the domain. With `refresh` all local problems are searched afresh."""
+    def __call__(self, x: Array, *, refresh: bool = False, likely: bool = False) -> Array | None:
+        """The image of a point; None outside the domain.
+
+        With `refresh` all local problems are searched afresh; if `likely`, from those starts alone from which a first
+        evaluation searches.
+        """
         if self._known is not None and not refresh and self._is_at(x):
             return self._known[2].copy()
-        self._known = self._loss_at_omega = None
+        self._known = self._loss_at_omega = self._of_replicates = None
         overlaps = self.unpack(x)
         if not overlaps.feasible(self.system.spectrum.rho):
             return None
@@ -99,12 +104,14 @@ class StateEvolution:
         if self.channel.rule.from_zero:
             starts = Starts.FROM_ZERO
         elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
-            starts = Starts.REFRESH if refresh or self.thorough else Starts.WARM
+            again = Starts.FOLLOWED if likely and starts is Starts.LIKELY else Starts.REFRESH
+            starts = again if refresh or self.thorough else Starts.WARM
         # minima of other representatives, at a point of other symmetry, are of other nodes
-        known = self.minima if starts in (Starts.WARM, Starts.REFRESH) else None
+        known = self.minima if starts.follow else None
         result = self.channel.evaluate(self.alpha, overlaps, starts, known, self.first.sole)
         while starts is not Starts.WARM and self._expect(result.minima):
-            result = self.channel.evaluate(self.alpha, overlaps, Starts.REFRESH, result.minima, self.first.sole)
+            again = Starts.FOLLOWED if starts is Starts.FOLLOWED else Starts.REFRESH
+            result = self.channel.evaluate(self.alpha, overlaps, again, result.minima, self.first.sole)
         result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
         self.minima, self.last = result.minima, result
         # a warm pass, from the known minima, need not see where others find no bottom
@@ -202,7 +209,7 @@ class StateEvolution:
         without = self.prior.of_replicates(hats.without_each(), lift=True)
         if whole is None or without is None:
             return np.full((len(self.last.envelope), self.sector.basis.shape[1]), np.nan)
-        return _pseudo_values(self.pack(whole)[None], np.stack([self.pack(image) for image in without]))
+        return _pseudo_values(self.pack(whole)[None], self.sector.pack_all(without))
 
     def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
         """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
@@ -216,6 +223,14 @@ class StateEvolution:
 
         Equations (O1)-(O4) of the replica-symmetric page.
         """
+        if pooled:
+            return self._quantities_of(x, pooled=True)
+        # errors and displacements ask for the same replicates
+        if self._of_replicates is None or self._of_replicates[0] != self.lift:
+            self._of_replicates = self.lift, self._quantities_of(x, pooled=False)
+        return self._of_replicates[1]
+
+    def _quantities_of(self, x: Array, *, pooled: bool) -> dict[str, Array] | None:
         assert self.last is not None
         assert self.minima is not None
         overlaps, hats = self.unpack(x), self.last.conjugates

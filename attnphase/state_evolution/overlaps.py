@@ -56,6 +56,10 @@ class Overlaps:
         if (self.V if self.V.shape[-1] == 1 else np.linalg.eigvalsh(self.V)).min() <= 0:
             return False
         columns = self.q.shape[-1]
+        if columns == rho.shape[-1] == 1:
+            q, theta, own = self.q, self.theta, rho
+            lowest = (q + own) / 2 - np.hypot((q - own) / 2, theta)
+            return bool(lowest.min() >= -1e-10 * rho.max())
         joint = np.empty((len(rho), columns + rho.shape[-1], columns + rho.shape[-1]))
         joint[:, :columns, :columns], joint[:, columns:, columns:] = self.q, rho
         joint[:, :columns, columns:], joint[:, columns:, :columns] = self.theta, self.theta.mT
@@ -72,11 +76,14 @@ class Overlaps:
         return Overlaps(self.q[:, s], self.V[:, s], self.m[:, s], self.theta[:, s])
 
     def pack(self) -> Array:
-        """Independent entries as one vector: upper triangles of q and V, then m and theta."""
+        """Independent entries as one vector: upper triangles of q and V, then m and theta.
+
+        Of several overlaps, whose number stands before the token axis, one row each.
+        """
         rows, columns = _triangle(self.q.shape[-1])
-        return np.concatenate(
-            [self.q[:, rows, columns].ravel(), self.V[:, rows, columns].ravel(), self.m.ravel(), self.theta.ravel()]
-        )
+        parts = self.q[..., rows, columns], self.V[..., rows, columns], self.m, self.theta
+        several = self.q.shape[:-3]
+        return np.concatenate([part.reshape(*several, -1) for part in parts], axis=-1)
 
     @classmethod
     def unpack(cls, vector: Array, length: int, columns: int, teacher_rank: int) -> Overlaps:

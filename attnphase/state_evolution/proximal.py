@@ -21,7 +21,7 @@ from attnphase.kernels.local.constants import RUNAWAY, Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.state_evolution.system import System
 
-__all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "Search", "for_all"]
+__all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "Search", "for_all", "lower_factors"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class ProximalProblem:
 
     def begun(self, starts: Starts, previous: Minima | None, count: int) -> Minima:
         """Where a pass writes its minima; `Minima.begin` puts in those of the pass before."""
-        if starts in (Starts.WARM, Starts.REFRESH) and (previous is None or len(previous.energies) != count):
+        if starts.follow and (previous is None or len(previous.energies) != count):
             raise ValueError("a warm pass needs the minima of a pass over the same nodes")
         length, columns = self.system.kernels.length, self.system.kernels.columns
         return Minima(np.empty((count, 2, length, columns)), np.empty((count, 2)), np.empty(count, dtype=np.int64))
@@ -210,7 +210,7 @@ class ProximalProblem:
         centers = np.ascontiguousarray(omega[:, chosen].reshape(count, -1, *omega.shape[-2:]))
         teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
         nodes = centers.shape[1]
-        factors: Array = np.linalg.cholesky(variance).astype(float, copy=False)
+        factors = lower_factors(variance)
         search, minima = Search(starts, sole), self.begun(starts, previous, count * nodes)
         losses, residuals = np.empty(count * nodes), np.empty((count * nodes, *centers.shape[2:]))
         factors = factors.reshape(-1, *factors.shape[-3:])
@@ -251,6 +251,14 @@ class ProximalProblem:
 
         for_all(self.parts(count, [0], flat.shape[1]), run, self.system.threads)
         return losses.reshape(fields.shape[:-2])
+
+
+def lower_factors(matrices: Array) -> Array:
+    """Lower Cholesky factors (..., r, r) of positive definite matrices."""
+    if matrices.shape[-1] == 1:
+        return np.sqrt(matrices)
+    factors: Array = np.linalg.cholesky(matrices).astype(float, copy=False)
+    return factors
 
 
 @lru_cache(maxsize=64)

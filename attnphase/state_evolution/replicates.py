@@ -33,11 +33,8 @@ def restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
 
 def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
     """Images per replicate as packed vectors, (S, P)."""
-    packed = [
-        map_.pack(Overlaps(q, V, m[..., None], theta))
-        for q, V, m, theta in zip(measured["q"], measured["V"], measured["m"], measured["theta"], strict=True)
-    ]
-    return np.stack(packed)
+    rows = zip(measured["q"], measured["V"], measured["m"][..., None], measured["theta"], strict=True)
+    return map_.sector.pack_all([Overlaps(*row) for row in rows])
 
 
 @dataclass(frozen=True, eq=False)

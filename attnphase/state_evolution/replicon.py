@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
-from attnphase.state_evolution.proximal import Minima, Part
+from attnphase.state_evolution.proximal import Minima, lower_factors
 from attnphase.state_evolution.spread import Spread
 
 __all__ = ["replicon"]
@@ -121,53 +122,28 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
     """``E dg_k/domega_l (x) dg_k/domega_l`` for sites k and l, per replicate: (S, P, r, r, P, r, r)."""
     kernels, system, law = channel.system.kernels, channel.system, channel.law(overlaps)
     L, r, sites, rule = kernels.length, kernels.columns, len(overlaps.q), channel.rule
+    mixing, parameters = system.parameters
     orbit = channel.representatives(overlaps)
     sources = [source for source, _ in orbit]
     chosen = sorted(set(sources))
-    total = np.zeros((rule.replicates, sites, r, r, sites, r, r))
+    total, factors = np.zeros((rule.replicates, sites, r, r, sites, r, r)), lower_factors(overlaps.V)
+    points = rule.nodes.shape[1]
+    few = min(points, _MOST) if rule.randomised else points  # the first points of a Sobol sequence are one
     for part in channel.proximal.parts(len(channel.configurations), chosen, rule.size):
         tokens = channel.configurations[part.configuration]
+        replicates, place = np.divmod(np.arange(part.nodes.start, part.nodes.stop), points)
+        used = place < few
+        if not used.any():
+            continue
         _, k, shares = channel.nodes_of(law, part)
         block = part.configuration * len(chosen) + chosen.index(part.variant)
         fields = minima.fields[block * rule.size + part.nodes.start : block * rule.size + part.nodes.stop, 0]
-        points = rule.nodes.shape[1]
-        place = np.arange(part.nodes.start, part.nodes.stop)
-        few = min(points, _MOST) if rule.randomised else points  # the first points of a Sobol sequence are one
-        used = place % points < few
-        if not used.any():
-            continue
-        weights = points / few * rule.weights[place % points] * (shares if len(shares) else 1.0)
+        weights = points / few * rule.weights[place] * (shares if len(shares) else 1.0)
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
-        place, weights = place[used], weights[used]
-        whole = k[used] + system.label_means[tokens]
-        responses = _responses(channel, part, fields[used], whole, overlaps.V[tokens])
-        flat = np.ascontiguousarray(responses.transpose(1, 3, 0, 2, 4)).reshape(L, L, -1, r * r)
-        edges = np.searchsorted(place // points, np.arange(rule.replicates + 1))
-        for s, (start, stop) in enumerate(pairwise(edges)):
-            ours = flat[:, :, start:stop]
-            squares = ((weights[start:stop, None] * ours).mT @ ours).reshape(L, L, r, r, r, r)
-            for own, other in product(range(L), repeat=2):
-                total[s, tokens[own], :, :, tokens[other]] += squares[own, other].transpose(0, 2, 1, 3)
+        roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
+        whole, squares = k[used] + system.label_means[tokens], np.zeros((rule.replicates, L, r, r, L, r, r))
+        at = Nodes(fields[used], whole, roots, mixing, parameters, variance, 0.0)
+        kernels.squares_at(at, weights[used], replicates[used], squares)
+        for own, other in product(range(L), repeat=2):
+            total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]
     return total
-
-
-def _responses(channel: Channel, part: Part, fields: Array, k: Array, V: Array) -> Array:
-    """``dg/domega = -(I + H V)^-1 H`` at proximal points (N, L, r): (N, L, r, L, r)."""
-    system, (N, L, r) = channel.system, fields.shape
-    mixing, parameters = system.parameters
-    hessians, whole = np.empty((N, L * r, L * r)), np.zeros((L, r, L, r))
-    variance = system.token_variances[part.configuration]
-    system.kernels.hessians_at(np.ascontiguousarray(fields), k, mixing, parameters, variance, hessians)
-    whole[np.arange(L), :, np.arange(L)] = V
-    factor = np.eye(L * r) + hessians @ whole.reshape(L * r, L * r)
-    return -_solved(factor, hessians).reshape(N, L, r, L, r)
-
-
-def _solved(matrices: Array, right: Array) -> Array:
-    """``matrices^-1 right`` of (N, k, k) both; two rows by Cramer's rule, for which LAPACK takes ten times as long."""
-    if matrices.shape[-1] != 2:
-        found: Array = np.linalg.solve(matrices, right).astype(float, copy=False)
-        return found
-    (a, b), (c, d) = matrices.transpose(1, 2, 0)
-    adjugate = np.array([[d, -b], [-c, a]]).transpose(2, 0, 1)
-    return adjugate @ right / (a * d - b * c)[:, None, None]

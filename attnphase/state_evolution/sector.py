@@ -75,6 +75,12 @@ class Sector:
         """Coordinates (D,) of the projection on the sector."""
         return self._projection @ overlaps.pack()
 
+    def pack_all(self, many: Sequence[Overlaps]) -> Array:
+        """Coordinates of several overlaps, (N, D)."""
+        entries = zip(*((o.q, o.V, o.m, o.theta) for o in many), strict=True)
+        stacked = Overlaps(*(np.array(each) for each in entries))
+        return stacked.pack() @ self._projection.T
+
     def unpack(self, vector: Array) -> Overlaps:
         """Overlaps with the given coordinates."""
         return Overlaps.unpack(self.basis @ vector, self.length, self.columns, self.teacher_rank)

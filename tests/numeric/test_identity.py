@@ -18,7 +18,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.reduced import Level, _top, at_rest, level_at, levels_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.solver import merged_point, solve_point
 from attnphase.fixed_points.spread import _between, _straightened, _zero
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
@@ -335,3 +335,19 @@ def test_tables_sentences_and_figures_show_it():
     earlier = validate_dataset(ds.drop_vars("on_branch"))
     assert absent(earlier, problem).values.tolist() == [[True, True, False]]
     assert not undecided(earlier).any()
+
+
+def test_a_point_that_has_merged_is_the_one_that_a_solve_gives():
+    """Whether it has is asked alone: where it has not, nothing is given, and the line looks for the branch."""
+    problem = Problem.paper(omega=0.28).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    settings = SolverSettings(tolerance=1e-6, threads=1, stability=False)
+    uninformed = solve_point(
+        problem, 0.4, "semantic", start=without_signal(initial_overlaps(problem, "semantic")), settings=settings
+    )
+    whole = solve_point(problem, 0.35, "semantic", start=uninformed, settings=settings)
+    alone = merged_point(problem, 0.35, "semantic", uninformed, settings)
+    assert whole.on_branch is Identity.merged
+    assert alone is not None
+    assert (alone.on_branch, alone.iterations) == (whole.on_branch, whole.iterations)
+    np.testing.assert_array_equal(alone.restart.overlaps.q, whole.restart.overlaps.q)
+    assert merged_point(problem, 1.3, "semantic", uninformed, settings) is None

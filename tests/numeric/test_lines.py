@@ -73,7 +73,7 @@ def test_a_value_that_is_swept_twice_is_refused(alpha: list[float], fields: dict
 
 
 class Solver:
-    """In the place of `solve_point`: overlaps that are linear in alpha, and what it was asked."""
+    """In the place of `solve_point`: overlaps that are quadratic in alpha, and what it was asked."""
 
     def __init__(self, lost: tuple[float, ...] = (), collapsed: tuple[float, ...] = ()) -> None:
         self.asked: list[tuple[float, Any]] = []
@@ -81,8 +81,8 @@ class Solver:
 
     def overlaps(self, alpha: float) -> Overlaps:
         start = initial_overlaps(PAPER, "semantic")
-        share = 1e-4 if alpha in self.collapsed else 0.5 + 0.2 * alpha
-        return replace(start, q=(0.8 + 0.1 * alpha) * start.q, theta=share * start.theta)
+        share = 1e-4 if alpha in self.collapsed else 0.5 + 0.2 * alpha - 0.03 * alpha**2
+        return replace(start, q=(0.8 + 0.1 * alpha + 0.02 * alpha**2) * start.q, theta=share * start.theta)
 
     def __call__(self, problem: Problem, alpha: float, branch: str, *, start: Any = None, **_: Any) -> BranchPoint:
         self.asked.append((alpha, start))
@@ -99,15 +99,17 @@ def followed(monkeypatch: pytest.MonkeyPatch, solver: Solver, alphas: list[float
 
 
 def test_a_line_begins_at_the_largest_alpha_and_is_extrapolated(monkeypatch):
-    """Points come back in the order asked for; each is started where a straight line through the last two leads."""
+    """Points come back in the order asked for; each is started where the parabola through the last three leads."""
     solver = Solver()
-    points = followed(monkeypatch, solver, [1.0, 2.0, 0.5, 1.5])
-    assert [point.alpha for point in points] == [1.0, 2.0, 0.5, 1.5]
-    assert [alpha for alpha, _ in solver.asked] == [2.0, 1.5, 1.0, 0.5]
+    points = followed(monkeypatch, solver, [1.1, 2.0, 0.5, 1.5, 0.3])
+    assert [point.alpha for point in points] == [1.1, 2.0, 0.5, 1.5, 0.3]
+    assert [alpha for alpha, _ in solver.asked] == [2.0, 1.5, 1.1, 0.5, 0.3]
     starts = [start for _, start in solver.asked]
     assert starts[0] is None
     np.testing.assert_allclose(starts[1].restart.overlaps.q, solver.overlaps(2.0).q)
-    for alpha, start in solver.asked[2:]:
+    line = 1.8 * solver.overlaps(1.5).q - 0.8 * solver.overlaps(2.0).q
+    np.testing.assert_allclose(starts[2].restart.overlaps.q, line, rtol=1e-12)
+    for alpha, start in solver.asked[3:]:
         np.testing.assert_allclose(start.restart.overlaps.q, solver.overlaps(alpha).q, rtol=1e-12)
         np.testing.assert_allclose(start.restart.overlaps.theta, solver.overlaps(alpha).theta, rtol=1e-12)
 
@@ -120,6 +122,16 @@ def test_a_point_that_did_not_converge_is_not_continued(monkeypatch):
     assert [alpha for alpha, _ in solver.asked] == [2.0, 1.5, 1.5, 1.0]
     assert solver.asked[2][1] is None
     assert not solver.asked[3][1].restart.overlaps.theta.any()
+
+
+def test_a_parabola_does_not_reach_over_a_point_that_was_lost(monkeypatch):
+    """Points before it lie on another piece of the branch: behind it are one, then two, that belong together."""
+    solver = Solver(lost=(1.5,))
+    followed(monkeypatch, solver, [2.0, 1.5, 1.0, 0.7, 0.5])
+    starts = dict(solver.asked)
+    np.testing.assert_allclose(starts[0.7].restart.overlaps.q, solver.overlaps(1.0).q)
+    line = solver.overlaps(0.7).q + (0.2 / 0.3) * (solver.overlaps(0.7).q - solver.overlaps(1.0).q)
+    np.testing.assert_allclose(starts[0.5].restart.overlaps.q, line, rtol=1e-12)
 
 
 def test_a_collapsed_point_is_continued_without_its_order_parameter(monkeypatch):

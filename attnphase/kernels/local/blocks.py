@@ -118,7 +118,7 @@ def begin(lane: int, state: Array) -> None:
 def next_start(lane: int, starts: int, nodes: Nodes, solution: Solution, field: Array, state: Array) -> bool:
     """Put the node's next start into its lane; False if there is none.  ``field`` is scratch."""
     node, s, energies = int(state[NODE + lane]), int(state[NEXT + lane]), solution.energies
-    if s == 1 and starts in (Starts.WARM, Starts.REFRESH) and energies[node, 0] == energies[node, 1]:
+    if s == 1 and starts in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED) and energies[node, 0] == energies[node, 1]:
         s += 1
     if is_enough(s, starts, state[LOWEST + lane], nodes.sole):
         return False

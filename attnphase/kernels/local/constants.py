@@ -86,7 +86,8 @@ class Starts(IntEnum):
     WARM: the two lowest minima of the previous pass.  FROM_ZERO: zero alone, as in the published recipe.  COLD: omega,
     the teacher's field lifted to the student's columns with both signs, zero, the reflected omega, and omega with one
     token reflected.  REFRESH: both, so that a pass can only find lower minima.  LIKELY: of COLD, omega and the
-    teacher's field with both signs, which lead to all minima that matter at most fixed points.
+    teacher's field with both signs, which lead to all minima that matter at most fixed points.  FOLLOWED: WARM and
+    LIKELY.
     """
 
     COLD = 0
@@ -94,9 +95,16 @@ class Starts(IntEnum):
     FROM_ZERO = 2
     REFRESH = 3
     LIKELY = 4
+    FOLLOWED = 5
+
+    @property
+    def follow(self) -> bool:
+        """Whether the minima of the previous pass are the first of the starts."""
+        return self in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED)
 
     def number(self, length: int) -> int:
         """How many points these are for so many tokens."""
         known, cold = 2, 5 + length
-        every = {Starts.COLD: cold, Starts.WARM: known, Starts.FROM_ZERO: 1, Starts.LIKELY: len(LIKELY_STARTS)}
-        return known + cold if self is Starts.REFRESH else every[self]
+        likely = len(LIKELY_STARTS)
+        fresh = {Starts.WARM: 0, Starts.FROM_ZERO: 1, Starts.LIKELY: likely, Starts.FOLLOWED: likely}.get(self, cold)
+        return fresh + known * self.follow

@@ -49,14 +49,14 @@ def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, sta
     if starts == Starts.FROM_ZERO:
         start[:] = 0.0
         return s == 0
-    if starts in (Starts.WARM, Starts.REFRESH):
+    if starts in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED):
         if s < 2:
             copy(minima[s], start)
             return True
         if starts == Starts.WARM:
             return False
         s -= 2
-    if starts == Starts.LIKELY:
+    if starts in (Starts.LIKELY, Starts.FOLLOWED):
         if s >= len(LIKELY_STARTS):
             return False
         s = LIKELY_STARTS[s]
@@ -129,7 +129,8 @@ def fall_back(center: Array, terms: Energy, found: Found, work: Workspace) -> fl
 @compiled
 def is_enough(s: int, starts: int, lowest: float, sole: float) -> bool:
     """Whether what was found before the s-th start is taken for a node's only minimum."""
-    return starts != Starts.WARM and s >= (2 if starts == Starts.REFRESH else 1) and lowest < sole
+    known = 2 if starts in (Starts.REFRESH, Starts.FOLLOWED) else 1
+    return starts != Starts.WARM and s >= known and lowest < sole
 
 
 @compiled
@@ -152,7 +153,11 @@ def search(
     for s in range(MOST_STARTS):
         if not start_field(s, center, k, found.minima, starts, work.h):
             break
-        if s == 1 and starts in (Starts.WARM, Starts.REFRESH) and found.energies[0] == found.energies[1]:
+        if (
+            s == 1
+            and starts in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED)
+            and found.energies[0] == found.energies[1]
+        ):
             continue
         if is_enough(s, starts, best_energy, sole):
             break

@@ -93,7 +93,7 @@ def starting_fields(
     """Starting points (L, r, s, N) of the compiled kernel in its order, and which of them are used, (s, N)."""
     zero = torch.zeros_like(center)
     fields, used = [], []
-    if starts in (Starts.WARM, Starts.REFRESH):
+    if starts.follow:
         if previous is None:
             raise ValueError("a warm pass needs the minima of the last pass")
         minima, energies = previous
@@ -106,7 +106,7 @@ def starting_fields(
         signs = 1 - 2 * torch.eye(len(center), dtype=center.dtype, device=center.device)
         reflected = [center * sign[:, None, None] for sign in signs]
         cold = [center, lifted, -lifted, zero, -center, *reflected]
-        fields += [cold[s] for s in LIKELY_STARTS] if starts is Starts.LIKELY else cold
+        fields += [cold[s] for s in LIKELY_STARTS] if starts in (Starts.LIKELY, Starts.FOLLOWED) else cold
     used += [torch.ones_like(center[0, 0], dtype=torch.bool)] * (len(fields) - len(used))
     return torch.stack(fields, dim=2), torch.stack(used)
 
