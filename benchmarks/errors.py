@@ -4,8 +4,9 @@
 
 solves 30 points of ten problems, with so many seeds each. A number is the scatter of the seeds in units of the stated
 error, by root mean squares over seeds and entries, with its own standard error by the jackknife; `+` and `-` mark what
-lies more than that above 1.5 or below 0.67: errors stated too small, or too large. How many seeds have the branch (on),
-have it not (merged) and cannot tell (open) stands beside it, and how many did not converge, which are left out.
+lies more than that above 1.5 or below 0.67: errors stated too small, or too large; `?` is a number that hangs on one
+seed. No two points have a seed in common, so that chance is not the same at all of them. How many seeds have the branch
+(on), have it not (merged) and cannot tell (open) stands beside it, and how many did not converge, which are left out.
 
     python benchmarks/errors.py --identity [--problems 20] [--seeds 8]
 
@@ -32,6 +33,7 @@ from attnphase.state_evolution.branches import Identity
 SETTINGS = SolverSettings(threads=1, tolerance=1e-6, stability=False)
 QUANTITIES = ("q", "V", "m", "theta", "test_error", "training_loss")
 LARGEST = 1.5
+SEEDS_APART = 1000
 
 THREE: dict[str, Any] = {
     "tokens.length": 3,
@@ -76,27 +78,45 @@ def solved(problem: ap.Problem, alpha: float, branch: str, seeds: Sequence[int],
 
 
 def ratio(points: Sequence[BranchPoint], name: str) -> tuple[float, float]:
-    """Scatter over stated error and its standard error; NaN where nothing scatters and nothing is stated."""
+    """Scatter over stated error and its standard error; NaN where nothing scatters and nothing is stated.
+
+    The scatter is about the seeds' mean. Where some have merged, and so an order parameter of zero without an error, it
+    is that of the others about zero.
+    """
     values, errors = (np.stack([np.ravel(getattr(point, of)[name]) for point in points]) for of in ("values", "errors"))
     # a sign or an exchange of tokens is no scatter
-    values = np.abs(values)
-    if not errors.any():
-        return (np.nan, np.nan) if not np.ptp(values, axis=0).any() else (np.inf, np.nan)
-    count = len(points)
+    values, sure = np.abs(values), ~errors.any(axis=1)
+    if sure.all():
+        return (np.nan, np.nan) if not np.ptp(values, axis=0).any() else (np.inf, 0.0)
+    about = values[sure].mean(axis=0) if sure.any() else None
+    values, errors = values[~sure], errors[~sure]
+    count = len(values)
 
     def of_those(kept: np.ndarray) -> float:
-        return float(np.log(values[kept].var(axis=0, ddof=1).sum() / (errors[kept] ** 2).mean(axis=0).sum()) / 2)
+        chosen = values[kept]
+        squares = chosen.var(axis=0, ddof=1) if about is None else ((chosen - about) ** 2).mean(axis=0)
+        return float(np.log(squares.sum() / (errors[kept] ** 2).mean(axis=0).sum()) / 2)
 
     everyone = np.arange(count)
-    left_out = np.array([of_those(everyone != i) for i in everyone])
     found = float(np.exp(of_those(everyone)))
+    if count == 1:
+        return found, np.inf
+    left_out = np.array([of_those(everyone != i) for i in everyone])
     return found, found * float(np.sqrt((count - 1) / count * ((left_out - left_out.mean()) ** 2).sum()))
 
 
 def mark(found: float, error: float) -> str:
     """Whether the stated errors are off by more than the factor, beyond the ratio's own error."""
-    above, below = found - LARGEST > np.nan_to_num(error), 1 / LARGEST - found > np.nan_to_num(error)
-    return "+" if above else "-" if below else ""
+    if not np.isfinite(error):
+        return "?"
+    return "+" if found - LARGEST > error else "-" if 1 / LARGEST - found > error else ""
+
+
+def cell(found: float, error: float) -> str:
+    """A ratio with its error in the last digits."""
+    if np.isnan(found):
+        return ""
+    return f"{found:.2f}" + (f"({100 * error:.0f})" if np.isfinite(error) else "") + mark(found, error)
 
 
 def counted(points: Sequence[BranchPoint]) -> str:
@@ -109,24 +129,24 @@ def errors(nodes: int, seeds: int, only: str | None) -> None:
     """Solve and print a line for every point."""
     print("problem | alpha | on/merged/open | failed | " + " | ".join(QUANTITIES))
     ratios = []
-    for name, (fields, branch, alphas) in POINTS.items():
+    for place, (name, (fields, branch, alphas)) in enumerate(POINTS.items()):
         if only not in (None, name):
             continue
         problem = ap.Problem.paper(omega=0.3).with_fields(fields)
-        for alpha in alphas:
-            every = solved(problem, alpha, branch, range(seeds), nodes)
+        for number, alpha in enumerate(alphas):
+            first = SEEDS_APART * (len(alphas) * place + number)
+            every = solved(problem, alpha, branch, range(first, first + seeds), nodes)
             points = [point for point in every if point.status is Status.converged]
             found = [ratio(points, quantity) for quantity in QUANTITIES]
             ratios += [one for one in found if not np.isnan(one[0])]
-            cells = ["" if np.isnan(r) else f"{r:.2f}({100 * e:.0f}){mark(r, e)}" for r, e in found]
+            cells = [cell(*one) for one in found]
             failed = len(every) - len(points)
             print(" | ".join([name, f"{alpha:g}", counted(points), str(failed), *cells]), flush=True)
     values = np.array([r for r, _ in ratios])
     large, small = (sum(mark(*one) == sign for one in ratios) for sign in "-+")
-    print(
-        f"{len(values)} numbers from {values.min():.2f} to {values.max():.2f}: {(values < 1 / LARGEST).sum()} below "
-        f"{1 / LARGEST:.2f} ({large} beyond their error), {(values > LARGEST).sum()} above {LARGEST} ({small})"
-    )
+    print(f"{len(values)} numbers from {values.min():.2f} to {values.max():.2f}, median {np.median(values):.2f}")
+    print(f"below {1 / LARGEST:.2f}: {(values < 1 / LARGEST).sum()}, {large} of them beyond their error")
+    print(f"above {LARGEST:.2f}: {(values > LARGEST).sum()}, {small} of them beyond their error")
 
 
 def drawn(number: int) -> tuple[ap.Problem, str]:
