@@ -10,8 +10,8 @@ seed. No two points have a seed in common, so that chance is not the same at all
 
     python benchmarks/errors.py --identity [--problems 20] [--seeds 8]
 
-draws problems, looks by bisection for an alpha at which seeds differ, and counts those that have the branch and those
-that have not: both at one point are a contradiction.
+draws problems, looks by bisection for an alpha at which two seeds differ or cannot tell, and counts how many of all
+have the branch and have it not: both at one point are a contradiction.
 """
 
 from __future__ import annotations
@@ -161,22 +161,19 @@ def drawn(number: int) -> tuple[ap.Problem, str]:
     return ap.Problem.paper(omega=0.3).with_fields({**SHAPES[number % len(SHAPES)], **fields}), branch
 
 
-def near_an_end(problem: ap.Problem, branch: str, seeds: int, nodes: int) -> tuple[float, list[BranchPoint]]:
-    """The last alpha of a bisection between where all seeds have merged and where all have the branch."""
+def near_an_end(problem: ap.Problem, branch: str, nodes: int) -> float:
+    """An alpha at which two seeds differ or cannot tell, by bisection between merged and on the branch."""
     low, high = 0.01, 8.0
-    points: list[BranchPoint] = []
-    alpha = high
     for _ in range(9):
         alpha = float(np.sqrt(low * high))
-        points = solved(problem, alpha, branch, range(seeds), nodes)
-        seen = {point.on_branch for point in points if point.status is Status.converged}
+        seen = {point.on_branch for point in solved(problem, alpha, branch, range(2), nodes)}
         if seen == {Identity.on_branch}:
             high = alpha
         elif seen == {Identity.merged}:
             low = alpha
         else:
-            break
-    return alpha, points
+            return alpha
+    return float(np.sqrt(low * high))
 
 
 def identities(problems: int, seeds: int, nodes: int) -> None:
@@ -185,7 +182,8 @@ def identities(problems: int, seeds: int, nodes: int) -> None:
     contradictions = 0
     for number in range(problems):
         problem, branch = drawn(number)
-        alpha, every = near_an_end(problem, branch, seeds, nodes)
+        alpha = near_an_end(problem, branch, nodes)
+        every = solved(problem, alpha, branch, range(seeds), nodes)
         points = [point for point in every if point.status is Status.converged]
         seen = {point.on_branch for point in points}
         both = {Identity.on_branch, Identity.merged} <= seen
