@@ -160,6 +160,14 @@ def test_more_nodes_look_for_a_branch_where_it_is():
     assert abs(theta - 0.0432) < 3 * np.hypot(error, 0.002)
 
 
+def test_a_branch_is_looked_for_inside_the_domain():
+    """Where theta grows from an uninformed point whose q is next to nothing, a share of the informed theta exceeds it."""
+    problem = paper(0.45, 16).with_fields({"teacher.mixing": [[0.3, 0.7], [0.8, 0.2]]})
+    point = solve_point(problem, 1.35, "semantic", settings=SETTINGS)
+    assert point.status is Status.converged
+    assert 0 < point.values["q"].max() < 1e-5
+
+
 def test_what_never_comes_to_rest_is_given_up_after_two_rules(monkeypatch):
     """On a map of stairs, say; others are asked further, and a point with such a level has never merged."""
     problem = paper(0.44, 64)
