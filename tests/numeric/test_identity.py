@@ -161,7 +161,7 @@ def test_more_nodes_look_for_a_branch_where_it_is():
 
 
 def test_a_branch_is_looked_for_inside_the_domain():
-    """Where theta grows from an uninformed point whose q is next to nothing, a share of the informed theta exceeds it."""
+    """Where theta grows from an uninformed point with next to no q, a share of the informed theta exceeds it."""
     problem = paper(0.45, 16).with_fields({"teacher.mixing": [[0.3, 0.7], [0.8, 0.2]]})
     point = solve_point(problem, 1.35, "semantic", settings=SETTINGS)
     assert point.status is Status.converged
