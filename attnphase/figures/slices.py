@@ -77,7 +77,7 @@ def fig9(
         check_dataset("theory", ds, "points")
         panels.append(over_values(at_values(ds, at), _MOST))
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(0.6 + 2.4 * max(len(panels), 1.4), 3.1), layout="constrained")
+        figure = Figure(figsize=(0.6 + 2.4 * max(len(panels), 1.6), 3.1), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False)[0]
         published = [_panel(ax, ds, along, quantity, experiments) for ax, (ds, along) in zip(axes, panels, strict=True)]
         first = panels[0][0]
@@ -89,7 +89,8 @@ def fig9(
             runs = Line2D([], [], color="0.3", ls="", marker="o", ms=3)
             handles.append((runs, r"gradient descent ($d=1000$, $\pm$ s.d.)"))
         drawn, labels = zip(*handles, *marks_of_curves([ds for ds, _ in panels]), strict=True)
-        figure.legend(drawn, labels, loc="outside lower center", ncols=3, frameon=False)
+        # three columns are wider than two panels, and two than one
+        figure.legend(drawn, labels, loc="outside lower center", ncols=3 if len(panels) > 2 else 2, frameon=False)
         name_the_chosen(figure, first, at)
     return figure
 

@@ -322,9 +322,7 @@ def judged(
         run.learn(map_)
         rest, jacobian = bottom.point, bottom.jacobian
         if bottom.exceeds(BEYOND_DOUBT):
-            small = {name: AMPLITUDES[-1] * getattr(informed, name) for name in ("m", "theta")}
-            grows = run.sector.pack(replace(run.sector.unpack(bottom.point), **small))
-            return Verdict(Identity.on_branch, grows, finer)
+            return Verdict(Identity.on_branch, _slightly(run, bottom.point, informed), finer)
         if bottom.falls_short(BEYOND_DOUBT):
             break
     else:
@@ -356,6 +354,17 @@ def judged(
             return Verdict(Identity.not_decided if given_up else Identity.merged)
         restless = unsettled
     return Verdict(Identity.not_decided)
+
+
+def _slightly(run: Run, x: Array, informed: Overlaps) -> Array:
+    """An uninformed point with a small share of an informed one's order parameter, inside the domain."""
+    rest, share = run.sector.unpack(x), AMPLITUDES[-1]
+    small = replace(rest, m=share * informed.m, theta=share * informed.theta)
+    # theta^2 is at most q rho, and an uninformed q may be next to nothing
+    while share > 0 and not small.feasible(run.system.spectrum.rho):
+        share /= 2
+        small = replace(rest, m=share * informed.m, theta=share * informed.theta)
+    return run.sector.pack(small)
 
 
 def _ladder(rules: Refinement, rule: Rule, first: int) -> list[Rule]:

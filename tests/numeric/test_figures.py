@@ -425,6 +425,21 @@ def test_published_runs_stand_beside_the_values_that_have_some():
     assert fig9(grid({"tokens.sigma": [0.3, 0.7]}), experiments=False).axes[0].containers == []
 
 
+@pytest.mark.parametrize("panels", [1, 2, 3])
+def test_a_legend_with_all_marks_is_no_wider_than_its_figure(panels):
+    ds = grid({"tokens.sigma": [0.3, 0.5, 0.7]})
+    for place, (name, value) in enumerate({"on_branch": 1, "status": 1, "overlap_gap": 0.5}.items()):
+        ds[name].values.flat[place] = value
+    ds["on_branch"].values.flat[3] = 2
+    figure = fig9([ds] * panels)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 7
+    extent = legend.get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.width
+
+
 @pytest.mark.parametrize(
     ("fields", "options", "sentence"),
     [
