@@ -60,7 +60,8 @@ class Setting:
         """By what integrals are done, in words."""
         if self.channel.lattice is None:
             return "sobol"
-        return f"lattices for labels, with {LATTICE_SAMPLES * LATTICE_REPLICATES} sobol nodes for test errors"
+        nodes = LATTICE_SAMPLES * LATTICE_REPLICATES
+        return f"{self.channel.lattice.name} for labels, with {nodes} sobol nodes for test errors"
 
     @lru_cache(maxsize=8)  # noqa: B019 - settings are kept by `setting_of`
     def evolution(self, points: int, replicates: int | None = None) -> Evolution:

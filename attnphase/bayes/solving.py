@@ -2,8 +2,8 @@
 
 The map is monotone: from below it rises to the lowest fixed point above the start, from above it falls to the highest.
 What is iterated is the logarithm of ``rho^(-1/2) V rho^(-1/2)``, which is small where little is known and large where V
-vanishes, so that both ends are resolved.  Steps are stretched by the ratio of the last ones, as long as the residual
-does not change its sign, and Newton's method ends it.
+vanishes, so that both ends are resolved.  Steps are stretched by the ratio of the last ones, the further the longer
+the residual keeps its sign, and Newton's method ends it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["BayesPoint", "Start", "solve_bayes"]
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
-_STRETCH = 8.0
+_STRETCH, _FURTHER = 8.0, 4.0  # plain steps that are taken at once, and how many times more if that was right
 _OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
 _POLISHING = 12
@@ -153,7 +153,7 @@ class _Iteration:
 
     def run(self, x: Array, tolerance: float) -> tuple[Array, float, Status]:
         """From a start to the fixed point that the plain iteration leads to."""
-        residual = self.residual(x)
+        residual, longest = self.residual(x), _STRETCH
         while True:
             size = float(np.abs(residual).max()) / self.size(x)
             if size <= tolerance or self.ended(x):
@@ -168,12 +168,15 @@ class _Iteration:
                 x, residual = y, after
                 continue
             growing = ratio >= 1  # away from where it is unstable
-            stretch = _STRETCH if growing else min(ratio / (1 - ratio), _STRETCH)
+            double = max(_STRETCH, self.size(y) / float(np.abs(residual).max()))
+            stretch = min(double if growing else ratio / (1 - ratio), longest)
             losing = (residual > 0) & (y < 0)  # at most half of the way to where nothing is known
             far = y + min(stretch, np.min(-y[losing] / (2 * residual[losing]), initial=np.inf)) * residual
             there = self.residual(far)
             near = not growing and float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
-            x, residual = (far, there) if near or float(there @ after) > 0 else (y, after)
+            right = near or float(there @ after) > 0
+            x, residual = (far, there) if right else (y, after)
+            longest = _FURTHER * longest if right else _STRETCH
 
     def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float]:
         """Newton's method near a fixed point with the Jacobian of a coarser rule: the point and its residual."""
@@ -192,7 +195,9 @@ class _Iteration:
     def jacobian(self, x: Array) -> Array:
         step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
         ways = self._ways(len(x))
-        columns = [(self.residual(x + step * way) - self.residual(x - step * way)) / (2 * step) + way for way in ways]
+        here = self.residual(x)
+        # where less is known: nothing lies beyond the place where all is
+        columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
         return np.stack(columns, axis=1) @ ways
 
     def _ways(self, size: int) -> Array:
