@@ -43,9 +43,11 @@ LATTICE_TOLERANCE = 1e-6
 """Relative residual that the ends of the lattices allow."""
 
 _REACH = 5.5  # standard deviations
-_FINER = 0.8  # spacing of what is known, of its deviation
-_SHARPER = {1: 0.3, 2: 0.3, 3: 0.7, 4: 0.7}  # and of that of the fields, by their number: two lose their sign at once
-_PATCH = 20.0  # of what is known, over the number of fields, in standard deviations of what is not
+_FINER = {1: 0.6, 2: 0.6, 3: 0.64, 4: 0.64}  # by the number of fields, spacing of what is known, of its deviation
+_SHARPER = {1: 0.22, 2: 0.22, 3: 0.56, 4: 0.56}  # and of that of the fields: two lose their sign at once
+_UNKNOWN = {1: 1.0, 2: 1.0, 3: 0.8, 4: 0.8}  # spacing of the fields, of the deviation of what is not known
+_SLOPE = {1: 1.3, 2: 1.3, 3: 0.8, 4: 0.8}  # and of what changes a label by its noise where it is steep
+_PATCH = {1: 20.0, 2: 10.0, 3: 15.0, 4: 20.0}  # of what is known, by the number of fields, in deviations of what is not
 _LEAST_NODES, _WIDER = 4, 40.0  # of a patch along a direction, as long as it is no more deviations wide than so many
 _FARTHEST = 7.0  # of a length's logarithm, where that is below a thousandth
 _SAMPLES, _TAIL = 1024, 2.0  # fields by which labels are looked at, in standard deviations
@@ -207,7 +209,9 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
     from attnphase.bayes.field_sums import entropy_and_gains, sums_over_fields  # machine code, of which others need none
 
     size = len(law.center)
-    scales = _Scales(spacing, np.sqrt(plane.noise) / plane.slope, _SHARPER[size], _PATCH / size)
+    scales = _Scales(
+        spacing, _FINER[size], _SHARPER[size], _UNKNOWN[size], _SLOPE[size] * np.sqrt(plane.noise) / plane.slope, _PATCH[size]
+    )
     axes = [_patches(side, scales, random) for side in _sides(law, scales, random)]
     step, offsets = spacing * np.sqrt(plane.noise), np.zeros(2)
     offsets[: plane.dimensions] = random.random(plane.dimensions)
@@ -246,17 +250,21 @@ class _Scales:
     Attributes
     ----------
     spacing : float
+    known, turn : float
+        Spacings of what is known, in its standard deviations and in those of a field: the smaller counts.
+    unknown : float
+        Spacing of the fields, in standard deviations of what is unknown.
     labels : float
-        Change of a field that changes a label by its noise.
-    turn : float
-        Spacing of what is known, at most, in standard deviations of a field.
+        And in their own unit: a change that changes labels by about their noise.
     extent : float
         Of a patch, in standard deviations of what is unknown.
     """
 
     spacing: float
-    labels: float
+    known: float
     turn: float
+    unknown: float
+    labels: float
     extent: float
 
 
@@ -312,7 +320,7 @@ def _sides(law: FieldLaw, scales: _Scales, random: np.random.Generator) -> Itera
     """All directions."""
     middles = (law.center @ law.basis).tolist()
     for number, (middle, known, unknown) in enumerate(zip(middles, law.known, law.unknown, strict=True)):
-        step = scales.spacing * min(_FINER, scales.turn * np.hypot(known, unknown) / max(known, 1e-12))
+        step = scales.spacing * min(scales.known, scales.turn * np.hypot(known, unknown) / max(known, 1e-12))
         if law.round and number == 1:  # the other column of the first token, which a turn of both makes zero
             yield _Side(middle, 0.0, float(unknown), np.zeros(1), np.ones(1))
             continue
@@ -324,7 +332,7 @@ def _patches(side: _Side, scales: _Scales, random: np.random.Generator) -> list[
     """Stretches of what is known along one direction, with the fields about them."""
     places, unknown = side.places, side.unknown
     step = float(places[-1] - places[-2]) if len(places) > 1 else 1.0
-    fine, offset = scales.spacing * min(unknown, scales.labels), random.random()
+    fine, offset = scales.spacing * min(scales.unknown * unknown, scales.labels), random.random()
     found = []
     nodes = unknown / max(step * side.known, 1e-12)  # of what is known, to a standard deviation of what is not
     each = max(int(scales.extent * nodes), min(int(1 + _WIDER * nodes), _LEAST_NODES))

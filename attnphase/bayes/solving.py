@@ -29,6 +29,7 @@ _STRETCH, _FURTHER = 8.0, 4.0  # plain steps that are taken at once, and how man
 _OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
 _POLISHING = 12
+_NEGLIGIBLE = 1e-9  # displacement of a replicate, over the point
 _KICK = 0.1  # by which the columns are told apart, relative to what is known
 _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
@@ -178,29 +179,29 @@ class _Iteration:
             x, residual = (far, there) if right else (y, after)
             longest = _FURTHER * longest if right else _STRETCH
 
-    def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float]:
-        """Newton's method near a fixed point with the Jacobian of a coarser rule: the point and its residual."""
+    def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float, Array]:
+        """Broyden's method near a fixed point from the Jacobian of a coarser rule: the point, its residual, and it."""
         residual = self.residual(x)
-        inverse = np.linalg.pinv(np.eye(len(x)) - jacobian, rcond=1e-12)
         for _ in range(_POLISHING):
             if np.abs(residual).max() / self.size(x) <= tolerance:
                 break
-            trial = x + inverse @ residual
-            new = self.residual(trial)
+            step = np.linalg.pinv(np.eye(len(x)) - jacobian, rcond=1e-12) @ residual
+            new = self.residual(x + step)
             if np.abs(new).max() > np.abs(residual).max():
                 break
-            x, residual = trial, new
-        return x, float(np.abs(residual).max()) / self.size(x)
+            jacobian = jacobian + np.outer(new - residual + step - jacobian @ step, step) / (step @ step)
+            x, residual = x + step, new
+        return x, float(np.abs(residual).max()) / self.size(x), jacobian
 
     def jacobian(self, x: Array) -> Array:
         step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
-        ways = self._ways(len(x))
+        ways = self.ways(len(x))
         here = self.residual(x)
         # where less is known: nothing lies beyond the place where all is
         columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
         return np.stack(columns, axis=1) @ ways
 
-    def _ways(self, size: int) -> Array:
+    def ways(self, size: int) -> Array:
         """Orthonormal rows: directions in which the map's image may lie."""
         if not self.evolution.round:
             return np.eye(size)
@@ -304,17 +305,17 @@ def solve_bayes(
         found = _Found(x, 0.0, status, maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), min((2 if setting.evolution(coarse[-1], alone).round else 4) * coarse[-1], most)
+    jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps
         run = _Iteration(setting.evolution(points, alone), alpha)
-        x, _ = run.polish(x, jacobian, exact)
+        x, _, jacobian = run.polish(x, jacobian, exact)
     while True:
         if tell is not None:
             tell(f"{points * setting.replicates} nodes")
         maps += run.maps
         run = _Iteration(setting.evolution(points), alpha)
-        x, residual = run.polish(x, jacobian, exact)
+        x, residual, jacobian = run.polish(x, jacobian, exact)
         if residual > exact:
             x, residual, status = run.run(x, exact)
         found = _Found(x, residual, status, maps, jacobian)
@@ -409,10 +410,9 @@ def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found, disp
     """The test error and its standard error: its own scatter, and that of the point."""
     values = setting.readout.error(run.evolution, V)
     total, x = values.copy(), found.x
-    if displaced.any():
+    if np.abs(displaced).max() > _NEGLIGIBLE * run.size(x):
         step = 1e-3 * run.size(x)
-        for i, direction in enumerate(np.eye(len(x))):
-            places = (run.coordinates.matrices(x + sign * step * direction) for sign in (1, -1))
-            above, below = (setting.readout.error(run.evolution, place).mean() for place in places)
-            total = total + displaced[:, i] * (above - below) / (2 * step)
+        for way in run.ways(len(x)):
+            less = setting.readout.error(run.evolution, run.coordinates.matrices(x - step * way))
+            total = total + displaced @ way * (values - less).mean() / step
     return float(values.mean()), float(_scatter(total))
