@@ -25,6 +25,7 @@ __all__ = ["BayesPoint", "Start", "solve_bayes"]
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
+_TRIALS = 3  # places that are tried beyond a plain step
 _STRETCH, _FURTHER = 8.0, 4.0  # plain steps that are taken at once, and how many times more if that was right
 _OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
@@ -172,12 +173,18 @@ class _Iteration:
             double = max(_STRETCH, self.size(y) / float(np.abs(residual).max()))
             stretch = min(double if growing else ratio / (1 - ratio), longest)
             losing = (residual > 0) & (y < 0)  # at most half of the way to where nothing is known
-            far = y + min(stretch, np.min(-y[losing] / (2 * residual[losing]), initial=np.inf)) * residual
-            there = self.residual(far)
-            near = not growing and float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
-            right = near or float(there @ after) > 0
-            x, residual = (far, there) if right else (y, after)
-            longest = _FURTHER * longest if right else _STRETCH
+            stretch = min(stretch, np.min(-y[losing] / (2 * residual[losing]), initial=np.inf))
+            longest, direction, near = _FURTHER * longest, residual, not growing
+            x, residual = y, after
+            for _ in range(_TRIALS):
+                far = y + stretch * direction
+                there = self.residual(far)
+                small = float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
+                if (near and small) or float(there @ after) > 0:
+                    x, residual = far, there
+                    break
+                # too far: to where the residual vanishes if it is linear between
+                stretch, longest, near = stretch * float(after @ after) / float((after - there) @ after), _STRETCH, True
 
     def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float, Array]:
         """Broyden's method near a fixed point from the Jacobian of a coarser rule: the point, its residual, and it."""
@@ -305,7 +312,7 @@ def solve_bayes(
         found = _Found(x, 0.0, status, maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
+    jacobian, points = run.jacobian(x), min((2 if alone else 4) * coarse[-1], most)
     if alone:
         maps += run.maps
         run = _Iteration(setting.evolution(points, alone), alpha)
