@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.bayes.channel import Channel, Fields, blocks
-from attnphase.bayes.lattices import LATTICE_SAMPLES, FieldLaw, Sums
+from attnphase.bayes.lattices import FieldLaw, Sums
 from attnphase.integration.rules import sobol
 from attnphase.kernels.bayes import BayesMaps
 
@@ -105,7 +105,7 @@ class Evolution:
     @property
     def samples(self) -> int:
         """Sobol nodes of a replicate."""
-        return self.points if self.channel.lattice is None else max(self.points, LATTICE_SAMPLES)
+        return self.points if self.channel.lattice is None else self.channel.lattice.samples
 
     @cached_property
     def round(self) -> bool:

@@ -22,7 +22,6 @@ __all__ = [
     "LATTICE_FEW_NODES",
     "LATTICE_NODES",
     "LATTICE_REPLICATES",
-    "LATTICE_SAMPLES",
     "LATTICE_TOLERANCE",
     "FieldLaw",
     "LabelPlane",
@@ -36,17 +35,13 @@ __all__ = [
 LATTICE_REPLICATES, LATTICE_NODES, LATTICE_FEW_NODES = 4, 2**14, 2**7
 """Offsets of a rule, and what is called its nodes at the finest spacing; of more than two fields."""
 
-LATTICE_SAMPLES = 2**13
-"""Sobol nodes of a replicate for means that are no sums over lattices."""
-
 LATTICE_TOLERANCE = 1e-6
 """Relative residual that the ends of the lattices allow."""
 
 _REACH = 5.5  # standard deviations
 _FINER = {1: 0.6, 2: 0.6, 3: 0.64, 4: 0.64}  # by the number of fields, spacing of what is known, of its deviation
 _SHARPER = {1: 0.22, 2: 0.22, 3: 0.56, 4: 0.56}  # and of that of the fields: two lose their sign at once
-_UNKNOWN = {1: 1.0, 2: 1.0, 3: 0.8, 4: 0.8}  # spacing of the fields, of the deviation of what is not known
-_SLOPE = {1: 1.3, 2: 1.3, 3: 0.8, 4: 0.8}  # and of what changes a label by its noise where it is steep
+_SLOPE = {1: 1.0, 2: 1.0, 3: 0.8, 4: 0.8}  # change of a label, over its noise, to a spacing of the fields
 _PATCH = {1: 20.0, 2: 10.0, 3: 15.0, 4: 20.0}  # of what is known, by the number of fields, in deviations of what is not
 _LEAST_NODES, _WIDER = 4, 40.0  # of a patch along a direction, as long as it is no more deviations wide than so many
 _FARTHEST = 7.0  # of a length's logarithm, where that is below a thousandth
@@ -82,7 +77,7 @@ class LabelPlane:
     span: Array
     slope: float
     noise: float
-    name = "lattices"
+    name, samples = "lattices", 2**13
 
     def means(self, law: FieldLaw, points: int, random: np.random.Generator) -> LatticeMeans:
         """See `Sums`."""
@@ -186,6 +181,11 @@ class Sums(Protocol):
         """What a dataset calls them."""
         ...
 
+    @property
+    def samples(self) -> int:
+        """Sobol nodes of a replicate for means that are no such sums."""
+        ...
+
     def means(self, law: FieldLaw, points: int, random: np.random.Generator) -> LatticeMeans:
         """Those of one replicate, the finer the more points it is said to have."""
         ...
@@ -206,11 +206,14 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
     random : numpy.random.Generator
         For the offsets.
     """
-    from attnphase.bayes.field_sums import entropy_and_gains, sums_over_fields  # machine code, of which others need none
+    from attnphase.bayes.field_sums import (
+        entropy_and_gains,
+        sums_over_fields,
+    )  # machine code, of which others need none
 
     size = len(law.center)
     scales = _Scales(
-        spacing, _FINER[size], _SHARPER[size], _UNKNOWN[size], _SLOPE[size] * np.sqrt(plane.noise) / plane.slope, _PATCH[size]
+        spacing, _FINER[size], _SHARPER[size], _SLOPE[size] * np.sqrt(plane.noise) / plane.slope, _PATCH[size]
     )
     axes = [_patches(side, scales, random) for side in _sides(law, scales, random)]
     step, offsets = spacing * np.sqrt(plane.noise), np.zeros(2)
@@ -252,10 +255,8 @@ class _Scales:
     spacing : float
     known, turn : float
         Spacings of what is known, in its standard deviations and in those of a field: the smaller counts.
-    unknown : float
-        Spacing of the fields, in standard deviations of what is unknown.
     labels : float
-        And in their own unit: a change that changes labels by about their noise.
+        A change of a field that changes labels by about their noise: with what is unknown, how wide its posterior is.
     extent : float
         Of a patch, in standard deviations of what is unknown.
     """
@@ -263,7 +264,6 @@ class _Scales:
     spacing: float
     known: float
     turn: float
-    unknown: float
     labels: float
     extent: float
 
@@ -332,7 +332,7 @@ def _patches(side: _Side, scales: _Scales, random: np.random.Generator) -> list[
     """Stretches of what is known along one direction, with the fields about them."""
     places, unknown = side.places, side.unknown
     step = float(places[-1] - places[-2]) if len(places) > 1 else 1.0
-    fine, offset = scales.spacing * min(scales.unknown * unknown, scales.labels), random.random()
+    fine, offset = scales.spacing / np.hypot(1 / unknown, 1 / scales.labels), random.random()
     found = []
     nodes = unknown / max(step * side.known, 1e-12)  # of what is known, to a standard deviation of what is not
     each = max(int(scales.extent * nodes), min(int(1 + _WIDER * nodes), _LEAST_NODES))

@@ -312,7 +312,7 @@ def solve_bayes(
         found = _Found(x, 0.0, status, maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), min((2 if alone else 4) * coarse[-1], most)
+    jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps
         run = _Iteration(setting.evolution(points, alone), alpha)

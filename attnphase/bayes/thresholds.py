@@ -21,7 +21,7 @@ from attnphase.bayes.setting import Setting
 __all__ = ["BayesThreshold", "Place", "bayes_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
-_OF_LATTICES, _OF_ROUND = 32, 2  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
+_OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
 _FINE, _MANY = 32768, 16  # nodes and replicates for the operator at q = 0, whose moments have heavy tails
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed

@@ -35,7 +35,7 @@ class TwoPoints:
     """
 
     even: bool
-    name = "sums over one variable"
+    name, samples = "sums over one variable", 2**16
 
     def means(self, law: FieldLaw, points: int, random: np.random.Generator) -> LatticeMeans:
         """See `attnphase.bayes.lattices.Sums`; the evidence is a density on the fields."""
