@@ -7,8 +7,8 @@ the sign the function f with ``f'' = f - 1/cosh``.  Both are superpositions of `
 
     1/cosh x = int dt cos(t x) / (2 cosh(pi t / 2)),      f(x) = int dt cos(t x) / (2 (1 + t^2) cosh(pi t / 2)),
 
-whose Gaussian means are known and factorise over the tokens.  What is left is analytic in ``|Im t| < 1``: a sum with the
-spacing h has an error of about ``exp(-2 pi / h)``.
+whose Gaussian means are known and factorise over the tokens.  What is left is analytic in ``|Im t| < 1``: a sum with
+the spacing h has an error of about ``exp(-2 pi / h)``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TwoPoints:
     """
 
     even: bool
-    name, samples = "sums over one variable", 2**16
+    name, samples = "sums over one variable", 2**15
 
     def means(self, law: FieldLaw, points: int, random: np.random.Generator) -> LatticeMeans:
         """See `attnphase.bayes.lattices.Sums`; the evidence is a density on the fields."""
