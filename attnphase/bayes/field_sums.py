@@ -47,6 +47,49 @@ def _joined(sums: Array, shares: Array, moved: Array, least: float, total: Array
 
 
 @_compiled
+def _first_direction(
+    places: Array,
+    numbers: tuple[int, int],
+    width: float,
+    reach: float,
+    axis: tuple[Array, Array],
+    line: Array,
+    touched: Array,
+    listed: Array,
+) -> int:
+    """Sum over the first direction into ``line`` (Y, 2 W), of labels that are touched alone: they are listed, counted.
+
+    ``axis`` is shares (K, W), and both they and the moved ones (K, 2 W).
+    """
+    shares, both = axis
+    known, least, chances, found = shares.shape[1], _NEGLIGIBLE * shares.max(), np.empty(numbers[1]), 0
+    for k in range(shares.shape[0]):
+        x, z = places[k, 0], places[k, 1]
+        low, high = max(int(np.ceil(z - reach)), 0), min(int(np.floor(z + reach)) + 1, numbers[1])
+        first, last = _near(shares[k], least)
+        for j in range(low, high):
+            chances[j] = exp(-width * (z - j) ** 2)
+        for i in range(max(int(np.ceil(x - reach)), 0), min(int(np.floor(x + reach)) + 1, numbers[0])):
+            chance = exp(-width * (x - i) ** 2)
+            for j in range(low, high):
+                y = i * numbers[1] + j
+                if not touched[y]:
+                    touched[y], listed[found] = True, y
+                    found += 1
+                    line[y] = 0.0
+                value = chance * chances[j]
+                if first == 0 and last == known:  # one loop, which fills registers better
+                    for w in range(2 * known):
+                        line[y, w] += value * both[k, w]
+                    continue
+                for w in range(first, last):
+                    line[y, w] += value * both[k, w]
+                for w in range(known + first, known + last):
+                    line[y, w] += value * both[k, w]
+    return found
+
+
+@_compiled
 def sums_over_fields(
     places: Array,
     numbers: tuple[int, int],
@@ -81,7 +124,6 @@ def sums_over_fields(
     plane = np.zeros((labels, 3, w1 * w2))
     solid = np.zeros((labels if depth > 2 else 1, 4, w1 * w2 * s3.shape[1]))
     whole = np.zeros((labels if depth > 3 else 1, 5, w1 * w2 * s3.shape[1] * s4.shape[1]))
-    chances = np.empty(numbers[1])
     for k4 in range(s4.shape[0]):
         if depth > 3 and k4 > 0:
             solid[:] = 0.0
@@ -89,30 +131,8 @@ def sums_over_fields(
             if depth > 2 and k3 + k4 > 0:
                 plane[:] = 0.0
             for k2 in range(s2.shape[0]):
-                found = 0
-                for k1 in range(s1.shape[0]):
-                    x, z = places[k1, k2, k3, k4, 0], places[k1, k2, k3, k4, 1]
-                    low, high = max(int(np.ceil(z - reach)), 0), min(int(np.floor(z + reach)) + 1, numbers[1])
-                    first, last = _near(s1[k1], least[0])
-                    for j in range(low, high):
-                        chances[j] = exp(-width * (z - j) ** 2)
-                    for i in range(max(int(np.ceil(x - reach)), 0), min(int(np.floor(x + reach)) + 1, numbers[0])):
-                        chance = exp(-width * (x - i) ** 2)
-                        for j in range(low, high):
-                            y = i * numbers[1] + j
-                            if not touched[y]:
-                                touched[y], listed[found] = True, y
-                                found += 1
-                                line[y] = 0.0
-                            value = chance * chances[j]
-                            if first == 0 and last == w1:  # one loop, which fills registers better
-                                for w in range(2 * w1):
-                                    line[y, w] += value * both[k1, w]
-                                continue
-                            for w in range(first, last):
-                                line[y, w] += value * both[k1, w]
-                            for w in range(w1 + first, w1 + last):
-                                line[y, w] += value * both[k1, w]
+                along = places[:, k2, k3, k4]
+                found = _first_direction(along, numbers, width, reach, (s1, both), line, touched, listed)
                 first, last = _near(s2[k2], least[1])
                 for n in range(found):
                     y = listed[n]
