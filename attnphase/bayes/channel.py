@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.bayes.lattices import LabelPlane
+from attnphase.bayes.lattices import Sums
+from attnphase.bayes.two_points import TwoPoints
 
 __all__ = [
     "SETS",
@@ -132,8 +133,8 @@ class Channel(Protocol):
         ...
 
     @property
-    def lattice(self) -> LabelPlane | None:
-        """Where labels and fields are so few that all integrals are sums over lattices."""
+    def lattice(self) -> Sums | None:
+        """Where all integrals are sums over lattices."""
         ...
 
     @property
@@ -205,9 +206,14 @@ class Preimages:
 
     even: bool
     noise_dimensions = label_dimensions = 0
-    lattice = noise_entropy = None
+    noise_entropy = None
     exact = True
-    coarsest, most, tolerance = 128, 2**20, 1e-7
+    coarsest, most, tolerance = 128, 2**13, 1e-9
+
+    @property
+    def lattice(self) -> TwoPoints:
+        """See `Channel`."""
+        return TwoPoints(self.even)
 
     @property
     def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.bayes.channel import Channel, Fields, blocks
-from attnphase.bayes.lattices import LATTICE_SAMPLES, FieldLaw, LabelPlane, lattice_means, spacing_of
+from attnphase.bayes.lattices import FieldLaw, Sums
 from attnphase.integration.rules import sobol
 from attnphase.kernels.bayes import BayesMaps
 
@@ -105,7 +105,7 @@ class Evolution:
     @property
     def samples(self) -> int:
         """Sobol nodes of a replicate."""
-        return self.points if self.channel.lattice is None else LATTICE_SAMPLES
+        return self.points if self.channel.lattice is None else self.channel.lattice.samples
 
     @cached_property
     def round(self) -> bool:
@@ -160,8 +160,8 @@ class Evolution:
                 means = found.spread.mean(axis=1), found.gain.mean(axis=1), found.alignment.mean(axis=1)
                 logs = found.log_evidence.mean(axis=1)
             else:
-                gains, logs = self._over_lattices(self.channel.lattice, V, sites)
-                means = V[sites] - gains, gains, gains  # total variance; a lattice keeps what is exact
+                spreads, gains, logs = self._over_lattices(self.channel.lattice, V, sites)
+                means = spreads, gains, gains
             for total, values in zip((spread, gain, alignment), means, strict=True):
                 total[:, sites] += probability * values
             evidence += probability * logs
@@ -169,23 +169,30 @@ class Evolution:
         spread += ((1 - self.occupation)[:, None, None] * V)[None]
         return Moments(spread, gain, alignment, evidence)
 
-    def _over_lattices(self, plane: LabelPlane, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array]:
-        """``E (<k> - omega)(<k> - omega)^T`` of every token, (S, L, t, t), and the mean logarithm of the evidence."""
+    def _over_lattices(self, sums: Sums, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        """Spread and gain of every token, (S, L, t, t), and the mean logarithm of the evidence."""
         length, rank = len(sites), self.rho.shape[1]
         variances, turns = np.linalg.eigh(V[sites])  # of what is known they are the same: rho is a multiple of one
         known = np.einsum("lij,lik,lkj->lj", turns, (self.rho - V)[sites], turns).clip(0)
         law = FieldLaw(
-            blocks(turns), self.teacher_means[sites].ravel(), *(np.sqrt(x).ravel() for x in (known, variances))
+            blocks(turns),
+            self.teacher_means[sites].ravel(),
+            *(np.sqrt(x).ravel() for x in (known, variances)),
+            round=self.round,
         )
-        gains, logs = np.empty((self.replicates, length, rank, rank)), np.empty(self.replicates)
+        spreads, gains = (np.empty((self.replicates, length, rank, rank)) for _ in range(2))
+        logs = np.empty(self.replicates)
         for s in range(self.replicates):
             random = np.random.default_rng([self.seed, s])
-            found = lattice_means(plane, law, spacing_of(self.points), random)
-            whole = found.gain.reshape(length, rank, length, rank)
-            gains[s], logs[s] = np.einsum("lilj->lij", whole), found.log_evidence
+            found = sums.means(law, self.points, random)
+            for values, whole in ((spreads, found.spread), (gains, found.gain)):
+                values[s] = np.einsum("lilj->lij", whole.reshape(length, rank, length, rank))
+            logs[s] = found.log_evidence
         if self.round:  # what a lattice prefers is no direction of the weights
-            gains = np.trace(gains, axis1=2, axis2=3)[..., None, None] * np.eye(rank) / rank
-        return gains, logs
+            spreads, gains = (
+                np.trace(x, axis1=2, axis2=3)[..., None, None] * np.eye(rank) / rank for x in (spreads, gains)
+            )
+        return spreads, gains, logs
 
     def conjugates(self, alpha: float, V: Array, moments: Moments) -> Array:
         """The conjugate of every replicate, (S, P, t, t).

@@ -94,7 +94,7 @@ class Noisy:
     @property
     def coarsest(self) -> int:
         """See `Channel`."""
-        return 16 if self.lattice is None or self.length * self.rank <= 2 else 4
+        return 16 if self.lattice is None else 2
 
     @property
     def most(self) -> int:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise, product
+from itertools import product
+from typing import Protocol
 
 import numpy as np
 
@@ -21,11 +22,11 @@ __all__ = [
     "LATTICE_FEW_NODES",
     "LATTICE_NODES",
     "LATTICE_REPLICATES",
-    "LATTICE_SAMPLES",
     "LATTICE_TOLERANCE",
     "FieldLaw",
     "LabelPlane",
     "LatticeMeans",
+    "Sums",
     "label_plane",
     "lattice_means",
     "spacing_of",
@@ -34,20 +35,16 @@ __all__ = [
 LATTICE_REPLICATES, LATTICE_NODES, LATTICE_FEW_NODES = 4, 2**14, 2**7
 """Offsets of a rule, and what is called its nodes at the finest spacing; of more than two fields."""
 
-LATTICE_SAMPLES = 2**13
-"""Sobol nodes of a replicate for means that are no sums over lattices."""
-
 LATTICE_TOLERANCE = 1e-6
 """Relative residual that the ends of the lattices allow."""
 
 _REACH = 5.5  # standard deviations
-_FINER = 0.8  # spacing of what is known, of its deviation
-_SHARPER = {1: 0.3, 2: 0.3, 3: 0.7, 4: 0.7}  # and of that of the fields, by their number: two lose their sign at once
-_PATCH = 20.0  # of what is known, over the number of fields, in standard deviations of what is not
+_FINER = {1: 0.6, 2: 0.6, 3: 0.64, 4: 0.64}  # by the number of fields, spacing of what is known, of its deviation
+_SHARPER = {1: 0.22, 2: 0.22, 3: 0.56, 4: 0.56}  # and of that of the fields: two lose their sign at once
+_SLOPE = {1: 1.0, 2: 1.0, 3: 0.8, 4: 0.8}  # change of a label, over its noise, to a spacing of the fields
+_PATCH = {1: 20.0, 2: 10.0, 3: 15.0, 4: 20.0}  # of what is known, by the number of fields, in deviations of what is not
 _LEAST_NODES, _WIDER = 4, 40.0  # of a patch along a direction, as long as it is no more deviations wide than so many
-_BLOCK = 20  # fields along a direction
-_AT_ONCE = 1 << 20  # entries of an array
-_SMALL = 1 << 18  # multiplications
+_FARTHEST = 7.0  # of a length's logarithm, where that is below a thousandth
 _SAMPLES, _TAIL = 1024, 2.0  # fields by which labels are looked at, in standard deviations
 _NEGLIGIBLE = 1e-9  # singular value of labels, over the largest; weight of a node, over the largest
 _MOST_WORK, _WINDOW = 1e8, 900.0  # likelihoods of a replicate's map, and labels of a block of fields
@@ -80,6 +77,11 @@ class LabelPlane:
     span: Array
     slope: float
     noise: float
+    name, samples = "lattices", 2**13
+
+    def means(self, law: FieldLaw, points: int, random: np.random.Generator) -> LatticeMeans:
+        """See `Sums`."""
+        return lattice_means(self, law, spacing_of(points), random)
 
     @property
     def dimensions(self) -> int:
@@ -142,20 +144,51 @@ class FieldLaw:
         Mean of the fields.
     known, unknown : (F,) array
         Standard deviations along the directions.
+    round : bool
+        The first two directions are those of one token, and turning the columns of all tokens alike changes none of the
+        means that are asked for: what is known of this token is summed over its length alone.
     """
 
     basis: Array
     center: Array
     known: Array
     unknown: Array
+    round: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class LatticeMeans:
-    """Means over what is known and the label: ``E (<k> - omega)(<k> - omega)^T`` (F, F), and that of ``log Z``."""
+    """Means over what is known and the label.
+
+    Attributes
+    ----------
+    gain, spread : (F, F) arrays
+        ``E (<k> - omega)(<k> - omega)^T`` and the posterior's covariance, on the blocks of the tokens.
+    log_evidence : float
+        Mean of ``log Z``.
+    """
 
     gain: Array
+    spread: Array
     log_evidence: float
+
+
+class Sums(Protocol):
+    """All means of a channel as sums over lattices with random offsets."""
+
+    @property
+    def name(self) -> str:
+        """What a dataset calls them."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """Sobol nodes of a replicate for means that are no such sums."""
+        ...
+
+    def means(self, law: FieldLaw, points: int, random: np.random.Generator) -> LatticeMeans:
+        """Those of one replicate, the finer the more points it is said to have."""
+        ...
 
 
 def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.random.Generator) -> LatticeMeans:
@@ -173,31 +206,44 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
     random : numpy.random.Generator
         For the offsets.
     """
+    from attnphase.bayes.field_sums import (
+        entropy_and_gains,
+        sums_over_fields,
+    )  # machine code, of which others need none
+
     size = len(law.center)
-    scales = _Scales(spacing, np.sqrt(plane.noise) / plane.slope, _SHARPER[size], _PATCH / size)
-    axes = [
-        _patches(*sides, scales, random) for sides in zip(law.center @ law.basis, law.known, law.unknown, strict=True)
-    ]
-    lines = _Lines(spacing * np.sqrt(plane.noise), plane.noise, random.random(plane.dimensions))
-    gain, entropy = np.zeros((size, size)), 0.0
+    scales = _Scales(
+        spacing, _FINER[size], _SHARPER[size], _SLOPE[size] * np.sqrt(plane.noise) / plane.slope, _PATCH[size]
+    )
+    axes = [_patches(side, scales, random) for side in _sides(law, scales, random)]
+    step, offsets = spacing * np.sqrt(plane.noise), np.zeros(2)
+    offsets[: plane.dimensions] = random.random(plane.dimensions)
+    gain, entropy = np.zeros((max(size, 2),) * 2), 0.0
     heaviest = np.prod([max(one.weights.max() for one in axis) for axis in axes])
     for patch in product(*axes):
-        weights = reduce(np.multiply.outer, (one.weights for one in patch)).ravel()
+        weights = reduce(np.multiply.outer, (one.weights for one in reversed(patch))).ravel()
         if weights.max() < _NEGLIGIBLE * heaviest:
             continue
         fields = np.stack(np.meshgrid(*(one.fields for one in patch), indexing="ij"), axis=-1)
-        places = plane.place(fields.reshape(-1, size) @ law.basis.T).reshape(*fields.shape[:-1], -1)
-        density, *moved = _summed(lines, places, patch)
-        ratios = [one / density for one in moved]
-        for i in range(size):
-            for j in range(i, size):
-                gain[i, j] += weights @ np.einsum("wy,wy->w", moved[i], ratios[j])
-        entropy += float(weights @ np.einsum("wy,wy->w", density, np.log(density)))
+        places = np.zeros((*fields.shape[:-1], *(1,) * (_MOST_FIELDS - size), 2))
+        labels = plane.place(fields.reshape(-1, size) @ law.basis.T)
+        places.reshape(-1, 2)[:, : plane.dimensions] = labels / step
+        places -= offsets
+        reach = _REACH / spacing * (np.arange(2) < plane.dimensions)
+        first, last = (
+            np.ceil(places.min(axis=(0, 1, 2, 3)) - reach),
+            np.floor(places.max(axis=(0, 1, 2, 3)) + reach),
+        )
+        numbers = int(last[0] - first[0]) + 1, int(last[1] - first[1]) + 1
+        sums = sums_over_fields(places - first, numbers, spacing**2 / 2, _REACH / spacing, _four(patch), max(size, 2))
+        entropy += entropy_and_gains(sums, weights, _LEAST, gain)
+    gain = gain[:size, :size]
     cell = spacing**plane.dimensions / (2 * np.pi) ** (plane.dimensions / 2)  # of labels, with their density's norm
-    gain = cell * law.basis @ (gain + np.triu(gain, 1).T) @ law.basis.T
+    gain = cell * law.basis @ (gain + np.tril(gain, -1).T) @ law.basis.T
     constant = -plane.dimensions / 2 * np.log(2 * np.pi * plane.noise)
     constant -= plane.rest / 2 * (1 + np.log(2 * np.pi * plane.noise))
-    return LatticeMeans(gain, float(cell * entropy + constant))
+    spread = (law.basis * law.unknown**2) @ law.basis.T - gain  # by the law of total variance
+    return LatticeMeans(gain, spread, float(cell * entropy + constant))
 
 
 @dataclass(frozen=True)
@@ -207,17 +253,18 @@ class _Scales:
     Attributes
     ----------
     spacing : float
+    known, turn : float
+        Spacings of what is known, in its standard deviations and in those of a field: the smaller counts.
     labels : float
-        Change of a field that changes a label by its noise.
-    turn : float
-        Spacing of what is known, at most, in standard deviations of a field.
+        A change of a field that changes labels by about their noise: with what is unknown, how wide its posterior is.
     extent : float
         Of a patch, in standard deviations of what is unknown.
     """
 
     spacing: float
-    labels: float
+    known: float
     turn: float
+    labels: float
     extent: float
 
 
@@ -234,125 +281,68 @@ class _Patch:
     moved: Array
 
 
-def _patches(middle: float, known: float, unknown: float, scales: _Scales, random: np.random.Generator) -> list[_Patch]:
-    """Lattices along one direction."""
-    step = scales.spacing * min(_FINER, scales.turn * np.hypot(known, unknown) / max(known, 1e-12))
+def _four(patch: Sequence[_Patch]) -> tuple[tuple[Array, Array], ...]:
+    """Shares and moved shares of four directions: along what is none there is one field."""
+    none = np.ones((1, 1)), np.zeros((1, 1))
+    return (*((one.shares, one.moved) for one in patch), *(none for _ in range(_MOST_FIELDS - len(patch))))
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One direction: the middle, deviations of what is known and what is not, and a lattice of what is known.
+
+    ``places`` (W,) are in deviations of what is known, their weights sum to one.
+    """
+
+    middle: float
+    known: float
+    unknown: float
+    places: Array
+    weights: Array
+
+
+def _line(step: float, random: np.random.Generator) -> tuple[Array, Array]:
+    """Places and weights of a normal number."""
     places = np.arange(-_REACH, _REACH + step, step) + step * (random.random() - 0.5)
     weights = np.exp(-(places**2) / 2)
-    weights /= weights.sum()
-    fine, offset = scales.spacing * min(unknown, scales.labels), random.random()
+    return places, weights / weights.sum()
+
+
+def _ray(step: float, random: np.random.Generator) -> tuple[Array, Array]:
+    """Of the length of two normal numbers: a lattice in s of ``log(1 + e^s)``, so that its end at zero is far away."""
+    s = np.arange(-_FARTHEST, _REACH + step, step) + step * (random.random() - 0.5)
+    places = np.logaddexp(0, s)
+    weights = places * np.exp(-(places**2) / 2) / (1 + np.exp(-s))
+    return places, weights / weights.sum()
+
+
+def _sides(law: FieldLaw, scales: _Scales, random: np.random.Generator) -> Iterator[_Side]:
+    """All directions."""
+    middles = (law.center @ law.basis).tolist()
+    for number, (middle, known, unknown) in enumerate(zip(middles, law.known, law.unknown, strict=True)):
+        step = scales.spacing * min(scales.known, scales.turn * np.hypot(known, unknown) / max(known, 1e-12))
+        if law.round and number == 1:  # the other column of the first token, which a turn of both makes zero
+            yield _Side(middle, 0.0, float(unknown), np.zeros(1), np.ones(1))
+            continue
+        lattice = _ray if law.round and number == 0 else _line
+        yield _Side(middle, float(known), float(unknown), *lattice(float(step), random))
+
+
+def _patches(side: _Side, scales: _Scales, random: np.random.Generator) -> list[_Patch]:
+    """Stretches of what is known along one direction, with the fields about them."""
+    places, unknown = side.places, side.unknown
+    step = float(places[-1] - places[-2]) if len(places) > 1 else 1.0
+    fine, offset = scales.spacing / np.hypot(1 / unknown, 1 / scales.labels), random.random()
     found = []
-    nodes = unknown / max(step * known, 1e-12)  # of what is known, to a standard deviation of what is not
+    nodes = unknown / max(step * side.known, 1e-12)  # of what is known, to a standard deviation of what is not
     each = max(int(scales.extent * nodes), min(int(1 + _WIDER * nodes), _LEAST_NODES))
     for first in range(0, len(places), each):
         part = slice(first, first + each)
-        omega = middle + known * places[part]
+        omega = side.middle + side.known * places[part]
         ends = (omega[0] - _REACH * unknown) / fine, (omega[-1] + _REACH * unknown) / fine
         fields = fine * (np.arange(np.floor(ends[0]), np.ceil(ends[1]) + 1) + offset)
         about = fields[:, None] - omega
         shares = np.exp(-((about / unknown) ** 2) / 2)
         shares /= shares.sum(axis=0)
-        found.append(_Patch(weights[part], fields, shares, shares * about))
-    return found
-
-
-@dataclass(frozen=True, eq=False)
-class _Lines:
-    """Lattices of labels (m of them) with a step and offsets, and the variance of their noise."""
-
-    step: float
-    noise: float
-    offsets: Array
-
-    def windows(self, places: Array) -> list[slice]:
-        """Numbers of the labels that fields can have whose labels without noise are `places` (..., m)."""
-        reach = _REACH * np.sqrt(self.noise)
-        flat = places.reshape(-1, places.shape[-1])
-        lowest, highest = (
-            np.floor((flat.min(axis=0) - reach) / self.step),
-            np.ceil((flat.max(axis=0) + reach) / self.step),
-        )
-        return [slice(int(low), int(high) + 1) for low, high in zip(lowest, highest, strict=True)]
-
-    def likelihood(self, places: Array, windows: Sequence[slice]) -> Array:
-        """How likely the labels of a window are, (..., y) or (..., y, y')."""
-        sides = []
-        for place, window, offset in zip(np.moveaxis(places, -1, 0), windows, self.offsets, strict=True):
-            labels = self.step * (np.arange(window.start, window.stop) + offset)
-            sides.append(np.exp(-((place[..., None] - labels) ** 2) / (2 * self.noise)))
-        return sides[0] if len(sides) == 1 else sides[0][..., None] * sides[1][..., None, :]
-
-
-def _summed(lines: _Lines, places: Array, patch: Sequence[_Patch]) -> list[Array]:
-    """Sums over the fields for every place of what is known and label, (W, Y): of one, and of each deviation.
-
-    A block of fields has labels in a small window only.
-    """
-    whole = lines.windows(places)
-    sizes = [len(one.weights) for one in patch]
-    total = np.zeros((1 + len(patch), *sizes, *(window.stop - window.start for window in whole)))
-    for blocks in product(*(_blocks(one) for one in patch)):
-        here = places[tuple(block.fields for block in blocks)]
-        ends, width = lines.windows(here), _AT_ONCE // (here[..., 0].size)
-        for windows in _parts(ends, width):
-            likelihood = lines.likelihood(here, windows)
-            found = _over_fields(likelihood.reshape(*here.shape[:-1], -1), blocks)
-            inside = tuple(slice(w.start - v.start, w.stop - v.start) for w, v in zip(windows, whole, strict=True))
-            for sums, part in zip(total, found, strict=True):
-                target = sums[(*(block.known for block in blocks), *inside)]
-                target += part.reshape(target.shape)
-    density, *moved = total.reshape(1 + len(patch), int(np.prod(sizes)), -1)
-    return [density.clip(_LEAST), *moved]
-
-
-@dataclass(frozen=True, eq=False)
-class _Block:
-    """Some fields along a direction, what is known near them, and shares and moved shares (W, K)."""
-
-    fields: slice
-    known: slice
-    shares: Array
-    moved: Array
-
-
-def _blocks(patch: _Patch) -> list[_Block]:
-    """Blocks of about equal size; of fields so far from all that is known that they have no share there is none."""
-    count = len(patch.fields)
-    ends = np.linspace(0, count, -(-count // _BLOCK) + 1).round().astype(int).tolist()
-    found = []
-    for first, last in pairwise(ends):
-        shares = patch.shares[first:last]
-        near = np.flatnonzero(shares.max(axis=0) > _NEGLIGIBLE * patch.shares.max())
-        if len(near):
-            known = slice(int(near[0]), int(near[-1]) + 1)
-            found.append(_Block(slice(first, last), known, shares[:, known].T, patch.moved[first:last, known].T))
-    return found
-
-
-def _parts(ends: Sequence[slice], most: int) -> Iterator[list[slice]]:
-    """Windows cut along the first entry of the labels, of about so many labels."""
-    first, *rest = ends
-    width = max(most // int(np.prod([end.stop - end.start for end in rest])), 1)
-    for start in range(first.start, first.stop, width):
-        yield [slice(start, min(start + width, first.stop)), *rest]
-
-
-def _over_fields(likelihood: Array, blocks: Sequence[_Block]) -> list[Array]:
-    """Sums over a block of fields, of which `likelihood` is (K, ..., Y): of one, and of each deviation, (W, Y)."""
-    found = [likelihood[None]]
-    for block in blocks:
-        rest = found[0].shape[2:]
-        flat = [values.reshape(*values.shape[:2], -1) for values in found]
-        sums = [_times(block.shares, values) for values in flat] + [_times(block.moved, flat[0])]
-        found = [values.reshape(-1, *rest) for values in sums]
-    return found
-
-
-def _times(matrix: Array, values: Array) -> Array:
-    """A matrix (W, K) by others (B, K, C), in products so small that BLAS leaves them to one thread: two are slower."""
-    found = np.empty((len(values), len(matrix), values.shape[-1]))
-    size = max(_SMALL // matrix.size, 1)
-    for first in range(0, values.shape[-1], size):
-        part = slice(first, first + size)
-        np.matmul(matrix, values[..., part], out=found[..., part])
+        found.append(_Patch(side.weights[part], fields, shares, shares * about))
     return found

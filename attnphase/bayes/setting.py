@@ -14,7 +14,7 @@ from attnphase.bayes.channel import Channel, Preimages, Signs
 from attnphase.bayes.evolution import Evolution, WeightPrior
 from attnphase.bayes.importance import Noisy
 from attnphase.bayes.labels import Labels
-from attnphase.bayes.lattices import LATTICE_REPLICATES, LATTICE_SAMPLES, LabelPlane, label_plane
+from attnphase.bayes.lattices import LATTICE_REPLICATES, LabelPlane, label_plane
 from attnphase.bayes.preimages import leave_a_sign
 from attnphase.bayes.readout import LabelError, Readout, ScoreError, SignError, SquareError
 from attnphase.bayes.request import channel_of, undetermined
@@ -60,7 +60,8 @@ class Setting:
         """By what integrals are done, in words."""
         if self.channel.lattice is None:
             return "sobol"
-        return f"lattices for labels, with {LATTICE_SAMPLES * LATTICE_REPLICATES} sobol nodes for test errors"
+        nodes = self.channel.lattice.samples * LATTICE_REPLICATES
+        return f"{self.channel.lattice.name} for labels, with {nodes} sobol nodes for test errors"
 
     @lru_cache(maxsize=8)  # noqa: B019 - settings are kept by `setting_of`
     def evolution(self, points: int, replicates: int | None = None) -> Evolution:

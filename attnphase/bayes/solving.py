@@ -2,8 +2,8 @@
 
 The map is monotone: from below it rises to the lowest fixed point above the start, from above it falls to the highest.
 What is iterated is the logarithm of ``rho^(-1/2) V rho^(-1/2)``, which is small where little is known and large where V
-vanishes, so that both ends are resolved.  Steps are stretched by the ratio of the last ones, as long as the residual
-does not change its sign, and Newton's method ends it.
+vanishes, so that both ends are resolved.  Steps are stretched by the ratio of the last ones, the further the longer
+the residual keeps its sign, and Newton's method ends it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ __all__ = ["BayesPoint", "Start", "solve_bayes"]
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 _NOTHING = 1e-7  # share of q below which nothing is
 _MAX_MAPS = 400
-_STRETCH = 8.0
+_TRIALS = 3  # places that are tried beyond a plain step
+_STRETCH, _FURTHER = 8.0, 4.0  # plain steps that are taken at once, and how many times more if that was right
 _OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
 _POLISHING = 12
+_NEGLIGIBLE = 1e-9  # displacement of a replicate, over the point
 _KICK = 0.1  # by which the columns are told apart, relative to what is known
 _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
@@ -153,7 +155,7 @@ class _Iteration:
 
     def run(self, x: Array, tolerance: float) -> tuple[Array, float, Status]:
         """From a start to the fixed point that the plain iteration leads to."""
-        residual = self.residual(x)
+        residual, longest = self.residual(x), _STRETCH
         while True:
             size = float(np.abs(residual).max()) / self.size(x)
             if size <= tolerance or self.ended(x):
@@ -168,34 +170,45 @@ class _Iteration:
                 x, residual = y, after
                 continue
             growing = ratio >= 1  # away from where it is unstable
-            stretch = _STRETCH if growing else min(ratio / (1 - ratio), _STRETCH)
+            double = max(_STRETCH, self.size(y) / float(np.abs(residual).max()))
+            stretch = min(double if growing else ratio / (1 - ratio), longest)
             losing = (residual > 0) & (y < 0)  # at most half of the way to where nothing is known
-            far = y + min(stretch, np.min(-y[losing] / (2 * residual[losing]), initial=np.inf)) * residual
-            there = self.residual(far)
-            near = not growing and float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
-            x, residual = (far, there) if near or float(there @ after) > 0 else (y, after)
+            stretch = min(stretch, np.min(-y[losing] / (2 * residual[losing]), initial=np.inf))
+            longest, direction, near = _FURTHER * longest, residual, not growing
+            x, residual = y, after
+            for _ in range(_TRIALS):
+                far = y + stretch * direction
+                there = self.residual(far)
+                small = float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
+                if (near and small) or float(there @ after) > 0:
+                    x, residual = far, there
+                    break
+                # too far: to where the residual vanishes if it is linear between
+                stretch, longest, near = stretch * float(after @ after) / float((after - there) @ after), _STRETCH, True
 
-    def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float]:
-        """Newton's method near a fixed point with the Jacobian of a coarser rule: the point and its residual."""
+    def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float, Array]:
+        """Broyden's method near a fixed point from the Jacobian of a coarser rule: the point, its residual, and it."""
         residual = self.residual(x)
-        inverse = np.linalg.pinv(np.eye(len(x)) - jacobian, rcond=1e-12)
         for _ in range(_POLISHING):
             if np.abs(residual).max() / self.size(x) <= tolerance:
                 break
-            trial = x + inverse @ residual
-            new = self.residual(trial)
+            step = np.linalg.pinv(np.eye(len(x)) - jacobian, rcond=1e-12) @ residual
+            new = self.residual(x + step)
             if np.abs(new).max() > np.abs(residual).max():
                 break
-            x, residual = trial, new
-        return x, float(np.abs(residual).max()) / self.size(x)
+            jacobian = jacobian + np.outer(new - residual + step - jacobian @ step, step) / (step @ step)
+            x, residual = x + step, new
+        return x, float(np.abs(residual).max()) / self.size(x), jacobian
 
     def jacobian(self, x: Array) -> Array:
         step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
-        ways = self._ways(len(x))
-        columns = [(self.residual(x + step * way) - self.residual(x - step * way)) / (2 * step) + way for way in ways]
+        ways = self.ways(len(x))
+        here = self.residual(x)
+        # where less is known: nothing lies beyond the place where all is
+        columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
         return np.stack(columns, axis=1) @ ways
 
-    def _ways(self, size: int) -> Array:
+    def ways(self, size: int) -> Array:
         """Orthonormal rows: directions in which the map's image may lie."""
         if not self.evolution.round:
             return np.eye(size)
@@ -299,17 +312,17 @@ def solve_bayes(
         found = _Found(x, 0.0, status, maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
-    jacobian, points = run.jacobian(x), min((2 if setting.evolution(coarse[-1], alone).round else 4) * coarse[-1], most)
+    jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps
         run = _Iteration(setting.evolution(points, alone), alpha)
-        x, _ = run.polish(x, jacobian, exact)
+        x, _, jacobian = run.polish(x, jacobian, exact)
     while True:
         if tell is not None:
             tell(f"{points * setting.replicates} nodes")
         maps += run.maps
         run = _Iteration(setting.evolution(points), alpha)
-        x, residual = run.polish(x, jacobian, exact)
+        x, residual, jacobian = run.polish(x, jacobian, exact)
         if residual > exact:
             x, residual, status = run.run(x, exact)
         found = _Found(x, residual, status, maps, jacobian)
@@ -404,10 +417,9 @@ def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found, disp
     """The test error and its standard error: its own scatter, and that of the point."""
     values = setting.readout.error(run.evolution, V)
     total, x = values.copy(), found.x
-    if displaced.any():
+    if np.abs(displaced).max() > _NEGLIGIBLE * run.size(x):
         step = 1e-3 * run.size(x)
-        for i, direction in enumerate(np.eye(len(x))):
-            places = (run.coordinates.matrices(x + sign * step * direction) for sign in (1, -1))
-            above, below = (setting.readout.error(run.evolution, place).mean() for place in places)
-            total = total + displaced[:, i] * (above - below) / (2 * step)
+        for way in run.ways(len(x)):
+            less = setting.readout.error(run.evolution, run.coordinates.matrices(x - step * way))
+            total = total + displaced @ way * (values - less).mean() / step
     return float(values.mean()), float(_scatter(total))

@@ -21,8 +21,8 @@ from attnphase.bayes.setting import Setting
 __all__ = ["BayesThreshold", "Place", "bayes_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
-_OF_LATTICES, _OF_ROUND = 8, 2  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
-_FINE = 32768  # for the operator at q = 0, whose moments have heavy tails
+_OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
+_FINE, _MANY = 32768, 16  # nodes and replicates for the operator at q = 0, whose moments have heavy tails
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
 _HIGHEST, _HIGHEST_WITH_NOISE = 1 - 1e-10, 0.999
@@ -92,7 +92,8 @@ def bayes_thresholds(
     """
     if tell is not None:
         tell("weak recovery")
-    weak = _weak_recovery(setting.evolution(max(points, _FINE) if setting.channel.noise_dimensions == 0 else points))
+    fine = setting.channel.noise_dimensions == 0
+    weak = _weak_recovery(setting.evolution(max(points, _FINE), _MANY) if fine else setting.evolution(points))
     evolution = setting.evolution(points)
     if setting.channel.lattice is not None:
         evolution = setting.evolution(setting.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))

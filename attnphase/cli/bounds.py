@@ -83,7 +83,7 @@ def optimal(
     """
     alpha = sample_complexities("alpha", alpha)
     if max_nodes is not None:
-        arguments.whole("max_nodes", max_nodes, 2**11)
+        arguments.whole("max_nodes", max_nodes, 2**5)
     if output is not None:
         check_output(output, force)
         checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")

@@ -98,7 +98,7 @@ def optimal(
     channel = None if channel is None else arguments.text("channel", channel, _WHAT)
     for flag, given in (("thresholds", thresholds), ("progress", progress)):
         arguments.flag(flag, given)
-    max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**11)
+    max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**5)
     path, swept = place_of(checkpoint), _fields(fields, thresholds)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     settings = _settings(problem, grid, channel)

@@ -158,7 +158,7 @@ REFUSED = {
     ],
     "optimal": [
         (["--alpha", "0"], "alpha must be"),
-        (["--alpha", "1", "--max-nodes", "100"], "max_nodes must be"),
+        (["--alpha", "1", "--max-nodes", "20"], "max_nodes must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "{none}"], "there is no such file"),
         (["--alpha", "1", "--channel", "sign"], "channel is for one token"),

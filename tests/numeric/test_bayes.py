@@ -16,11 +16,13 @@ from scipy.stats import norm
 import attnphase as ap
 from attnphase.bayes.channel import Fields, Preimages, draw_sets
 from attnphase.bayes.importance import Noisy
-from attnphase.bayes.lattices import FieldLaw, label_plane, lattice_means
+from attnphase.bayes.lattices import FieldLaw, LabelPlane, label_plane, lattice_means
 from attnphase.bayes.setting import setting_of
 from attnphase.bayes.solving import Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
+from attnphase.bayes.two_points import TwoPoints
 from attnphase.errors import ProblemError
+from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -64,10 +66,10 @@ def overlap_by_gauss(alpha, rho=0.25, order=90):
 
 @pytest.mark.parametrize("alpha", [0.35, 0.4])
 def test_the_paper_s_teacher_against_gauss_rules(alpha):
-    point = solve_bayes(setting_of(PAPER), alpha, Start.uninformed, max_nodes=2**16)
+    point = solve_bayes(setting_of(PAPER), alpha, Start.uninformed)
     expected = overlap_by_gauss(alpha)
-    assert z_score(point.overlap, point.errors["overlap"], expected) < 4
-    assert point.errors["overlap"] < 2e-3
+    assert point.overlap == pytest.approx(expected, rel=1e-5)  # of the Gauss rules
+    assert point.errors["overlap"] < 1e-9
     # the table of the theory, to its last digit
     assert expected == pytest.approx({0.35: 0.4187, 0.4: 0.5918}[alpha], abs=3e-4)
     assert point.test_error == pytest.approx({0.35: 0.001635, 0.4: 0.001296}[alpha], abs=8e-6)
@@ -108,13 +110,13 @@ def test_weak_recovery_of_a_field_known_up_to_its_sign(length):
 
     The channel knows no score, so that no model of this length is compiled.
     """
-    base = setting_of(PAPER).evolution(4096)
+    base = setting_of(PAPER).evolution(128)
     prior = replace(base.prior, gamma=np.full((length, 1), 0.64), rho=np.full((length, 1, 1), 0.64))
     means = np.zeros((length, 1))
     evolution = replace(base, prior=prior, configurations=np.arange(length)[None], teacher_means=means)
     operators, first = evolution.growth()
     each = np.array([np.linalg.eigvals(one).real.max() for one in operators])
-    assert z_score(each.mean(), each.std(ddof=1) / 4, length * (length + 1)) < 4
+    assert z_score(each.mean(), each.std(ddof=1) / 2, length * (length + 1)) < 5
     assert first.max() == 0.0
 
 
@@ -241,6 +243,39 @@ def test_replicates_share_no_draws():
     assert sum(map(len, sets)) == len(set.union(*sets))
 
 
+@pytest.mark.parametrize("even", [True, False])
+def test_two_points_summed_over_one_variable_against_their_draws(even):
+    """Fields with means and different variances: covariance, gain and evidence, and Nishimori of the draws."""
+    q, V, center = np.array([0.3, 0.1, 0.5]), np.array([0.2, 0.4, 0.1]), np.array([0.3, -0.2, 0.1])
+    normals = sobol(6, 0, False, 4096, 16, 3).nodes
+    omega = center + np.sqrt(q) * normals[..., :3]
+    k = omega + np.sqrt(V) * normals[..., 3:]
+    fields = Fields(omega[..., None], k[..., None], V[:, None, None], np.zeros((16, 4096, 0)))
+    drawn = Preimages(even).posterior(fields)
+    law = FieldLaw(np.eye(3), center, np.sqrt(q), np.sqrt(V))
+    found, other = (TwoPoints(even).means(law, 256, np.random.default_rng(seed)) for seed in (1, 2))
+    assert found.spread == pytest.approx(other.spread, abs=1e-13)
+    for ours, theirs in (
+        (np.diag(found.spread), drawn.spread), (np.diag(found.gain), drawn.gain),
+        (np.diag(found.gain), drawn.alignment), (np.array([found.log_evidence]), drawn.log_evidence[..., None]),
+    ):  # fmt: skip
+        each = theirs.reshape(16, 4096, -1).mean(axis=1)
+        assert (np.abs(each.mean(axis=0) - ours) <= 4.5 * each.std(axis=0, ddof=1) / 4 + 1e-12).all()
+
+
+def test_columns_that_turn_into_one_another_are_summed_over_a_length():
+    """Two tokens of rank 2: gain of each token and evidence as without that, at a quarter of the places."""
+    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1, "teacher.rank": 2}))
+    plane = setting.channel.lattice
+    assert isinstance(plane, LabelPlane)
+    law = FieldLaw(np.eye(4), np.zeros(4), np.full(4, 0.3), np.full(4, 0.4), round=True)
+    found = lattice_means(plane, law, 1.5, np.random.default_rng(1))
+    whole = lattice_means(plane, replace(law, round=False), 1.5, np.random.default_rng(2))
+    gains, expected = (np.diag(one.gain).reshape(2, 2).sum(axis=1) for one in (found, whole))
+    assert gains == pytest.approx(expected, rel=3e-3)
+    assert found.log_evidence == pytest.approx(whole.log_evidence, abs=1e-3)
+
+
 def test_little_noise_is_no_noise():
     """At Delta = 1e-10 no number overflows, and the posterior is that of two points."""
     random = np.random.default_rng(5)
@@ -344,7 +379,7 @@ def test_what_lattices_are_not_for():
     assert label_plane(lambda k: k[:, :2], np.full(5, 0.5), 0.1) is None  # five fields
     assert label_plane(lambda k: np.stack([*k.T, k[:, 0] * k[:, 1]], axis=1), scale, 0.1) is None  # no plane
     assert label_plane(lambda k: k, scale, 1e-7) is None  # too many places
-    assert setting_of(PAPER).channel.lattice is None
+    assert not isinstance(setting_of(PAPER).channel.lattice, LabelPlane)
 
 
 # --- what must hold of any problem ------------------------------------------------------------
@@ -481,8 +516,7 @@ def test_any_teacher_of_two_tokens(omega, sigma, alpha, more, corner):
     point, later = (
         solve_bayes(setting_of(problem), a, Start.uninformed, max_nodes=2**14) for a in (alpha, alpha + more)
     )
-    assert z_score(point.overlap, point.errors["overlap"], overlap_by_gauss(alpha)) < 4.5
-    assert abs(point.nishimori) < 4.5 * point.errors["nishimori"]
+    assert point.overlap == pytest.approx(overlap_by_gauss(alpha), rel=1e-4)
     assert later.overlap > point.overlap
     assert later.test_error < point.test_error
     ds = ap.optimal(problem, alpha, start="uninformed", max_nodes=2**14)
