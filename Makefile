@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
-	$(BIN)/attnphase phase-diagram --output $(RESULTS)
+	$(BIN)/attnphase phase-diagram --output $(RESULTS) --force
 
 test: $(STAMP) ## run the whole test suite, slow tests included
 	$(BIN)/python -m pytest -n 2 --max-worker-restart=0
