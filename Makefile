@@ -39,7 +39,7 @@ lint: $(STAMP) ## check lint, format and types
 
 docs: $(STAMP) ## build the site into docs/_build/html
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,explore,docs]' -c constraints.txt
-	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+	$(BIN)/sphinx-build -j 2 -W --keep-going -q docs docs/_build/html
 
 linkcheck: $(STAMP) ## follow the links of the site to other sites, which needs a network
 	@$(BIN)/python docs/network.py

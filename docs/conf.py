@@ -98,6 +98,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["gallery_pages"],
     "filename_pattern": r"/plot_",
     "abort_on_example_error": True,
+    "parallel": True,  # as many scripts at once as sphinx-build is told with -j
     "download_all_examples": False,
     "show_memory": False,
     "write_computation_times": False,  # its page asks for a library that the site does not have
@@ -169,6 +170,7 @@ def links_lead_somewhere(app: Sphinx, failure: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True  # it copies files in the end, and does not say so
     app.connect("build-finished", search_finds)
     app.connect("build-finished", links_lead_somewhere)
     app.connect("source-read", run_blocks)
