@@ -2,7 +2,8 @@
 Where replica symmetry fails
 ============================
 
-The overlap gap along both branches at weak regularisation: above 0.2 training departs from the theory.
+The overlap gap along both branches, as far as they go, at weak regularisation: above 0.2 training departs from the
+theory.
 """
 
 import matplotlib.pyplot as plt
