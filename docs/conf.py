@@ -113,6 +113,7 @@ html_static_path = ["_static"]
 html_extra_path = ["_build/explored"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True, "show_toc_level": 2, "header_links_before_dropdown": 6}
+html_context = {"default_mode": "auto"}  # light or dark as the reader's system; without it the first page says an error
 html_show_sourcelink = False
 html_copy_source = False
 html_show_search_summary = False  # a browser fetches nothing for a page that was opened from a folder
