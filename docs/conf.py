@@ -169,11 +169,20 @@ def links_lead_somewhere(app: Sphinx, failure: Exception | None) -> None:
             raise ExtensionError(f"the site has links that lead nowhere: {'; '.join(lost)}.")
 
 
+def pictures_are_shown(app: Sphinx, failure: Exception | None) -> None:
+    """Refuse a notebook that shows the name of a figure in its place, for want of ``%matplotlib inline``."""
+    if failure is None and app.builder.format == "html":
+        named = [page.name for page in Path(app.outdir).rglob("*.html") if "&lt;Figure size" in page.read_text("utf-8")]
+        if named:
+            raise ExtensionError(f"figures are not shown in {', '.join(sorted(named))}: begin with %matplotlib inline.")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
-    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True  # it copies files in the end, and does not say so
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True  # it copies files in the end
     app.connect("build-finished", search_finds)
     app.connect("build-finished", links_lead_somewhere)
+    app.connect("build-finished", pictures_are_shown)
     app.connect("source-read", run_blocks)
     connect(app)
     app.connect("doctree-read", with_own_number)
