@@ -53,6 +53,7 @@ nb_merge_streams = True
 nb_render_markdown_format = "myst"
 
 default_role = "py:obj"
+smartquotes_action = "qe"  # two hyphens are an option's, and no dash
 autodoc_typehints = "none"  # the docstrings have them, with shapes
 autodoc_member_order = "bysource"
 autosummary_generate = True
