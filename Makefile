@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 phase-diagram: $(STAMP) ## compute the phase diagram and draw it into results/
-	$(BIN)/attnphase phase-diagram --output $(RESULTS)
+	$(BIN)/attnphase phase-diagram --output $(RESULTS) --force
 
 test: $(STAMP) ## run the whole test suite, slow tests included
 	$(BIN)/python -m pytest -n 2 --max-worker-restart=0
@@ -39,7 +39,7 @@ lint: $(STAMP) ## check lint, format and types
 
 docs: $(STAMP) ## build the site into docs/_build/html
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,explore,docs]' -c constraints.txt
-	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+	$(BIN)/sphinx-build -j 2 -W --keep-going -q docs docs/_build/html
 
 linkcheck: $(STAMP) ## follow the links of the site to other sites, which needs a network
 	@$(BIN)/python docs/network.py

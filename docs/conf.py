@@ -53,6 +53,7 @@ nb_merge_streams = True
 nb_render_markdown_format = "myst"
 
 default_role = "py:obj"
+smartquotes_action = "qe"  # two hyphens are an option's, and no dash
 autodoc_typehints = "none"  # the docstrings have them, with shapes
 autodoc_member_order = "bysource"
 autosummary_generate = True
@@ -98,6 +99,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": ["gallery_pages"],
     "filename_pattern": r"/plot_",
     "abort_on_example_error": True,
+    "parallel": True,  # as many scripts at once as sphinx-build is told with -j
     "download_all_examples": False,
     "show_memory": False,
     "write_computation_times": False,  # its page asks for a library that the site does not have
@@ -112,6 +114,7 @@ html_static_path = ["_static"]
 html_extra_path = ["_build/explored"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True, "show_toc_level": 2, "header_links_before_dropdown": 6}
+html_context = {"default_mode": "auto"}  # light or dark as the reader's system; without it the first page says an error
 html_show_sourcelink = False
 html_copy_source = False
 html_show_search_summary = False  # a browser fetches nothing for a page that was opened from a folder
@@ -167,10 +170,20 @@ def links_lead_somewhere(app: Sphinx, failure: Exception | None) -> None:
             raise ExtensionError(f"the site has links that lead nowhere: {'; '.join(lost)}.")
 
 
+def pictures_are_shown(app: Sphinx, failure: Exception | None) -> None:
+    """Refuse a notebook that shows the name of a figure in its place, for want of ``%matplotlib inline``."""
+    if failure is None and app.builder.format == "html":
+        named = [page.name for page in Path(app.outdir).rglob("*.html") if "&lt;Figure size" in page.read_text("utf-8")]
+        if named:
+            raise ExtensionError(f"figures are not shown in {', '.join(sorted(named))}: begin with %matplotlib inline.")
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True  # it copies files in the end
     app.connect("build-finished", search_finds)
     app.connect("build-finished", links_lead_somewhere)
+    app.connect("build-finished", pictures_are_shown)
     app.connect("source-read", run_blocks)
     connect(app)
     app.connect("doctree-read", with_own_number)

@@ -21,7 +21,7 @@ from attnphase.cli.options import (
 )
 from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_file
 from attnphase.errors import ProblemError
-from attnphase.files.writing import check_output
+from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import sample_complexities
 
 __all__ = ["optimal"]
@@ -85,7 +85,7 @@ def optimal(
     if max_nodes is not None:
         arguments.whole("max_nodes", max_nodes, 2**5)
     if output is not None:
-        check_output(output, force)
+        check_dataset(output, force)
         checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
         if checkpoint.absolute() == output.absolute():
             raise ProblemError("checkpoint", "--checkpoint names a file of the result: it is removed at the end.")

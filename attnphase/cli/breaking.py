@@ -17,7 +17,7 @@ from attnphase.cli.options import (
 )
 from attnphase.cli.outcomes import convergence, deliver
 from attnphase.cli.values import NUMBERS
-from attnphase.files.writing import check_output
+from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.group_settings import STARTS, check_covered, nested_sizes, parisi_parameters
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
@@ -70,7 +70,7 @@ def one_step(
     alpha, settings = sample_complexity("alpha", alpha), SolverSettings(tolerance=tolerance, max_maps=max_maps)
     tilts = parisi_parameters(tilts)
     if output is not None:
-        check_output(output, force)
+        check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), (branch,))
     outer, inner = nested_sizes(problem, outer, inner)
     check_covered(problem)

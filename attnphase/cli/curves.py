@@ -20,7 +20,7 @@ from attnphase.cli.options import (
 )
 from attnphase.cli.outcomes import convergence, deliver
 from attnphase.data.text import curve_table, solutions_table
-from attnphase.files.writing import check_output
+from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -64,7 +64,7 @@ def follow(
     settings, between = solver_settings(**solver), increasing(between)
     start = None if start is None else start_value(start, field, between)
     if output is not None:
-        check_output(output, force)
+        check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), (branch,))
     start_of(problem, field, alpha, between, start)
     from attnphase.sweeps.curves import follow as follow_branch
@@ -106,7 +106,7 @@ def solutions(
     alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
     starts, seed = arguments.whole("starts", starts, 0), arguments.whole("seed", seed, 0)
     if output is not None:
-        check_output(output, force)
+        check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), ())
     from attnphase.sweeps.curves import solutions as find_solutions
 

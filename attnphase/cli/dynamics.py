@@ -22,7 +22,7 @@ from attnphase.cli.values import NUMBERS
 from attnphase.dynamics.noise import of_fields
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
 from attnphase.errors import ProblemError
-from attnphase.files.writing import check_data, check_figure, check_output
+from attnphase.files.writing import check_data, check_dataset, check_figure, check_output
 from attnphase.fixed_points.settings import check_affordable, omegas
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def _moving(
 ) -> Problem:
     """The problem, if it has a dynamics; the output is checked before."""
     if output is not None:
-        check_output(output, force)
+        check_dataset(output, force)
     problem = problem_of(problem_file, changes)
     settings.check(problem)
     check_affordable(of_fields(problem))

@@ -21,6 +21,8 @@ from attnphase.processes.progress import progress_line
 if TYPE_CHECKING:
     import xarray as xr
 
+    from attnphase.problem import Problem
+
 __all__ = ["explore", "figure", "phase_diagram"]
 
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
@@ -213,6 +215,7 @@ def explore(data: Path, runs: Path | None, thresholds: Path | None, output: Path
     help="Sobol points per replicate, a power of two.",
 )
 @asked_options
+@force_option
 @workers_option
 @quiet_option
 def phase_diagram(
@@ -222,20 +225,25 @@ def phase_diagram(
     nodes: int,
     stability: bool | None,
     identity: bool | None,
+    force: bool,
     workers: int | None,
     quiet: bool,
 ) -> int:
     """Compute and draw the paper's phase diagram.
 
-    Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped.
+    Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped; if
+    finished, it draws again. What another grid has left there is replaced with --force alone.
     """
     begin = time.monotonic()
-    check_folder(output)
+    figures = ("fig2.png", "fig3.png")
+    data = check_folder(output) / "phase_diagram.nc"
+    if output.exists():
+        for name in figures:
+            # that of a finished file is drawn again, which the sweep lets pass if it is of this grid
+            check_figure(output / name, force or data.exists())
     if workers is not None:
         arguments.whole("workers", workers, 1)
-    from attnphase.problem import Problem
-
-    problem = Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
+    problem = _paper_with(nodes)
     from attnphase.figures import fig2, fig3, loss_crossing, save_figure
     from attnphase.paper.figures import paper_grid
     from attnphase.sweeps.grid import sweep
@@ -245,7 +253,6 @@ def phase_diagram(
         tolerance=1e-6, max_maps=100, stability=stability is not False, identity=identity is not False
     )
     alpha, omega = paper_grid(alphas, omegas)
-    data = output / "phase_diagram.nc"
     with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
         ds = sweep(
             problem=problem,
@@ -255,12 +262,11 @@ def phase_diagram(
             workers=workers,
             output=data,
             resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them
-            force=True,
+            force=force,
             progress=not quiet,
         )
-    figures = {"fig2.png": fig2, "fig3.png": fig3}
     with progress_line(not quiet, "drawing"):
-        for name, draw in figures.items():
+        for name, draw in zip(figures, (fig2, fig3), strict=True):
             save_figure(draw(ds), output / name)
     if quiet:
         return 0
@@ -274,3 +280,13 @@ def phase_diagram(
     pairs.append(("files", ", ".join(str(output / name) for name in (data.name, *figures))))
     click.echo(pairs_text(pairs, terminal_width()))
     return 0
+
+
+def _paper_with(nodes: int) -> Problem:
+    """The paper's problem with so many Sobol points, of which a refusal speaks as the command does."""
+    from attnphase.problem import Problem
+
+    try:
+        return Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
+    except ProblemError as error:
+        raise ProblemError("nodes", error.message.replace("integration.nodes", "--nodes", 1)) from None

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from attnphase import arguments
 from attnphase.cli.outcomes import convergence, interruption_told
 from attnphase.errors import ProblemError
-from attnphase.files.writing import check_output
+from attnphase.files.writing import check_dataset
 from attnphase.sweeps.places import check_plan
 
 __all__ = ["distribution_options", "in_blocks", "make_plan", "merge_plan", "needed", "solve_block"]
@@ -113,7 +113,7 @@ def solve_block(folder: Path | None, block: int, workers: int | None, allowed: b
 
 def merge_plan(folder: Path | None, output: Path, force: bool, allowed: bool, quiet: bool) -> int:
     """Write the result of a plan."""
-    check_output(output, force)
+    check_dataset(output, force)
     folder = _folder(folder, "--merge")
     from attnphase.data.counts import status_counts
     from attnphase.data.reading import problem_of

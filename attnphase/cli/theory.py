@@ -24,7 +24,7 @@ from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, mer
 from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_table
 from attnphase.errors import ProblemError
-from attnphase.files.writing import check_folder, check_output
+from attnphase.files.writing import check_dataset, check_folder
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.sweeps.places import check_scheduler
@@ -57,7 +57,7 @@ def solve(
     """Solve one problem at one sample complexity."""
     alpha, settings = sample_complexity("alpha", alpha), solver_settings(**solver)
     if output is not None:
-        check_output(output, force)
+        check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
     from attnphase.data.absence import absences, doubts
     from attnphase.data.trust import distrusts
@@ -159,7 +159,7 @@ def sweep(
         arguments.whole("plan", plan, 1)
         check_folder(output)
     elif not (resume or resume_fitting):  # what is there may be the finished sweep
-        check_output(output, force)
+        check_dataset(output, force)
     fields = varied(vary, changes, omega)
     problem = problem_of(problem_file, changes)
     if not fields:
@@ -221,7 +221,7 @@ def thresholds(
     if wanted is not None and fields:
         raise ProblemError("vary", "--omega and --vary cannot both be given: thresholds vary along one field.")
     if output is not None:
-        check_output(output, force)
+        check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), ("semantic", "positional"))
     from attnphase.sweeps.critical import thresholds as find_thresholds
 

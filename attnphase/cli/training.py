@@ -23,7 +23,7 @@ from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
 from attnphase.errors import ProblemError
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS
-from attnphase.files.writing import check_data, check_figure, check_output
+from attnphase.files.writing import check_data, check_dataset, check_figure, check_output
 from attnphase.processes.progress import progress_line
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -101,7 +101,7 @@ def simulate(
     asked |= settings
     plan = Plan.of(**asked)
     if output is not None:
-        check_output(output, force)
+        check_dataset(output, force)
         checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
     if output is not None and checkpoint is not None and checkpoint.absolute() == output.absolute():
         raise ProblemError(

@@ -15,7 +15,7 @@ from attnphase.data.text import json_text
 from attnphase.data.validate import validate_dataset
 from attnphase.errors import DatasetError
 from attnphase.files.reading import LARGEST_BINARY, check_input
-from attnphase.files.writing import check_output, write_file
+from attnphase.files.writing import check_dataset, write_file
 
 __all__ = ["load_dataset", "save_dataset", "to_json"]
 
@@ -39,7 +39,7 @@ def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = Fal
     ProblemError
         An argument is of the wrong type.
     """
-    path = check_output(path, force)
+    path = check_dataset(path, force)
     validate_dataset(ds)
     # no _FillValue, which xarray would add to every variable of type float
     encoding = {name: {"_FillValue": None} for name in map(str, ds.variables) if ds[name].dtype.kind == "f"}

@@ -19,6 +19,7 @@ from attnphase.files.reading import LARGEST_BINARY, check_input, reason
 __all__ = [
     "FIGURE_FORMATS",
     "check_data",
+    "check_dataset",
     "check_figure",
     "check_folder",
     "check_output",
@@ -28,6 +29,8 @@ __all__ = [
 
 FIGURE_FORMATS = ("png", "pdf", "svg", "eps", "ps", "pgf", "jpg", "jpeg", "tif", "tiff", "webp", "svgz", "raw", "rgba")
 """What matplotlib can write."""
+
+_NO_DATASETS = (*FIGURE_FORMATS, "csv", "htm", "html", "json", "md", "py", "tex", "toml", "txt")
 
 
 def check_output(path: str | os.PathLike[str], force: bool = False) -> Path:
@@ -138,6 +141,22 @@ def check_data(path: str | os.PathLike[str]) -> Path:
     """
     path = arguments.path("path", path)
     return check_input(path, "netCDF file", LARGEST_BINARY, lambda sentence: DatasetError(f"{path}: {sentence}"))
+
+
+def check_dataset(path: str | os.PathLike[str], force: bool = False) -> Path:
+    """Refuse a dataset's file as `check_output` does, and by an ending that says it is something else.
+
+    Raises
+    ------
+    DatasetError
+        As `check_output`; or the name ends as that of a figure, a page or a text does.
+    ProblemError
+        As `check_output`.
+    """
+    path = arguments.path("path", path)
+    if path.suffix.lstrip(".").lower() in _NO_DATASETS:
+        raise DatasetError(f"{path}: a dataset is written as netCDF; let the name end in .nc, not in {path.suffix}.")
+    return check_output(path, force)
 
 
 def figure_format(path: Path) -> str:

@@ -29,7 +29,7 @@ from attnphase import arguments
 from attnphase.data.files import save_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ProblemError
 from attnphase.files.reading import LARGEST_TEXT, read_input, reason
-from attnphase.files.writing import check_folder, check_output, write_file
+from attnphase.files.writing import check_dataset, check_folder, write_file
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.cost import balanced, seconds_of
@@ -304,7 +304,7 @@ def merge_blocks(
     force, target = arguments.flag("force", force), None if output is None else arguments.path("output", output)
     path = check_plan(folder)
     if target is not None:
-        check_output(target, force)
+        check_dataset(target, force)
     plan = Plan.read(path)
     store = Store(path, BLOCKS)
     found: dict[int, xr.Dataset] = {}

@@ -28,7 +28,7 @@ from attnphase.data.boundaries import with_boundaries
 from attnphase.data.build import from_lines
 from attnphase.data.files import save_dataset
 from attnphase.errors import ProblemError, SweepError
-from attnphase.files.writing import check_output
+from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
 from attnphase.kernels.compiler import kernels_for, tell_if_compiling
 from attnphase.kernels.key import ModelKey
@@ -223,7 +223,7 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
         return finished_result(path, description)
     opened = nullcontext(Store(None))
     if path is not None:
-        opened = open_store(check_output(path, force), description, lines, options.resume, force)
+        opened = open_store(check_dataset(path, force), description, lines, options.resume, force)
     # a scheduler that nobody reaches is known before finished lines are discarded
     with _hands(options) as solve, opened as store:
         if refine:

@@ -14,6 +14,6 @@ from attnphase.figures import fig3
 
 problem = ap.Problem.paper().with_fields({"integration.rule": "sobol", "integration.nodes": 64})
 theory = ap.sweep(problem, alpha=np.linspace(0.2, 2.0, 10).tolist(), omega=np.linspace(0, 0.5, 6).tolist(), workers=1)
-thresholds = ap.thresholds(problem, omega=[0.1, 0.2, 0.3, 0.4])
+thresholds = ap.thresholds(problem, omega=[0.1, 0.25, 0.4])
 figure = fig3(theory, thresholds=thresholds)
 page = ap.explore(theory, thresholds=thresholds)

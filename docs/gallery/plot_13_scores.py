@@ -20,5 +20,5 @@ for score, style in (("softmax", "o-"), ("linear", "s--"), ("softmax1", "D-."), 
     ).squeeze()
     line = line.where(line.status == 0)  # what did not converge is no number
     axes.errorbar(alphas, 1e3 * line.test_error, 1e3 * line.test_error_stderr, fmt=style, label=score)
-axes.set(xlabel=r"$\alpha$", ylabel=r"$10^3 \epsilon_g$")
-axes.legend()
+axes.set(xlabel=r"$\alpha$", ylabel=r"$10^3 \epsilon_g$", yscale="log", ylim=(0.6, 3000))
+axes.legend(ncols=2)

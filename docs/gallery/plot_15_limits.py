@@ -2,8 +2,8 @@
 What is possible, and what training does
 ========================================
 
-Test error of the trained student on both branches, of the best linear predictor, and of a learner who knows the model
-but not the teacher's weights. That one knows them all from α = 1/2 on.
+Test error of the trained student on both branches, as far as they go, of the best linear predictor, and of a learner
+who knows the model but not the teacher's weights. That one knows them all from α = 1/2 on.
 """
 
 import matplotlib.pyplot as plt
@@ -14,11 +14,13 @@ import attnphase as ap
 problem = ap.Problem.paper(omega=0.3)
 coarse = problem.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
 theory = ap.sweep(coarse, alpha=np.linspace(0.2, 2.0, 10).tolist(), workers=1)
-optimal = ap.optimal(problem, alpha=[0.1, 0.2, 0.3, 0.4, 0.48], start="uninformed", thresholds=True, max_nodes=4096)
+alphas = [0.1, 0.2, 0.3, 0.4, 0.48, 0.51, 2.0]
+optimal = ap.optimal(problem, alpha=alphas, start="uninformed", thresholds=True, max_nodes=4096)
 
 figure, axes = plt.subplots(figsize=(5.4, 3.4), layout="constrained")
 for branch, colour, style in (("semantic", "#0072B2", "o-"), ("positional", "#D55E00", "s--")):
     line = theory.sel(branch=branch)
+    line = line.where((line.status == 0) & (line.on_branch != 1))  # it has merged where that is 1
     label = f"trained, {branch}"
     axes.errorbar(
         line.alpha, 1e3 * line.test_error, 1e3 * line.test_error_stderr, fmt=style, color=colour, label=label, ms=4

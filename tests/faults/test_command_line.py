@@ -40,6 +40,7 @@ REFUSED = {
         (["--alpha", "1", "--method", "magic"], "method must be one of"),
         (["--alpha", "1", "--tolerance", "2"], "tolerance must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
+        (["--alpha", "1", "-o", "x.pdf"], "let the name end in .nc, not in .pdf"),
         (["--alpha", "1", "--set", "teacher.omega=2"], "teacher.omega must be"),
         (["--alpha", "1", "--set", "student.rank=x"], "student.rank must be"),
         (["--alpha", "1", "--branch", "positional", "--set", "positions.kind=none"], "needs positional encodings"),
@@ -69,6 +70,7 @@ REFUSED = {
         (["--block", "1", "{folder}", "--alpha", "2"], "--alpha belongs to the plan"),
         (["--merge", "{folder}"], "Missing option '-o'"),
         (["--merge", "{folder}", "-o", "{file}"], "the file exists"),
+        (["--merge", "{folder}", "-o", "x.JSON"], "not in .JSON"),
         (["--merge", "{folder}", "-o", "{none}"], "there is no plan in this folder"),
     ],
     "simulate": [
@@ -194,7 +196,8 @@ REFUSED = {
         (["fig9", "--data", "file.nc", "--with-data", "-o", "file.png"], "name another --output"),
     ],
     "phase-diagram": [
-        (["--output", "{none}", "--nodes", "100"], "must be a power of two"),
+        (["--output", "{none}", "--nodes", "100"], "--nodes must be a power of two"),
+        (["--output", "{folder}", "--alphas", "2"], "fig3.png: the file exists"),
         (["--output", "{file}"], "is a file"),
         (["--output", "{none}", "--workers", "0"], "workers must be"),
     ],
@@ -223,6 +226,7 @@ def test_refusals_load_nothing_heavy(tmp_path):
     assert not missing, f"give the refusals of the new commands {missing}"
     (tmp_path / "file").touch()
     (tmp_path / "fig7.png").touch()
+    (tmp_path / "fig3.png").touch()
     (tmp_path / "file.nc").touch()
     places = {"file": "file", "none": "none", "folder": "."}
     cases = [
@@ -253,7 +257,7 @@ def test_refusals_load_nothing_heavy(tmp_path):
         assert err.count("\n") == 1, err
         assert err.startswith("attnphase: error: ")
         assert err[-2] in ".?)", err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fig7.png", "file", "file.nc"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fig3.png", "fig7.png", "file", "file.nc"]
 
 
 @pytest.mark.parametrize(

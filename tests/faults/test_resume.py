@@ -479,12 +479,18 @@ def test_the_main_job_goes_on_and_keeps_lines_of_other_settings(tmp_path, solver
     solver.lines_left = float("inf")
     for others in (["--alphas", 3, "--nodes", 32], ["--alphas", 2, "--nodes", 16]):
         solver.labels.clear()
-        result = command(*options, *others)
+        if data.exists():
+            refused = command(*options, *others, code=2).stderr
+            assert "integration.nodes was 32 and is 16 now" in refused
+            assert not solver.labels
+        result = command(*options, *others, "--force")
         assert len(solver.labels) == 6  # omega = 0.3 is there in any case
         assert f"2 finished lines that are no part of it stay in {folder / 'phase_diagram.nc.parts'}" in result.stderr
         assert parts(data) == kept
     solver.labels.clear()
-    command(*options, "--alphas", 3, "--nodes", 16)
+    command(*options, "--alphas", 3, "--nodes", 16, "--force")
     assert len(solver.labels) == 4
     assert not parts_folder(data).exists()
     assert load_dataset(data).sizes["alpha"] == 3
+    assert "nothing is computed" in command(*options, "--alphas", 3, "--nodes", 16).stderr
+    assert len(solver.labels) == 4

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 # from the ground to the roof; names on one line share a floor, and may not import each other
 FLOORS = {
@@ -56,8 +54,13 @@ def tree(name: str) -> ast.Module:
     return ast.parse(modules()[name].read_text(encoding="utf-8"))
 
 
-def imports(name: str) -> Iterator[str]:
+@cache
+def imports(name: str) -> tuple[str, ...]:
     """The modules of the house that a module imports, wherever in it."""
+    return tuple(_imports(name))
+
+
+def _imports(name: str) -> Iterator[str]:
     package = name if modules()[name].name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree(name)):
         if isinstance(node, ast.Import):
@@ -88,15 +91,19 @@ def test_every_room_has_a_floor():
     assert {room for rooms_of in FLOORS.values() for floor in rooms_of for room in floor.split()} <= rooms
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_imports_run_down(name):
-    package, floor, room = floor_of(name)
-    for target in imports(name):
-        other, below, its_room = floor_of(target)
-        if other != package:
-            assert (package, other) == ("attnphase", "derivations"), f"{name} imports {target}"
-        else:
-            assert below < floor or its_room == room, f"{name} imports {target}, which is not below it"
+# all modules in one test, for a test of each costs more than what it does: what is wrong is named in the list
+
+
+def test_imports_run_down():
+    upwards = []
+    for name in modules():
+        package, floor, room = floor_of(name)
+        for target in imports(name):
+            other, below, its_room = floor_of(target)
+            runs_down = below < floor or its_room == room
+            if not runs_down if other == package else (package, other) != ("attnphase", "derivations"):
+                upwards.append(f"{name} imports {target}")
+    assert upwards == []
 
 
 def test_no_circles_within_a_room():
@@ -115,19 +122,21 @@ def test_no_circles_within_a_room():
         walk(name, ())
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_a_file_holds_one_idea(name):
-    assert len(modules()[name].read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+def test_a_file_holds_one_idea():
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
+    assert {name: count for name, count in lines.items() if count > LONGEST_FILE} == {}
 
 
-def functions(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    yield from (node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+@cache
+def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """All functions, with the modules that they stand in."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [(name, node) for name in modules() for node in ast.walk(tree(name)) if isinstance(node, kinds)]
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_functions_fit_on_a_page(name):
-    long = [f.name for f in functions(name) if (f.end_lineno or 0) - f.lineno + 1 > LONGEST_FUNCTION]
-    assert not long
+def test_functions_fit_on_a_page():
+    lines = [(f"{name}.{f.name}", (f.end_lineno or 0) - f.lineno + 1) for name, f in functions()]
+    assert [(name, count) for name, count in lines if count > LONGEST_FUNCTION] == []
 
 
 # their keywords are the interface, and those of the plans that check exactly these
@@ -145,11 +154,13 @@ INTERFACE = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(modules()))
-def test_few_arguments(name):
+def test_few_arguments():
     """A frozen value takes the place of many; options of commands apart."""
-    for function in functions(name):
+    many = []
+    for name, function in functions():
         arguments = function.args
         count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
         exempt = name.startswith("attnphase.cli") or function.name in INTERFACE.get(name, ())
-        assert exempt or count <= MOST_ARGUMENTS, f"{function.name} takes {count} arguments"
+        if count > MOST_ARGUMENTS and not exempt:
+            many.append(f"{name}.{function.name} takes {count} arguments")
+    assert many == []

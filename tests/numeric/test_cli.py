@@ -317,8 +317,10 @@ def finished(tmp_path_factory):
         arguments = ["phase-diagram", "--output", folder, "--alphas", 3, "--omegas", 2, "--workers", 1]
         result = run(*arguments)
         assert len(known) == 6
-        again = run(*arguments)
+        drawn = (folder / "fig3.png").stat().st_mtime_ns
+        again = run(*arguments)  # what it has made, drawn again
         assert len(known) == 6
+        assert (folder / "fig3.png").stat().st_mtime_ns > drawn
     assert again.stdout.splitlines()[0] == result.stdout.splitlines()[0]
     return folder, result
 
