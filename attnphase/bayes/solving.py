@@ -187,7 +187,8 @@ class _Iteration:
                 stretch, longest, near = stretch * float(after @ after) / float((after - there) @ after), _STRETCH, True
 
     def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float, Array]:
-        """Broyden's method near a fixed point from the Jacobian of a coarser rule: the point, its residual, and it."""
+        """Broyden's method near a fixed point from the Jacobian of a coarser rule: the point, its
+        residual, and the Jacobian there."""
         residual = self.residual(x)
         for _ in range(_POLISHING):
             if np.abs(residual).max() / self.size(x) <= tolerance:
@@ -204,7 +205,7 @@ class _Iteration:
         step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
         ways = self.ways(len(x))
         here = self.residual(x)
-        # where less is known: nothing lies beyond the place where all is
+        # where more is known: nothing lies beyond the place where nothing is
         columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
         return np.stack(columns, axis=1) @ ways
 
@@ -417,9 +418,9 @@ def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found, disp
     """The test error and its standard error: its own scatter, and that of the point."""
     values = setting.readout.error(run.evolution, V)
     total, x = values.copy(), found.x
-    if np.abs(displaced).max() > _NEGLIGIBLE * run.size(x):
+    if not np.abs(displaced).max() <= _NEGLIGIBLE * run.size(x):  # also where it is not known
         step = 1e-3 * run.size(x)
         for way in run.ways(len(x)):
-            less = setting.readout.error(run.evolution, run.coordinates.matrices(x - step * way))
-            total = total + displaced @ way * (values - less).mean() / step
+            beside = setting.readout.error(run.evolution, run.coordinates.matrices(x - step * way))
+            total = total + displaced @ way * (values - beside).mean() / step
     return float(values.mean()), float(_scatter(total))

@@ -81,7 +81,7 @@ def bayes_thresholds(
     setting : Setting
     tell : callable, optional
     points : int
-        Nodes in each of sixteen replicates.
+        Nodes in each replicate; where a sample's means are sums, for weak recovery alone.
 
     Returns
     -------

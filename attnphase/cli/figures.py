@@ -232,7 +232,7 @@ def phase_diagram(
     """Compute and draw the paper's phase diagram.
 
     Writes phase_diagram.nc, fig2.png and fig3.png. If interrupted, the same command goes on where it stopped; if
-    finished, it draws again. What another grid has left there is replaced with --force alone.
+    finished, it draws again. With --force it computes anew, and replaces what another grid has left there.
     """
     begin = time.monotonic()
     figures = ("fig2.png", "fig3.png")

@@ -66,7 +66,7 @@ def follow(
                 # whether it does, the curve tells at the uninformed point, which is found at once
                 start = _uninformed(previous)
                 point = merged_point(problem, alphas[index], branch, start, settings, tell)
-            if point is None or not _merged(point):
+            if point is None:
                 point, start = None, probe(problem, alphas[index], branch, settings) or _uninformed(previous)
         elif previous is not None:
             start = _extrapolated(earlier, before, previous, alphas[index])

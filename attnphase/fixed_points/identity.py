@@ -41,6 +41,7 @@ BEYOND_DOUBT = 4.0  # standard errors
 _FAR_BEYOND = 5.0  # likewise, of few nodes
 _BY_CHANCE = 3.0  # likewise; what shrinks at both neighbours does so here, unless this is seen to be otherwise
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
+_LEAST_SHARE = 1e-9  # of an informed start's order parameter
 _OWN = (1.0, 0.94, 0.87)  # of the point's: near a fold the growth is positive in a narrow window just below it alone
 _SEEN_FROM_REST = 0.4  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
 _FINER = 4  # points of a rule against the one before
@@ -322,7 +323,8 @@ def judged(
         run.learn(map_)
         rest, jacobian = bottom.point, bottom.jacobian
         if bottom.exceeds(BEYOND_DOUBT):
-            return Verdict(Identity.on_branch, _slightly(run, bottom.point, informed), finer)
+            grows = _slightly(run, bottom.point, informed)
+            return Verdict(Identity.not_decided if grows is None else Identity.on_branch, grows, finer)
         if bottom.falls_short(BEYOND_DOUBT):
             break
     else:
@@ -356,15 +358,15 @@ def judged(
     return Verdict(Identity.not_decided)
 
 
-def _slightly(run: Run, x: Array, informed: Overlaps) -> Array:
-    """An uninformed point with a small share of an informed one's order parameter, inside the domain."""
+def _slightly(run: Run, x: Array, informed: Overlaps) -> Array | None:
+    """An uninformed point with a small share of an informed one's order parameter, inside the domain; None if none is."""
     rest, share = run.sector.unpack(x), AMPLITUDES[-1]
     small = replace(rest, m=share * informed.m, theta=share * informed.theta)
     # theta^2 is at most q rho, and an uninformed q may be next to nothing
-    while share > 0 and not small.feasible(run.system.spectrum.rho):
+    while share > _LEAST_SHARE and not small.feasible(run.system.spectrum.rho):
         share /= 2
         small = replace(rest, m=share * informed.m, theta=share * informed.theta)
-    return run.sector.pack(small)
+    return run.sector.pack(small) if share > _LEAST_SHARE else None
 
 
 def _ladder(rules: Refinement, rule: Rule, first: int) -> list[Rule]:

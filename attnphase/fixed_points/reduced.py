@@ -27,7 +27,7 @@ _NEAR = 0.03  # share of its amplitude by which a top must be off the highest le
 _BY_CHANCE = 2.0  # standard errors
 _EDGE = 1.1  # by what the odd coordinates may be enlarged, unless they lie at the edge of the domain
 _SECANTS = 3  # steps to a zero, behind which Newton's method takes over
-_REACH = 1.0  # share of themselves by which even coordinates are moved ahead
+_REACH = 1.0  # share of themselves by which even coordinates are moved ahead at most
 _UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
 
 

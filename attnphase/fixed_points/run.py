@@ -179,7 +179,7 @@ class Run:
 
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails."""
-        method = Newton(jacobian.copy())
+        method, self.jacobian = Newton(jacobian.copy()), None
         found = self.iterate(map_, x, method, 15)
         if found.status is Status.converged:
             self.jacobian = jacobian if method.learnt is None else method.learnt

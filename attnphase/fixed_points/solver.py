@@ -223,9 +223,9 @@ def _finished(
 ) -> BranchPoint | None:
     """A fixed point in its lowest minima with its identity and all that is measured; ``method`` is Newton's if None."""
     map_, response = place.map_, place.response
-    newton = response.jacobian
+    newton = learnt = response.jacobian
     if run.jacobian is not None and run.jacobian.shape == newton.shape:
-        newton = run.jacobian
+        learnt = run.jacobian
 
     def again(x: Array) -> FixedPoint:
         return run.newton(map_, x, newton) if method is None else run.iterate(map_, x, method())
@@ -236,8 +236,8 @@ def _finished(
     place = identified(run, rules, place, informed, branch, settle)
     if run.only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
         return None
-    learnt = newton if method is None and place.response is response else None
-    return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, learnt)
+    left = learnt if method is None and place.response is response else None
+    return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, left)
 
 
 def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:

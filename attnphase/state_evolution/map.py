@@ -43,7 +43,7 @@ class StateEvolution:
     thorough : bool
         Search every local problem afresh at every evaluation.
     bottomless : int
-        Nodes without a minimum, in the last search from all starts or since.
+        Nodes without a minimum, in the last search that was not a warm pass, or since.
     likely_second_share : float
         Share of nodes with a second minimum in a search by `likely_suffice`: what has come up since the first search
         of a map is not among those that it follows.

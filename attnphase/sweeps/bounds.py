@@ -73,8 +73,9 @@ def optimal(
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
     max_nodes : int, optional
         Of an integration rule, in place of ``integration.nodes``; a point has more nodes until its overlap has the
-        relative error ``integration.standard_error``.  By default 2**20 where a sample's posterior is a formula, 2**14
-        for sums over lattices, of rank 2 2**7, and 2**15 where it is an integral itself, of rank 2 2**12.
+        relative error ``integration.standard_error``.  By default 2**20 for the sign of one field, 2**13
+        for sums over one variable, 2**14 for sums over lattices, of rank 2 2**7, and 2**15 where the posterior is an
+        integral itself, of rank 2 2**12.
     checkpoint : path-like, optional
         File that keeps every point that was found; one that is there is gone on from, with the same numbers.
     progress : bool

@@ -178,7 +178,8 @@ class LinearMap:
     def __init__(self, noise: Array, alpha: float = 1.7, randomised: bool = True) -> None:
         self.noise, self.alpha = noise, alpha
         self.sector = SimpleNamespace(
-            errors=lambda e: Overlaps(*(np.reshape(x, (1, 1, 1)) for x in (e[0], 0, 0, e[1])))
+            errors=lambda e: Overlaps(*(np.reshape(x, (1, 1, 1)) for x in (e[0], 0, 0, e[1]))),
+            pack_all=lambda many: np.stack([self.pack(overlaps) for overlaps in many]),
         )
         self.channel = SimpleNamespace(rule=SimpleNamespace(randomised=randomised))
         self.last = SimpleNamespace(envelope=noise[:, 3])

@@ -39,7 +39,7 @@ MAX_TRIES = 60
 GRADIENT_TOLERANCE = 1e-11
 """On the norm of the gradient in u, relative to the root of ``1 + |u|^2``."""
 
-CLOSE = 1e-6
+CLOSE = 1e-7
 """Longest step, relative to the root of ``1 + |u|^2``, that a lane may take without a look at where it leads."""
 
 PIVOT = 1e-12
