@@ -187,8 +187,7 @@ class _Iteration:
                 stretch, longest, near = stretch * float(after @ after) / float((after - there) @ after), _STRETCH, True
 
     def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float, Array]:
-        """Broyden's method near a fixed point from the Jacobian of a coarser rule: the point, its
-        residual, and the Jacobian there."""
+        """Broyden's method from the Jacobian of a coarser rule: the fixed point, its residual, the Jacobian there."""
         residual = self.residual(x)
         for _ in range(_POLISHING):
             if np.abs(residual).max() / self.size(x) <= tolerance:

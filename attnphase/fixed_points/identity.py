@@ -359,7 +359,7 @@ def judged(
 
 
 def _slightly(run: Run, x: Array, informed: Overlaps) -> Array | None:
-    """An uninformed point with a small share of an informed one's order parameter, inside the domain; None if none is."""
+    """An uninformed point with a small share of an informed one's order parameter, None if none is in the domain."""
     rest, share = run.sector.unpack(x), AMPLITUDES[-1]
     small = replace(rest, m=share * informed.m, theta=share * informed.theta)
     # theta^2 is at most q rho, and an uninformed q may be next to nothing
