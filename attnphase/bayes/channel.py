@@ -133,8 +133,8 @@ class Channel(Protocol):
         ...
 
     @property
-    def lattice(self) -> Sums | None:
-        """Where all integrals are sums over lattices."""
+    def sums(self) -> Sums | None:
+        """By which all integrals are done, None where they are drawn."""
         ...
 
     @property
@@ -211,7 +211,7 @@ class Preimages:
     coarsest, most, tolerance = 128, 2**13, 1e-9
 
     @property
-    def lattice(self) -> TwoPoints:
+    def sums(self) -> TwoPoints:
         """See `Channel`."""
         return TwoPoints(self.even)
 
@@ -262,7 +262,7 @@ class Signs:
     noise: float
     noise_dimensions, label_dimensions = 0, 1
     images = (((1.0,),),)
-    lattice = noise_entropy = None
+    sums = noise_entropy = None
     exact = False
     coarsest, most, tolerance = 128, 2**20, 1e-7
 

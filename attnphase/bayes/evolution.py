@@ -105,12 +105,12 @@ class Evolution:
     @property
     def samples(self) -> int:
         """Sobol nodes of a replicate."""
-        return self.points if self.channel.lattice is None else self.channel.lattice.samples
+        return self.points if self.channel.sums is None else self.channel.sums.samples
 
     @cached_property
     def round(self) -> bool:
         """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
-        turned = len(self.channel.images) > 2 and self.channel.lattice is not None
+        turned = len(self.channel.images) > 2 and self.channel.sums is not None
         return turned and not self.prior.mean.any() and not self.teacher_means.any()
 
     @cached_property
@@ -155,12 +155,12 @@ class Evolution:
         spread, gain, alignment = (np.zeros(shape) for _ in range(3))
         evidence = np.zeros(self.replicates)
         for sites, probability in zip(self.configurations, self.probabilities, strict=True):
-            if self.channel.lattice is None:
+            if self.channel.sums is None:
                 found = self.channel.posterior(self.fields(V, sites))
                 means = found.spread.mean(axis=1), found.gain.mean(axis=1), found.alignment.mean(axis=1)
                 logs = found.log_evidence.mean(axis=1)
             else:
-                spreads, gains, logs = self._over_lattices(self.channel.lattice, V, sites)
+                spreads, gains, logs = self._over_lattices(self.channel.sums, V, sites)
                 means = spreads, gains, gains
             for total, values in zip((spread, gain, alignment), means, strict=True):
                 total[:, sites] += probability * values

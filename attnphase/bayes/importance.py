@@ -76,7 +76,7 @@ class Noisy:
     draws : int
         From the prior, and from every peak, for each node; a power of two.
     seed : int
-    lattice : LabelPlane, optional
+    sums : LabelPlane, optional
         Where it is given, draws are for what is no mean over labels.
     """
 
@@ -88,25 +88,25 @@ class Noisy:
     images: tuple[tuple[tuple[float, ...], ...], ...]
     draws: int = 32
     seed: int = 0
-    lattice: LabelPlane | None = None
+    sums: LabelPlane | None = None
     exact = False
 
     @property
     def coarsest(self) -> int:
         """See `Channel`."""
-        return 16 if self.lattice is None else 2
+        return 16 if self.sums is None else 2
 
     @property
     def most(self) -> int:
         """See `Channel`."""
-        if self.lattice is not None:
+        if self.sums is not None:
             return LATTICE_NODES if self.length * self.rank <= 2 else LATTICE_FEW_NODES
         return 2**15 if self.rank == 1 else 2**12  # sixteen rotations to look around make a node dear
 
     @property
     def tolerance(self) -> float:
         """See `Channel`."""
-        return 1e-7 if self.lattice is None else LATTICE_TOLERANCE
+        return 1e-7 if self.sums is None else LATTICE_TOLERANCE
 
     @property
     def noise_entropy(self) -> float:

@@ -36,7 +36,7 @@ class Labels:
     draws: int = 256
     seed: int = 0
     noise_dimensions, label_dimensions = 0, 1
-    lattice = noise_entropy = None
+    sums = noise_entropy = None
     exact = False
     coarsest, most, tolerance = 16, 2**15, 1e-4
 

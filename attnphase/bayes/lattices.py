@@ -174,7 +174,7 @@ class LatticeMeans:
 
 
 class Sums(Protocol):
-    """All means of a channel as sums over lattices with random offsets."""
+    """All means of a channel as sums with random offsets, over lattices or over one variable."""
 
     @property
     def name(self) -> str:

@@ -53,15 +53,15 @@ class Setting:
     @property
     def replicates(self) -> int:
         """Of the rules: few where integrals are sums over lattices."""
-        return 16 if self.channel.lattice is None else LATTICE_REPLICATES
+        return 16 if self.channel.sums is None else LATTICE_REPLICATES
 
     @property
     def rule(self) -> str:
         """By what integrals are done, in words."""
-        if self.channel.lattice is None:
+        if self.channel.sums is None:
             return "sobol"
-        nodes = self.channel.lattice.samples * LATTICE_REPLICATES
-        return f"{self.channel.lattice.name} for labels, with {nodes} sobol nodes for test errors"
+        nodes = self.channel.sums.samples * LATTICE_REPLICATES
+        return f"{self.channel.sums.name} for labels, with {nodes} sobol nodes for test errors"
 
     @lru_cache(maxsize=8)  # noqa: B019 - settings are kept by `setting_of`
     def evolution(self, points: int, replicates: int | None = None) -> Evolution:

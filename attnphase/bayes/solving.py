@@ -292,7 +292,7 @@ def solve_bayes(
     most = max_nodes // setting.replicates
     coarse, alone = tuple(min(factor * setting.channel.coarsest, most) for factor in (1, 8)), None
     decay = _DECAY
-    if setting.channel.lattice is not None:  # so fine that one replicate leads to the others' point
+    if setting.channel.sums is not None:  # so fine that one replicate leads to the others' point
         coarse, alone, decay = coarse[:1], 1, _LATTICE_DECAY
     x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged

@@ -95,7 +95,7 @@ def bayes_thresholds(
     fine = setting.channel.noise_dimensions == 0
     weak = _weak_recovery(setting.evolution(max(points, _FINE), _MANY) if fine else setting.evolution(points))
     evolution = setting.evolution(points)
-    if setting.channel.lattice is not None:
+    if setting.channel.sums is not None:
         evolution = setting.evolution(setting.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
     if tell is not None:
         tell("the curve of fixed points")

@@ -43,7 +43,7 @@ class Restart:
     jacobian : (D, D) array or None
         Of the map, as Newton's method left it: nearer to that of the next point than the derivatives in `response`.
     few_see : bool
-        Whether few nodes saw growth below the point, where they were asked.
+        Whether few nodes saw growth below this point and all before it on its line, where they were asked.
     """
 
     overlaps: Overlaps

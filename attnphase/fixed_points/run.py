@@ -60,9 +60,9 @@ class Run:
     only_merged : bool
         Whether nothing more is asked of a point that has not merged.
     jacobian : (D, D) array or None
-        As Newton's method left it the last time.
+        As Newton's method left it the last time; None where that did not converge.
     few_see : bool
-        Whether few nodes see growth below a point where any do; a neighbouring point's, then this one's.
+        Whether few nodes have seen growth below all earlier points of the line that they were asked about, and this.
     """
 
     system: System
