@@ -15,7 +15,14 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import Measured, measured_at
-from attnphase.fixed_points.reduced import at_rest, growth_noise, highest_zero, level_at, levels_at
+from attnphase.fixed_points.reduced import (
+    at_rest,
+    growth_noise,
+    highest_zero,
+    level_at,
+    levels_at,
+    shrinking_down_to,
+)
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.spread import spread
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
@@ -39,12 +46,14 @@ _BELOW = 0.7  # share of a point's amplitude at which it must grow
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
 _FAR_BEYOND = 5.0  # likewise, of few nodes
+_AT_EASE = 2.0  # likewise, of a point and of more nodes there, beyond which these contradict it
 _BY_CHANCE = 3.0  # likewise; what shrinks at both neighbours does so here, unless this is seen to be otherwise
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
 _LEAST_SHARE = 1e-9  # of an informed start's order parameter
 _OWN = (1.0, 0.94, 0.87)  # of the point's: near a fold the growth is positive in a narrow window just below it alone
 _SEEN_FROM_REST = 0.4  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
 _FINER = 4  # points of a rule against the one before
+_AGAIN = 50  # maps that a point may take which is looked for once more
 _AT_LEAST = 4096  # points per replicate that may decide, however few the numbers are made of
 
 
@@ -135,14 +144,14 @@ def identified(
     stays = verdict.identity is Identity.merged and not own.overlaps.has_signal
     moved = replace(place, identity=verdict.identity) if stays else _moved(run, rules, own, verdict)
     known = _with_errors(run, rules, moved, informed)
-    if known.identity is not Identity.on_branch or _error_of(known, name) <= _TELLS_NOTHING:
+    if known.identity is not Identity.on_branch:
         return known
     for finer in _seeing(rules, known, verdict):
+        if _told(run, known, name, finer):
+            break
         taken = _found_above(run, rules, known, verdict, informed, finer)
         if taken is not None:
             known = _with_errors(run, rules, taken, informed)
-            if _error_of(known, name) <= _TELLS_NOTHING:
-                break
     return known
 
 
@@ -239,15 +248,43 @@ def _seeing(rules: Refinement, place: Place, verdict: Verdict) -> list[Rule]:
     ]
 
 
+def _told(run: Run, place: Place, name: str, rule: Rule) -> bool:
+    """Whether a point's own nodes tell its order parameter: at rest, other than zero, and where more have theirs."""
+    relative = _error_of(place, name)
+    if place.found.status is not Status.converged or relative > _TELLS_NOTHING:
+        return False
+    return _agrees(run, place, relative, rule)
+
+
+def _agrees(run: Run, place: Place, relative: float, rule: Rule) -> bool:
+    """Whether the growth by a rule of more nodes may end within two of a point's stated errors.
+
+    Few nodes make several zeros, of which the highest is found first; near a steep one it seems to be well known.
+    """
+    map_, x, jacobian = run.map(rule), place.found.point, place.response.jacobian
+    amplitude = float(np.linalg.norm(x[odd_coordinates(map_)]))
+    here = level_at(map_, x, amplitude, jacobian)
+    if here is None or np.isnan(here.value):
+        return False
+    side = np.sign(here.value)
+    off = level_at(map_, here.point, amplitude * (1 + side * _AT_EASE * relative), jacobian)
+    return off is None or not (off.exceeds(_AT_EASE) if side > 0 else off.falls_short(_AT_EASE))
+
+
 def _found_above(
     run: Run, rules: Refinement, place: Place, verdict: Verdict, informed: Overlaps, rule: Rule
 ) -> Place | None:
     """The point by a rule, from where the growth ends above: few nodes make further zeros below. None without one."""
     assert verdict.grows is not None
-    map_, odd = run.map(rule), odd_coordinates(place.map_)
+    map_, odd, jacobian = run.map(rule), odd_coordinates(place.map_), place.response.jacobian
+    run.grant(_AGAIN)
     start = run.sector.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
     full, least = (float(np.linalg.norm(x[odd])) for x in (start, verdict.grows))
-    zero = highest_zero(map_, start, [share * full for share in AMPLITUDES], place.response.jacobian)
+    amplitudes = [share * full for share in AMPLITUDES]
+    few = shrinking_down_to(run.map(rules.sobol(COARSE_POINTS)), start, amplitudes, _FAR_BEYOND, jacobian)
+    if few is not None:  # the branch is below
+        start, amplitudes = few.point, [amplitude for amplitude in amplitudes if amplitude <= few.amplitude]
+    zero = highest_zero(map_, start, amplitudes, jacobian)
     own = place.found.point
     x = zero if zero is not None else own if np.linalg.norm(own[odd]) >= least else verdict.grows
     found = _found_from(run, rules, map_, x, WELL_KNOWN)

@@ -19,7 +19,16 @@ from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Metho
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_within, odd_coordinates
 
-__all__ = ["Level", "at_rest", "growth_noise", "highest_zero", "level_at", "levels_at", "with_displacements"]
+__all__ = [
+    "Level",
+    "at_rest",
+    "growth_noise",
+    "highest_zero",
+    "level_at",
+    "levels_at",
+    "shrinking_down_to",
+    "with_displacements",
+]
 
 _TOLERANCE = 1e-3  # of what settles at a level: the growth there is known no better
 _TOPS = 2
@@ -136,6 +145,22 @@ def levels_at(
             break
         found.append(level)
         found.sort(key=lambda one: -one.amplitude)
+    return found
+
+
+def shrinking_down_to(
+    map_: StateEvolution, x: Array, amplitudes: Sequence[float], errors: float, jacobian: Array | None = None
+) -> Level | None:
+    """The last of falling amplitudes down to which the odd coordinates shrink, beyond so many errors at each.
+
+    None if they do not at the first one.
+    """
+    found: Level | None = None
+    for amplitude in amplitudes:
+        level = level_at(map_, x if found is None else found.point, amplitude, jacobian)
+        if level is None or not level.falls_short(errors):
+            break
+        found = level
     return found
 
 

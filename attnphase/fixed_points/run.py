@@ -85,6 +85,10 @@ class Run:
         self.gap, self.sole, self.levels = previous.gap, previous.sole, previous.levels
         self.few_see = previous.few_see
 
+    def grant(self, maps: int) -> None:
+        """Let the solve take so many maps from here on, if it has fewer left."""
+        self.settings = replace(self.settings, max_maps=max(self.settings.max_maps, self.maps + maps))
+
     def map(self, rule: Rule) -> StateEvolution:
         """The map under a rule."""
         map_ = StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
@@ -178,11 +182,13 @@ class Run:
         return slow if slow.residual < found.residual else found
 
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
-        """Newton from a good start; Anderson where that fails."""
+        """Newton from a good start; Anderson where that fails, unless every map searches all minima."""
         method, self.jacobian = Newton(jacobian.copy()), None
         found = self.iterate(map_, x, method, 15)
         if found.status is Status.converged:
             self.jacobian = jacobian if method.learnt is None else method.learnt
+            return found
+        if map_.thorough:
             return found
         retry = self.iterate(map_, x, Anderson(), 50)
         return retry if retry.residual < found.residual else found
