@@ -146,12 +146,15 @@ def identified(
     known = _with_errors(run, rules, moved, informed)
     if known.identity is not Identity.on_branch:
         return known
-    for finer in _seeing(rules, known, verdict):
-        if _told(run, known, name, finer):
-            break
+    finer_rules = _seeing(rules, known, verdict)
+    if not finer_rules or (_told(known, name) and _agrees(run, rules, known, name)):
+        return known
+    for finer in finer_rules:
         taken = _found_above(run, rules, known, verdict, informed, finer)
         if taken is not None:
             known = _with_errors(run, rules, taken, informed)
+            if _told(known, name):
+                break
     return known
 
 
@@ -248,20 +251,22 @@ def _seeing(rules: Refinement, place: Place, verdict: Verdict) -> list[Rule]:
     ]
 
 
-def _told(run: Run, place: Place, name: str, rule: Rule) -> bool:
-    """Whether a point's own nodes tell its order parameter: at rest, other than zero, and where more have theirs."""
-    relative = _error_of(place, name)
-    if place.found.status is not Status.converged or relative > _TELLS_NOTHING:
-        return False
-    return _agrees(run, place, relative, rule)
+def _told(place: Place, name: str) -> bool:
+    """Whether a point is at rest, and its order parameter known to be other than zero."""
+    return place.found.status is Status.converged and _error_of(place, name) <= _TELLS_NOTHING
 
 
-def _agrees(run: Run, place: Place, relative: float, rule: Rule) -> bool:
-    """Whether the growth by a rule of more nodes may end within two of a point's stated errors.
+def _agrees(run: Run, rules: Refinement, place: Place, name: str) -> bool:
+    """Whether the growth by more nodes may end within two of a point's stated errors.
 
     Few nodes make several zeros, of which the highest is found first; near a steep one it seems to be well known.
     """
-    map_, x, jacobian = run.map(rule), place.found.point, place.response.jacobian
+    own, x, jacobian = place.map_.channel.rule, place.found.point, place.response.jacobian
+    enough, relative = _FINER * max(own.order, rules.medium_points), _error_of(place, name)
+    more = next((rule for rule in _ladder(rules, own, COARSE_POINTS) if rule.order >= enough), None)
+    if more is None:
+        return True
+    map_ = run.map(more)
     amplitude = float(np.linalg.norm(x[odd_coordinates(map_)]))
     here = level_at(map_, x, amplitude, jacobian)
     if here is None or np.isnan(here.value):
