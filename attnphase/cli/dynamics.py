@@ -222,8 +222,10 @@ def basins(
     beside = None
     if runs is not None:
         from attnphase.data.files import load_dataset
+        from attnphase.figures.dynamics import starts_of
 
         beside = load_dataset(runs)
+        starts_of(beside)  # refused before anything is followed
     asked: dict[str, Any] = {"noise": noise, "learning_rate": learning_rate, "batch": batch, "until": until}
     with interruption_told(lambda: kept_file(checkpoint)):
         ds = follow_basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not quiet, **asked)

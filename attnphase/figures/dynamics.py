@@ -21,7 +21,7 @@ from attnphase.state_evolution.sizes import Sizes
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["basins_figure", "trajectory_figure"]
+__all__ = ["basins_figure", "starts_of", "trajectory_figure"]
 
 
 def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
@@ -45,7 +45,7 @@ def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
         A dataset is of another kind, or the runs have other starts.
     """
     if runs is not None:
-        validate_kind("the runs", arguments.instance("runs", runs, xr.Dataset), "experiments")
+        starts_of(runs)
     validate_kind("the data", ds, "basins")
     scales, omegas = ds["scale"].to_numpy(), ds["omega"].to_numpy()
     with mpl.rc_context(STYLE):
@@ -70,15 +70,29 @@ def basins_figure(ds: xr.Dataset, runs: xr.Dataset | None = None) -> Figure:
     return figure
 
 
+def starts_of(runs: xr.Dataset) -> dict[str, Sizes]:
+    """The starts of runs that `basins_figure` can draw, and their sizes.
+
+    Raises
+    ------
+    DatasetError
+        The dataset is of another kind, or its runs have starts of unknown sizes.
+    """
+    validate_kind("the runs", arguments.instance("runs", runs, xr.Dataset), "experiments")
+    starts = [str(start) for start in np.atleast_1d(runs["start"].to_numpy())]
+    for start in starts:
+        if "=" not in start:
+            raise DatasetError(f'the runs start from "{start}", but must start from sizes as semantic=0.3,noise=0.1.')
+    return {start: Sizes.of(start) for start in starts}
+
+
 def _draw_runs(ax: Axes, ds: xr.Dataset, runs: xr.Dataset) -> None:
     """Shares of runs that found the teacher, by their start: those whose theta is the larger part of its end."""
     omega = problem_of(runs).teacher.omega
     near = ds.isel(omega=int(np.abs(ds["omega"].to_numpy() - omega).argmin()))
     ends = {name: float(near[size].max()) for name, size in (("m", "positional_size"), ("theta", "semantic_size"))}
-    for start in map(str, np.atleast_1d(runs["start"].to_numpy())):
-        if "=" not in start:
-            raise DatasetError(f'the runs start from "{start}", but must start from sizes as semantic=0.3,noise=0.1.')
-        sizes, here = Sizes.of(start), runs.sel(start=start) if "start" in runs.dims else runs
+    for start, sizes in starts_of(runs).items():
+        here = runs.sel(start=start) if "start" in runs.dims else runs
         parts = {name: overlap_size(here, name) / max(end, 1e-12) for name, end in ends.items()}
         semantic = (parts["theta"] > parts["m"]).where(here["status"] != RunStatus.diverged)
         share = float(semantic.mean())

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 from stop_at import ended
 
+import attnphase as ap
 from attnphase.cli.commands import main
 from attnphase.data.files import load_dataset
 from attnphase.dynamics import planes
@@ -87,3 +88,19 @@ def test_a_checkpoint_belongs_to_one_command_at_a_time(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with kept.checkpoint_for_us(ends, "basins"), kept.checkpoint_for_us(tmp_path / "other", "basins"):
         pass
+
+
+def test_runs_that_cannot_be_drawn_are_refused_before_anything_is_followed(tmp_path, monkeypatch):
+    """Of another kind, or from starts whose sizes nobody knows."""
+    asked = ["--figure", tmp_path / "one.png", "-o", tmp_path / "one.nc"]
+    followed = []
+    monkeypatch.setattr(planes, "_arrival", lambda *args: followed.append(1))
+    runs = ap.simulate(Problem(), 1.5, "semantic", 12, 2, "gd", steps=3, test_samples=0)
+    ap.save_dataset(runs, tmp_path / "runs.nc")
+    with pytest.raises(DatasetError, match='the runs start from "semantic", but must start from sizes'):
+        run("--runs", tmp_path / "runs.nc", *asked)
+    ap.save_dataset(ap.solve(PROBLEM, 1.5, "uninformed", stability=False, threads=1), tmp_path / "other.nc")
+    with pytest.raises(DatasetError, match="the runs"):
+        run("--runs", tmp_path / "other.nc", *asked)
+    assert not followed
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["other.nc", "runs.nc"]
