@@ -147,7 +147,8 @@ def identified(
     if known.identity is not Identity.on_branch:
         return known
     finer_rules = _seeing(rules, known, verdict)
-    if not finer_rules or (_told(known, name) and _agrees(run, rules, known, name)):
+    spent = known.found.status is not Status.converged and run.spent  # the limit was asked for
+    if spent or not finer_rules or (_told(known, name) and _agrees(run, rules, known, name)):
         return known
     for finer in finer_rules:
         taken = _found_above(run, rules, known, verdict, informed, finer)

@@ -85,6 +85,11 @@ class Run:
         self.gap, self.sole, self.levels = previous.gap, previous.sole, previous.levels
         self.few_see = previous.few_see
 
+    @property
+    def spent(self) -> bool:
+        """Whether the solve has taken all maps that it may."""
+        return self.maps >= self.settings.max_maps
+
     def grant(self, maps: int) -> None:
         """Let the solve take so many maps from here on, if it has fewer left."""
         self.settings = replace(self.settings, max_maps=max(self.settings.max_maps, self.maps + maps))
