@@ -9,13 +9,14 @@ without noise that leave a sign of the fields undetermined, or nothing; `Signs` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.bayes.lattices import Sums
+from attnphase.bayes.one_sign import SignSums, given_sign
 from attnphase.bayes.two_points import TwoPoints
 
 __all__ = [
@@ -133,6 +134,11 @@ class Channel(Protocol):
         ...
 
     @property
+    def resolution(self) -> float:
+        """Variance of a field below which the channel's integrals see nothing; zero where there is none."""
+        ...
+
+    @property
     def sums(self) -> Sums | None:
         """By which all integrals are done, None where they are drawn."""
         ...
@@ -208,7 +214,7 @@ class Preimages:
     noise_dimensions = label_dimensions = 0
     noise_entropy = None
     exact = True
-    coarsest, most, tolerance = 128, 2**13, 1e-9
+    coarsest, most, tolerance, resolution = 128, 2**13, 1e-9, 0.0
 
     @property
     def sums(self) -> TwoPoints:
@@ -262,15 +268,25 @@ class Signs:
     noise: float
     noise_dimensions, label_dimensions = 0, 1
     images = (((1.0,),),)
-    sums = noise_entropy = None
     exact = False
-    coarsest, most, tolerance = 128, 2**20, 1e-7
+    coarsest, most, tolerance, resolution = 128, 2**13, 1e-9, 1e-30
+
+    @property
+    def sums(self) -> SignSums:
+        """See `Channel`."""
+        return SignSums(self.noise)
+
+    @property
+    def noise_entropy(self) -> float | None:
+        """See `Channel`: without noise the field tells the sign."""
+        return None if self.noise else 0.0
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`: a normal law cut off at one point, and the mean over both labels."""
         omega, V = fields.omega[..., 0, 0], fields.V[0, 0, 0]
-        total = V + self.noise
-        probability, mean, spread, logs = zip(*(self._given(label, omega, V, total) for label in (1, -1)), strict=True)
+        probability, mean, spread, logs = zip(
+            *(given_sign(label, omega, V, self.noise) for label in (1, -1)), strict=True
+        )
 
         def over_labels(values: tuple[Array, ...]) -> Array:
             return np.sum([p * v for p, v in zip(probability, values, strict=True)], axis=0)
@@ -283,27 +299,16 @@ class Signs:
         """See `Channel`."""
         omega, V = fields.omega[..., 0, 0], fields.V[0, 0, 0]
         label = np.where(fields.k[..., 0, 0] + np.sqrt(self.noise) * fields.noise[..., 0] >= 0, 1, -1)
-        _, mean, spread, logs = self._given(label, omega, V, V + self.noise)
+        _, mean, spread, logs = given_sign(label, omega, V, self.noise)
         mean, spread = mean[..., None, None], spread[..., None, None, None]
         return Posterior(spread, outer(mean, mean), outer(mean, fields.deviation), logs, mean)
-
-    @staticmethod
-    def _given(label: Any, omega: Array, V: float, total: float) -> tuple[Array, Array, Array, Array]:
-        """Probability of a label, mean and variance of ``k - omega`` given it, and the logarithm of the probability."""
-        from scipy.special import log_ndtr
-
-        x = label * omega / np.sqrt(total)
-        log_probability = log_ndtr(x)
-        ratio = np.exp(-(x**2) / 2 - _LOG_TWO_PI / 2 - log_probability)
-        mean = label * V / np.sqrt(total) * ratio
-        return np.exp(log_probability), mean, V - V**2 / total * ratio * (x + ratio), log_probability
 
     def second_moments(self, fields: Fields) -> SecondMoments:
         """See `Channel`."""
         shape = fields.omega.shape
         V = fields.V[0, 0, 0]
         zero = np.zeros(shape[:2])
-        both = [self._given(label, zero, V, V + self.noise) for label in (1, -1)]
+        both = [given_sign(label, zero, V, self.noise) for label in (1, -1)]
         weight, mean, spread = (np.stack([one[i] for one in both], axis=-1) for i in range(3))
         second = (spread + mean**2)[..., None, None, None, None]
         return SecondMoments(weight, mean[..., None, None], second)

@@ -199,11 +199,13 @@ class Evolution:
 
         Equations (S3)-(S4) of the Bayes-optimal page.
 
-        By the residuals, whose error vanishes with q, as far as nothing is known, and by the posterior's covariance,
-        whose error vanishes with V, as far as all is: two sums with one mean.
+        By the residuals as far as labels tell little of what is unknown, and by the posterior's covariance as far as
+        they tell all of it: two sums with one mean, each where it is small and so is its error.
         """
         inverse = np.linalg.inv(V)
-        share = np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum()
+        left, told = (float(np.trace(inverse @ x.mean(axis=0), axis1=1, axis2=2).sum()) for x in
+                      (moments.spread, moments.gain))  # fmt: skip
+        share = left / (left + told)
         by_spread = np.stack([self.maps.conjugates_from_spreads(alpha, spread, V) for spread in moments.spread])
         by_residual = np.stack(
             [self.maps.conjugates_from_residuals(alpha, inverse @ x @ inverse) for x in moments.gain]

@@ -32,6 +32,7 @@ _AT_ONCE = 2048  # nodes
 _DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a peak is, not what the posterior is
 _NEWTON_STEPS = 2
 _HIGHEST_RISE = 700.0  # whose exponential is a number
+_RESOLUTION, _RESOLUTION_OF_DRAWS = 1e-12, 1e-4  # over the noise: what is learned against rounding, and draws' errors
 _INFLATION = 1.15  # of a peak's standard deviations, for tails that are not normal
 
 
@@ -107,6 +108,12 @@ class Noisy:
     def tolerance(self) -> float:
         """See `Channel`."""
         return 1e-7 if self.sums is None else LATTICE_TOLERANCE
+
+    @property
+    def resolution(self) -> float:
+        """See `Channel`: draws in pairs have no error of first order."""
+        paired = self.sums is not None or len(self.images) > 1
+        return (_RESOLUTION if paired else _RESOLUTION_OF_DRAWS) * self.noise
 
     @property
     def noise_entropy(self) -> float:

@@ -38,7 +38,7 @@ class Labels:
     noise_dimensions, label_dimensions = 0, 1
     sums = noise_entropy = None
     exact = False
-    coarsest, most, tolerance = 16, 2**15, 1e-4
+    coarsest, most, tolerance, resolution = 16, 2**15, 1e-4, 1e-6
 
     def posterior(self, fields: Fields) -> Posterior:
         """See `Channel`."""

@@ -344,5 +344,8 @@ def _patches(side: _Side, scales: _Scales, random: np.random.Generator) -> list[
         about = fields[:, None] - omega
         shares = np.exp(-((about / unknown) ** 2) / 2)
         shares /= shares.sum(axis=0)
+        # where labels tell little, what they tell is linear in the fields: these moments with them are made exact
+        about -= (shares * about).sum(axis=0)
+        about *= unknown**2 / (shares * about**2).sum(axis=0)
         found.append(_Patch(side.weights[part], fields, shares, shares * about))
     return found

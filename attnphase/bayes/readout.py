@@ -42,6 +42,11 @@ class Fresh:
 class Readout(Protocol):
     """What is counted as an error."""
 
+    @property
+    def drawn(self) -> bool:
+        """Whether its means are over Sobol nodes."""
+        ...
+
     def of_samples(self, fresh: Fresh) -> Array:
         """Test error of every sample at finite d, (B,); its mean over the draws is exact."""
         ...
@@ -62,6 +67,7 @@ class ScoreError:
 
     target: Callable[[Array], Array]
     variances: Array
+    drawn = True
 
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`."""
@@ -93,6 +99,7 @@ class SquareError:
     """``E (f(k) - <f>)^2`` of a label that is a number."""
 
     target: Callable[[Array], Array]
+    drawn = True
 
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`."""
@@ -116,15 +123,19 @@ class SquareError:
 class SignError:
     """Probability that the sign of the posterior's mean is wrong."""
 
-    def error(self, evolution: Evolution, V: Array) -> Array:
-        """See `Readout`."""
-        from scipy.special import ndtr
+    drawn = False
 
-        total = np.zeros(evolution.replicates)
+    def error(self, evolution: Evolution, V: Array) -> Array:
+        """See `Readout`: that of a half-plane under two correlated normal numbers, Owen's function."""
+        from scipy.special import owens_t
+
+        total = 0.0
         for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
-            omega = evolution.fields(V, sites).omega[..., 0, 0]
-            total += probability * ndtr(-np.abs(omega) / np.sqrt(V[sites][0, 0, 0])).mean(axis=1)
-        return total
+            rho, unknown = evolution.rho[sites][0, 0, 0], V[sites][0, 0, 0]
+            mean = evolution.teacher_means[sites][0, 0]
+            odds = np.sqrt(unknown / (rho - unknown)) if unknown < rho else np.inf
+            total += probability * 2 * float(owens_t(abs(mean) / np.sqrt(rho), odds))
+        return np.full(evolution.replicates, total)
 
     def of_samples(self, fresh: Fresh) -> Array:
         """See `Readout`."""
@@ -142,6 +153,7 @@ class LabelError:
     """
 
     probabilities: Callable[[Array], Array]
+    drawn = True
 
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`: the first draw says how probable labels are, others which is the most probable one."""

@@ -60,6 +60,8 @@ class Setting:
         """By what integrals are done, in words."""
         if self.channel.sums is None:
             return "sobol"
+        if not self.readout.drawn:
+            return self.channel.sums.name
         nodes = self.channel.sums.samples * LATTICE_REPLICATES
         return f"{self.channel.sums.name} for labels, with {nodes} sobol nodes for test errors"
 

@@ -34,7 +34,10 @@ _NEGLIGIBLE = 1e-9  # displacement of a replicate, over the point
 _KICK = 0.1  # by which the columns are told apart, relative to what is known
 _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
+_ABOVE = 2.0  # times the least share of V that is resolved
 _KNOWN = 1e-12  # share of V where the fields count as known
+_LEAST_REACH = -1.0  # logarithm of a share of V that every channel is followed to
+_LEARNS = 2.0  # times that what is known grows in the first map, from where it does not go back to nothing
 
 
 class Start(IntEnum):
@@ -65,7 +68,7 @@ class BayesPoint:
     maps, nodes : int
     status : Status
     recovered : bool
-        Whether V is zero, within the iteration's resolution.
+        Whether V is zero, within the iteration's resolution; only labels that tell the fields up to a sign make it so.
     """
 
     alpha: float
@@ -89,9 +92,23 @@ class BayesPoint:
 
 @dataclass(frozen=True, eq=False)
 class _Coordinates:
-    """V as the entries of the logarithm of ``rho^(-1/2) V rho^(-1/2)``."""
+    """V as the entries of the logarithm of ``rho^(-1/2) V rho^(-1/2)``, down to what the channel resolves."""
 
     rho: Array
+    resolution: float = 0.0
+
+    @property
+    def least(self) -> float:
+        """Logarithm of the least share of V."""
+        largest = float(np.trace(self.rho, axis1=1, axis2=2).max()) / self.rho.shape[-1]
+        return min(float(np.log(max(self.resolution / largest, 1e-300))), _LEAST_REACH)
+
+    def inside(self, x: Array) -> Array:
+        """The place, or the nearest one at which V is resolved."""
+        values, vectors = np.linalg.eigh(self._logs(x))
+        if values.min() >= self.least:
+            return x
+        return joined((vectors * np.maximum(values, self.least)[..., None, :]) @ vectors.mT)
 
     def root(self) -> Array:
         values, vectors = np.linalg.eigh(self.rho)
@@ -100,7 +117,7 @@ class _Coordinates:
     def of(self, V: Array) -> Array:
         inverse = np.linalg.inv(self.root())
         values, vectors = np.linalg.eigh(inverse @ V @ inverse)
-        logs = np.log(np.clip(values, 1e-300, 1.0))
+        logs = np.clip(np.log(np.clip(values, 1e-300, 1.0)), self.least, 0.0)
         return joined((vectors * logs[..., None, :]) @ vectors.mT)
 
     def shares(self, x: Array) -> Array:
@@ -143,7 +160,7 @@ class _Iteration:
     maps: int = 0
 
     def __post_init__(self) -> None:
-        self.coordinates = _Coordinates(self.evolution.rho)
+        self.coordinates = _Coordinates(self.evolution.rho, self.evolution.channel.resolution)
 
     def residual(self, x: Array) -> Array:
         self.maps += 1
@@ -158,7 +175,7 @@ class _Iteration:
         residual, longest = self.residual(x), _STRETCH
         while True:
             size = float(np.abs(residual).max()) / self.size(x)
-            if size <= tolerance or self.ended(x):
+            if size <= tolerance or (self.ended(x) and not self.unresolved(x)):
                 return x, size, Status.converged
             if self.maps >= _MAX_MAPS:
                 return x, size, Status.iteration_limit
@@ -177,7 +194,7 @@ class _Iteration:
             longest, direction, near = _FURTHER * longest, residual, not growing
             x, residual = y, after
             for _ in range(_TRIALS):
-                far = y + stretch * direction
+                far = self.coordinates.inside(y + stretch * direction)
                 there = self.residual(far)
                 small = float(np.abs(there).max()) < _OVERSHOT * float(np.abs(after).max())
                 if (near and small) or float(there @ after) > 0:
@@ -193,6 +210,7 @@ class _Iteration:
             if np.abs(residual).max() / self.size(x) <= tolerance:
                 break
             step = np.linalg.pinv(np.eye(len(x)) - jacobian, rcond=1e-12) @ residual
+            step = self.coordinates.inside(x + step) - x
             new = self.residual(x + step)
             if np.abs(new).max() > np.abs(residual).max():
                 break
@@ -247,8 +265,12 @@ class _Iteration:
         return float(np.trace(self.evolution.rho, axis1=1, axis2=2).sum())
 
     def recovered(self, x: Array) -> bool:
-        """Whether everything is known, as far as the iteration goes."""
-        return bool(self._logs(x).max() < _RECOVERED)
+        """Whether labels tell everything: a channel that is not exact leaves something at any sample complexity."""
+        return self.evolution.channel.exact and bool(self._logs(x).max() < _RECOVERED)
+
+    def unresolved(self, x: Array) -> bool:
+        """Whether less is unknown than the channel's integrals see."""
+        return bool(self._logs(x).min() <= self.coordinates.least + 1e-9)
 
     def nothing(self, x: Array) -> bool:
         """Whether nothing is known."""
@@ -256,7 +278,18 @@ class _Iteration:
 
     def ended(self, x: Array) -> bool:
         """Whether the iteration has come to one of its ends."""
-        return self.recovered(x) or self.nothing(x)
+        return self.recovered(x) or self.nothing(x) or self.unresolved(x)
+
+    def verdict(self, x: Array, status: Status) -> Status:
+        """The status of an end that the iteration has come to: of one that is none of the model, that it left."""
+        doubtful = self.unresolved(x) or (self.nothing(x) and self.learns())
+        return Status.left_domain if doubtful else status
+
+    def learns(self) -> bool:
+        """Whether a little that is known grows at once: then a map that is exact does not come back to nothing."""
+        x = (1 - _UNINFORMED) * self.evolution.rho
+        known = 1 - self.coordinates.shares(self.coordinates.of(self.evolution.image(self.alpha, x)))
+        return bool(known.max() > _LEARNS * _UNINFORMED)
 
     def _logs(self, x: Array) -> Array:
         return np.log(self.coordinates.shares(x))
@@ -309,7 +342,7 @@ def solve_bayes(
         return solve_bayes(setting, alpha, start, max_nodes=max_nodes, near=near, tell=tell)
     if run.ended(x):
         run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha)
-        found = _Found(x, 0.0, status, maps)
+        found = _Found(x, 0.0, run.verdict(x, status), maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
     x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
     jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
@@ -325,7 +358,7 @@ def solve_bayes(
         x, residual, jacobian = run.polish(x, jacobian, exact)
         if residual > exact:
             x, residual, status = run.run(x, exact)
-        found = _Found(x, residual, status, maps, jacobian)
+        found = _Found(x, residual, run.verdict(x, status), maps, jacobian)
         displaced = run.displaced(found)
         last = 2 * points > most or residual > exact or run.ended(x)
         excess = 0.0 if last else _relative_error(run, found, displaced) / wanted
@@ -345,7 +378,8 @@ def _relative_error(run: _Iteration, found: _Found, displaced: Array) -> float:
 def _first(setting: Setting, start: Start) -> Array:
     """V at a start: all but nothing, or what is unknown before any label, a little less."""
     if start is Start.informed:
-        return _INFORMED * setting.prior.rho
+        least = np.exp(_Coordinates(setting.prior.rho, setting.channel.resolution).least)
+        return max(_INFORMED, _ABOVE * float(least)) * setting.prior.rho
     before = setting.evolution(setting.channel.coarsest).overlaps(np.zeros_like(setting.prior.rho))[1]
     return (1 - _UNINFORMED) * before
 
