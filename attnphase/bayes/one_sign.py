@@ -1,9 +1,9 @@
 """The sign of one field: its posterior's moments, and all means over what is known as sums over one variable.
 
-Given what is known, ``omega``, the sign has the probability ``Phi(y x)`` with ``x = omega / tau``, ``tau^2`` the variance
-of the field and of its noise together.  Summed over the sign, all that is asked for are functions of x that are analytic
-in ``|Im x| < 2.8`` and fall as ``exp(-x^2 / 2)``, under a Gaussian law of x: a lattice that is as fine as the narrower of
-the two has no error that is seen, however little is unknown.
+Given what is known, ``omega``, the sign has the probability ``Phi(y x)`` with ``x = omega / tau``, ``tau^2`` the
+variance of the field and of its noise together.  Summed over the sign, all that is asked for are functions of x that
+are analytic in ``|Im x| < 2.8`` and fall as ``exp(-x^2 / 2)``, under a Gaussian law of x: a lattice that is as fine as
+the narrower of the two has no error that is seen, however little is unknown.
 """
 
 from __future__ import annotations

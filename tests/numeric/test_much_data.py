@@ -10,7 +10,7 @@ from scipy.stats import norm
 
 from attnphase.bayes.channel import Fields, Signs
 from attnphase.bayes.labels import Labels
-from attnphase.bayes.lattices import FieldLaw
+from attnphase.bayes.lattices import FieldLaw, LabelPlane
 from attnphase.bayes.one_sign import SignSums
 from attnphase.bayes.readout import SignError
 from attnphase.bayes.setting import setting_of
@@ -94,6 +94,16 @@ def test_a_noisy_line_is_learned_as_it_is_by_hand(alpha):
     assert (point.status, point.recovered) == (Status.converged, False)
     assert point.V[0, 0, 0] == pytest.approx(V, abs=5 * point.errors["V"][0, 0, 0] + 1e-6 * V)
     assert point.V[0, 0, 0] == pytest.approx(V, rel=1e-3)
+
+
+@pytest.mark.parametrize("V", [0.9e-4, 1e-4, 3e-7])
+def test_what_labels_tell_little_of_a_field_is_linear_in_it(V):
+    """The gain V^2 / (Delta + V) by coarse lattices too, also where those of the fields and of what is known agree."""
+    plane = setting_of(one_token(0.1), "linear").channel.sums
+    assert isinstance(plane, LabelPlane)
+    law = FieldLaw(np.eye(1), np.zeros(1), np.sqrt([1 - V]), np.sqrt([V]))
+    found = [plane.means(law, 2, np.random.default_rng([7, seed])).gain.item() for seed in range(4)]
+    assert found == pytest.approx([V**2 / (0.1 + V)] * 4, rel=5e-3)
 
 
 @pytest.mark.parametrize("start", Start)
