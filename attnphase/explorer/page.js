@@ -315,7 +315,7 @@ function layoutOf(across, up) {
   const title = (name) => ({ text: `${symbol(name)}${name === symbol(name) ? "" : ` (${name})`}` });
   return {
     margin: { l: 62, r: 10, t: 30, b: 46 }, font: { size: 13 }, hovermode: "closest", dragmode: "pan",
-    xaxis: { title: title(across), zeroline: false }, yaxis: { title: up, zeroline: false },
+    xaxis: { title: title(across), zeroline: false, automargin: true }, yaxis: { title: up, zeroline: false },
     legend: { orientation: "h", y: -0.2, font: { size: 11 } }, paper_bgcolor: "#fff", plot_bgcolor: "#fff",
   };
 }
@@ -345,6 +345,7 @@ function drawMap() {
   };
   const rim = { ...chosen, marker: { symbol: "cross-open", size: 17, color: "#000000", line: { width: 1.4, color: "#000000" } } };
   const layout = layoutOf(choice.across, { text: symbol(choice.up) });
+  Object.assign(layout.legend, { yref: "container", y: 0, yanchor: "bottom" }); // below the axis at any width
   const of = seriesAxis() && one.axes.includes(choice.series)
     ? ` (${choice.pair ? document.getElementById("choose-series").selectedOptions[0].text : seriesAxis().values[place[choice.series]]})`
     : "";
