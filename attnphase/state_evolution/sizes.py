@@ -14,7 +14,7 @@ from attnphase.errors import ProblemError
 
 __all__ = ["Sizes"]
 
-_LARGEST = 1e6
+_LARGEST = 1e3  # from there on rounding hides what is no part of the teacher, and all scores are saturated
 
 
 @dataclass(frozen=True)
