@@ -17,7 +17,7 @@ from attnphase.arrays import Array
 __all__ = ["entropy_and_gains", "sums_over_fields"]
 
 _compiled: Any = njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-_NEGLIGIBLE = 1e-9  # share of a field, over the largest
+_NEGLIGIBLE = 1e-12  # share of a field, over the largest
 
 
 @_compiled

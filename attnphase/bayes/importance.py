@@ -95,7 +95,9 @@ class Noisy:
     @property
     def coarsest(self) -> int:
         """See `Channel`."""
-        return 16 if self.sums is None else 2
+        if self.sums is None:
+            return 16
+        return 2 if self.length * self.rank > 1 else 64  # of one field a lattice costs next to nothing
 
     @property
     def most(self) -> int:
@@ -107,7 +109,7 @@ class Noisy:
     @property
     def tolerance(self) -> float:
         """See `Channel`."""
-        return 1e-7 if self.sums is None else LATTICE_TOLERANCE
+        return 1e-7 if self.sums is None else LATTICE_TOLERANCE[self.length * self.rank]
 
     @property
     def resolution(self) -> float:

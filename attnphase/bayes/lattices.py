@@ -35,10 +35,10 @@ __all__ = [
 LATTICE_REPLICATES, LATTICE_NODES, LATTICE_FEW_NODES = 4, 2**14, 2**7
 """Offsets of a rule, and what is called its nodes at the finest spacing; of more than two fields."""
 
-LATTICE_TOLERANCE = 1e-6
-"""Relative residual that the ends of the lattices allow."""
+LATTICE_TOLERANCE = {1: 1e-9, 2: 1e-6, 3: 1e-6, 4: 1e-6}
+"""Relative residual that the ends of the lattices allow, by the number of fields."""
 
-_REACH = 5.5  # standard deviations
+_REACH = {1: 7.5, 2: 5.5, 3: 5.5, 4: 5.5}  # standard deviations, by the number of fields
 _FINER = {1: 0.6, 2: 0.6, 3: 0.64, 4: 0.64}  # by the number of fields, spacing of what is known, of its deviation
 _SHARPER = {1: 0.22, 2: 0.22, 3: 0.56, 4: 0.56}  # and of that of the fields: two lose their sign at once
 _SLOPE = {1: 1.0, 2: 1.0, 3: 0.8, 4: 0.8}  # change of a label, over its noise, to a spacing of the fields
@@ -90,8 +90,9 @@ class LabelPlane:
 
     def work(self, scale: Array) -> float:
         """Likelihoods in one replicate's map where nothing is known, for fields of these standard deviations."""
-        fields = 2 * _REACH / np.minimum(1.0, np.sqrt(self.noise) / (self.slope * scale))
-        labels = self.span / np.sqrt(self.noise) + 2 * _REACH
+        reach = _REACH[len(scale)]
+        fields = 2 * reach / np.minimum(1.0, np.sqrt(self.noise) / (self.slope * scale))
+        labels = self.span / np.sqrt(self.noise) + 2 * reach
         return float(fields.prod() * min(labels.prod(), _WINDOW))
 
 
@@ -212,9 +213,8 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
     )  # machine code, of which others need none
 
     size = len(law.center)
-    scales = _Scales(
-        spacing, _FINER[size], _SHARPER[size], _SLOPE[size] * np.sqrt(plane.noise) / plane.slope, _PATCH[size]
-    )
+    labels = _SLOPE[size] * np.sqrt(plane.noise) / plane.slope
+    scales = _Scales(spacing, _FINER[size], _SHARPER[size], labels, _PATCH[size], _REACH[size])
     axes = [_patches(side, scales, random) for side in _sides(law, scales, random)]
     step, offsets = spacing * np.sqrt(plane.noise), np.zeros(2)
     offsets[: plane.dimensions] = random.random(plane.dimensions)
@@ -226,16 +226,15 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
             continue
         fields = np.stack(np.meshgrid(*(one.fields for one in patch), indexing="ij"), axis=-1)
         places = np.zeros((*fields.shape[:-1], *(1,) * (_MOST_FIELDS - size), 2))
-        labels = plane.place(fields.reshape(-1, size) @ law.basis.T)
-        places.reshape(-1, 2)[:, : plane.dimensions] = labels / step
+        places.reshape(-1, 2)[:, : plane.dimensions] = plane.place(fields.reshape(-1, size) @ law.basis.T) / step
         places -= offsets
-        reach = _REACH / spacing * (np.arange(2) < plane.dimensions)
+        reach = scales.reach / spacing * (np.arange(2) < plane.dimensions)
         first, last = (
             np.ceil(places.min(axis=(0, 1, 2, 3)) - reach),
             np.floor(places.max(axis=(0, 1, 2, 3)) + reach),
         )
         numbers = int(last[0] - first[0]) + 1, int(last[1] - first[1]) + 1
-        sums = sums_over_fields(places - first, numbers, spacing**2 / 2, _REACH / spacing, _four(patch), max(size, 2))
+        sums = sums_over_fields(places - first, numbers, spacing**2 / 2, scales.reach / spacing, _four(patch), max(size, 2))
         entropy += entropy_and_gains(sums, weights, _LEAST, gain)
     gain = gain[:size, :size]
     cell = spacing**plane.dimensions / (2 * np.pi) ** (plane.dimensions / 2)  # of labels, with their density's norm
@@ -259,6 +258,8 @@ class _Scales:
         A change of a field that changes labels by about their noise: with what is unknown, how wide its posterior is.
     extent : float
         Of a patch, in standard deviations of what is unknown.
+    reach : float
+        Of all lattices, in standard deviations.
     """
 
     spacing: float
@@ -266,6 +267,7 @@ class _Scales:
     turn: float
     labels: float
     extent: float
+    reach: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,16 +303,16 @@ class _Side:
     weights: Array
 
 
-def _line(step: float, random: np.random.Generator) -> tuple[Array, Array]:
+def _line(step: float, reach: float, random: np.random.Generator) -> tuple[Array, Array]:
     """Places and weights of a normal number."""
-    places = np.arange(-_REACH, _REACH + step, step) + step * (random.random() - 0.5)
+    places = np.arange(-reach, reach + step, step) + step * (random.random() - 0.5)
     weights = np.exp(-(places**2) / 2)
     return places, weights / weights.sum()
 
 
-def _ray(step: float, random: np.random.Generator) -> tuple[Array, Array]:
+def _ray(step: float, reach: float, random: np.random.Generator) -> tuple[Array, Array]:
     """Of the length of two normal numbers: a lattice in s of ``log(1 + e^s)``, so that its end at zero is far away."""
-    s = np.arange(-_FARTHEST, _REACH + step, step) + step * (random.random() - 0.5)
+    s = np.arange(-_FARTHEST, reach + step, step) + step * (random.random() - 0.5)
     places = np.logaddexp(0, s)
     weights = places * np.exp(-(places**2) / 2) / (1 + np.exp(-s))
     return places, weights / weights.sum()
@@ -325,7 +327,7 @@ def _sides(law: FieldLaw, scales: _Scales, random: np.random.Generator) -> Itera
             yield _Side(middle, 0.0, float(unknown), np.zeros(1), np.ones(1))
             continue
         lattice = _ray if law.round and number == 0 else _line
-        yield _Side(middle, float(known), float(unknown), *lattice(float(step), random))
+        yield _Side(middle, float(known), float(unknown), *lattice(float(step), scales.reach, random))
 
 
 def _patches(side: _Side, scales: _Scales, random: np.random.Generator) -> list[_Patch]:
@@ -339,7 +341,7 @@ def _patches(side: _Side, scales: _Scales, random: np.random.Generator) -> list[
     for first in range(0, len(places), each):
         part = slice(first, first + each)
         omega = side.middle + side.known * places[part]
-        ends = (omega[0] - _REACH * unknown) / fine, (omega[-1] + _REACH * unknown) / fine
+        ends = (omega[0] - scales.reach * unknown) / fine, (omega[-1] + scales.reach * unknown) / fine
         fields = fine * (np.arange(np.floor(ends[0]), np.ceil(ends[1]) + 1) + offset)
         about = fields[:, None] - omega
         shares = np.exp(-((about / unknown) ** 2) / 2)
