@@ -234,7 +234,8 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
             np.floor(places.max(axis=(0, 1, 2, 3)) + reach),
         )
         numbers = int(last[0] - first[0]) + 1, int(last[1] - first[1]) + 1
-        sums = sums_over_fields(places - first, numbers, spacing**2 / 2, scales.reach / spacing, _four(patch), max(size, 2))
+        widths = spacing**2 / 2, scales.reach / spacing
+        sums = sums_over_fields(places - first, numbers, *widths, _four(patch), max(size, 2))
         entropy += entropy_and_gains(sums, weights, _LEAST, gain)
     gain = gain[:size, :size]
     cell = spacing**plane.dimensions / (2 * np.pi) ** (plane.dimensions / 2)  # of labels, with their density's norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ __all__ = ["Integrated", "Trajectory", "error_of", "follow_flow", "integrated", 
 
 _FLOOR = 1e-12  # absolute tolerance: the smallest start that is followed accurately has about its root as its size
 _LARGEST = 1e4  # of the weights' square over its start's and the teacher's, from which on they run away
+_LOOSE = 0.1  # of the standard error that is asked for: tolerance in time of the replicates
 _BLURRED = 10.0  # times the speed, by which eigenvalues that are zero at a point at rest may be wrong beside it
 
 
@@ -246,7 +247,8 @@ def _under(
             tell(f"following under {rule.size} nodes, error {number} of {len(parts)}")
         one = followed.get(part.order) if gauges else None
         if one is None:
-            one = _followed(Dynamics.of(system, part, settings, whole.sector), state, times)
+            own = _of_scatter(settings, system, every[0].way.status) if every and not gauges else settings
+            one = _followed(Dynamics.of(system, part, own, whole.sector), state, times)
             followed |= {part.order: one} if gauges else {}
         every.append(one)
     main, others = every[0], [one.values for one in every[1:]]
@@ -268,6 +270,16 @@ def _under(
         rule=rule,
         evaluations=main.evaluations,
     )
+
+
+def _of_scatter(settings: FlowSettings, system: System, status: FlowStatus) -> FlowSettings:
+    """How a replicate is followed: by longer steps, which its distance from the others hardly knows.
+
+    Not where the way comes to rest: longer steps go on about that place.
+    """
+    if status is not FlowStatus.completed:
+        return settings
+    return replace(settings, tolerance=max(settings.tolerance, _LOOSE * system.problem.integration.standard_error))
 
 
 def started(system: System, start: Sizes, settings: FlowSettings, rule: Rule) -> tuple[Dynamics, Array]:
