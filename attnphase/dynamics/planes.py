@@ -12,7 +12,7 @@ from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
 from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, replicates_of, system_of
-from attnphase.dynamics.trajectory import integrated, started
+from attnphase.dynamics.trajectory import error_of, integrated, started
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
@@ -105,7 +105,7 @@ def follow_plane(
     system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     finest = first_rule(rules, smooth)
-    gauge = next(iter(gauges_of(rules, finest, smooth)), None)
+    gauges = gauges_of(rules, finest, smooth)
 
     def arrive(rule: Rule, angle: float, part: str = "") -> Arrival:
         name = f"{rule.name}, {rule.size} nodes{part}"
@@ -123,8 +123,9 @@ def follow_plane(
         return lambda angle: arrive(rule, angle, part).basin
 
     # where a start leads needs fewer nodes than where it is at every time: only the boundary is looked at with all
-    first, parts = gauge or finest, [ends(finest)]
-    if gauge is None:
+    first, *further = gauges or [finest]
+    parts = [ends(rule) for rule in (finest, *further)]
+    if not gauges:
         parts = [ends(part, f" of replicate {number}") for number, part in enumerate(replicates_of(finest), 1)]
     arrivals = [arrive(first, angle) for angle in angles]
     bracket = _bracket(list(angles), arrivals)
@@ -138,9 +139,11 @@ def follow_plane(
         return Plane(tuple(arrivals), math.nan, math.nan, without)
     found = [(low + high) / 2 for low, high in intervals]
     half = max(half, *((high - low) / 2 for low, high in intervals))
-    if gauge is None:
-        return Plane(tuple(arrivals), middle, math.hypot(half, float(np.std(found, ddof=1)) / math.sqrt(len(found))))
-    return Plane(tuple(arrivals), found[0], math.hypot(half, found[0] - middle))
+    at = [np.array(place) for place in found]
+    if not gauges:
+        return Plane(tuple(arrivals), middle, math.hypot(half, float(error_of(at[0], at, replicates=True))))
+    error = float(error_of(at[0], [np.array(middle), *at[1:]], replicates=False))
+    return Plane(tuple(arrivals), found[0], math.hypot(half, error))
 
 
 def _cosine(angle: float) -> float:

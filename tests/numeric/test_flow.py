@@ -347,6 +347,17 @@ def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
     assert ds.boundary_stderr.item() == pytest.approx(0.6, abs=3 * half)
 
 
+def test_the_boundary_under_a_low_order_is_held_against_two_gauges(monkeypatch):
+    """One order below it is nearly the same by chance; two below it is 4 degrees off, of which a quarter counts."""
+    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 9)
+    places = (40.0, 40.1, 44.1)
+    _by_angle(monkeypatch, [lambda angle, at=at: _sides(angle, at, at) for at in places])
+    ds = ap.basins(PAPER.with_fields({"student.tied": False}), 0.3, 0.5, [10.0, 30.0, 70.0])
+    half = 40 / 2**10
+    assert ds.boundary.item() == pytest.approx(40.1, abs=1.01 * half)
+    assert ds.boundary_stderr.item() == pytest.approx(1.0, abs=3 * half)
+
+
 def _by_angle(monkeypatch, of_rules):
     """Ends of starts by their angle in degrees, by a function for each rule in the order in which they come."""
     several, names = iter(of_rules), {}
