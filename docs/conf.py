@@ -55,6 +55,7 @@ nb_render_markdown_format = "myst"
 default_role = "py:obj"
 smartquotes_action = "qe"  # two hyphens are an option's, and no dash
 autodoc_typehints = "none"  # the docstrings have them, with shapes
+autodoc_preserve_defaults = True  # REPLICA_SYMMETRIC, and not all that it holds
 autodoc_member_order = "bysource"
 autosummary_generate = True
 numpydoc_show_class_members = False
