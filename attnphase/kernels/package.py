@@ -49,8 +49,9 @@ def import_package(folder: Path, kernel: str, modules: Sequence[str]) -> dict[st
         The modules by name.
     """
     package = f"attnphase_generated_{kernel}"
-    for known in [name for name in sys.modules if name == package or name.startswith(f"{package}.")]:
-        del sys.modules[known]  # from a folder that has been moved or built again
+    for known in tuple(sys.modules):  # other threads import meanwhile
+        if known == package or known.startswith(f"{package}."):
+            del sys.modules[known]  # from a folder that has been moved or built again
     specification = importlib.util.spec_from_file_location(
         package, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
