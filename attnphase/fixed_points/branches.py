@@ -60,19 +60,22 @@ def follow(
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
         start: BranchPoint | Overlaps | None = None
         point: BranchPoint | None = None
-        if previous is not None and Branch.named(branch).is_informed and _lost(previous):
+        # overlaps that have left the domain lead nowhere
+        beside = None if previous is None or previous.status is Status.left_domain else previous
+        if beside is not None and Branch.named(branch).is_informed and _lost(beside):
             # the branch ended above this alpha; it may exist again below
-            if _merged(previous):
+            if _merged(beside):
                 # whether it does, the curve tells at the uninformed point, which is found at once
-                start = _uninformed(previous)
+                start = _uninformed(beside)
                 point = merged_point(problem, alphas[index], branch, start, settings, tell)
             if point is None:
-                point, start = None, probe(problem, alphas[index], branch, settings) or _uninformed(previous)
-        elif previous is not None:
-            start = _extrapolated(earlier, before, previous, alphas[index])
+                point, start = None, probe(problem, alphas[index], branch, settings) or _uninformed(beside)
+        elif beside is not None:
+            start = _extrapolated(earlier, before, beside, alphas[index])
         if point is None:
             point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
-        if isinstance(start, BranchPoint) and not _lost(start) and point.status is not Status.converged:
+        lost = isinstance(start, BranchPoint) and _lost(start) and point.status is not Status.left_domain
+        if isinstance(start, BranchPoint) and not lost and point.status is not Status.converged:
             fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell)
             point = fresh if fresh.residual < point.residual else point
         earlier, before, previous = before, previous, point

@@ -75,9 +75,11 @@ def test_a_value_that_is_swept_twice_is_refused(alpha: list[float], fields: dict
 class Solver:
     """In the place of `solve_point`: overlaps that are quadratic in alpha, and what it was asked."""
 
-    def __init__(self, lost: tuple[float, ...] = (), collapsed: tuple[float, ...] = ()) -> None:
+    def __init__(
+        self, lost: tuple[float, ...] = (), collapsed: tuple[float, ...] = (), outside: tuple[float, ...] = ()
+    ) -> None:
         self.asked: list[tuple[float, Any]] = []
-        self.lost, self.collapsed = lost, collapsed
+        self.lost, self.collapsed, self.outside = lost, collapsed, outside
 
     def overlaps(self, alpha: float) -> Overlaps:
         start = initial_overlaps(PAPER, "semantic")
@@ -88,6 +90,8 @@ class Solver:
         self.asked.append((alpha, start))
         status = Status.iteration_limit if alpha in self.lost else Status.converged
         residual = 1.0 if alpha in self.lost else 1e-9
+        if alpha in self.outside and start is not None:  # from beside it
+            status, residual = Status.left_domain, np.inf
         restart = Restart(self.overlaps(alpha))
         return BranchPoint(problem, alpha, branch, {}, {}, status, residual, 5, "sobol", 64, restart)
 
@@ -122,6 +126,33 @@ def test_a_point_that_did_not_converge_is_not_continued(monkeypatch):
     assert [alpha for alpha, _ in solver.asked] == [2.0, 1.5, 1.5, 1.0]
     assert solver.asked[2][1] is None
     assert not solver.asked[3][1].restart.overlaps.theta.any()
+
+
+def test_what_has_left_the_domain_leads_nowhere(monkeypatch):
+    """A start that leads out of it is given up for a fresh one, also where the branch had ended before."""
+    solver = Solver(collapsed=(1.7,), outside=(1.5, 1.0))
+    points = followed(monkeypatch, solver, [2.0, 1.7, 1.5, 1.0, 0.7])
+    assert {point.status for point in points} == {Status.converged}
+    tried = [(alpha, start is None) for alpha, start in solver.asked]
+    # 1.5 begins at the collapsed point's overlaps, 1.0 at those of 1.5
+    assert tried[:2] == [(2.0, True), (1.7, False)]
+    assert tried[2:] == [(1.5, False), (1.5, True), (1.0, False), (1.0, True), (0.7, False)]
+
+
+def test_nothing_begins_where_the_domain_was_left(monkeypatch):
+    """Where the fresh start has failed too, the next point does not begin at its overlaps."""
+    solver = Solver(collapsed=(1.7,))
+    monkeypatch.setattr(Solver, "__call__", _left_at(1.5, Solver.__call__))
+    followed(monkeypatch, solver, [2.0, 1.7, 1.5, 1.0])
+    assert [(alpha, start is None) for alpha, start in solver.asked][-1] == (1.0, True)
+
+
+def _left_at(place, solve):
+    def solved(self, problem, alpha, branch, **options):
+        point = solve(self, problem, alpha, branch, **options)
+        return replace(point, status=Status.left_domain, residual=np.inf) if alpha == place else point
+
+    return solved
 
 
 def test_a_parabola_does_not_reach_over_a_point_that_was_lost(monkeypatch):
