@@ -24,7 +24,7 @@ __all__ = ["BayesPoint", "Start", "solve_bayes"]
 
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 _NOTHING = 1e-7  # share of q below which nothing is
-_MAX_MAPS = 400
+_MAX_MAPS, _COARSE_MAPS = 400, 100  # of a rule, and of one that only leads to others
 _TRIALS = 3  # places that are tried beyond a plain step
 _STRETCH, _FURTHER = 8.0, 4.0  # plain steps that are taken at once, and how many times more if that was right
 _OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
@@ -170,14 +170,14 @@ class _Iteration:
     def size(self, x: Array) -> float:
         return float(np.clip(np.abs(x).max(), _NOTHING, 1.0))
 
-    def run(self, x: Array, tolerance: float) -> tuple[Array, float, Status]:
+    def run(self, x: Array, tolerance: float, most: int = _MAX_MAPS) -> tuple[Array, float, Status]:
         """From a start to the fixed point that the plain iteration leads to."""
         residual, longest = self.residual(x), _STRETCH
         while True:
             size = float(np.abs(residual).max()) / self.size(x)
             if size <= tolerance or (self.ended(x) and not self.unresolved(x)):
                 return x, size, Status.converged
-            if self.maps >= _MAX_MAPS:
+            if self.maps >= most:
                 return x, size, Status.iteration_limit
             # two plain steps, whose ratio says how far it is
             y = x + residual
@@ -333,7 +333,7 @@ def solve_bayes(
         if tell is not None:
             tell(f"{points * (alone or setting.replicates)} nodes")
         run = _Iteration(setting.evolution(points, alone), alpha)
-        x, _, status = run.run(x, max(tolerance, 10 * exact))
+        x, _, status = run.run(x, max(tolerance, 10 * exact), _COARSE_MAPS)
         maps += run.maps
     run = _Iteration(setting.evolution(coarse[-1], alone), alpha)
     if run.nothing(x) and start is Start.informed and near is None:
@@ -356,6 +356,7 @@ def solve_bayes(
         maps += run.maps
         run = _Iteration(setting.evolution(points), alpha)
         x, residual, jacobian = run.polish(x, jacobian, exact)
+        status = Status.converged
         if residual > exact:
             x, residual, status = run.run(x, exact)
         found = _Found(x, residual, run.verdict(x, status), maps, jacobian)

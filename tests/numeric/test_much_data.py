@@ -127,3 +127,12 @@ def test_nothing_known_is_no_end_where_the_first_map_learns():
     few = replace(setting, channel=replace(setting.channel, draws=16))
     point = solve_bayes(few, 1e6, Start.uninformed, max_nodes=2**10)
     assert (point.status, point.recovered) == (Status.left_domain, False)
+
+
+def test_the_status_is_that_of_the_last_rule(monkeypatch):
+    """A coarse rule that does not come to rest only leads to the others."""
+    whole = solve_bayes(setting_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
+    monkeypatch.setattr("attnphase.bayes.solving._COARSE_MAPS", 2)
+    point = solve_bayes(setting_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
+    assert point.status is Status.converged
+    assert point.V.item() == pytest.approx(whole.V.item(), rel=1e-8)
