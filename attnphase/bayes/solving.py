@@ -30,6 +30,7 @@ _STRETCH, _FURTHER = 8.0, 4.0  # plain steps that are taken at once, and how man
 _OVERSHOT = 0.3  # residual of a step that goes too far, over the one before: it stays with this fixed point
 _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the nodes of the first
 _POLISHING = 12
+_STILL = 1e-6  # relative step at which Newton's method ends
 _NEGLIGIBLE = 1e-9  # displacement of a replicate, over the point
 _KICK = 0.1  # by which the columns are told apart, relative to what is known
 _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
@@ -207,9 +208,10 @@ class _Iteration:
         """Broyden's method from the Jacobian of a coarser rule: the fixed point, its residual, the Jacobian there."""
         residual = self.residual(x)
         for _ in range(_POLISHING):
-            if np.abs(residual).max() / self.size(x) <= tolerance:
-                break
             step = np.linalg.pinv(np.eye(len(x)) - jacobian, rcond=1e-12) @ residual
+            # where the map is nearly marginal a small residual is far from the fixed point
+            if np.abs(residual).max() <= tolerance * self.size(x) and np.abs(step).max() <= _STILL * self.size(x):
+                break
             step = self.coordinates.inside(x + step) - x
             new = self.residual(x + step)
             if np.abs(new).max() > np.abs(residual).max():
@@ -270,7 +272,7 @@ class _Iteration:
 
     def unresolved(self, x: Array) -> bool:
         """Whether less is unknown than the channel's integrals see."""
-        return bool(self._logs(x).min() <= self.coordinates.least + 1e-9)
+        return not self.recovered(x) and bool(self._logs(x).min() <= self.coordinates.least + 1e-9)
 
     def nothing(self, x: Array) -> bool:
         """Whether nothing is known."""
@@ -359,6 +361,8 @@ def solve_bayes(
         status = Status.converged
         if residual > exact:
             x, residual, status = run.run(x, exact)
+            if status is Status.converged and not run.ended(x):
+                x, residual, jacobian = run.polish(x, run.jacobian(x), exact)
         found = _Found(x, residual, run.verdict(x, status), maps, jacobian)
         displaced = run.displaced(found)
         last = 2 * points > most or residual > exact or run.ended(x)
