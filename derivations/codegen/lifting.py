@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sympy import Expr, Pow, Symbol, cse, exp, numbered_symbols
+from sympy import Add, Expr, Integer, Mul, Pow, Symbol, cse, exp, numbered_symbols
 
 from derivations.codegen.ir import Assign, name
 
@@ -18,11 +18,15 @@ class Lifted:
     SymPy merges ``exp(z)^2`` into ``exp(2 z)`` and writes quotients as negative powers, so that derivatives of a score
     would call the exponential and the power function anew for every term.  With ``e = exp(a)`` and ``p = 1/x`` as
     symbols, ``de = e da`` and ``dp = -p^2 dx``, all derivatives are polynomials in what is computed once.
+
+    Where ``x`` is a sum in which ``e`` stands, its share ``s = e p`` of it is a symbol too. With ``ds = s (da - p dx)``
+    and ``p dx`` a sum over shares, a derivative is ``sum_i f_i s_i da_i - m p dx``, and the mean ``m = sum_i f_i s_i``
+    another symbol: in L logits there are of the order of L^2 operations then, not of L^3.
     """
 
     def __init__(self) -> None:
-        self.definitions: dict[Symbol, Expr] = {}
-        self._symbols: dict[Expr, Symbol] = {}
+        self.definitions: dict[Any, Any] = {}
+        self._symbols: dict[Any, Any] = {}
 
     def lift(self, expression: Any) -> Any:
         """The expression with symbols for its exponentials and reciprocals, innermost first."""
@@ -33,7 +37,18 @@ class Lifted:
             return self._symbol(lifted, "e")
         if isinstance(lifted, Pow) and lifted.exp.is_Integer and lifted.exp.is_negative:
             return self._symbol(1 / lifted.base, "p") ** (-lifted.exp)
-        return lifted
+        return self._shared(lifted) if isinstance(lifted, Mul) else lifted
+
+    def _shared(self, product: Any) -> Any:
+        """A product of an exponential and the reciprocal of a sum in which it stands, as its share of the sum."""
+        for p in product.args:
+            value = self.definitions.get(p)
+            if not isinstance(value, Pow):
+                continue
+            for e in product.args:
+                if e in Add.make_args(value.base) and isinstance(self.definitions.get(e), exp):
+                    return self._symbol(e * p, "s") * product / (e * p)
+        return product
 
     def _symbol(self, value: Expr, letter: str) -> Symbol:
         if value not in self._symbols:
@@ -45,16 +60,45 @@ class Lifted:
     def derivative(self, expression: Any, variable: Symbol) -> Expr:
         """Total derivative of a lifted expression."""
         result = expression.diff(variable)
-        for symbol, value in self.definitions.items():
+        means: dict[Any, Expr] = {}
+        for symbol, value in tuple(self.definitions.items()):
             outer = expression.diff(symbol)
             if outer == 0:
                 continue
             if isinstance(value, exp):
-                inner = symbol * self.derivative(value.args[0], variable)
+                result += outer * symbol * self._growth(symbol, variable)
+            elif isinstance(value, Mul):
+                e, p = self._parts(value)
+                result += outer * symbol * self._growth(e, variable)
+                means[p] = means.get(p, Integer(0)) + outer * symbol
+            elif isinstance(value, Pow):
+                result -= outer * symbol**2 * self.derivative(1 / value, variable)
             else:
-                inner = -(symbol**2) * self.derivative(1 / value, variable)
-            result += outer * inner
+                result += outer * self.derivative(value, variable)
+        for p, mean in means.items():
+            # by one symbol: the same for all variables
+            mean = self._symbol(mean, "m") if isinstance(mean, Add) else mean
+            result -= mean * self._growth_of_sum(p, variable)
         return result
+
+    def _parts(self, share: Any) -> tuple[Any, Any]:
+        """The exponential and the reciprocal of which a share is the product."""
+        e, p = sorted(share.args, key=lambda factor: isinstance(self.definitions[factor], Pow))
+        return e, p
+
+    def _growth_of_sum(self, p: Any, variable: Symbol) -> Expr:
+        """Logarithmic derivative of ``1 / p``."""
+        growth: Any = Integer(0)
+        for term in Add.make_args(self.definitions[p].base):
+            if isinstance(self.definitions.get(term), exp):
+                growth += self._symbol(term * p, "s") * self._growth(term, variable)
+            else:
+                growth += p * self.derivative(term, variable)
+        return growth
+
+    def _growth(self, e: Any, variable: Symbol) -> Expr:
+        """Logarithmic derivative of an exponential."""
+        return self.derivative(self.definitions[e].args[0], variable)
 
 
 def straight_line(outputs: Mapping[str, Expr], definitions: Iterable[tuple[Symbol, Expr]] = ()) -> list[Assign]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from typing import Any
 
-from sympy import Expr, Indexed, Integer, Symbol
+from sympy import Add, Expr, Indexed, Integer, Symbol
 
 from derivations.algebra import symbols as sym
 from derivations.codegen.ir import Accumulate, Assign, Call, Function, Loop, Ordered, Return, Statement, element, name
@@ -266,6 +267,11 @@ class _Student:
         return _Row(loss.xreplace(attention | names), z, values, constants)
 
     @property
+    def _by_differences(self) -> bool:
+        """Whether the loss stays the same when a number is added to all logits of a row."""
+        return self.rows.student.score.shift_invariant and not self.rows.student.score.null_logit
+
+    @property
     def _offset(self) -> int:
         """Columns of the fields that make logits."""
         return 1 + max(max(pair) for pair in self.rows.student.pairs)
@@ -304,18 +310,21 @@ class _Student:
 
     def _derivatives(self, row: _Row, *, second: bool) -> list[Statement]:
         lifted, variables = Lifted(), row.variables
+        # what depends on differences of the logits alone needs no derivatives in the last one
+        last = len(row.logits) - 1 if self._by_differences else None
         loss = lifted.lift(row.loss)
-        gradient = [lifted.derivative(loss, variable) for variable in variables]
+        own = [x for x in range(len(variables)) if x != last]
+        gradient = {x: lifted.derivative(loss, variables[x]) for x in own}
         outputs: dict[str, Expr] = {"row_loss": loss}
-        outputs |= {f"u{x}": value for x, value in enumerate(gradient)}
+        outputs |= {f"u{x}": value for x, value in gradient.items()}
         if second:
-            for x in range(len(variables)):
-                for y in range(x, len(variables)):
-                    outputs[f"w{x}_{y}"] = lifted.derivative(gradient[x], variables[y])
+            for x, y in combinations_with_replacement(own, 2):
+                outputs[f"w{x}_{y}"] = lifted.derivative(gradient[x], variables[y])
         return [
             *self._begun(row),
             *straight_line(outputs, lifted.definitions.items()),
             _ADDED,
+            *(() if last is None else _balanced(last, len(variables), second)),
             *_tempered(len(row.logits), len(variables), second),
             *self._chained_gradient(row),
             *(self._chained_hessian(row) if second else ()),
@@ -367,6 +376,14 @@ class _Student:
 
 
 _ADDED = Assign(_TOTAL, Ordered("+", (_TOTAL, _ROW_LOSS)))
+
+
+def _balanced(last: int, variables: int, second: bool) -> Iterator[Assign]:
+    """Derivatives in the last logit, which those in all logits together leave nothing of."""
+    yield Assign(name(f"u{last}"), -Add(*(name(f"u{x}") for x in range(last))))
+    for y in (*(y for y in range(variables) if y != last), last) if second else ():
+        others = (name(f"w{min(x, y)}_{max(x, y)}") for x in range(last))
+        yield Assign(name(f"w{min(y, last)}_{max(y, last)}"), -Add(*others))
 
 
 def _tempered(logits: int, variables: int, second: bool) -> Iterator[Assign]:

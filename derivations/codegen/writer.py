@@ -118,8 +118,7 @@ def _call(value: Call) -> str:
 
 @_value.register
 def _select(value: Select) -> str:
-    yes = f"({_value(value.yes)})" if isinstance(value.yes, Select) else _value(value.yes)
-    return f"{yes} if {_value(value.condition)} else {_value(value.no)}"
+    return f"chosen({', '.join(map(_value, (value.condition, value.yes, value.no)))})"
 
 
 @_value.register
@@ -138,7 +137,7 @@ def _operand(value: Any, operation: str, *, first: bool = False) -> str:
     loose = (total and (operation in "*/" or (operation in "+-" and not first))) or (
         product and operation in "*/" and not first
     )
-    loose = loose or (compared and operation in "&|") or isinstance(value, Select)
+    loose = loose or (compared and operation in "&|")
     return f"({text})" if loose else text
 
 

@@ -220,10 +220,23 @@ def test_a_model_with_more_fields_is_done_node_by_node(length, way, monkeypatch,
     assert imported == [way, "means", "curvature"]
 
 
+def as_python(source: str) -> str:
+    """A module of lanes without Numba."""
+    own = """
+def plain(f):
+    return f
+
+def chosen(condition, yes, no):
+    return yes if condition else no
+
+compiled = inlined = in_order = plain
+"""
+    return re.sub(r"(from \.compiled import .*\n)+", own, source)
+
+
 def run_as_python(module: Module) -> dict[str, Any]:
     """The functions and constants of a module of lanes, without Numba."""
-    source = completed("", written(module), LANES)
-    plain = re.sub(r"from \.compiled import .*", "def plain(f):\n    return f\n\n\ncompiled = inlined = plain", source)
+    plain = as_python(completed("", written(module), LANES))
     space: dict[str, Any] = {}
     exec(plain.replace("from .constants", "from attnphase.kernels.local.constants"), space)
     return space
@@ -291,13 +304,9 @@ def test_elementary_functions_of_lanes():
     names = ("exp", "log", "log1p", "tanh", "cosh", "sinh", "sigmoid", "softplus")
     body = "\n".join(f"def use_{name}(x):\n    return {name}(x)" for name in names)
     source = completed("", body, LANES)
-    head, tail = source.split("@inlined", 1)
-    plain = (
-        "import math\nimport numpy as np\nfrom math import floor\n\ndef inlined(f):\n    return f\n\n@inlined" + tail
-    )
-    assert "from .compiled import in_lanes as inlined" in head
+    assert "from .compiled import in_lanes as inlined" in source
     space: dict = {}
-    exec(plain, space)
+    exec(as_python(source), space)
     known = {name: getattr(math, name) for name in names if hasattr(math, name)} | {
         "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
         "softplus": lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0),

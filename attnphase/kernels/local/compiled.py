@@ -11,8 +11,10 @@ from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
+from numba.core.types import boolean
+from numba.extending import intrinsic
 
-__all__ = ["allocating", "compiled", "entry", "in_lanes", "side_by_side"]
+__all__ = ["allocating", "chosen", "compiled", "entry", "in_lanes", "in_order", "side_by_side"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _INNER: Any = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -21,6 +23,10 @@ _HANDED: Any = {"_nrt": False, **_INNER}
 # sums in any order and products with reciprocals, as code for many lanes needs them; infinities keep their meaning, and
 # so does what is not a number
 _LOOSE = {"reassoc", "contract", "arcp", "nsz", "afn"}
+
+
+# the same but for the order of sums
+_IN_ORDER = _LOOSE - {"reassoc"}
 
 
 class _Loader:
@@ -74,3 +80,25 @@ def side_by_side(function: _Function) -> _Function:
 def in_lanes(function: _Function) -> _Function:
     """Compile a function into the loops over lanes that call it."""
     return cast(_Function, njit(forceinline=True, fastmath=_LOOSE, **_HANDED)(function))
+
+
+def in_order(function: _Function) -> _Function:
+    """The same, with sums in the order written."""
+    return cast(_Function, njit(forceinline=True, fastmath=_IN_ORDER, **_HANDED)(function))
+
+
+def _chosen(context: Any, condition: Any, yes: Any, no: Any) -> Any:
+    """One of two numbers, both of which are computed: an instruction for all lanes, where a branch is none."""
+    one = context.unify_types(yes, no)
+
+    def choose(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.select(*values)
+
+    return one(boolean, one, one), choose
+
+
+def _picked(condition: bool, yes: Any, no: Any) -> Any:
+    return yes if condition else no
+
+
+chosen: Any = _picked if getattr(config, "DISABLE_JIT", False) else intrinsic(_chosen)
