@@ -59,6 +59,8 @@ class Channel:
 
     configurations: NDArray[np.int64] = field(init=False)
     probabilities: Array = field(init=False)
+    labelled: bool = field(init=False)  # whether the loss knows the teacher's field by its sign only
+    _drawn: dict[tuple[int, int | None, int | None], Draws] = field(init=False)  # views of the rule's nodes
 
     def __post_init__(self) -> None:
         kernels = self.system.kernels
@@ -69,6 +71,8 @@ class Channel:
         configurations, probabilities = self.system.cluster_law
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
+        object.__setattr__(self, "labelled", self.system.problem.loss.form.has_labels)
+        object.__setattr__(self, "_drawn", {})
 
     def site_means(self, moments: Array) -> Array:
         """Means over the signs and the configurations that hold a site, (C, signs, S, L, ...) to (P, S, ...).
@@ -114,9 +118,12 @@ class Channel:
 
     def draws(self, sign: int, part: slice = slice(None)) -> Draws:
         """Nodes of the rule under a sign change, replicate after replicate."""
-        nodes, signs = self.rule.nodes, _factors(self.rule.signs[0 if self.labelled else sign])
-        normals = np.ascontiguousarray(nodes.reshape(-1, nodes.shape[-1])[part])
-        return Draws(normals, signs, self.rule.weights, part.start or 0)
+        asked = sign, part.start, part.stop
+        if asked not in self._drawn:
+            nodes, signs = self.rule.nodes, _factors(self.rule.signs[0 if self.labelled else sign])
+            normals = np.ascontiguousarray(nodes.reshape(-1, nodes.shape[-1])[part])
+            self._drawn[asked] = Draws(normals, signs, self.rule.weights, part.start or 0)
+        return self._drawn[asked]
 
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
         """Local fields of all nodes.
@@ -140,11 +147,6 @@ class Channel:
         normals = self.rule.nodes[..., : kernels.length * kernels.columns].reshape(*shape[2:], kernels.columns)
         signs = np.array(self.rule.signs, dtype=float)[:, 0, None, None, None, None]
         return omega, k, np.broadcast_to(signs * normals, omega.shape), self.floored(overlaps)
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the loss knows the teacher's field by its sign only."""
-        return self.system.problem.loss.form.has_labels
 
     def nodes_at(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps, Array | None]:
         """`fields`, and the share of every node: with labels each node stands for both, integrated over k."""
@@ -207,9 +209,8 @@ class Channel:
             See ``proximal.Search``.
         """
         orbit = self.representatives(overlaps)
-        chosen = sorted({source for source, _ in orbit})
+        chosen, index = _sources(orbit)
         moments, energies, minima = self._integrated(overlaps, chosen, Search(starts, sole), previous)
-        index = [chosen.index(source) for source, _ in orbit]
         signs = ((1, 1), (1, 1)) if self.labelled else self.rule.signs
         moments = moments[:, index] * _parities(
             orbit, signs, self.system.kernels.columns, self.system.kernels.teacher_rank
@@ -243,6 +244,8 @@ class Channel:
         factors = lower_factors(overlaps.V)
         shape = (len(self.configurations), len(chosen), self.rule.replicates)
         width = 1 + 2 * kernels.columns + kernels.teacher_rank
+        label_means = self.system.label_means[self.configurations]
+        shifts = [bool(means.any()) for means in label_means]
 
         def pass_over(part: Part) -> tuple[Array, Array]:
             omega, k, shares = self.nodes_of(law, part)
@@ -252,8 +255,8 @@ class Channel:
             losses, residuals = np.empty(len(omega)), np.empty_like(omega)
             minima.begin(here, previous)
             solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
-            means = self.system.label_means[self.configurations[part.configuration]]
-            shifted = k + means if means.any() else k
+            means = label_means[part.configuration]
+            shifted = k + means if shifts[part.configuration] else k
             self.proximal.search(part.configuration, omega, shifted, factors, search, solution)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
             energies = np.zeros((self.rule.replicates, 2))
@@ -322,6 +325,13 @@ class Channel:
         if uncorrelated:
             return ((0, 1), (0, 1), (2, 1), (2, 1))
         return ((0, 1), (1, 1), (2, 1), (3, 1))
+
+
+@cache
+def _sources(orbit: tuple[tuple[int, int], ...]) -> tuple[list[int], list[int]]:
+    """The sign changes that others are taken from, and for every one its place among these."""
+    chosen = sorted({source for source, _ in orbit})
+    return chosen, [chosen.index(source) for source, _ in orbit]
 
 
 @cache

@@ -113,17 +113,20 @@ class Overlaps:
 def packed_scales(packed: Array, columns: int, rho: Array) -> Array:
     """`Overlaps.scales` of packed overlaps (P,) with so many student columns."""
     length, rank = rho.shape[:2]
-    natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rank
+    natural = np.einsum("lii->", rho) / (length * rank)
     # floor for |theta| follows from |theta|^2 <= q rho; m has the size of sqrt(q); V is held against the loss's
     # curvature, of the teacher's size: it vanishes where a sparse regulariser makes all weights zero
     floors = 1e-6 * natural, 1e-6 / natural, 1e-6 * np.sqrt(natural), 1e-6 * natural
+    starts, block = _blocks(length, columns, rank)
+    return np.maximum(np.maximum.reduceat(np.abs(packed), starts), floors)[block]
+
+
+@cache
+def _blocks(length: int, columns: int, rank: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where q, V, m and theta begin among packed overlaps, and to which of them each entry belongs."""
     triangle = length * columns * (columns + 1) // 2
-    scales, start = np.abs(packed), 0
-    for size, floor in zip((triangle, triangle, length * columns, length * columns * rank), floors, strict=True):
-        block = scales[start : start + size]
-        block[:] = max(block.max(initial=0.0), floor)
-        start += size
-    return scales
+    sizes = [triangle, triangle, length * columns, length * columns * rank]
+    return np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(sizes)), sizes)
 
 
 def without_each(values: Array, axis: int) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -55,21 +55,10 @@ class Sector:
         symmetries : sequence of (order of the sites, (r, r) array, (t, t) array)
             Those of the problem, see `System.symmetries`, the identity among them.
         """
-        length, columns, teacher_rank = start.theta.shape
-        candidates = (([*order], A, B) for order, A, B in symmetries)
-        group = tuple(element for element in candidates if _unchanged(start, element))
-        size = len(start.pack())
-        basis, covered = [], np.zeros(size, dtype=bool)
-        for i in range(size):
-            if covered[i]:
-                continue
-            unit = Overlaps.unpack(np.eye(size)[i], length, columns, teacher_rank)
-            mean = np.mean([_transformed(unit, element).pack() for element in group], axis=0)
-            orbit = np.sign(np.where(np.abs(mean) > 1e-12, mean, 0.0))
-            covered |= orbit != 0
-            if orbit[i] > 0:
-                basis.append(orbit)
-        return cls(np.stack(basis, axis=1), group, length, columns, teacher_rank)
+        kept = _unchanged(start, symmetries)
+        group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
+        key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
+        return cls(_basis_of(key, *start.theta.shape), group, *start.theta.shape)
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""
@@ -138,13 +127,41 @@ def _exact_mean(values: Array) -> Array:
     return (ordered + ordered[::-1]).sum(axis=0) / (2 * len(ordered))
 
 
-def _transformed(overlaps: Overlaps, element: _Element) -> Overlaps:
-    order, A, B = element
-    return Overlaps(
-        A @ overlaps.q[order] @ A.T, A @ overlaps.V[order] @ A.T, A @ overlaps.m[order], A @ overlaps.theta[order] @ B.T
-    )
+def _transformed(overlaps: Overlaps, elements: tuple[NDArray[np.int64], Array, Array]) -> Overlaps:
+    """Images under several symmetries, whose number stands in front."""
+    order, A, B = elements
+    q, V, m, theta = (values[order] for values in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
+    return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT)
 
 
-def _unchanged(overlaps: Overlaps, element: _Element) -> bool:
-    image, packed = _transformed(overlaps, element).pack(), overlaps.pack()
-    return bool((np.abs(image - packed) <= 1e-12 + 1e-9 * np.abs(packed)).all())
+def _unchanged(start: Overlaps, symmetries: Sequence[ProblemSymmetry]) -> NDArray[np.bool_]:
+    """Which symmetries leave the overlaps as they are."""
+    orders, students, teachers = zip(*symmetries, strict=True)
+    packed = start.pack()
+    images = _transformed(start, (np.array(orders), np.array(students)[:, None], np.array(teachers)[:, None])).pack()
+    kept: NDArray[np.bool_] = np.all(np.abs(images - packed) <= 1e-12 + 1e-9 * np.abs(packed), axis=1)
+    return kept
+
+
+@lru_cache(maxsize=64)
+def _basis_of(
+    group: tuple[tuple[tuple[int, ...], bytes, bytes], ...], length: int, columns: int, teacher_rank: int
+) -> Array:
+    """What a group of symmetries leaves unchanged, of the packed overlaps: an orbit of entries a column."""
+    orders, students, teachers = zip(*group, strict=True)
+    A = np.array([np.frombuffer(each).reshape(columns, columns) for each in students])[:, None]
+    B = np.array([np.frombuffer(each).reshape(teacher_rank, teacher_rank) for each in teachers])[:, None]
+    size = len(Overlaps(*(np.zeros((length, columns, n)) for n in (columns, columns, 1, teacher_rank))).pack())
+    basis, covered = [], np.zeros(size, dtype=bool)
+    for i in range(size):
+        if covered[i]:
+            continue
+        unit = Overlaps.unpack(np.eye(size)[i], length, columns, teacher_rank)
+        mean = _transformed(unit, (np.array(orders), A, B)).pack().mean(axis=0)
+        orbit = np.sign(np.where(np.abs(mean) > 1e-12, mean, 0.0))
+        covered |= orbit != 0
+        if orbit[i] > 0:
+            basis.append(orbit)
+    found = np.stack(basis, axis=1)
+    found.flags.writeable = False
+    return found

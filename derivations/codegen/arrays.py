@@ -286,7 +286,7 @@ def _maps(equations: Sequence[Any], printer: ArrayPrinter) -> str:
 def assigned(unknown: TokenMatrix, value: Any, printer: ArrayPrinter) -> list[str]:
     """Lines of the statement ``unknown = value``, for all tokens where one carries it."""
     body = printer(value)
-    stack = f"np.stack([{body} for l in range({printer.sizes[sym.L]})])"
+    stack = f"np.array([{body} for l in range({printer.sizes[sym.L]})])"
     return folded(f"{unknown.name} = ({body})" if unknown.index is None else f"{unknown.name} = {stack}", WIDTH)
 
 
