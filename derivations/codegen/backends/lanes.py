@@ -48,10 +48,10 @@ def exp(x):
     r = (x - n * 0.6931471803691238) - n * 1.9082149292705877e-10
     square = r * r
     fourth = square * square
-    low = (1.0 + r) + square * (0.5 + r * 0.16666666666666666)
-    middle = (0.041666666666666664 + r * 0.008333333333333333) + square * (0.001388888888888889 + r * 0.0001984126984126984)
-    high = (2.48015873015873e-05 + r * 2.7557319223985893e-06) + square * (2.755731922398589e-07 + r * 2.505210838544172e-08)
-    p = low + fourth * (middle + fourth * (high + fourth * 2.08767569878681e-09))
+    low = (1.0 + r) + square * (0.5 + r * (1 / 6))
+    middle = (1 / 24 + r * (1 / 120)) + square * (1 / 720 + r * (1 / 5040))
+    high = (1 / 40320 + r * (1 / 362880)) + square * (1 / 3628800 + r * (1 / 39916800))
+    p = low + fourth * (middle + fourth * (high + fourth * (1 / 479001600)))
     return p * np.int64((np.float64(shifted).view(np.int64) + np.int64(1023)) << np.int64(52)).view(np.float64)
 
 @inlined
