@@ -23,6 +23,7 @@ from equation_links import connect  # noqa: E402  after its place is known
 from execution import differences  # noqa: E402
 from generated import TYPES, write_all  # noqa: E402
 from inner_links import broken  # noqa: E402
+from sharing import share_work  # noqa: E402
 
 from attnphase.explorer.page import ExplorePage  # noqa: E402
 
@@ -187,4 +188,5 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", pictures_are_shown)
     app.connect("source-read", run_blocks)
     connect(app)
+    share_work(app)
     app.connect("doctree-read", with_own_number)
