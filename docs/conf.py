@@ -104,6 +104,7 @@ sphinx_gallery_conf = {
     "parallel": True,  # as many scripts at once as sphinx-build is told with -j
     "download_all_examples": False,
     "show_memory": False,
+    "min_reported_time": 3600,  # a time is that of the machine that built the site, and of what else ran there
     "write_computation_times": False,  # its page asks for a library that the site does not have
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",

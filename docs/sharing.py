@@ -15,8 +15,8 @@ __all__ = ["LONG", "evenly", "share_work", "shares"]
 
 LONG = {
     "choosing": 5,
-    "commands": 20,
-    "figures": 5,
+    "commands": 18,
+    "figures": 6,
     "flow": 25,
     "index": 6,
     "large-sweeps": 4,
@@ -25,12 +25,12 @@ LONG = {
     "reference/api": 3,
     "reference/code": 3,
     "trust": 7,
-    "tutorials/cluster": 11,
+    "tutorials/cluster": 7,
     "tutorials/derivation": 20,
     "tutorials/new_score": 18,
     "tutorials/phase_diagram": 30,
     "tutorials/possible": 16,
-    "tutorials/thresholds": 20,
+    "tutorials/thresholds": 28,
     "tutorials/training": 13,
 }
 """Seconds of one core that pages take, most of them for what they run; they need not be right, for they only share."""
