@@ -10,5 +10,5 @@ import attnphase as ap
 from attnphase.figures import basins_figure
 
 problem = ap.Problem.paper().with_fields({"integration.rule": "gauss-hermite", "integration.nodes": 10})
-basins = ap.basins(problem, omega=0.3, scale=[0.2, 0.4, 0.8], angle=[0.0, 45.0, 90.0])
+basins = ap.basins(problem, omega=0.3, scale=[0.1, 0.3, 0.8], angle=[0.0, 45.0, 90.0])
 figure = basins_figure(basins)
