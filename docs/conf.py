@@ -23,6 +23,7 @@ from equation_links import connect  # noqa: E402  after its place is known
 from execution import differences  # noqa: E402
 from generated import TYPES, write_all  # noqa: E402
 from inner_links import broken  # noqa: E402
+from sharing import share_work  # noqa: E402
 
 from attnphase.explorer.page import ExplorePage  # noqa: E402
 
@@ -103,6 +104,7 @@ sphinx_gallery_conf = {
     "parallel": True,  # as many scripts at once as sphinx-build is told with -j
     "download_all_examples": False,
     "show_memory": False,
+    "min_reported_time": 3600,  # a time is that of the machine that built the site, and of what else ran there
     "write_computation_times": False,  # its page asks for a library that the site does not have
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",
@@ -187,4 +189,5 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", pictures_are_shown)
     app.connect("source-read", run_blocks)
     connect(app)
+    share_work(app)
     app.connect("doctree-read", with_own_number)

@@ -44,16 +44,16 @@ def _variable_table(variables: Iterable[Variable]) -> list[str]:
     rows = (
         (
             f"`{v.name}`",
+            v.long_name,
             ", ".join(v.dims) or "–",
             # a bar would end the cell
             f"${v.latex}$".replace("|", r"\vert "),
             v.dtype,
             f"`{v.stderr}`" if v.has_stderr else "–",
-            v.long_name,
         )
         for v in variables
     )
-    return _table(("name", "dimensions", "symbol", "type", "standard error", "meaning"), rows)
+    return _table(("name", "meaning", "dimensions", "symbol", "type", "standard error"), rows)
 
 
 def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> list[str]:

@@ -13,7 +13,7 @@ import attnphase as ap
 clusters = [{"sigma": 0.5, "mean": [0.7]}, {"sigma": 0.4, "mean": [-0.7]}]
 fields = {"tokens.kind": "mixture", "tokens.sigma": None, "tokens.clusters": clusters}
 fields |= {"integration.rule": "sobol", "integration.nodes": 16}
-alphas = np.linspace(0.8, 2.4, 5).tolist()
+alphas = np.linspace(0.9, 2.5, 5).tolist()
 
 figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for probability, style in ((0.5, "o-"), (0.8, "s--"), (1.0, "D-.")):
