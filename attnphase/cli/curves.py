@@ -73,7 +73,9 @@ def follow(
         problem, field, between, alpha=alpha, branch=branch, start=start, settings=settings, progress=not quiet
     )
     if not quiet:
-        click.echo(f"attnphase: the curve ends {ds.attrs['ends'].replace(', ', ' and ')}.", err=True)
+        ends = dict.fromkeys(ds.attrs["ends"].split(", "))
+        where = " and ".join(ends) + (" on both sides" if len(ends) == 1 else "")
+        click.echo(f"attnphase: the curve ends {where}.", err=True)
     deliver(ds, curve_table, output, force, as_json, quiet)
     return convergence(ds, allow_unconverged)
 

@@ -116,7 +116,7 @@ def figure(
     if with_data:  # first, so that nothing that drawing meets loses them
         for ds, file in zip(datasets, kept, strict=False):
             save_dataset(ds, file, force)
-        write_file(beside[-1], caption(name, datasets, chosen).encode())
+        write_file(beside[-1], caption(name, datasets, chosen, thresholds=thresholds is not None).encode())
     if beside_limit:
         over["limit"] = load_dataset(limit) if limit is not None else _limit_of(datasets[0], name == "limits", quiet)
         if with_data:

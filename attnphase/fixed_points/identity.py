@@ -11,11 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import ndtr
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import Measured, measured_at
 from attnphase.fixed_points.reduced import (
+    Level,
     at_rest,
     growth_noise,
     highest_zero,
@@ -46,7 +48,10 @@ _BELOW = 0.7  # share of a point's amplitude at which it must grow
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
 _FAR_BEYOND = 5.0  # likewise, of few nodes
-_AT_EASE = 2.0  # likewise, of a point and of more nodes there, beyond which these contradict it
+_AT_EASE = 2.0  # likewise, of a point and of more nodes there together, beyond which these contradict it
+_OPEN = (
+    2.0  # likewise, within which the uninformed point lies at least where nothing is decided: three would look certain
+)
 _BY_CHANCE = 3.0  # likewise; what shrinks at both neighbours does so here, unless this is seen to be otherwise
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
 _LEAST_SHARE = 1e-9  # of an informed start's order parameter
@@ -68,11 +73,14 @@ class Verdict:
         Where the odd coordinates were seen to grow; the branch lies above.
     rule : Rule or None
         By which this was seen.
+    growth : float
+        Where nothing is decided, the largest growth that is left, in standard errors.
     """
 
     identity: Identity
     grows: Array | None = None
     rule: Rule | None = None
+    growth: float = np.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +151,7 @@ def identified(
     # what was solved without its order parameter, and has none, stays as it is, with the derivatives there
     stays = verdict.identity is Identity.merged and not own.overlaps.has_signal
     moved = replace(place, identity=verdict.identity) if stays else _moved(run, rules, own, verdict)
-    known = _with_errors(run, rules, moved, informed)
+    known = _with_errors(run, rules, moved, informed, _open_within(verdict.growth))
     if known.identity is not Identity.on_branch:
         return known
     finer_rules = _seeing(rules, known, verdict)
@@ -258,9 +266,10 @@ def _told(place: Place, name: str) -> bool:
 
 
 def _agrees(run: Run, rules: Refinement, place: Place, name: str) -> bool:
-    """Whether the growth by more nodes may end within two of a point's stated errors.
+    """Whether the growth by more nodes ends within two of a point's stated errors and of theirs, in quadrature.
 
-    Few nodes make several zeros, of which the highest is found first; near a steep one it seems to be well known.
+    Few nodes make several zeros, of which the highest is found first; near a steep one it seems to be well known. And
+    those that chance lets grow are taken for a branch more often.
     """
     own, x, jacobian = place.map_.channel.rule, place.found.point, place.response.jacobian
     enough, relative = _FINER * max(own.order, rules.medium_points), _error_of(place, name)
@@ -274,7 +283,11 @@ def _agrees(run: Run, rules: Refinement, place: Place, name: str) -> bool:
         return False
     side = np.sign(here.value)
     off = level_at(map_, here.point, amplitude * (1 + side * _AT_EASE * relative), jacobian)
-    return off is None or not (off.exceeds(_AT_EASE) if side > 0 else off.falls_short(_AT_EASE))
+    if off is None or np.isnan(off.value):
+        return True
+    # on a line through both levels the zero is here.value / (here.value - off.value) of the way to the second
+    change = max(side * (here.value - off.value), 0.0)
+    return abs(here.value) <= np.hypot(change, _AT_EASE * here.stderr)
 
 
 def _found_above(
@@ -316,7 +329,16 @@ def _found_from(run: Run, rules: Refinement, map_: StateEvolution, x: Array, err
     return Place(map_, found, measured_at(run, rules, map_, found, response), response)
 
 
-def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) -> Place:
+def _open_within(growth: float) -> float:
+    """Standard errors within which the uninformed point lies where nothing is decided.
+
+    The growth tells with what probability p there is no branch. A point that is not there is off by all of its order
+    parameter, so that its mean square error is at least p times the square of that.
+    """
+    return min(_OPEN, float(1 / np.sqrt(max(ndtr(-growth), 1 / _OPEN**2))))
+
+
+def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps, within: float = _OPEN) -> Place:
     """The point with errors that hold near an onset; the uninformed one has m = theta = 0 exactly."""
     map_, x = place.map_, place.found.point
     if not map_.channel.rule.randomised:
@@ -333,7 +355,7 @@ def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps) 
     size = max(float(np.abs(place.measured.values[name]).max()) for name in names)
     error = max(float(np.nan_to_num(errors[name]).max()) for name in names)
     relative = error / size if size > 0 else np.inf
-    wide = spread(run, map_, x, start, response, relative, place.identity is Identity.not_decided)
+    wide = spread(run, map_, x, start, response, relative, within if place.identity is Identity.not_decided else None)
     if not wide:  # what is left are errors by derivatives, which do not tell zero from a small order parameter
         settled = place.found.status is Status.converged
         return replace(place, identity=Identity.not_decided if settled else place.identity, response=response)
@@ -371,7 +393,7 @@ def judged(
         if bottom.falls_short(BEYOND_DOUBT):
             break
     else:
-        return Verdict(Identity.not_decided)
+        return Verdict(Identity.not_decided, growth=np.inf if bottom is None else _in_errors(bottom))
     odd = odd_coordinates(run.map(rule))
     full = float(np.linalg.norm(start[odd]))
     own = float(np.linalg.norm(run.sector.pack(overlaps)[odd])) / full
@@ -381,6 +403,7 @@ def judged(
     levels = [level for level in run.levels if len(level.point) == len(start)]
     restless: set[float] = set()
     given_up: set[float] = set()
+    growth = np.inf
     for number, finer in enumerate(_ladder(rules, rule, COARSE_POINTS)):
         map_ = run.map(finer)
         levels = levels_at(map_, start, amplitudes, jacobian, levels)
@@ -391,6 +414,7 @@ def judged(
             if level.exceeds(BEYOND_DOUBT):
                 return Verdict(Identity.on_branch, level.point, finer)
         doubtful = [level for level in levels if not level.falls_short(_BY_CHANCE)]
+        growth = max((_in_errors(level) for level in doubtful if np.isfinite(level.value)), default=np.inf)
         unsettled = {level.amplitude for level in doubtful if np.isnan(level.value)}
         # what comes to rest under neither of two rules, as on a map of stairs, takes the most maps of all
         given_up |= unsettled & restless
@@ -398,7 +422,12 @@ def judged(
         if not amplitudes:
             return Verdict(Identity.not_decided if given_up else Identity.merged)
         restless = unsettled
-    return Verdict(Identity.not_decided)
+    return Verdict(Identity.not_decided, growth=growth)
+
+
+def _in_errors(level: Level) -> float:
+    """Growth in its standard errors."""
+    return level.value / level.stderr if level.stderr > 0 else float(np.copysign(np.inf, level.value))
 
 
 def _slightly(run: Run, x: Array, informed: Overlaps) -> Array | None:

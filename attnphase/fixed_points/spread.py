@@ -30,7 +30,6 @@ _CLOSE, _WIDE = 0.05, 0.2  # smallest and largest step, as a share of the point'
 _SMALL = 0.1  # share of the start's amplitude from which on the steps are shares of the point's own
 _ROOM = 3.0  # standard errors by which the growth differs from zero where the levels end
 _BOUND = 4.0  # likewise, where an amplitude is excluded
-_OPEN = 2.0  # standard errors within which the uninformed point lies where nothing is decided: three would look certain
 _WITHIN = 0.6827  # share of a normal law within one standard error: where the curve ends, the tails are other ones
 _BENDS = 3  # powers of the square of the amplitude by which the growth is described
 _BY_CHANCE = 3.0  # standard errors
@@ -48,7 +47,13 @@ class _Row:
 
 
 def spread(
-    run: Run, map_: StateEvolution, x: Array, start: Array, response: Response, relative: float, bounded: bool
+    run: Run,
+    map_: StateEvolution,
+    x: Array,
+    start: Array,
+    response: Response,
+    relative: float,
+    open_within: float | None,
 ) -> dict[str, Any]:
     """Standard errors of everything but the training loss, which is stationary, at a point near an onset.
 
@@ -66,9 +71,9 @@ def spread(
         At ``x``, in the same sector.
     relative : float
         Error of the order parameter by derivatives, in units of its size.
-    bounded : bool
-        Whether two errors reach the uninformed point, and four where the branch is excluded, since it is not decided
-        whether there is one.
+    open_within : float or None
+        How many errors reach the uninformed point where it is not decided whether there is a branch; four reach to
+        where it is excluded then.
 
     Returns
     -------
@@ -97,9 +102,9 @@ def spread(
     squares = np.quantile([(change - middle) ** 2 for change in changes], _WITHIN, axis=0)
     there = _between(amplitudes, points.mean(axis=1), values.mean(axis=1), _excluded(rows, here))
     squares = np.maximum(squares, ((there - middle) / _ROOM) ** 2)
-    if bounded:
+    if open_within is not None:
         open_ = [row.level.amplitude for row in rows if not row.level.falls_short(_BOUND)]
-        for end, within in ((0.0, _OPEN), (max(open_, default=here), _BOUND)):
+        for end, within in ((0.0, open_within), (max(open_, default=here), _BOUND)):
             there = _between(amplitudes, points.mean(axis=1), values.mean(axis=1), end)
             squares = np.maximum(squares, ((there - middle) / within) ** 2)
     pattern = map_.quantities(x, pooled=False) if map_.measure(x) is not None else None

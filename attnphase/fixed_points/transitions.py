@@ -23,7 +23,7 @@ from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
-from attnphase.state_evolution.branches import Branch
+from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import Growth, growth_at, has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
@@ -127,6 +127,8 @@ def spinodal_of(
     -------
     Threshold
         ``continuous`` where the order parameter vanishes before the branch turns back: then it ends at its onset.
+        ``unsettled`` also where the branch has merged just above a fold that was found: where the order parameter is
+        small single nodes that jump bend the curve.
     """
     alpha, overlaps = start
     setting = Setting(problem, alpha)
@@ -155,7 +157,12 @@ def spinodal_of(
     near = coarse.sector.unpack(x)
     fine = family_of(setting, branch, near, (lowest, alpha), settings, _affordable(_FIT_POINTS, settings))
     fine.measuring = False
-    return _fold(fine, fine.place(near, value), amplitude, share)
+    found = _fold(fine, fine.place(near, value), amplitude, share)
+    if found.outcome is Outcome.located:
+        above = solve_point(problem, (1 + 0.5 * _WINDOW) * found.alpha, branch, settings=settings)
+        if above.on_branch is Identity.merged:
+            return Threshold.absent(Outcome.unsettled)
+    return found
 
 
 def _affordable(points: int, settings: SolverSettings) -> int:

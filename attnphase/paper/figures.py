@@ -78,13 +78,19 @@ _CURVES = (
     " (overlap_gap above 0.2); circles are not decided, diamonds did not converge. Points with bars are published"
     " gradient-descent runs at d = 1000, means and standard deviations."
 )
+_CONTOURS = (
+    "Full lines: where the training losses cross (alpha_c) and where the semantic branch's test error passes the linear"
+    " predictor's (alpha_l), with bands in which the difference is within one standard error."
+)
+_THRESHOLDS = (
+    "Lines named in the legend: thresholds with their standard errors, where the training losses cross (alpha_c), where"
+    " the semantic branch's test error passes the linear predictor's (alpha_l), and where branches begin."
+)
 _MAPS = (
     "(a) Training loss of the semantic branch minus that of the positional one. (b) Test error of the branch of lower"
-    " training loss minus that of the best linear predictor. (c), (d) Sizes of theta and m of that branch. Full lines:"
-    " where the training losses cross (alpha_c) and where the semantic branch's test error passes the linear"
-    " predictor's (alpha_l), with bands in which the difference is within one standard error. Dotted lines: ends of"
-    " branches; circles: not decided. Dots: replica symmetry fails (overlap_gap above 0.2). Hatched: a branch did not"
-    " converge."
+    f" training loss minus that of the best linear predictor. (c), (d) Sizes of theta and m of that branch. {_CONTOURS}"
+    " Dotted lines: ends of branches; circles: not decided. Dots: replica symmetry fails (overlap_gap above 0.2)."
+    " Hatched: a branch did not converge."
 )
 
 
@@ -137,7 +143,9 @@ PAPER_FIGURES = {
 """By name."""
 
 
-def caption(name: str, datasets: Sequence[xr.Dataset], at: Mapping[str, Any] | None = None) -> str:
+def caption(
+    name: str, datasets: Sequence[xr.Dataset], at: Mapping[str, Any] | None = None, *, thresholds: bool = False
+) -> str:
     """What a figure shows, with all parameters of its data.
 
     Parameters
@@ -148,6 +156,8 @@ def caption(name: str, datasets: Sequence[xr.Dataset], at: Mapping[str, Any] | N
         What it is drawn from.
     at : mapping, optional
         The values at which it is drawn, where the data has several.
+    thresholds : bool, optional
+        Whether a map shows thresholds instead of its own lines.
 
     Returns
     -------
@@ -160,7 +170,8 @@ def caption(name: str, datasets: Sequence[xr.Dataset], at: Mapping[str, Any] | N
     figure = PAPER_FIGURES[name]
     of_paper = f"Figure {name.removeprefix('fig')} of arXiv:2402.03902, theory. " if name.startswith("fig") else ""
     chosen = ", ".join(f"{field} = {value}" for field, value in (at or {}).items())
-    paragraphs = [f"{of_paper}{figure.title}. {figure.shown}" + (f" Drawn at {chosen}." if chosen else "")]
+    shown = figure.shown.replace(_CONTOURS, _THRESHOLDS) if thresholds else figure.shown
+    paragraphs = [f"{of_paper}{figure.title}. {shown}" + (f" Drawn at {chosen}." if chosen else "")]
     for ds in datasets:
         problem = problem_of(ds)
         swept = {str(dim): ds[dim] for dim in ds["status"].dims}

@@ -21,7 +21,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.fixed_points.threshold import Outcome
+from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.fixed_points.transitions import _lowest, onset_of, spinodal_of, transitions_of
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Branch
@@ -332,6 +332,15 @@ def test_a_branch_without_a_fold_begins_at_its_onset(monkeypatch):
     point = solve_point(strong, 1.4, "positional", settings=SETTINGS)
     found = spinodal_of(strong, "positional", (1.4, point.restart.overlaps), 0.5, SETTINGS)
     assert found.outcome is Outcome.continuous
+
+
+def test_a_fold_above_which_the_branch_has_merged_is_none(monkeypatch):
+    """At omega = 0.06 and small theta 4096 nodes turn back at 0.398(18), far below the onset at 0.536(2)."""
+    point = solve_point(COARSE, 1.4, "semantic", settings=SETTINGS)
+    for alpha, outcome in ((0.4, Outcome.unsettled), (1.1, Outcome.located)):
+        monkeypatch.setattr(transitions, "_fold", lambda *_, at=alpha: Threshold(at, 0.02))
+        found = spinodal_of(COARSE, "semantic", (1.4, point.restart.overlaps), 0.2, SETTINGS)
+        assert found.outcome is outcome
 
 
 def test_thresholds_along_any_field_are_drawn_over_its_map():

@@ -25,7 +25,7 @@ from attnphase.data.variables import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.figures import FIGURES, fig2, fig3, fig9, gap_figure, limits_figure, save_figure
 from attnphase.fixed_points.iteration import Status
-from attnphase.paper.figures import PAPER_FIGURES
+from attnphase.paper.figures import PAPER_FIGURES, caption
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 from attnphase.state_evolution.branches import Identity
@@ -474,6 +474,16 @@ def test_a_panel_for_each_dataset_and_data_and_caption_beside(tmp_path, monkeypa
     assert "tokens.sigma = " not in first
     assert "omega 0.1, 0.2, 0.3" in second
     assert "tokens.sigma = 0.5" in second
+
+
+def test_the_caption_of_a_map_says_which_lines_it_has():
+    ds = grid({"teacher.omega": [0.1, 0.2, 0.3]})
+    own, others = (caption("fig3", [ds], thresholds=drawn) for drawn in (False, True))
+    assert "Full lines: where the training losses cross" in own
+    assert "where branches begin" not in own
+    assert "Full lines" not in others
+    assert "thresholds with their standard errors" in others
+    assert own.partition("Dotted lines")[2] == others.partition("Dotted lines")[2] != ""
 
 
 def test_the_map_of_the_second_teacher_is_computed_for_it(tmp_path, monkeypatch):

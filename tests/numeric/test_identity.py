@@ -121,6 +121,20 @@ def test_what_is_not_decided_is_never_zero_without_an_error():
     assert abs(point.values["theta"]).max() <= 2.01 * point.errors["theta"].max()
 
 
+def test_the_error_of_what_is_not_decided_is_the_whole_of_it_where_it_shrinks():
+    """Beyond the positional end: by more nodes m shrinks, though not beyond doubt, so that zero is likely the truth."""
+    point = solve_point(paper(0.1, 64, 15000), 1.3, "positional", settings=replace(SETTINGS, stability=False))
+    assert point.on_branch is Identity.not_decided
+    assert np.abs(point.values["m"]).min() > 0.1
+    assert abs(point.values["m"]).max() <= 1.05 * point.errors["m"].max()
+
+
+@pytest.mark.parametrize(("growth", "within"), [(-30.0, 1.0), (0.0, 2**0.5), (2.0, 2.0), (np.inf, 2.0)])
+def test_how_far_zero_is_from_what_is_not_decided(growth, within):
+    """Mean squares: at even odds half of the points are off by all of their order parameter, and the others by less."""
+    assert identity._open_within(growth) == pytest.approx(within, rel=1e-12)
+
+
 def test_far_from_its_end_a_branch_is_itself_and_below_it_is_not():
     for branch, alpha, expected in (
         ("semantic", 1.7, Identity.on_branch),
@@ -217,10 +231,13 @@ def test_a_branch_that_its_own_nodes_do_not_see_is_taken_by_those_that_do():
     assert theta == pytest.approx(np.max(finer.values["theta"]), abs=4 * np.hypot(error, np.max(finer.errors["theta"])))
 
 
-# 64 nodes make a further zero above for seeds 10 and 11, and do not come to rest for 5
-@pytest.mark.parametrize("seed", [5, 10, 11])
+# 64 nodes make a further zero above for seeds 10, 11, 15 and 14013, and do not come to rest for 5
+@pytest.mark.parametrize("seed", [5, 10, 11, 15, 14013])
 def test_a_point_that_more_nodes_contradict_is_looked_for_with_these(seed):
-    """Beside m = .1173(24) of 2^18 nodes: its own have it at .18 to .2, of which two by derivatives to .013."""
+    """Beside m = .1173(24) of 2^18 nodes: its own have it at .18 to .2, of which two by derivatives to .013.
+
+    That of seeds 15 and 14013 is just within two errors of its own and two of more nodes, but not of both together.
+    """
     found = solve_point(paper(0.1, 64, seed), 1.2, "positional", settings=replace(SETTINGS, stability=False))
     value, error = (abs(float(np.ravel(of["m"])[0])) for of in (found.values, found.errors))
     assert found.status is Status.converged
