@@ -132,7 +132,9 @@ def test_gains_by_noise_do_not_know_the_teachers_fields(monkeypatch):
     dynamics, state = started(system, Sizes.of(START), FlowSettings(1.0), system.refinement(2**18).gauss_hermite(5))
     overlaps = dynamics.rows.overlaps(state)[0]
     few, loss = dynamics.channel.noise_gains(overlaps, of_loss=True)
-    assert dynamics.channel._of_student.rule.size < dynamics.channel.rule.size / 4
+    fewer = dynamics.channel._of_student
+    assert fewer is not None
+    assert fewer.rule.size < dynamics.channel.rule.size / 4
     monkeypatch.setattr(SlopeChannel, "_of_student", None)
     whole, same = dynamics.channel.noise_gains(overlaps, of_loss=True)
     assert np.allclose(few, whole, rtol=1e-12)
@@ -261,7 +263,9 @@ def test_what_a_correction_cannot_follow_is_integrated(monkeypatch):
     dynamics, state = started(system, Sizes.of(START), settings, system.refinement(2**18).gauss_hermite(6))
     way = integrated(dynamics, state, np.linspace(0.0, 20.0, 3))
     known = known_way(way.path, way.steps, dynamics, dynamics)
+    assert known is not None
     same = corrected(known, dynamics, way.times, 1e-6)
+    assert same is not None
     assert np.allclose(same.states, way.states, rtol=1e-9, atol=1e-12)
     assert np.abs(same.shifts).max() < 1e-12
     monkeypatch.setattr("attnphase.dynamics.corrections._asked", lambda *_: np.full((1, len(state) + 2), 0.1))
