@@ -68,6 +68,16 @@ class Moments:
     alignment: Array
     log_evidence: Array
 
+    def beside(self, others: Moments) -> Moments:
+        """With those of other replicates."""
+        pairs = zip(vars(self).values(), vars(others).values(), strict=True)
+        return Moments(*(np.concatenate(pair) for pair in pairs))
+
+    def moved_by(self, first: Moments) -> Moments:
+        """All of them moved by as much as those of the first replicate, which are given alone."""
+        pairs = zip(vars(self).values(), vars(first).values(), strict=True)
+        return Moments(*(every + (one - every[:1]) for every, one in pairs))
+
 
 @dataclass(frozen=True, eq=False)
 class Evolution:
@@ -85,6 +95,8 @@ class Evolution:
     points, replicates : int
         Nodes in every replicate, and their number.
     seed : int
+    first : int
+        How many replicates of lattices are left out.
     """
 
     maps: BayesMaps
@@ -96,6 +108,7 @@ class Evolution:
     points: int
     replicates: int
     seed: int
+    first: int = 0
 
     @property
     def rho(self) -> Array:
@@ -183,7 +196,7 @@ class Evolution:
         spreads, gains = (np.empty((self.replicates, length, rank, rank)) for _ in range(2))
         logs = np.empty(self.replicates)
         for s in range(self.replicates):
-            random = np.random.default_rng([self.seed, s])
+            random = np.random.default_rng([self.seed, self.first + s])
             found = sums.means(law, self.points, random)
             for values, whole in ((spreads, found.spread), (gains, found.gain)):
                 values[s] = np.einsum("lilj->lij", whole.reshape(length, rank, length, rank))
@@ -221,14 +234,14 @@ class Evolution:
         q, V = self.maps.overlaps_from_conjugates(**self.prior.arguments(), q_hat=q_hat)
         return (q + q.mT) / 2, (V + V.mT) / 2
 
-    def images(self, alpha: float, V: Array) -> tuple[Array, Array]:
+    def images(self, alpha: float, V: Array, moments: Moments) -> tuple[Array, Array]:
         """V after one application of the map, and that of every replicate."""
-        q_hat = self.conjugates(alpha, V, self.moments(V))
+        q_hat = self.conjugates(alpha, V, moments)
         return self.overlaps(positive(q_hat.mean(axis=0)))[1], np.stack([self.overlaps(positive(x))[1] for x in q_hat])
 
-    def image(self, alpha: float, V: Array) -> Array:
+    def image(self, alpha: float, V: Array, moments: Moments | None = None) -> Array:
         """V after one application of the map."""
-        moments = self.moments(V)
+        moments = self.moments(V) if moments is None else moments
         pooled = Moments(*(a.mean(axis=0, keepdims=True) for a in vars(moments).values()))
         return self.overlaps(positive(self.conjugates(alpha, V, pooled)[0]))[1]
 

@@ -8,8 +8,9 @@ scatter shows what is left.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import product
 from typing import Protocol
@@ -17,6 +18,7 @@ from typing import Protocol
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.processes.threads import in_threads
 
 __all__ = [
     "LATTICE_FEW_NODES",
@@ -47,7 +49,7 @@ _LEAST_NODES, _WIDER = 4, 40.0  # of a patch along a direction, as long as it is
 _FARTHEST = 7.0  # of a length's logarithm, where that is below a thousandth
 _SAMPLES, _TAIL = 1024, 2.0  # fields by which labels are looked at, in standard deviations
 _NEGLIGIBLE = 1e-9  # singular value of labels, over the largest; weight of a node, over the largest
-_MOST_WORK, _WINDOW = 1e8, 900.0  # likelihoods of a replicate's map, and labels of a block of fields
+_MOST_WORK, _WINDOW = 3e8, 900.0  # likelihoods of a replicate's map, and labels of a block of fields
 _LEAST = 1e-290  # density of a label, whose logarithm is taken
 _MOST_FIELDS = 4
 
@@ -70,6 +72,8 @@ class LabelPlane:
         How steeply they change with the fields, somewhere.
     noise : float
         Variance of a label's entry.
+    threads : int
+        That share the sums.
     """
 
     place: Callable[[Array], Array]
@@ -77,6 +81,7 @@ class LabelPlane:
     span: Array
     slope: float
     noise: float
+    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
     name, samples = "lattices", 2**13
 
     def means(self, law: FieldLaw, points: int, random: np.random.Generator) -> LatticeMeans:
@@ -218,25 +223,29 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
     axes = [_patches(side, scales, random) for side in _sides(law, scales, random)]
     step, offsets = spacing * np.sqrt(plane.noise), np.zeros(2)
     offsets[: plane.dimensions] = random.random(plane.dimensions)
-    gain, entropy = np.zeros((max(size, 2),) * 2), 0.0
     heaviest = np.prod([max(one.weights.max() for one in axis) for axis in axes])
-    for patch in product(*axes):
+    reach = scales.reach / spacing
+
+    def sums_of(patch: tuple[_Patch, ...]) -> tuple[Array, float]:
+        """Gains and ``Z log Z`` of a patch."""
+        gain = np.zeros((max(size, 2),) * 2)
         weights = reduce(np.multiply.outer, (one.weights for one in reversed(patch))).ravel()
         if weights.max() < _NEGLIGIBLE * heaviest:
-            continue
+            return gain, 0.0
         fields = np.stack(np.meshgrid(*(one.fields for one in patch), indexing="ij"), axis=-1)
         places = np.zeros((*fields.shape[:-1], *(1,) * (_MOST_FIELDS - size), 2))
         places.reshape(-1, 2)[:, : plane.dimensions] = plane.place(fields.reshape(-1, size) @ law.basis.T) / step
         places -= offsets
-        reach = scales.reach / spacing * (np.arange(2) < plane.dimensions)
-        first, last = (
-            np.ceil(places.min(axis=(0, 1, 2, 3)) - reach),
-            np.floor(places.max(axis=(0, 1, 2, 3)) + reach),
-        )
+        ends = [getattr(places, end)(axis=(0, 1, 2, 3)) for end in ("min", "max")]
+        wide = reach * (np.arange(2) < plane.dimensions)
+        first, last = np.ceil(ends[0] - wide), np.floor(ends[1] + wide)
         numbers = int(last[0] - first[0]) + 1, int(last[1] - first[1]) + 1
-        widths = spacing**2 / 2, scales.reach / spacing
-        sums = sums_over_fields(places - first, numbers, *widths, _four(patch), max(size, 2))
-        entropy += entropy_and_gains(sums, weights, _LEAST, gain)
+        sums = sums_over_fields(places - first, numbers, spacing**2 / 2, reach, _four(patch), max(size, 2))
+        return gain, entropy_and_gains(sums, weights, _LEAST, gain)
+
+    # in the order of the patches, whichever ends first
+    found = in_threads(sums_of, product(*axes), plane.threads)
+    gain, entropy = np.sum([one for one, _ in found], axis=0), sum(one for _, one in found)
     gain = gain[:size, :size]
     cell = spacing**plane.dimensions / (2 * np.pi) ** (plane.dimensions / 2)  # of labels, with their density's norm
     gain = cell * law.basis @ (gain + np.tril(gain, -1).T) @ law.basis.T

@@ -9,14 +9,14 @@ the residual keeps its sign, and Newton's method ends it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.bayes.evolution import Evolution, joined
+from attnphase.bayes.evolution import Evolution, Moments, joined
 from attnphase.bayes.setting import Setting
 from attnphase.fixed_points.iteration import Status
 
@@ -32,6 +32,7 @@ _COARSE_TOLERANCES = (1e-3, 1e-5)  # of two rules, the second of eight times the
 _POLISHING = 12
 _STILL = 1e-6  # relative step at which Newton's method ends
 _NEGLIGIBLE = 1e-9  # displacement of a replicate, over the point
+_NEAR = 0.01  # of what is known, up to which replicates of lattices move alike
 _KICK = 0.1  # by which the columns are told apart, relative to what is known
 _DECAY, _LATTICE_DECAY = 1.4, 0.5  # as many times more nodes, to this power, for an error as many times smaller
 _INFORMED, _UNINFORMED = 1e-6, 1e-3  # shares of V and q at the starts
@@ -158,7 +159,9 @@ class _Iteration:
 
     evolution: Evolution
     alpha: float
+    one: Evolution | None = None  # its first replicate, of lattices
     maps: int = 0
+    anchor: tuple[Array, Array, Moments] | None = None  # a place, V there, and what all replicates say of it
 
     def __post_init__(self) -> None:
         self.coordinates = _Coordinates(self.evolution.rho, self.evolution.channel.resolution)
@@ -166,7 +169,22 @@ class _Iteration:
     def residual(self, x: Array) -> Array:
         self.maps += 1
         V = self.coordinates.matrices(x)
-        return self.coordinates.of(self.evolution.image(self.alpha, V)) - x
+        return self.coordinates.of(self.evolution.image(self.alpha, V, self.moments(x))) - x
+
+    def moments(self, x: Array) -> Moments:
+        """What the channel says at a place.
+
+        Replicates of lattices differ by little, and by hardly more or less a little further: there one is asked, and
+        the others are taken to move as it does.
+        """
+        V = self.coordinates.matrices(x)
+        if self.one is None:
+            return self.evolution.moments(V)
+        if self.anchor is None or np.abs(x - self.anchor[0]).max() > _NEAR * self.size(x):
+            others = replace(self.evolution, replicates=self.evolution.replicates - 1, first=1)
+            self.anchor = x.copy(), V, self.one.moments(V).beside(others.moments(V))
+        known = self.anchor[2]
+        return known if np.array_equal(V, self.anchor[1]) else known.moved_by(self.one.moments(V))
 
     def size(self, x: Array) -> float:
         return float(np.clip(np.abs(x).max(), _NOTHING, 1.0))
@@ -204,13 +222,13 @@ class _Iteration:
                 # too far: to where the residual vanishes if it is linear between
                 stretch, longest, near = stretch * float(after @ after) / float((after - there) @ after), _STRETCH, True
 
-    def polish(self, x: Array, jacobian: Array, tolerance: float) -> tuple[Array, float, Array]:
+    def polish(self, x: Array, jacobian: Array, tolerance: float, still: float = _STILL) -> tuple[Array, float, Array]:
         """Broyden's method from the Jacobian of a coarser rule: the fixed point, its residual, the Jacobian there."""
         residual = self.residual(x)
         for _ in range(_POLISHING):
             step = np.linalg.pinv(np.eye(len(x)) - jacobian, rcond=1e-12) @ residual
             # where the map is nearly marginal a small residual is far from the fixed point
-            if np.abs(residual).max() <= tolerance * self.size(x) and np.abs(step).max() <= _STILL * self.size(x):
+            if np.abs(residual).max() <= tolerance * self.size(x) and np.abs(step).max() <= still * self.size(x):
                 break
             step = self.coordinates.inside(x + step) - x
             new = self.residual(x + step)
@@ -253,13 +271,17 @@ class _Iteration:
         x = found.x
         if self.ended(x) or found.jacobian is None:
             return np.zeros((self.evolution.replicates, len(x)))
-        each = np.stack([self.coordinates.of(V) for V in self.evolution.images(self.alpha, self.matrices(x))[1]])
+        each = np.stack([self.coordinates.of(V) for V in self.images(x)])
         inverse = np.linalg.pinv(np.eye(len(x)) - found.jacobian, rcond=1e-12)
         return (each - each.mean(axis=0)) @ inverse.T
 
     def matrices(self, x: Array) -> Array:
         """V at a place."""
         return self.coordinates.matrices(x)
+
+    def images(self, x: Array) -> Array:
+        """V after one application of every replicate's map."""
+        return self.evolution.images(self.alpha, self.matrices(x), self.moments(x))[1]
 
     @property
     def total(self) -> float:
@@ -351,12 +373,12 @@ def solve_bayes(
     if alone:
         maps += run.maps
         run = _Iteration(setting.evolution(points, alone), alpha)
-        x, _, jacobian = run.polish(x, jacobian, exact)
+        x, _, jacobian = run.polish(x, jacobian, _NEAR, _NEAR / 4)
     while True:
         if tell is not None:
             tell(f"{points * setting.replicates} nodes")
         maps += run.maps
-        run = _Iteration(setting.evolution(points), alpha)
+        run = _Iteration(setting.evolution(points), alpha, setting.evolution(points, alone) if alone else None)
         x, residual, jacobian = run.polish(x, jacobian, exact)
         status = Status.converged
         if residual > exact:
@@ -399,7 +421,7 @@ def _measured(
     V = 0 * at if recovered else evolution.rho if nothing else at
     moved = np.stack([V + (coordinates.matrices(x + dx) - at) for dx in displaced])
     known = 1 - np.trace(moved, axis1=2, axis2=3).sum(axis=1) / run.total
-    moments = evolution.moments(at)
+    moments = evolution.moments(at) if nothing else run.moments(x)
     entropies = evolution.free_entropy(alpha, at, moments)
     if recovered and setting.channel.exact:  # it grows without bound
         entropies = np.full(evolution.replicates, np.nan)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.dynamics.rates import Dynamics
 
-__all__ = ["EVEN", "eigenvalues", "growth", "jacobian"]
+__all__ = ["EVEN", "eigenvalues", "growth", "jacobian", "kicks"]
 
 EVEN = 1e-6
 """Real part of an eigenvalue, over eta, up to which a direction does not grow."""
@@ -26,16 +26,16 @@ def jacobian(dynamics: Dynamics, state: Array) -> Array:
     free = replace(dynamics, sector=None, evaluations=0, _known=None, _known_loss=None)
     step = _STEP * max(float(np.abs(state).max()), 1e-3)
     means = dynamics.rows.points * dynamics.rows.columns
-    kicks = _kicks(dynamics, state)
+    ways = kicks(dynamics, state)
     here, changes = free.rate(state), []
-    for number, kick in enumerate(kicks.T * step):
+    for number, kick in enumerate(ways.T * step):
         ahead = free.rate(state + kick)
         if number < means:
             changes.append((ahead - free.rate(state - kick)) / 2)
         else:
             changes.append((4 * ahead - free.rate(state + 2 * kick) - 3 * here) / 2)
     dynamics.evaluations += free.evaluations
-    slopes: Array = np.linalg.solve(kicks.T, np.stack(changes) / step).T.astype(float, copy=False)
+    slopes: Array = np.linalg.solve(ways.T, np.stack(changes) / step).T.astype(float, copy=False)
     return slopes
 
 
@@ -72,14 +72,14 @@ def growth(dynamics: Dynamics, state: Array, least: float) -> tuple[float, float
     return rate, float(np.abs(gone).max() / max(float(np.abs(state).max()), 1e-300))
 
 
-def _kicks(dynamics: Dynamics, state: Array) -> Array:
+def kicks(dynamics: Dynamics, state: Array) -> Array:
     """Directions as columns: the means' entries, and for every covariance matrices that are positive semidefinite."""
-    rows, kicks = dynamics.rows, np.eye(len(state))
+    rows, ways = dynamics.rows, np.eye(len(state))
     means = rows.points * rows.columns
     for column in range(means, len(state)):
-        matrices = rows.unpack(kicks[:, column])[1]
+        matrices = rows.unpack(ways[:, column])[1]
         i, j = np.argwhere(matrices.any(axis=0))[0]
         if i != j:
             matrices[matrices.any(axis=(1, 2))] += np.diag(np.isin(np.arange(rows.columns), (i, j)).astype(float))
-            kicks[:, column] = rows.pack(np.zeros((rows.points, rows.columns, 1)), matrices)
-    return kicks
+            ways[:, column] = rows.pack(np.zeros((rows.points, rows.columns, 1)), matrices)
+    return ways

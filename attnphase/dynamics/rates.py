@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from attnphase.dynamics.rows import Rows
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.dynamics.slopes import SlopeChannel
 from attnphase.integration.rules import Rule
-from attnphase.state_evolution.overlaps import Overlaps, packed_scales
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
@@ -24,6 +25,15 @@ _SMALL = 1e-4  # of an overlap over the largest that it can be
 _FOUND = 1e-3  # likewise, where it is there to stay
 _LARGE = 10.0  # of the weights' square over the teacher's, where it is asked whether the noise has carried them off
 _FEW = 1 / 16  # share of samples with a gradient, below which it has
+
+
+class _Known(NamedTuple):
+    """The last state that was asked for: how it moves, and every replicate's conjugates and mean loss without noise."""
+
+    state: Array
+    rate: Array
+    conjugates: Conjugates
+    losses: Array
 
 
 @dataclass(eq=False)
@@ -48,8 +58,8 @@ class Dynamics:
     settings: FlowSettings
     sector: Sector | None = None
     evaluations: int = 0
-    _known: tuple[Array, Array, float] | None = field(default=None, repr=False)
-    _known_loss: tuple[Array, float] | None = field(default=None, repr=False)
+    _known: _Known | None = field(default=None, repr=False)
+    _known_loss: tuple[Array, Array] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, system: System, rule: Rule, settings: FlowSettings, sector: Sector | None = None) -> Dynamics:
@@ -63,21 +73,28 @@ class Dynamics:
 
     def rate(self, state: Array) -> Array:
         """How the state moves per unit of time."""
-        return self._at(state)[0]
+        return self._at(state).rate
 
     def loss(self, state: Array) -> float:
         """Mean loss of a fresh sample, with the noise of its labels.
 
         Equation (F6) of the dynamics page.
         """
-        return self._clean_loss(state) + self._noise_loss
+        return float(self._clean_losses(state).mean()) + self._noise_loss
 
     def test_error(self, state: Array) -> float:
         """Against labels without noise."""
-        problem, loss = self.system.problem, self._clean_loss(state)
-        if problem.teacher.noise and not has_quadratic_noise(problem):
-            loss = float(self.channel.loss_at_omega(self.rows.overlaps(self.rows.clipped(state))[0]).mean())
-        return 2 * loss / problem.tokens.length
+        return float(self._test_errors(state).mean())
+
+    def numbers(self, state: Array) -> Array:
+        """Mean loss of a fresh sample, and test error, (2,)."""
+        return np.array([self.loss(state), self.test_error(state)])
+
+    def of_replicates(self, state: Array) -> tuple[Array, Array]:
+        """Rates (S, D) and `numbers` (S, 2) under every replicate of the rule by itself."""
+        known = self._at(state)
+        rates = np.stack([self._moved(state, known.conjugates.replicate(s)) for s in range(len(known.losses))])
+        return rates, np.stack([known.losses + self._noise_loss, self._test_errors(state)], axis=-1)
 
     def speed(self, state: Array) -> float:
         """The largest share of itself by which an overlap moves in a unit of ``eta tau``.
@@ -135,25 +152,36 @@ class Dynamics:
         nothing = rows.start(signal, np.zeros((rows.columns, rows.columns)))
         return self.channel.noise_gains(rows.overlaps(nothing)[0], of_loss=True)[1]
 
-    def _clean_loss(self, state: Array) -> float:
-        """Mean loss without noise that is integrated in closed form; not the rates, five times as dear."""
+    def _test_errors(self, state: Array) -> Array:
+        """Of every replicate."""
+        problem, losses = self.system.problem, self._clean_losses(state)
+        if problem.teacher.noise and not has_quadratic_noise(problem):
+            losses = self.channel.loss_at_omega(self.rows.overlaps(self.rows.clipped(state))[0])
+        return 2 * losses / problem.tokens.length
+
+    def _clean_losses(self, state: Array) -> Array:
+        """Mean losses without noise that is integrated in closed form; not the rates, five times as dear."""
         for known in (self._known, self._known_loss):
             if known is not None and np.array_equal(known[0], state):
-                return float(known[-1])
+                return known[-1]
         overlaps = self.rows.overlaps(self.rows.clipped(state))[0]
-        self._known_loss = state.copy(), float(self.channel.loss_at_omega(overlaps, clean=False).mean())
+        self._known_loss = state.copy(), self.channel.loss_at_omega(overlaps, clean=False)
         return self._known_loss[1]
 
-    def _at(self, state: Array) -> tuple[Array, float]:
-        if self._known is None or not np.array_equal(self._known[0], state):
+    def _at(self, state: Array) -> _Known:
+        if self._known is None or not np.array_equal(self._known.state, state):
             self.evaluations += 1
             # a search for roots may leave what is a covariance: the fields are those at its edge
             overlaps = self.rows.overlaps(self.rows.clipped(state))[0]
-            conjugates, loss = self.channel.of_sample(overlaps)
+            conjugates, losses = self.channel.of_samples(overlaps)
             if not self.settings.is_flow and has_quadratic_noise(self.system.problem):
                 conjugates = replace(conjugates, q_hat=conjugates.q_hat + self.channel.noise_gains(overlaps)[0])
-            if self.sector is not None:
-                conjugates = self.sector.symmetrized(conjugates)
-            samples = np.inf if self.settings.is_flow else float(self.settings.batch)
-            self._known = state.copy(), self.rows.rate(state, conjugates, self.eta, samples), loss
-        return self._known[1], self._known[2]
+            self._known = _Known(state.copy(), self._moved(state, conjugates.mean()), conjugates, losses)
+        return self._known
+
+    def _moved(self, state: Array, conjugates: Conjugates) -> Array:
+        """How conjugates, with an axis for one replicate, move the state."""
+        if self.sector is not None:
+            conjugates = self.sector.symmetrized(conjugates)
+        samples = np.inf if self.settings.is_flow else float(self.settings.batch)
+        return self.rows.rate(state, conjugates, self.eta, samples)

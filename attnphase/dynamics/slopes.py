@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -62,13 +63,13 @@ class SlopeChannel(Channel):
         super().__post_init__()
         object.__setattr__(self, "proximal", _SlopeProblem(self.system, slopes_for(of_fields(self.system.problem))))
 
-    def of_sample(self, overlaps: Overlaps) -> tuple[Conjugates, float]:
-        """Conjugates of one sample a direction, with an axis for the one replicate, and its mean loss.
+    def of_samples(self, overlaps: Overlaps) -> tuple[Conjugates, Array]:
+        """Conjugates of one sample a direction, and its mean loss (S,), of every replicate.
 
         Equations (F2)-(F5) of the dynamics page.
         """
         passed = self.evaluate(1.0, overlaps, Starts.COLD)
-        return passed.conjugates.mean(), float(passed.loss_at_prox.mean())
+        return passed.conjugates, passed.loss_at_prox
 
     def participation(self, overlaps: Overlaps) -> float:
         """Share of the samples that the gradient's square comes from, ``E[a]^2 / E[a^2]`` of ``a = |g|^2``.
@@ -103,7 +104,7 @@ class SlopeChannel(Channel):
         return float(mean**2 / mean_square) if mean_square > 0 else 0.0
 
     def noise_gains(self, overlaps: Overlaps, *, of_loss: bool = False) -> tuple[Array, float]:
-        """What the labels' noise adds to ``q_hat``, (P, 1, r, r), and if asked for to the mean loss, which is else 0.
+        """What the labels' noise adds to ``q_hat``, (P, S, r, r), and if asked for to the mean loss, which is else 0.
 
         Equations (N1)-(N2) of the dynamics page.
 
@@ -115,6 +116,8 @@ class SlopeChannel(Channel):
         problem = self.system.problem
         if not has_quadratic_noise(problem):
             raise ValueError("the noise of the labels has gains where a loss is quadratic in it")
+        if self._of_student is not None:
+            return self._of_student.noise_gains(overlaps, of_loss=of_loss)
         gains_at, law = gains_for(problem), self.law(overlaps)
         mixing, parameters = self.system.parameters
         orbit, points = self.representatives(overlaps), self.rule.nodes.shape[1]
@@ -134,15 +137,38 @@ class SlopeChannel(Channel):
         parts = self.proximal.parts(len(self.configurations), variants, self.rule.size)
         # in the order of the parts, whichever ends first
         for part, (square, loss) in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
-            place = np.arange(part.nodes.start, part.nodes.stop)
-            weights, at = self.rule.weights[place % points], (part.configuration, variants.index(part.variant))
-            np.add.at(squares[at], place // points, weights[:, None, None, None] * square)
-            if of_loss:
-                np.add.at(losses[at], place // points, weights * loss)
+            at, start = (part.configuration, variants.index(part.variant)), part.nodes.start
+            for s in range(start // points, -(-part.nodes.stop // points)):
+                begin, end = max(s * points, start), min((s + 1) * points, part.nodes.stop)
+                weights, here = (
+                    self.rule.weights[begin - s * points : end - s * points],
+                    slice(begin - start, end - start),
+                )
+                squares[at][s] += np.tensordot(weights, square[here], axes=1)
+                if of_loss:
+                    losses[at][s] += weights @ loss[here]
         index = [variants.index(source) for source, _ in orbit]  # neither changes with a sign of all fields
-        gained = self.site_means(squares[:, index]).mean(axis=1, keepdims=True)
+        gained = self.site_means(squares[:, index])
         loss = float((self.probabilities @ losses[:, index].mean(axis=1)).mean())
         return problem.target_noise * gained, problem.target_noise * loss
+
+    @cached_property
+    def _of_student(self) -> SlopeChannel | None:
+        """The channel with every place of the student's normals once; None where each is there once.
+
+        Noise is added to what the student should say.  A loss that is quadratic in it has a gradient that is affine in
+        their sum, so that its derivative does not know the teacher's fields.
+        """
+        own = self.rule.student_dimensions
+        if self.rule.randomised or own == self.rule.nodes.shape[-1]:
+            return None
+        places, index = np.unique(self.rule.nodes[0, :, :own], axis=0, return_inverse=True)
+        if len(places) == self.rule.size:
+            return None
+        nodes = np.zeros((1, len(places), self.rule.nodes.shape[-1]))
+        nodes[0, :, :own] = places
+        weights = np.bincount(index.ravel(), self.rule.weights)
+        return SlopeChannel(self.system, replace(self.rule, nodes=nodes, weights=weights))
 
 
 def is_smooth(system: System) -> bool:

@@ -1,20 +1,22 @@
-"""One trajectory with standard errors: integrated in time under all nodes of a rule, and under parts of them."""
+"""One trajectory with standard errors: integrated in time under a first rule, and corrected to others."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.dynamics.corrections import KnownWay, Moved, corrected, known_way, of_replicates
 from attnphase.dynamics.directions import EVEN, growth
 from attnphase.dynamics.rates import Dynamics
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
 from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, next_rule, replicates_of, system_of
 from attnphase.errors import SolverError
+from attnphase.integration.refinement import COARSE_POINTS
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
@@ -28,7 +30,7 @@ __all__ = ["Integrated", "Trajectory", "error_of", "follow_flow", "integrated", 
 
 _FLOOR = 1e-12  # absolute tolerance: the smallest start that is followed accurately has about its root as its size
 _LARGEST = 1e4  # of the weights' square over its start's and the teacher's, from which on they run away
-_LOOSE = 0.1  # of the standard error that is asked for: tolerance in time of the replicates
+_LOOSE = 0.003  # of the standard error that is asked for: what another rule's way may miss as a correction
 _BLURRED = 10.0  # times the speed, by which eigenvalues that are zero at a point at rest may be wrong beside it
 
 
@@ -36,7 +38,8 @@ _BLURRED = 10.0  # times the speed, by which eigenvalues that are zero at a poin
 class Integrated:
     """States (T, D) at times (T,); after the end the last one, or NaN where the weights run away.
 
-    ``growth`` is the largest eigenvalue of the rates' Jacobian where it is at rest, per unit of ``eta tau``.
+    ``growth`` is the largest eigenvalue of the rates' Jacobian where it is at rest, per unit of ``eta tau``; ``path``
+    and ``steps`` are the states at all times and the steps that were made, where the time is over in one go.
     """
 
     times: Array
@@ -44,6 +47,8 @@ class Integrated:
     status: FlowStatus
     end: float
     growth: float = math.nan
+    path: Callable[[Array], Array] | None = None
+    steps: Array = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +91,17 @@ class Trajectory:
 
 
 class _Leg(NamedTuple):
-    """A part of the way: what is recorded of it, how and when it ended, and where; no status where it moves again."""
+    """A part of the way: what is recorded of it, how and when it ended, and where; no status where it moves again.
+
+    ``path`` has the states at all times, and the steps as its ``ts``; None where it did not leave.
+    """
 
     times: Array
     states: Array
     status: FlowStatus | None
     end: float
     last: Array
+    path: Any = None
 
 
 def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> Integrated:
@@ -138,7 +147,9 @@ def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> 
         return Integrated(reached, known, status, end.end, rate)
     states = np.full((len(times), len(state)), end.last if end.status is FlowStatus.at_rest else math.nan)
     states[: len(known)] = known
-    return Integrated(times, states, status, end.end, rate)
+    if end.path is None or status is not FlowStatus.completed or len(legs) > 1:
+        return Integrated(times, states, status, end.end, rate)
+    return Integrated(times, states, status, end.end, rate, lambda t: end.path(t).T, end.path.ts)
 
 
 def _leg(dynamics: Dynamics, state: Array, begin: float, slow: float, largest: float, times: Array | None) -> _Leg:
@@ -171,13 +182,14 @@ def _leg(dynamics: Dynamics, state: Array, begin: float, slow: float, largest: f
             (begin, settings.until),
             state,
             t_eval=times,
+            dense_output=times is not None,
             events=[event for event, _ in watched],
             rtol=settings.tolerance,
             atol=_FLOOR,
         )
     at, states = np.asarray(found.t, dtype=float), np.reshape(np.transpose(found.y), (-1, len(state)))
     if found.status == 0:
-        return _Leg(at, states, FlowStatus.completed, settings.until, states[-1])
+        return _Leg(at, states, FlowStatus.completed, settings.until, states[-1], found.sol)
     if found.status == 1:
         which = next(i for i, when in enumerate(found.t_events) if len(when))
         end, last = float(found.t_events[which][0]), found.y_events[which][0]
@@ -201,10 +213,10 @@ def follow_flow(problem: Problem, start: Sizes, settings: FlowSettings, tell: Te
     system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
-    followed: dict[int, _Followed] = {}  # under tensor rules, by their order: the gauges of the next
+    ways = _Ways.of(system, start, settings, rule)
     while True:
         tell(f"following under {rule.size} nodes")
-        found = _under(system, start, settings, rule, gauges_of(rules, rule, smooth), followed, tell)
+        found = _under(ways, rule, gauges_of(rules, rule, smooth), tell)
         rho = system.spectrum.rho
         known = np.isfinite(found.values["q"]).all(axis=(1, 2, 3))
         pairs = zip(found.errors["q"][known], found.values["q"][known], strict=True)
@@ -216,51 +228,109 @@ def follow_flow(problem: Problem, start: Sizes, settings: FlowSettings, tell: Te
 
 
 class _Followed(NamedTuple):
-    """What one rule makes of a start: the way, what is recorded of it, and the evaluations of the rates."""
+    """What one rule makes of a start: the way, what is recorded of it, and the rates that were asked for.
 
+    ``moved`` says how it was corrected from another way, and is None where it was integrated.
+    """
+
+    dynamics: Dynamics
     way: Integrated
     values: dict[str, Array]
+    numbers: Array
     evaluations: int
+    moved: Moved | None = None
 
 
-def _followed(dynamics: Dynamics, state: Array, times: Array) -> _Followed:
-    way = integrated(dynamics, state, times)
-    return _Followed(way, measured(dynamics, way.states), dynamics.evaluations)
+@dataclass(eq=False)
+class _Ways:
+    """Ways from one start under several rules.
+
+    The first one is integrated, and if it only ends with the time, the others are corrections of it; where that does
+    not do, they are integrated by themselves.
+    """
+
+    start: Sizes
+    settings: FlowSettings
+    whole: Dynamics
+    state: Array
+    kept: dict[int, _Followed] = field(default_factory=dict)  # of tensor rules, by their order: gauges of the next
+    first: _Followed | None = None
+    known: KnownWay | None = None
+
+    @classmethod
+    def of(cls, system: System, start: Sizes, settings: FlowSettings, rule: Rule) -> _Ways:
+        return cls(start, settings, *started(system, start, settings, rule))
+
+    @property
+    def times(self) -> Array:
+        """That are recorded."""
+        return np.linspace(0.0, self.settings.until, self.settings.records)
+
+    def under(self, rule: Rule, *, integrate: bool = False) -> _Followed:
+        """The way under a rule."""
+        if not rule.randomised and rule.order in self.kept:
+            return self.kept[rule.order]
+        dynamics = self._dynamics(rule)
+        moved = None
+        if self.first is None or self.known is None or integrate:
+            found = self._integrated(dynamics)
+        else:
+            asked = self.whole.system.problem.integration.standard_error
+            moved = corrected(self.known, dynamics, self.times, max(self.settings.tolerance, _LOOSE * asked))
+            found = self._integrated(dynamics) if moved is None else self._moved(dynamics, moved)
+        if self.first is None:
+            self.first = found
+            coarse = self._dynamics(self.whole.system.refinement(self.settings.max_nodes).sobol(COARSE_POINTS))
+            self.known = known_way(found.way.path, found.way.steps, dynamics, coarse)
+        if not rule.randomised:
+            self.kept[rule.order] = found
+        return found
+
+    def of_replicates(self, found: _Followed) -> list[dict[str, Array]] | None:
+        """What is recorded under every replicate, to first order in what it moves; None if that is too far."""
+        moved = found.moved
+        if moved is None and found is self.first and self.known is not None:
+            moved = Moved.nowhere(self.known, self.times)
+        pushed = None if moved is None else of_replicates(moved, self.times)
+        if pushed is None:
+            return None
+        return [
+            measured(found.dynamics, states, found.numbers + beside) for states, beside in zip(*pushed, strict=True)
+        ]
+
+    def _dynamics(self, rule: Rule) -> Dynamics:
+        return Dynamics.of(self.whole.system, rule, self.settings, self.whole.sector)
+
+    def _integrated(self, dynamics: Dynamics) -> _Followed:
+        way = integrated(dynamics, self.state, self.times)
+        numbers = _numbers(dynamics, way.states)
+        return _Followed(dynamics, way, measured(dynamics, way.states, numbers), numbers, dynamics.evaluations)
+
+    def _moved(self, dynamics: Dynamics, moved: Moved) -> _Followed:
+        assert self.first is not None
+        way = Integrated(self.times, moved.states, FlowStatus.completed, self.settings.until)
+        numbers = self.first.numbers + moved.shifts
+        return _Followed(dynamics, way, measured(dynamics, way.states, numbers), numbers, dynamics.evaluations, moved)
 
 
-def _under(
-    system: System,
-    start: Sizes,
-    settings: FlowSettings,
-    rule: Rule,
-    gauges: Sequence[Rule],
-    followed: dict[int, _Followed],
-    tell: Tell,
-) -> Trajectory:
+def _under(ways: _Ways, rule: Rule, gauges: Sequence[Rule], tell: Tell) -> Trajectory:
     """A trajectory under one rule, with its errors by replicates, or by the gauges of a rule without them."""
-    times = np.linspace(0.0, settings.until, settings.records)
-    whole, state = started(system, start, settings, rule)
-    parts = gauges or replicates_of(rule)
-    every: list[_Followed] = []
-    for number, part in enumerate([rule, *parts]):
-        if number:
-            tell(f"following under {rule.size} nodes, error {number} of {len(parts)}")
-        one = followed.get(part.order) if gauges else None
-        if one is None:
-            own = _of_scatter(settings, system, every[0].way.status) if every and not gauges else settings
-            one = _followed(Dynamics.of(system, part, own, whole.sector), state, times)
-            followed |= {part.order: one} if gauges else {}
-        every.append(one)
-    main, others = every[0], [one.values for one in every[1:]]
+    main, parts = ways.under(rule), gauges or replicates_of(rule)
+    others = None if gauges else ways.of_replicates(main)
+    if others is None:
+        others = []
+        for number, part in enumerate(parts):
+            tell(f"following under {rule.size} nodes, error {number + 1} of {len(parts)}")
+            others.append(ways.under(part, integrate=not gauges).values)
     errors = {
         name: error_of(value, [other[name] for other in others], replicates=not gauges)
         for name, value in main.values.items()
     }
     return Trajectory(
-        problem=system.problem,
-        start=start,
-        settings=settings,
-        times=times,
+        problem=ways.whole.system.problem,
+        start=ways.start,
+        settings=ways.settings,
+        times=ways.times,
         values=main.values,
         errors=errors,
         status=main.way.status,
@@ -272,16 +342,6 @@ def _under(
     )
 
 
-def _of_scatter(settings: FlowSettings, system: System, status: FlowStatus) -> FlowSettings:
-    """How a replicate is followed: by longer steps, which its distance from the others hardly knows.
-
-    Not where the way comes to rest: longer steps go on about that place.
-    """
-    if status is not FlowStatus.completed:
-        return settings
-    return replace(settings, tolerance=max(settings.tolerance, _LOOSE * system.problem.integration.standard_error))
-
-
 def started(system: System, start: Sizes, settings: FlowSettings, rule: Rule) -> tuple[Dynamics, Array]:
     """The dynamics in the symmetry of its start, and the start's state."""
     dynamics = Dynamics.of(system, rule, settings)
@@ -290,13 +350,12 @@ def started(system: System, start: Sizes, settings: FlowSettings, rule: Rule) ->
     return dynamics, state
 
 
-def measured(dynamics: Dynamics, states: Array) -> dict[str, Array]:
-    """What is recorded of states (T, D); NaN where they are."""
+def measured(dynamics: Dynamics, states: Array, numbers: Array | None = None) -> dict[str, Array]:
+    """What is recorded of states (T, D), of loss and test error (T, 2) if these are known; NaN where they are."""
     rows = dynamics.rows
     records: list[dict[str, Any]] = []
-    for state in states:
+    for state, (loss, error) in zip(states, _numbers(dynamics, states) if numbers is None else numbers, strict=True):
         overlaps, norm = rows.overlaps(state)
-        loss = dynamics.loss(state) if np.isfinite(norm) else math.nan
         records.append(
             {
                 "q": overlaps.q,
@@ -304,10 +363,16 @@ def measured(dynamics: Dynamics, states: Array) -> dict[str, Array]:
                 "theta": overlaps.theta,
                 "weight_norm": norm,
                 "population_risk": loss + rows.ridge / 2 * norm,
-                "test_error": dynamics.test_error(state) if np.isfinite(norm) else math.nan,
+                "test_error": error,
             }
         )
     return {name: np.array([record[name] for record in records]) for name in records[0]}
+
+
+def _numbers(dynamics: Dynamics, states: Array) -> Array:
+    """Loss and test error of states, (T, 2); NaN where they are."""
+    nothing = np.full(2, math.nan)
+    return np.stack([dynamics.numbers(state) if np.isfinite(state).all() else nothing for state in states])
 
 
 def error_of(value: Array, others: list[Array], *, replicates: bool) -> Array:

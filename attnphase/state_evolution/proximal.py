@@ -7,9 +7,8 @@ its two lowest minima: a warm pass descends from both, a cold pass from all star
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.kernels.local.constants import RUNAWAY, Starts
 from attnphase.kernels.local.values import Nodes, Solution
+from attnphase.processes.threads import in_threads
 from attnphase.state_evolution.system import System
 
 __all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "Search", "for_all", "lower_factors"]
@@ -274,12 +274,5 @@ _WORTH_SHARING = 8192  # nodes, below which handing them to other threads takes 
 
 def for_all(parts: Sequence[Part], run: Callable[[Part], _Result], threads: int) -> list[_Result]:
     """What ``run`` gives for every part; the compiled code releases the interpreter's lock, so threads share them."""
-    if threads <= 1 or sum(part.nodes.stop - part.nodes.start for part in parts) < _WORTH_SHARING:
-        return [run(part) for part in parts]
-    return list(_pool(threads).map(run, parts))
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """One pool a process: starting threads would cost more than a small pass."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="attnphase")
+    worth = sum(part.nodes.stop - part.nodes.start for part in parts) >= _WORTH_SHARING
+    return in_threads(run, parts, threads if worth else 1)

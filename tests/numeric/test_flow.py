@@ -7,6 +7,7 @@ import pytest
 
 import attnphase as ap
 from attnphase.data.variables import SCHEMAS
+from attnphase.dynamics.corrections import corrected, known_way
 from attnphase.dynamics.planes import Arrival
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
 from attnphase.dynamics.slopes import SlopeChannel, next_rule, system_of
@@ -125,6 +126,21 @@ def test_gains_by_noise_are_derivatives_of_the_models_loss():
     assert losses[0] == pytest.approx(sum(float(loss.diff(z, 2).subs(values)) for z in noise) / 2, rel=1e-12)
 
 
+def test_gains_by_noise_do_not_know_the_teachers_fields(monkeypatch):
+    """A tensor rule with every place of the student's normals once has the gains of all its nodes."""
+    system = system_of(NOISY)
+    dynamics, state = started(system, Sizes.of(START), FlowSettings(1.0), system.refinement(2**18).gauss_hermite(5))
+    overlaps = dynamics.rows.overlaps(state)[0]
+    few, loss = dynamics.channel.noise_gains(overlaps, of_loss=True)
+    fewer = dynamics.channel._of_student
+    assert fewer is not None
+    assert fewer.rule.size < dynamics.channel.rule.size / 4
+    monkeypatch.setattr(SlopeChannel, "_of_student", None)
+    whole, same = dynamics.channel.noise_gains(overlaps, of_loss=True)
+    assert np.allclose(few, whole, rtol=1e-12)
+    assert loss == pytest.approx(same, rel=1e-12)
+
+
 def test_noise_that_a_loss_says_itself_is_that_of_the_field():
     """By nodes for the noise, where nothing says that the loss is quadratic in it."""
     plain = Problem().with_fields(ONE_TOKEN | {"teacher.noise": 0.37, "tokens.sigma": 0.7} | NO_DECAY | rule(6))
@@ -216,6 +232,52 @@ def test_six_dimensions_have_tensor_rules_of_low_order():
     q = tensor.values["q"][:, 0, 0, 0]
     assert (tensor.errors["q"][1:, 0, 0, 0] < 2e-3 * q[1:]).all()
     assert (tensor.errors["q"][1:, 0, 0, 0] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"student.rank": 2, "teacher.noise": 0.2, "integration.standard_error": 1e-4}, "gauss-hermite"),
+        ({"student.tied": False, "integration.rule": "sobol", "integration.standard_error": 2e-3}, "sobol"),
+    ],
+)
+def test_corrected_ways_are_those_that_are_integrated(monkeypatch, changes, name):
+    """Values and their errors under rules that were asked at a few knots in time, beside an integration under each."""
+    problem, start = PAPER.with_fields(changes), Sizes.of("semantic=0.3,positional=0.3,noise=0.6")
+    settings = FlowSettings(2.0, until=20.0, records=9)
+    quick = follow_flow(problem, start, settings)
+    monkeypatch.setattr("attnphase.dynamics.trajectory.known_way", lambda *_: None)
+    whole = follow_flow(problem, start, settings)
+    assert (quick.rule.name, quick.rule.order) == (name, whole.rule.order)
+    assert quick.evaluations < whole.evaluations / 2
+    for key, value in whole.values.items():
+        errors = whole.errors[key]
+        assert (np.abs(quick.values[key] - value) <= 0.05 * errors + 1e-6 * np.abs(value).max()).all(), key
+        assert np.abs(quick.errors[key] - errors).max() <= 0.1 * errors.max(), key
+
+
+def test_what_a_correction_cannot_follow_is_integrated(monkeypatch):
+    """A rule that comes to rest, runs away or is too far from the known one; and a way that ended before its time."""
+    settings = FlowSettings(2.0, until=20.0, records=3)
+    system = system_of(PAPER)
+    dynamics, state = started(system, Sizes.of(START), settings, system.refinement(2**18).gauss_hermite(6))
+    way = integrated(dynamics, state, np.linspace(0.0, 20.0, 3))
+    known = known_way(way.path, way.steps, dynamics, dynamics)
+    assert known is not None
+    same = corrected(known, dynamics, way.times, 1e-6)
+    assert same is not None
+    assert np.allclose(same.states, way.states, rtol=1e-9, atol=1e-12)
+    assert np.abs(same.shifts).max() < 1e-12
+    monkeypatch.setattr("attnphase.dynamics.corrections._asked", lambda *_: np.full((1, len(state) + 2), 0.1))
+    assert corrected(known, dynamics, way.times, 1e-6) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(type(dynamics), "is_lost", lambda *_: True)
+    assert corrected(known, dynamics, way.times, 1e-6) is None
+    rests = integrated(
+        started(system, Sizes(noise=0.1), FlowSettings(), dynamics.channel.rule)[0], 0 * state, way.times
+    )
+    assert rests.status is not FlowStatus.completed
+    assert rests.path is None
 
 
 def test_low_orders_are_given_up_where_they_do_not_converge():
