@@ -28,6 +28,7 @@ _DEGREE, _GAIN = 3, 15.0  # of the polynomials between them, and how much more h
 _LARGEST = 32  # numbers of a state: each takes a rate of its own at every knot
 _SWEEPS, _SLOWEST = 8, 0.3  # and how much of a correction the next one may be
 _FAR = 0.3  # of the state's size, beyond which a replicate's displacement is not of first order
+_APART = 1.0  # likewise, beyond which another rule's way is no correction of this one
 _STEP = 1e-5  # of differences, relative to the natural size of the state
 _EXACT = 1e-6  # relative tolerance in time of a displacement
 
@@ -64,6 +65,11 @@ class KnownWay:
         object.__setattr__(self, "values", np.stack([_asked(self.dynamics, state) for state in states]))
         object.__setattr__(self, "slopes", np.stack([_slopes(self.coarse, state) for state in states]))
 
+    @property
+    def finite(self) -> bool:
+        """Whether all that is known of it is."""
+        return all(bool(np.isfinite(known).all()) for known in (self.states, self.values, self.slopes))
+
     def finer(self) -> KnownWay:
         """With a knot between any two."""
         return replace(self, knots=_halved(self.knots))
@@ -75,7 +81,7 @@ class KnownWay:
         return np.concatenate([np.full(means, size), np.full(self.states.shape[1] - means, size**2)])
 
     def displaced(self, chosen: NDArray[np.intp], forces: Array) -> Callable[[Array], Array]:
-        """Displacements (T, ..., D) at times by forces (K', ..., D) at some of the knots."""
+        """Displacements (T, ..., D) at times by forces (K', ..., D) at some of the knots; NaN where they run away."""
         from scipy.integrate import solve_ivp
 
         shape = forces.shape[1:]
@@ -88,6 +94,8 @@ class KnownWay:
             rtol=_EXACT,
             atol=1e-3 * _EXACT * float(self.sizes().min()),
         )
+        if not found.success:
+            return lambda times: np.full((len(times), *shape), np.nan)
         return lambda times: found.sol(times).T.reshape(-1, *shape)
 
 
@@ -127,7 +135,8 @@ def known_way(
         return None
     while len(steps) < _FEWEST:
         steps = _halved(steps)
-    return KnownWay(path, dynamics, coarse, steps)
+    known = KnownWay(path, dynamics, coarse, steps)
+    return known if known.finite else None
 
 
 def corrected(known: KnownWay, dynamics: Dynamics, times: Array, tolerance: float) -> Moved | None:
@@ -142,6 +151,8 @@ def corrected(known: KnownWay, dynamics: Dynamics, times: Array, tolerance: floa
         if not isinstance(found, _Unresolved):
             return found
         known = known.finer()
+        if not known.finite:
+            return None
     found = _swept(known, dynamics, times, tolerance, said)
     return None if isinstance(found, _Unresolved) else found
 
@@ -165,13 +176,13 @@ def _swept(
         first = first or (chosen, values)
         missed = between(known.knots[chosen], values.mean(axis=1) - expected[chosen])
         moved = moves(known.knots)
+        change = float(np.abs(moved / sizes).max())
+        if not change <= min(_SLOWEST * before, _APART):
+            return None
         told = np.einsum("kij,kj->ki", known.slopes, moved)
         at_times = at_times + moves(times)
         shifts = shifts + missed(times)[:, size:] + between(known.knots, told[:, size:])(times)
         states, expected = states + moved, expected + missed(known.knots) + told
-        change = float(np.abs(moved / sizes).max())
-        if change > _SLOWEST * before:
-            return None
         if change * (change / before if math.isfinite(before) else _SLOWEST) <= tolerance:
             return Moved(at_times, shifts, known, *first)
         before = change
@@ -193,6 +204,8 @@ def _resolved(
                 if dynamics.speed(state) <= dynamics.settings.at_rest or dynamics.is_lost(state):
                     return None
         values, fewer = np.stack([said[state.tobytes()] for state in states[chosen]]), _some(len(chosen), 2)
+        if not np.isfinite(values).all():
+            return None
         forces = values.mean(axis=1)[:, :size] - expected[chosen, :size]
         moves = known.displaced(chosen, forces)
         half = known.displaced(chosen[fewer], forces[fewer])
@@ -210,7 +223,7 @@ def of_replicates(moved: Moved, times: Array) -> tuple[Array, Array] | None:
     apart = moved.values - moved.values.mean(axis=1, keepdims=True)
     moves = known.displaced(moved.chosen, apart[..., :size])
     at_knots = moves(known.knots)
-    if np.abs(at_knots / known.sizes()).max() > _FAR:
+    if not np.abs(at_knots / known.sizes()).max() <= _FAR:  # nor where it is not a number
         return None
     told = between(known.knots, np.einsum("knd,ksd->ksn", known.slopes[:, size:], at_knots))(times)
     numbers = between(known.knots[moved.chosen], apart[..., size:])(times) + told

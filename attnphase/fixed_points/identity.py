@@ -426,7 +426,9 @@ def judged(
 
 
 def _in_errors(level: Level) -> float:
-    """Growth in its standard errors."""
+    """Growth in its standard errors; infinite, which tells of no end, where it is not known."""
+    if not np.isfinite(level.value):
+        return np.inf
     return level.value / level.stderr if level.stderr > 0 else float(np.copysign(np.inf, level.value))
 
 

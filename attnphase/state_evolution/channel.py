@@ -60,7 +60,7 @@ class Channel:
     configurations: NDArray[np.int64] = field(init=False)
     probabilities: Array = field(init=False)
     labelled: bool = field(init=False)  # whether the loss knows the teacher's field by its sign only
-    _drawn: dict[tuple[int, int | None, int | None], Draws] = field(init=False)  # views of the rule's nodes
+    _drawn: dict[tuple[int, int | None, int | None], Draws] = field(init=False)  # views of one array
 
     def __post_init__(self) -> None:
         kernels = self.system.kernels
@@ -120,10 +120,14 @@ class Channel:
         """Nodes of the rule under a sign change, replicate after replicate."""
         asked = sign, part.start, part.stop
         if asked not in self._drawn:
-            nodes, signs = self.rule.nodes, _factors(self.rule.signs[0 if self.labelled else sign])
-            normals = np.ascontiguousarray(nodes.reshape(-1, nodes.shape[-1])[part])
-            self._drawn[asked] = Draws(normals, signs, self.rule.weights, part.start or 0)
+            signs = _factors(self.rule.signs[0 if self.labelled else sign])
+            self._drawn[asked] = Draws(self._normals[part], signs, self.rule.weights, part.start or 0)
         return self._drawn[asked]
+
+    @cached_property
+    def _normals(self) -> Array:
+        """The rule's nodes, replicate after replicate, as compiled code takes them."""
+        return np.ascontiguousarray(self.rule.nodes).reshape(-1, self.rule.nodes.shape[-1])
 
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
         """Local fields of all nodes.

@@ -76,9 +76,10 @@ class Lifted:
             else:
                 result += outer * self.derivative(value, variable)
         for p, mean in means.items():
-            # by one symbol: the same for all variables
-            mean = self._symbol(mean, "m") if isinstance(mean, Add) else mean
-            result -= mean * self._growth_of_sum(p, variable)
+            growth = self._growth_of_sum(p, variable)
+            if growth != 0:
+                # by one symbol: the same for all variables
+                result -= growth * (self._symbol(mean, "m") if isinstance(mean, Add) else mean)
         return result
 
     def _parts(self, share: Any) -> tuple[Any, Any]:

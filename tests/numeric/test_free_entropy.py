@@ -228,8 +228,9 @@ def gradient_in_overlaps(at: Setting, x: Overlaps, c: Conjugates, energy: np.nda
 def gradient_in_conjugates(at: Setting, x: Overlaps, c: Conjugates) -> np.ndarray:
     """``size dPhi/dx_hat`` for every packed conjugate, (P, 1); the energy term does not depend on them."""
     vector = pack_conjugates(c)
-    blocks = (value[:, 0] for value in (c.q_hat, c.V_hat, c.m_hat, c.theta_hat))
-    size = Overlaps(*blocks).scales(np.ones((1, 1, 1)))
+    blocks = Overlaps(*(value[:, 0] for value in (c.q_hat, c.V_hat, c.m_hat, c.theta_hat)))
+    sites, rank = len(blocks.q), blocks.theta.shape[-1]
+    size = blocks.scales(np.broadcast_to(np.eye(rank), (sites, rank, rank)))
     zero = np.zeros(1)
     return derivatives(
         lambda v: np.sum(list(at.terms(x, unpack_conjugates(v, c), zero).values()), axis=0), vector, size
