@@ -91,10 +91,10 @@ class Lifted:
         """Logarithmic derivative of ``1 / p``."""
         growth: Any = Integer(0)
         for term in Add.make_args(self.definitions[p].base):
-            if isinstance(self.definitions.get(term), exp):
-                growth += self._symbol(term * p, "s") * self._growth(term, variable)
-            else:
+            if not isinstance(self.definitions.get(term), exp):
                 growth += p * self.derivative(term, variable)
+            elif (own := self._growth(term, variable)) != 0:
+                growth += self._symbol(term * p, "s") * own
         return growth
 
     def _growth(self, e: Any, variable: Symbol) -> Expr:
