@@ -8,7 +8,6 @@ scatter shows what is left.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -18,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.processes.threads import in_threads
+from attnphase.processes.threads import available_cores, each
 
 __all__ = [
     "LATTICE_FEW_NODES",
@@ -81,7 +80,7 @@ class LabelPlane:
     span: Array
     slope: float
     noise: float
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    threads: int = field(default_factory=available_cores)
     name, samples = "lattices", 2**13
 
     def means(self, law: FieldLaw, points: int, random: np.random.Generator) -> LatticeMeans:
@@ -244,7 +243,7 @@ def lattice_means(plane: LabelPlane, law: FieldLaw, spacing: float, random: np.r
         return gain, entropy_and_gains(sums, weights, _LEAST, gain)
 
     # in the order of the patches, whichever ends first
-    found = in_threads(sums_of, product(*axes), plane.threads)
+    found = each(plane.threads, sums_of, product(*axes))
     gain, entropy = np.sum([one for one, _ in found], axis=0), sum(one for _, one in found)
     gain = gain[:size, :size]
     cell = spacing**plane.dimensions / (2 * np.pi) ** (plane.dimensions / 2)  # of labels, with their density's norm

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
+from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.sector import Sector
@@ -44,7 +44,7 @@ class Case:
     @classmethod
     def of(cls, problem: Problem, point: BranchPoint, settings: SolverSettings) -> Case:
         """With the system of the problem."""
-        return cls(System.of(problem, threads=settings.threads or os.cpu_count() or 1), point, settings)
+        return cls(System.of(problem, threads=settings.threads or available_cores()), point, settings)
 
     @property
     def problem(self) -> Problem:

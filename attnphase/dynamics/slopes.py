@@ -6,7 +6,6 @@ Noise of the labels that a loss is quadratic in is integrated in closed form, an
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +21,8 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Solution
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
-from attnphase.state_evolution.channel import Channel
+from attnphase.processes.threads import available_cores
+from attnphase.state_evolution.channel import Channel, replicates_in
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Part, ProximalProblem, Search, for_all
 from attnphase.state_evolution.system import System
@@ -34,7 +34,7 @@ _HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low or
 
 def system_of(problem: Problem, tell: Tell = silent) -> System:
     """The system of a problem, with the kernels of `attnphase.dynamics.noise.of_fields` and all cores."""
-    return replace(System.of(of_fields(problem), threads=os.cpu_count() or 1, tell=tell), problem=problem)
+    return replace(System.of(of_fields(problem), threads=available_cores(), tell=tell), problem=problem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,13 +137,9 @@ class SlopeChannel(Channel):
         parts = self.proximal.parts(len(self.configurations), variants, self.rule.size)
         # in the order of the parts, whichever ends first
         for part, (square, loss) in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
-            at, start = (part.configuration, variants.index(part.variant)), part.nodes.start
-            for s in range(start // points, -(-part.nodes.stop // points)):
-                begin, end = max(s * points, start), min((s + 1) * points, part.nodes.stop)
-                weights, here = (
-                    self.rule.weights[begin - s * points : end - s * points],
-                    slice(begin - start, end - start),
-                )
+            at = part.configuration, variants.index(part.variant)
+            for s, of_replicate, here in replicates_in(part.nodes, points):
+                weights = self.rule.weights[of_replicate]
                 squares[at][s] += np.tensordot(weights, square[here], axes=1)
                 if of_loss:
                     losses[at][s] += weights @ loss[here]

@@ -18,9 +18,9 @@ from torch import Tensor
 from attnphase.arrays import Array
 from attnphase.errors import ExperimentError
 from attnphase.experiments.settings import DTYPES
-from attnphase.experiments.threads import each
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
+from attnphase.processes.threads import each
 from attnphase.spectrum.measure import gaussian_gram
 from attnphase.state_evolution.channel import matrix_root
 

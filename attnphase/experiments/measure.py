@@ -14,8 +14,8 @@ from torch import Tensor
 from attnphase.arrays import Array
 from attnphase.experiments.data import Geometry, Instance, Stream, draw_samples
 from attnphase.experiments.risk import Risk
-from attnphase.experiments.threads import each
 from attnphase.integration.rules import sobol
+from attnphase.processes.threads import each
 from attnphase.state_evolution.channel import matrix_root
 
 __all__ = [

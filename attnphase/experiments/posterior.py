@@ -26,7 +26,7 @@ from attnphase.experiments.data import Instance, Stream, generator
 from attnphase.experiments.measure import REPLICATES, conditional_nodes, overlaps_of
 from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.settings import TrainingSettings
-from attnphase.experiments.threads import each
+from attnphase.processes.threads import each
 
 __all__ = ["Passed", "measure_passed", "pass_messages"]
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attnphase.experiments.data import Instance, Samples
 from attnphase.experiments.products import fields_of, pull_back
-from attnphase.experiments.threads import each
 from attnphase.kernels.torch.loss import LocalLoss
+from attnphase.processes.threads import each
 from attnphase.rows.regularizer import RowRegularizer
 
 __all__ = ["Risk"]

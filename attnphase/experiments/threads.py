@@ -1,19 +1,13 @@
-"""Runs on all cores: they are independent, so that whole runs, and not parts of one operation, are shared out."""
+"""Threads of a batch: its runs are independent, so that whole runs, and not parts of one operation, are shared out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
-from typing import TypeVar
 
 import torch
 
-__all__ = ["each", "threads_for_runs"]
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
+__all__ = ["threads_for_runs"]
 
 
 @contextmanager
@@ -28,17 +22,3 @@ def threads_for_runs() -> Iterator[int]:
         yield threads
     finally:
         torch.set_num_threads(threads)
-
-
-def each(threads: int, function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Results of a function that calls no other pool, of all items in their order."""
-    items = list(items)
-    if threads <= 1 or len(items) <= 1:
-        return [function(item) for item in items]
-    return list(_pool(threads).map(function, items))
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """One pool a process: a step may take less time than starting threads."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="attnphase")

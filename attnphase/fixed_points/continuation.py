@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,6 +21,7 @@ from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.processes.progress import Tell, silent
+from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -108,7 +108,7 @@ class Curve:
 
 
 def _threads(settings: SolverSettings) -> int:
-    return settings.threads or os.cpu_count() or 1
+    return settings.threads or available_cores()
 
 
 def system_of(setting: Setting, settings: SolverSettings) -> System:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +12,7 @@ from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
+from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.errors import Response
@@ -83,7 +83,7 @@ class Family:
         if channel is None:
             if len(self._channels) > 8:
                 self._channels.clear()
-            system = System.of(here.problem, self.settings.backend, self.settings.threads or os.cpu_count() or 1)
+            system = System.of(here.problem, self.settings.backend, self.settings.threads or available_cores())
             channel = self._channels[here.problem] = Channel(system, self.rule)
         map_ = StateEvolution(channel, here.alpha, self.sector)
         map_.adopt(self.minima)

@@ -10,7 +10,6 @@ A solve starts on few nodes, where maps are cheap, and ends on as many as the re
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
+from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
 from attnphase.state_evolution.errors import Response, error_near, response_at
 from attnphase.state_evolution.map import StateEvolution
@@ -50,7 +50,7 @@ _SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Ande
 
 
 def _system(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> System:
-    return System.of(problem, settings.backend, settings.threads or os.cpu_count() or 1, tell)
+    return System.of(problem, settings.backend, settings.threads or available_cores(), tell)
 
 
 def solve_point(

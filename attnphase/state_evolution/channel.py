@@ -6,6 +6,7 @@ and the conjugates of a site, a token in one of its clusters, collect the config
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import pairwise
@@ -22,7 +23,7 @@ from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, Search, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
-__all__ = ["Channel", "ChannelPass"]
+__all__ = ["Channel", "ChannelPass", "replicates_in"]
 
 # Directions of W with no overlap (the trivial point; Q - K of an untied student) have q = 0, where Stein's form of
 # V_hat is 0/0. A variance of this share of rho is added in the channel: V_hat becomes a finite difference of E[g].
@@ -287,7 +288,7 @@ class Channel:
         Equation (O4) of the replica-symmetric page.
         """
         law, orbit = self.law(overlaps, clean=clean), self.representatives(overlaps)
-        variants = sorted({source for source, _ in orbit})
+        variants, index = _sources(orbit)
         count, (replicates, points) = len(self.configurations), self.rule.nodes.shape[:2]
 
         def pass_over(part: Part) -> Array:
@@ -299,16 +300,14 @@ class Channel:
             if start % points == part.nodes.stop % points == 0:  # whole replicates
                 sums[start // points : part.nodes.stop // points] = losses.reshape(-1, points) @ self.rule.weights
                 return sums
-            for s in range(start // points, -(-part.nodes.stop // points)):
-                begin, end = max(s * points, start), min((s + 1) * points, part.nodes.stop)
-                sums[s] = self.rule.weights[begin - s * points : end - s * points] @ losses[begin - start : end - start]
+            for s, of_replicate, here in replicates_in(part.nodes, points):
+                sums[s] = self.rule.weights[of_replicate] @ losses[here]
             return sums
 
         parts = self.proximal.parts(count, variants, self.rule.size)
         means = np.zeros((count, len(variants), replicates))
         for part, found in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
             means[part.configuration, variants.index(part.variant)] += found
-        index = [variants.index(source) for source, _ in orbit]
         return self.probabilities @ means[:, index].mean(axis=1)
 
     def representatives(self, overlaps: Overlaps) -> tuple[tuple[int, int], ...]:
@@ -329,6 +328,13 @@ class Channel:
         if uncorrelated:
             return ((0, 1), (0, 1), (2, 1), (2, 1))
         return ((0, 1), (1, 1), (2, 1), (3, 1))
+
+
+def replicates_in(nodes: slice, points: int) -> Iterator[tuple[int, slice, slice]]:
+    """Replicates that some nodes belong to, with places of these among its points, and among the nodes."""
+    for s in range(nodes.start // points, -(-nodes.stop // points)):
+        begin, end = max(s * points, nodes.start), min((s + 1) * points, nodes.stop)
+        yield s, slice(begin - s * points, end - s * points), slice(begin - nodes.start, end - nodes.start)
 
 
 @cache

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.kernels.local.constants import RUNAWAY, Starts
 from attnphase.kernels.local.values import Nodes, Solution
-from attnphase.processes.threads import in_threads
+from attnphase.processes.threads import each
 from attnphase.state_evolution.system import System
 
 __all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "Search", "for_all", "lower_factors"]
@@ -275,4 +275,4 @@ _WORTH_SHARING = 8192  # nodes, below which handing them to other threads takes 
 def for_all(parts: Sequence[Part], run: Callable[[Part], _Result], threads: int) -> list[_Result]:
     """What ``run`` gives for every part; the compiled code releases the interpreter's lock, so threads share them."""
     worth = sum(part.nodes.stop - part.nodes.start for part in parts) >= _WORTH_SHARING
-    return in_threads(run, parts, threads if worth else 1)
+    return each(threads if worth else 1, run, parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,6 +18,7 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, progress_line
+from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.copies import RESOLVED
 from attnphase.state_evolution.groups import GroupMap, GroupOverlaps
@@ -99,7 +99,7 @@ def one_step(
     if isinstance(start, Overlaps):
         check_start(problem, start, informed)
     with progress_line(progress, "one step") as line, np.errstate(over="ignore", invalid="ignore"):
-        system = System.of(problem, "numba", settings.threads or os.cpu_count() or 1, line.tell)
+        system = System.of(problem, "numba", settings.threads or available_cores(), line.tell)
         beginning, share = start if isinstance(start, Overlaps) else informed, _APART
         if start == "replica-symmetric":
             beginning, share = _without_breaking(problem, alpha, branch, settings, line.tell)

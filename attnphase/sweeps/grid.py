@@ -34,6 +34,7 @@ from attnphase.kernels.compiler import kernels_for, tell_if_compiling
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import ProgressLine, progress_line
+from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.sweeps.cluster import cluster_at
@@ -46,7 +47,6 @@ from attnphase.sweeps.store import Store, finished_result, open_store
 
 __all__ = [
     "Solve",
-    "available_cores",
     "axes_of",
     "check_caller",
     "checked_settings",
@@ -274,11 +274,6 @@ def solved_lines(
     with progress_line(progress, what, work.points, work.points_done, "points") as shown:
         solve(work, shown)
     return [work.finished[i] for i in range(len(lines))]
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def axes_of(alpha: Any, omega: Any, branches: Any, fields: Any) -> dict[str, list[Any]]:

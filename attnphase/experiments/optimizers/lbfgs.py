@@ -11,7 +11,7 @@ from attnphase.experiments.data import Instance
 from attnphase.experiments.optimizers.interface import Optimizer, Progress
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
-from attnphase.experiments.threads import each
+from attnphase.processes.threads import each
 
 __all__ = ["Lbfgs"]
 
