@@ -10,7 +10,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.state_evolution.copies import Copies
-from attnphase.state_evolution.errors import Response, displaced
+from attnphase.state_evolution.errors import Displacements, Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates
 from attnphase.state_evolution.proximal import Search
@@ -70,15 +70,16 @@ def stability_at(
         return NOT_COMPUTED
     system, overlaps = map_.system, map_.unpack(found.point)
     conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
+    ways = Displacements.of(map_, found.point, response) if rule.randomised else None
     if not system.problem.loss.form.has_kink:
-        without = displaced(map_, found.point, response, -1 / (rule.replicates - 1)) if rule.randomised else ()
+        without = None if ways is None else ways.at(-1 / (rule.replicates - 1))
         radii = replicon(map_.channel, map_.alpha, overlaps, conjugates, map_.minima, without)
         values["replicon"] = float(radii[0])
         if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(rule.replicates))
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
     copies = replace(Copies.of(system, map_.alpha, overlaps, conjugates, points), search=search or Search())
-    end = copies.gap(displaced(map_, found.point, response) if rule.randomised else (), gap)
+    end = copies.gap(None if ways is None else ways.at(), gap)
     values["overlap_gap"], errors["overlap_gap"] = end.share, end.error
     return Stability(values, errors)
 

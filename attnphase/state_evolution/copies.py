@@ -10,7 +10,6 @@ proportional to its distance.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -21,6 +20,7 @@ from attnphase.integration.refinement import REPLICATES
 from attnphase.integration.rules import Rule, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, matrix_root
+from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import symmetric
 from attnphase.state_evolution.proximal import Minima, ProximalPoints, Search
@@ -32,6 +32,8 @@ __all__ = ["RESOLVED", "Copies", "Gap"]
 RESOLVED = 1e-4  # share of q below which two copies count as one: too few nodes jump to say more
 _PASSES = 20  # at the most, to where the gap is its own image
 _FEW = 256  # points of each replicate on which the end is looked for first
+_FEWEST = 64  # likewise, on which copies that met at a neighbouring point are seen to meet
+_BEYOND_DOUBT, _MUCH = 5.0, 0.5  # standard errors, and by how much a gap must shrink for that
 _WIDER, _WIDE = 3.0, 0.05  # beside a known gap: times that, and share of q, from which the end is looked for
 _ACCURATE, _NEAR = 1e-2, 0.15  # relative: there, and where a last step along the secant is good enough
 
@@ -63,8 +65,8 @@ class Copies:
     alpha : float
     overlaps : Overlaps
         Of all replicates together, or of each, (S, P, ...).
-    conjugates : sequence of Conjugates
-        As many, with a replicate axis of length one.
+    conjugates : Conjugates
+        Of all together, or of each, as replicates.
     rule : Rule
         Nodes of the first copy, of the teacher's fields, of the labels' noise and, behind these, of what moves the
         second copy.
@@ -77,7 +79,7 @@ class Copies:
     system: System
     alpha: float
     overlaps: Overlaps
-    conjugates: Sequence[Conjugates]
+    conjugates: Conjugates
     rule: Rule
     known: tuple[Minima | None, Minima | None] = (None, None)
     search: Search = field(default_factory=Search)
@@ -87,16 +89,11 @@ class Copies:
         """Copies on so many Sobol points, a power of two, in each of 16 replicates."""
         student, labels = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.label_fields))
         dimensions, seed = 2 * student + labels, system.problem.integration.seed
-        return cls(system, alpha, overlaps, (conjugates,), sobol(dimensions, student, False, points, REPLICATES, seed))
+        return cls(system, alpha, overlaps, conjugates, sobol(dimensions, student, False, points, REPLICATES, seed))
 
     @cached_property
-    def _spreads(self) -> list[Spread]:
-        return [Spread(self.system, conjugates) for conjugates in self.conjugates]
-
-    def _of_noise(self, noise: Array) -> Array:
-        """What noise that copies have apart makes of their weights, (P, S, r, r) both."""
-        parts = np.split(noise, len(self._spreads), axis=1)
-        return np.concatenate([own.of_noise(part) for own, part in zip(self._spreads, parts, strict=True)], axis=1)
+    def _spread(self) -> Spread:
+        return Spread(self.system, self.conjugates)
 
     @cached_property
     def _channel(self) -> Channel:
@@ -135,14 +132,16 @@ class Copies:
     def _searched(self, omega: Array, known: Minima | None) -> tuple[ProximalPoints, Minima]:
         """From all starts, or from minima that are known at a neighbouring point."""
         starts = self.search.starts if known is None else Starts.WARM
-        k, V = self._with_mean(self._fields[1]), self.overlaps.V
+        k, V = self._with_means, self.overlaps.V
         return self._channel.proximal.minimise(omega, k, V, ((0, 1),), starts, known, self.search.sole)
 
-    def _with_mean(self, k: Array) -> Array:
-        means = self.system.label_means[self._channel.configurations]
-        return k + means[:, None, None, None]
-
     # ------------------------------------------------------------------------------------------------- far apart
+
+    @cached_property
+    def _with_means(self) -> Array:
+        """The teacher's fields of all nodes, with the noise."""
+        means = self.system.label_means[self._channel.configurations]
+        return self._fields[1] + means[:, None, None, None]
 
     @cached_property
     def _free(self) -> Array:
@@ -162,35 +161,45 @@ class Copies:
         return self._images(covariance)[0]
 
     def _images(self, covariance: Array) -> tuple[Array, Minima]:
-        omega, k = (fields[:, 0] for fields in self._fields)
-        theta, rho = self.overlaps.theta, self.system.rho
-        inverse = np.linalg.pinv(self._unexplained(rho), hermitian=True)
+        about, inverse = self._about_teacher
         pulled = covariance @ inverse
         spread = matrix_root(symmetric(2 * covariance - pulled @ covariance))
-        about = omega - self._of_tokens(self.overlaps.m[..., 0], 2)[:, :, None]
-        about = about - _product(self._of_tokens(theta @ np.linalg.pinv(rho)), k[..., : rho.shape[-1]])
-        other = omega - _product(self._of_tokens(pulled), about) + _product(self._of_tokens(spread), self._normals[3])
+        moved = _product(self._of_tokens(spread), self._normals[3]) - _product(self._of_tokens(pulled), about)
+        other = self._fields[0][:, 0] + moved
         points, minima = self._searched(other[:, None], self.known[1])
         step = points.residual - self._first[0].residual
         moments = np.einsum("cxsnla,cxsnlb->cxslab", step, step) / self.rule.order
-        return self._of_noise(self.alpha / 2 * self._channel.site_means(moments)), minima
+        return self._spread.of_noise(self.alpha / 2 * self._channel.site_means(moments)), minima
 
-    def gap(self, displaced: Sequence[tuple[Overlaps, Conjugates]] = (), share: float | None = None) -> Gap:
+    @cached_property
+    def _about_teacher(self) -> tuple[Array, Array]:
+        """The first copy's fields about their means given the teacher's, (C, S, n, L, r), and their inverse covariance.
+
+        The labels' noise is part of the teacher's fields here.
+        """
+        omega, k = (fields[:, 0] for fields in self._fields)
+        theta, rho = self.overlaps.theta, self.system.rho
+        told = _product(self._of_tokens(theta @ np.linalg.pinv(rho)), k[..., : rho.shape[-1]])
+        about = omega - self._of_tokens(self.overlaps.m[..., 0], 2)[:, :, None] - told
+        return about, np.linalg.pinv(self._unexplained(rho), hermitian=True)
+
+    def gap(self, displaced: Displaced | None = None, share: float | None = None) -> Gap:
         """Where copies end that begin with nothing but the teacher in common: on few nodes first, then on all.
 
         Parameters
         ----------
-        displaced : sequence of (Overlaps, Conjugates)
-            The fixed points of as many replicates, whose scatter is that of the point; without, it has no error.
+        displaced : Displaced, optional
+            The fixed points of the replicates, whose scatter is that of the point; without, it has no error.
         share : float, optional
             Of a neighbouring point's gap, a few times which is wide enough to begin with. Not below: few nodes jump at
             small gaps, so that a sample of them may grow too slowly there and yet end further above.
         """
         few = min(_FEW, self.rule.order)
-        nodes, weights = self.rule.nodes[:, :few], np.full(few, 1 / few)
-        coarse = replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=few))
+        coarse = self._first_points(few)
         size = _trace(self.overlaps.q).sum() / _trace(self._free).sum()
         begin = self._free if share is None else min(max(_WIDER * share, _WIDE) * size, 1.0) * self._free
+        if share == 0 and few > _FEWEST and self._first_points(_FEWEST)._meet(begin):
+            return Gap(np.zeros_like(self._free), 0.0, 0.0)
         found = coarse._end(begin, -0.5, _ACCURATE)
         if found is not None and few < self.rule.order:
             found = self._end(found.covariance, found.slope, _NEAR)
@@ -201,10 +210,26 @@ class Copies:
         size = _trace(found.covariance).sum() * np.exp(-np.log(growth.mean()) / found.slope)
         covariance = at_most(found.covariance * size / _trace(found.covariance).sum(), self._free)
         share = float(_trace(covariance).sum() / _trace(self.overlaps.q).sum())
-        if len(displaced) == len(growth):
+        if displaced is not None and len(displaced.overlaps.q) == len(growth):
             growth = self._moved(displaced, found.minima).growth_of(found.covariance)
         scatter = growth / growth.mean() / found.slope
         return Gap(covariance, share, float(share * scatter.std(ddof=1) / np.sqrt(len(growth))))
+
+    def _first_points(self, count: int) -> Copies:
+        """On so many points of each replicate."""
+        nodes, weights = self.rule.nodes[:, :count], np.full(count, 1 / count)
+        return replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=count))
+
+    def _meet(self, covariance: Array) -> bool:
+        """Whether on these nodes copies with this gap come together, by more than chance and much, at every step."""
+        total = _trace(self.overlaps.q).sum()
+        while _trace(covariance).sum() > RESOLVED * total:
+            images = self.images(covariance)
+            growth = _trace(images).sum(axis=0) / _trace(covariance).sum()
+            if not growth.mean() + _BEYOND_DOUBT * growth.std(ddof=1) / np.sqrt(len(growth)) < _MUCH:
+                return False
+            covariance = at_most(images.mean(axis=1), self._free)
+        return True
 
     def _end(self, covariance: Array, slope: float, accurate: float) -> _End | None:
         """Where a gap ends on these nodes, None if at nothing.
@@ -238,11 +263,10 @@ class Copies:
         """Size of the image of a gap, relative to the gap's, of every replicate (S,)."""
         return _trace(self.images(at_most(covariance, self._free))).sum(axis=0) / _trace(covariance).sum()
 
-    def _moved(self, points: Sequence[tuple[Overlaps, Conjugates]], second: Minima) -> Copies:
+    def _moved(self, points: Displaced, second: Minima) -> Copies:
         """The copies of every replicate at a point of its own, near the minima that both copies have here."""
-        each, conjugates = zip(*points, strict=True)
-        overlaps = Overlaps(*(np.stack(x) for x in zip(*((o.q, o.V, o.m, o.theta) for o in each), strict=True)))
-        return replace(self, overlaps=overlaps, conjugates=conjugates, known=(self._first[1], second))
+        known = self._first[1], second
+        return replace(self, overlaps=points.overlaps, conjugates=points.conjugates, known=known)
 
 
 @dataclass(frozen=True, eq=False)

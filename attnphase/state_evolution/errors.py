@@ -17,11 +17,12 @@ from attnphase.integration.rules import Rule
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.replicates import flatten, packed_images, restore, rows_of, variations
+from attnphase.state_evolution.replicates import flatten, packed_images, restore, restore_all, rows_of, variations
 
 __all__ = [
+    "Displaced",
+    "Displacements",
     "Response",
-    "displaced",
     "error_near",
     "relative_error",
     "response_at",
@@ -98,34 +99,63 @@ def standard_errors(
     return errors
 
 
-def displaced(
-    map_: StateEvolution, x: Array, response: Response, share: float = 1.0
-) -> list[tuple[Overlaps, Conjugates]]:
-    """Overlaps and conjugates of the replicates' own fixed points, to first order; none where these are not known.
+@dataclass(frozen=True, eq=False)
+class Displaced:
+    """Fixed points nearby, N of them.
 
-    Parameters
+    Attributes
+    ----------
+    overlaps : Overlaps
+        Their number stands before the site axis.
+    conjugates : Conjugates
+        Theirs, as replicates.
+    """
+
+    overlaps: Overlaps
+    conjugates: Conjugates
+
+
+@dataclass(frozen=True, eq=False)
+class Displacements:
+    """The ways from a fixed point of all replicates to those of each, to first order.
+
+    Attributes
     ----------
     map_ : StateEvolution
-        Of a randomised rule.
-    x : (D,) array
-        The fixed point of all replicates together.
-    response : Response
-        Derivatives there.
-    share : float
-        Of the way there; -1 / (S - 1) is to the fixed points of all replicates but one.
+    point : (D,) array
+        The fixed point.
+    steps : (S, D) array
+    hats : dict of str to (1 + S, ...) array
+        Conjugates of all replicates together, and by how much those of each differ.
     """
-    measured = map_.measure(x)
-    if measured is None:
-        return []
-    images, values = packed_images(measured, map_), flatten(measured)
-    dx, change = _propagate(images - images.mean(axis=0), values - values.mean(axis=0), response)
-    points = []
-    for step, vector in zip(share * dx, values.mean(axis=0) + share * change, strict=True):
-        overlaps, own = map_.unpack(x + step), restore(vector, measured)
-        if not overlaps.feasible(map_.system.spectrum.rho):
-            return []
-        points.append((overlaps, Conjugates.of_values(own)))
-    return points
+
+    map_: StateEvolution
+    point: Array
+    steps: Array
+    hats: dict[str, Array]
+
+    @classmethod
+    def of(cls, map_: StateEvolution, x: Array, response: Response) -> Displacements | None:
+        """Those from ``x``, by derivatives there, of a randomised rule's replicates; None where they are not known."""
+        measured = map_.measure(x)
+        if measured is None:
+            return None
+        images, values = packed_images(measured, map_), flatten(measured)
+        mean = values.mean(axis=0)
+        steps, change = _propagate(images - images.mean(axis=0), values - mean, response)
+        restored = restore_all(np.vstack([mean, change]), measured)
+        return cls(map_, x, steps, {name: restored[name] for name in ("q_hat", "V_hat", "m_hat", "theta_hat")})
+
+    def at(self, share: float = 1.0) -> Displaced | None:
+        """The points at a share of the ways; -1 / (S - 1) is to those of all replicates but one.
+
+        None where one lies outside the domain.
+        """
+        overlaps = self.map_.sector.unpack_all(self.point + share * self.steps)
+        if not overlaps.feasible(self.map_.system.spectrum.rho):
+            return None
+        q_hat, V_hat, m_hat, theta_hat = ((x[0] + share * x[1:]).swapaxes(0, 1) for x in self.hats.values())
+        return Displaced(overlaps, Conjugates(q_hat, V_hat, m_hat[..., None], theta_hat))
 
 
 def relative_error(error: Array, q: Array, rho: Array) -> float:

@@ -12,7 +12,7 @@ from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.state_evolution.channel import Channel, ChannelPass
-from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
 from attnphase.state_evolution.proximal import Minima, Search
 from attnphase.state_evolution.sector import Sector
 
@@ -58,7 +58,8 @@ class StateEvolution:
         self.last: ChannelPass | None = None
         self._known: tuple[Array, bool, Array] | None = None  # where `last` was evaluated, whether lifted, its image
         self._loss_at_omega: Array | None = None  # there
-        self._of_replicates: tuple[bool, dict[str, Array] | None] | None = None  # there: whether lifted, `quantities`
+        # there: whether lifted, `quantities` of all together and of the replicates
+        self._quantities: tuple[bool, dict[str, Array] | None, dict[str, Array] | None] | None = None
         self.bottomless, self.likely_second_share = 0, 0.0
         self.thorough = False
 
@@ -94,7 +95,7 @@ class StateEvolution:
         """
         if self._known is not None and not refresh and self._is_at(x):
             return self._known[2].copy()
-        self._known = self._loss_at_omega = self._of_replicates = None
+        self._known = self._loss_at_omega = self._quantities = None
         overlaps = self.unpack(x)
         if not overlaps.feasible(self.system.spectrum.rho):
             return None
@@ -204,12 +205,10 @@ class StateEvolution:
         By what the image of all changes without it: the prior is far from linear over the scatter of single replicates.
         """
         assert self.last is not None
-        hats = self.last.conjugates
-        whole = self.image(hats.mean(), lift=True)
-        without = self.prior.of_replicates(hats.without_each(), lift=True)
-        if whole is None or without is None:
+        found = self.prior.of_replicates(self.last.conjugates.whole_and_without(), lift=True)
+        if found is None:
             return np.full((len(self.last.envelope), self.sector.basis.shape[1]), np.nan)
-        return _pseudo_values(self.pack(whole)[None], self.sector.pack_all(without))
+        return _pseudo_values(self.sector.pack_all(found))
 
     def measure(self, x: Array, *, pooled: bool = False) -> dict[str, Array] | None:
         """Every quantity of the schema at ``x``, per replicate (S, ...) or for all replicates together (1, ...).
@@ -223,14 +222,13 @@ class StateEvolution:
 
         Equations (O1)-(O4) of the replica-symmetric page.
         """
-        if pooled:
-            return self._quantities_of(x, pooled=True)
-        # errors and displacements ask for the same replicates
-        if self._of_replicates is None or self._of_replicates[0] != self.lift:
-            self._of_replicates = self.lift, self._quantities_of(x, pooled=False)
-        return self._of_replicates[1]
+        known = self._quantities
+        if known is None or known[0] != self.lift or not (pooled or known[2] is not None):
+            known = self._quantities = (self.lift, *self._measured_at(x, pooled=pooled))
+        return known[1] if pooled else known[2]
 
-    def _quantities_of(self, x: Array, *, pooled: bool) -> dict[str, Array] | None:
+    def _measured_at(self, x: Array, *, pooled: bool) -> tuple[dict[str, Array] | None, dict[str, Array] | None]:
+        """`quantities` of all replicates together and, unless these alone are asked for, of each."""
         assert self.last is not None
         assert self.minima is not None
         overlaps, hats = self.unpack(x), self.last.conjugates
@@ -238,14 +236,17 @@ class StateEvolution:
             self._loss_at_omega = self.channel.loss_at_omega(overlaps)
         means = [self.last.envelope, self.last.loss_at_prox, self._loss_at_omega]
         means.append(self.second_minimum_share(NEAR_DEGENERATE))
-        whole = self._quantities(overlaps, hats.mean(), [mean.mean(keepdims=True) for mean in means], lift=self.lift)
-        if pooled or whole is None or len(self.last.envelope) == 1:
-            return whole
-        # a rest of the replicates may lie outside the domain where all together lie inside; it only serves the errors
-        without = self._quantities(overlaps, hats.without_each(), [without_each(x, 0) for x in means], lift=True)
-        return None if without is None else {name: _pseudo_values(whole[name], without[name]) for name in whole}
+        whole, alone = hats.mean(), len(self.last.envelope) == 1
+        if not (pooled or alone) and (self.lift or self.prior.has_image(whole)):
+            # a rest of the replicates may lie outside the domain where all lie inside; it only serves the errors
+            rests = [whole_and_without(mean, 0) for mean in means]
+            both = self._all_measured(overlaps, hats.whole_and_without(), rests, lift=True)
+            if both is not None:
+                return {name: x[:1] for name, x in both.items()}, {name: _pseudo_values(x) for name, x in both.items()}
+        found = self._all_measured(overlaps, whole, [mean.mean(keepdims=True) for mean in means], lift=self.lift)
+        return found, found if alone else None
 
-    def _quantities(
+    def _all_measured(
         self, overlaps: Overlaps, hats: Conjugates, means: Sequence[Array], *, lift: bool
     ) -> dict[str, Array] | None:
         """Everything measured at a point by conjugates and means per replicate, whatever these are."""
@@ -269,10 +270,10 @@ class StateEvolution:
             theta_hat=hats.theta_hat,
         )
         return {
-            "q": np.stack([o.q for o in images]),
-            "V": np.stack([o.V for o in images]),
-            "m": np.stack([o.m[..., 0] for o in images]),
-            "theta": np.stack([o.theta for o in images]),
+            "q": images.q,
+            "V": images.V,
+            "m": images.m[..., 0],
+            "theta": images.theta,
             "q_hat": np.moveaxis(hats.q_hat, 1, 0),
             "V_hat": np.moveaxis(hats.V_hat, 1, 0),
             "m_hat": np.moveaxis(hats.m_hat[..., 0], 1, 0),
@@ -314,8 +315,9 @@ class StateEvolution:
         return float(sum(np.sum(term) for term in terms.values()))
 
 
-def _pseudo_values(whole: Array, without: Array) -> Array:
-    """Replicates (S, ...) whose mean and scatter are the jackknife's: from all together (1, ...) and all but each."""
+def _pseudo_values(values: Array) -> Array:
+    """Replicates (S, ...) whose mean and scatter are the jackknife's, of all together and all but each (1 + S, ...)."""
+    whole, without = values[:1], values[1:]
     return whole + (len(without) - 1) * (whole - without)
 
 

@@ -163,7 +163,9 @@ def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
         share = channel.probabilities[c] * orbit.count(sign) / len(orbit)
         weighted = g * (share * rule.weights)[:, None, None]
         of_m = np.einsum("snla,snkb->slakb", weighted, w)
-        of_theta = np.einsum("snla,snlc,snkb,snkx->slackbx", weighted, z, w, z, optimize=True)
+        left, right = (field[..., None] * z[..., None, :] for field in (weighted, w))
+        flat = left.reshape(*left.shape[:2], -1).mT @ right.reshape(*right.shape[:2], -1)
+        of_theta = flat.reshape(-1, *left.shape[2:], *right.shape[2:])
         for l, j in product(range(length), repeat=2):
             by_m[:, here[l], :, here[j]] += of_m[:, l, :, j]
             by_theta[:, here[l], :, :, here[j]] += of_theta[:, l, :, :, j]

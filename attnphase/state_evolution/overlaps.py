@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,13 +12,22 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Conjugates", "Overlaps", "packed_scales", "without_each"]
+__all__ = ["Conjugates", "Overlaps", "packed_scales", "whole_and_without", "without_each"]
 
 
 @cache
 def _triangle(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows and columns of the independent entries of a symmetric matrix."""
     return np.triu_indices(size)
+
+
+@cache
+def _places(size: int) -> NDArray[np.intp]:
+    """Which of the independent entries of a symmetric matrix stands where, (r, r)."""
+    rows, columns = _triangle(size)
+    places = np.empty((size, size), dtype=np.intp)
+    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
+    return places
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +58,7 @@ class Overlaps:
     def feasible(self, rho: Array) -> bool:
         """Whether q and V are positive definite and the teacher's covariance ``rho`` (L, t, t) allows theta.
 
+        Of several overlaps, whose number stands before the token axis, whether that holds for all of them.
         The joint covariance of student and teacher fields, ``(q, theta; theta^T, rho)``, must be positive semidefinite.
         """
         if not np.isfinite(self.q.sum() + self.V.sum() + self.m.sum() + self.theta.sum()):
@@ -60,9 +70,9 @@ class Overlaps:
             q, theta, own = self.q, self.theta, rho
             lowest = (q + own) / 2 - np.hypot((q - own) / 2, theta)
             return bool(lowest.min() >= -1e-10 * rho.max())
-        joint = np.empty((len(rho), columns + rho.shape[-1], columns + rho.shape[-1]))
-        joint[:, :columns, :columns], joint[:, columns:, columns:] = self.q, rho
-        joint[:, :columns, columns:], joint[:, columns:, :columns] = self.theta, self.theta.mT
+        joint = np.empty((*self.q.shape[:-2], columns + rho.shape[-1], columns + rho.shape[-1]))
+        joint[..., :columns, :columns], joint[..., columns:, columns:] = self.q, rho
+        joint[..., :columns, columns:], joint[..., columns:, :columns] = self.theta, self.theta.mT
         scale = np.trace(rho, axis1=-2, axis2=-1).max()
         return bool(np.linalg.eigvalsh(joint).min() >= -1e-10 * scale)
 
@@ -70,6 +80,12 @@ class Overlaps:
     def has_signal(self) -> bool:
         """Whether m or theta differs from zero."""
         return bool(self.m.any() or self.theta.any())
+
+    @classmethod
+    def stacked(cls, many: Sequence[Overlaps]) -> Overlaps:
+        """Several overlaps, whose number stands before the token axis."""
+        entries = zip(*((o.q, o.V, o.m, o.theta) for o in many), strict=True)
+        return cls(*(np.array(each) for each in entries))
 
     def replicate(self, s: int) -> Overlaps:
         """One of the replicates that stand behind the token axis."""
@@ -87,19 +103,17 @@ class Overlaps:
 
     @classmethod
     def unpack(cls, vector: Array, length: int, columns: int, teacher_rank: int) -> Overlaps:
-        """Inverse of `pack`."""
-        rows, cols = _triangle(columns)
-        triangle = length * len(rows)
-        matrices = []
-        for part in (vector[:triangle], vector[triangle : 2 * triangle]):
-            matrix = np.zeros((length, columns, columns))
-            matrix[:, rows, cols] = part.reshape(length, -1)
-            matrix[:, cols, rows] = part.reshape(length, -1)
-            matrices.append(matrix)
-        rest = vector[2 * triangle :]
-        m = rest[: length * columns].reshape(length, columns, 1)
-        theta = rest[length * columns :].reshape(length, columns, teacher_rank)
-        return cls(matrices[0], matrices[1], m.copy(), theta.copy())
+        """Inverse of `pack`, also of several rows (..., P)."""
+        several, entries = vector.shape[:-1], columns * (columns + 1) // 2
+        triangle, places = length * entries, _places(columns)
+        q, V = (
+            vector[..., first : first + triangle].reshape(*several, length, entries).take(places, axis=-1)
+            for first in (0, triangle)
+        )
+        rest = vector[..., 2 * triangle :].copy()
+        m = rest[..., : length * columns].reshape(*several, length, columns, 1)
+        theta = rest[..., length * columns :].reshape(*several, length, columns, teacher_rank)
+        return cls(q, V, m, theta)
 
     def scales(self, rho: Array) -> Array:
         """Size of every packed entry's block, for relative residuals.
@@ -133,6 +147,11 @@ def without_each(values: Array, axis: int) -> Array:
     """Means over all replicates but one, along their axis; the values where there is one alone."""
     count = values.shape[axis]
     return (values.sum(axis=axis, keepdims=True) - values) / (count - 1) if count > 1 else values
+
+
+def whole_and_without(values: Array, axis: int) -> Array:
+    """The mean over all replicates and behind it those over all but one, along their axis."""
+    return np.concatenate([values.mean(axis=axis, keepdims=True), without_each(values, axis)], axis=axis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +188,11 @@ class Conjugates:
     def without_each(self) -> Conjugates:
         """Means over all replicates but one, for every one of them; themselves where there is one alone."""
         return Conjugates(*(without_each(x, 1) for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)))
+
+    def whole_and_without(self) -> Conjugates:
+        """The mean, and behind it the means over all replicates but one: 1 + S replicates."""
+        parts = (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)
+        return Conjugates(*(whole_and_without(x, 1) for x in parts))
 
     def replicate(self, s: int) -> Conjugates:
         """One replicate, axis kept."""

@@ -111,14 +111,19 @@ class Prior:
             conjugates = replace(conjugates, V_hat=conjugates.V_hat + shift * np.eye(self.kernels.columns))
         return self._images(conjugates).replicate(0)
 
-    def of_replicates(self, conjugates: Conjugates, *, lift: bool = False) -> list[Overlaps] | None:
-        """`overlaps` of every replicate by itself; None where one has none."""
-        curvature = self._curvature(conjugates)
-        if np.isfinite(curvature).all() and self._margin(curvature) > 0:
+    def of_replicates(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
+        """`overlaps` of every replicate by itself, (S, P, ...); None where one has none."""
+        if self.has_image(conjugates):
             images = self._images(conjugates)
-            return [images.replicate(s) for s in range(curvature.shape[1])]
-        each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(curvature.shape[1])]
-        return None if any(image is None for image in each) else [image for image in each if image is not None]
+            return Overlaps(*(x.swapaxes(0, 1) for x in (images.q, images.V, images.m, images.theta)))
+        each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(conjugates.q_hat.shape[1])]
+        inside = [image for image in each if image is not None]
+        return Overlaps.stacked(inside) if len(inside) == len(each) else None
+
+    def has_image(self, conjugates: Conjugates) -> bool:
+        """Whether the rows' problems have minima on all atoms."""
+        curvature = self._curvature(conjugates)
+        return bool(np.isfinite(curvature).all() and self._margin(curvature) > 0)
 
     def _images(self, conjugates: Conjugates) -> Overlaps:
         """Equation (7) inside its domain, with the replicates behind the sites."""

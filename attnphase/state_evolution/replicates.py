@@ -11,7 +11,7 @@ from attnphase.arrays import Array
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 
-__all__ = ["Variations", "flatten", "packed_images", "restore", "rows_of", "variations"]
+__all__ = ["Variations", "flatten", "packed_images", "restore", "restore_all", "rows_of", "variations"]
 
 
 def flatten(measured: dict[str, Array]) -> Array:
@@ -21,20 +21,24 @@ def flatten(measured: dict[str, Array]) -> Array:
 
 def restore(vector: Array, like: dict[str, Array]) -> dict[str, Any]:
     """The dictionary that `flatten` made a vector of, shaped like the replicates of ``like``."""
-    result: dict[str, Any] = {}
+    return {name: float(x[0]) if x.ndim == 1 else x[0] for name, x in restore_all(vector[None], like).items()}
+
+
+def restore_all(vectors: Array, like: dict[str, Array]) -> dict[str, Array]:
+    """Likewise of several vectors, (N, everything) to (N, ...)."""
+    result: dict[str, Array] = {}
     position = 0
     for name, values in like.items():
         size = values[0].size
-        part = vector[position : position + size].reshape(values.shape[1:])
-        result[name] = float(part) if part.ndim == 0 else part
+        result[name] = vectors[:, position : position + size].reshape(-1, *values.shape[1:])
         position += size
     return result
 
 
 def packed_images(measured: dict[str, Array], map_: StateEvolution) -> Array:
     """Images per replicate as packed vectors, (S, P)."""
-    rows = zip(measured["q"], measured["V"], measured["m"][..., None], measured["theta"], strict=True)
-    return map_.sector.pack_all([Overlaps(*row) for row in rows])
+    q, V, m, theta = (measured[name] for name in ("q", "V", "m", "theta"))
+    return map_.sector.pack_all(Overlaps(q, V, m[..., None], theta))
 
 
 @dataclass(frozen=True, eq=False)

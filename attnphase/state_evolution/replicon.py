@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -12,9 +11,11 @@ from attnphase.arrays import Array
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
 from attnphase.state_evolution.proximal import Minima, lower_factors
 from attnphase.state_evolution.spread import Spread
+from attnphase.state_evolution.system import System
 
 __all__ = ["replicon"]
 
@@ -23,8 +24,6 @@ _FEW = 64  # likewise, where only an error needs them
 _NARROW = 0.1  # of the widest direction in which replicates' points scatter: narrower ones change nothing
 _INSIDE = 0.1  # of a step, by which its ends must lie within the domain
 
-Point = tuple[Overlaps, Conjugates]
-
 
 def replicon(
     channel: Channel,
@@ -32,7 +31,7 @@ def replicon(
     overlaps: Overlaps,
     conjugates: Conjugates,
     minima: Minima,
-    without: Sequence[Point] = (),
+    without: Displaced | None = None,
 ) -> Array:
     """Spectral radius of ``P -> C_hat -> P``, of all replicates together and of each.
 
@@ -53,8 +52,8 @@ def replicon(
         Its conjugates, with a replicate axis of length one.
     minima : Minima
         Of the channel's nodes there.
-    without : sequence of (Overlaps, Conjugates)
-        The fixed points of all replicates but one, for every one of them; the point itself where there are none.
+    without : Displaced, optional
+        The fixed points of all replicates but one, for every one of them; by default the point itself.
 
     Returns
     -------
@@ -62,22 +61,22 @@ def replicon(
         Replicates count by what is left without them: their mean and scatter are the jackknife's.
     """
     squares = alpha * _squares(channel, overlaps, minima)
-    size, count = overlaps.q.size, len(squares)
-
-    def radius(squares: Array, conjugates: Conjugates) -> float:
-        rows = Spread(channel.system, conjugates).linear.reshape(size, size)
-        return float(np.abs(np.linalg.eigvals(rows @ squares.reshape(size, size))).max())
-
-    rest, own = without_each(squares, 0), [conjugates] * count
-    if without:
-        rest = rest + alpha * _changes(channel, alpha, overlaps, minima, [point for point, _ in without])
-        own = [one for _, one in without]
-    whole = radius(squares.mean(axis=0), conjugates)
-    left = np.array([radius(one, hats) for one, hats in zip(rest, own, strict=True)])
-    return np.append(whole, whole + (count - 1) * (whole - left))
+    rest = without_each(squares, 0)
+    if without is not None:
+        rest = rest + alpha * _changes(channel, alpha, overlaps, minima, without.overlaps)
+    whole = _radii(channel.system, squares.mean(axis=0)[None], conjugates)[0]
+    left = _radii(channel.system, rest, conjugates if without is None else without.conjugates)
+    return np.append(whole, whole + (len(left) - 1) * (whole - left))
 
 
-def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima, points: Sequence[Overlaps]) -> Array:
+def _radii(system: System, squares: Array, conjugates: Conjugates) -> Array:
+    """Spectral radii by squares of the residuals' derivatives (S, P, r, r, P, r, r), at one point or as many: (S,)."""
+    size = int(np.prod(squares.shape[1:4]))
+    rows = Spread(system, conjugates).linear.reshape(-1, size, size)
+    return np.abs(np.linalg.eigvals(rows @ squares.reshape(-1, size, size))).max(axis=-1)
+
+
+def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima, points: Overlaps) -> Array:
     """What `_squares` of all replicates changes by at each of the points nearby, to first order, (N, P, r, r, P, r, r).
 
     By differences over a standard error along the few directions in which the points lie. Their own noise, which the
@@ -89,7 +88,7 @@ def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima,
     known = minima.part(rule.nodes.shape[:2], slice(few))
     coarse = replace(rule, nodes=rule.nodes[:, :few], weights=np.full(few, 1 / few), order=few)
     near = replace(channel, rule=coarse)
-    shifts = (np.stack([point.pack() for point in points]) - overlaps.pack()) / scale
+    shifts = (points.pack() - overlaps.pack()) / scale
     # squares are even in m and in theta: where these vanish they change nothing, and stay zero along every direction
     m, theta = (np.full_like(x, x.any()) for x in (overlaps.m, overlaps.theta))
     moving = Overlaps(np.ones_like(overlaps.q), np.ones_like(overlaps.V), m, theta).pack() > 0
@@ -104,7 +103,7 @@ def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima,
     def squares_at(there: Overlaps) -> Array:
         return _squares(near, there, near.evaluate(alpha, there, Starts.WARM, known).minima)
 
-    total = np.zeros((len(points), *overlaps.q.shape, *overlaps.q.shape))
+    total = np.zeros((len(shifts), *overlaps.q.shape, *overlaps.q.shape))
     for width, direction in zip(widths, directions, strict=True):
         if width > _NARROW * widths[0]:
             step = width

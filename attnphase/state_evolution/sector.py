@@ -64,15 +64,17 @@ class Sector:
         """Coordinates (D,) of the projection on the sector."""
         return self._projection @ overlaps.pack()
 
-    def pack_all(self, many: Sequence[Overlaps]) -> Array:
-        """Coordinates of several overlaps, (N, D)."""
-        entries = zip(*((o.q, o.V, o.m, o.theta) for o in many), strict=True)
-        stacked = Overlaps(*(np.array(each) for each in entries))
-        return stacked.pack() @ self._projection.T
+    def pack_all(self, several: Overlaps) -> Array:
+        """Coordinates of several overlaps, whose number stands before the site axis: (N, D)."""
+        return several.pack() @ self._projection.T
 
     def unpack(self, vector: Array) -> Overlaps:
         """Overlaps with the given coordinates."""
         return Overlaps.unpack(self.basis @ vector, self.length, self.columns, self.teacher_rank)
+
+    def unpack_all(self, vectors: Array) -> Overlaps:
+        """Overlaps with coordinates (N, D); their number stands before the site axis."""
+        return Overlaps.unpack(vectors @ self.basis.T, self.length, self.columns, self.teacher_rank)
 
     def symmetrized(self, conjugates: Conjugates) -> Conjugates:
         """Mean over the group: a sampled mean obeys the symmetries only up to its error."""

@@ -24,46 +24,58 @@ class Spread:
     ----------
     system : System
     conjugates : Conjugates
-        With a replicate axis of length one.
+        Of one point, or of S, as replicates.
     """
 
     system: System
     conjugates: Conjugates
 
     def of_noise(self, noise: Array) -> Array:
-        """Covariance of the fields that copies have apart if their sources have this noise apart, (P, S, r, r) both."""
+        """Covariance of the fields that copies have apart if their sources have this noise apart, (P, S, r, r) both.
+
+        Every replicate of the noise at a point of its own, or all at one.
+        """
         spectrum, prior = self.system.spectrum, self.system.prior
         apart = np.einsum("pa,psij->asij", spectrum.gamma, noise)
         if prior.rows is None:
-            response = self._resolvent[:, None]
-            spread = response @ apart @ response
+            spread = self._resolvent @ apart @ self._resolvent
         else:
-            sources = prior.sources(self.conjugates)
-            whole = sources.root @ sources.root
-            given = sources.mean, sources.root, sources.curvature
-            each = [row_spread(prior.rows, *given, at_most(one, whole)) for one in np.moveaxis(apart, 1, 0)]
-            spread = np.stack(each, axis=1)
+            given = [np.broadcast_to(x, (*apart.shape[:2], *x.shape[2:])) for x in self._sources]
+            mean, root, curvature = (x.reshape(-1, *x.shape[2:]) for x in given)
+            own = at_most(apart.reshape(root.shape), root @ root)
+            spread = row_spread(prior.rows, mean, root, curvature, own).reshape(apart.shape)
         return np.einsum("a,pa,asij->psij", spectrum.weights, spectrum.gamma, spread)
 
     @cached_property
     def linear(self) -> Array:
-        """The linear part of `of_noise`, (P, r, r, P, r, r)."""
+        """The linear part of `of_noise`, (S, P, r, r, P, r, r)."""
         spectrum = self.system.spectrum
-        return np.einsum("a,pa,qa,aijkl->pijqkl", spectrum.weights, spectrum.gamma, spectrum.gamma, self._squares)
+        gammas = np.einsum("a,pa,qa->pqa", spectrum.weights, spectrum.gamma, spectrum.gamma)
+        return np.einsum("pqa,asijkl->spijqkl", gammas, self._squares)
 
     @cached_property
     def _squares(self) -> Array:
-        """``E dw/dB (x) dw/dB`` on every atom, (A, r, r, r, r)."""
+        """``E dw/dB (x) dw/dB`` on every atom, (A, S, r, r, r, r)."""
         prior = self.system.prior
         if prior.rows is None:
-            return np.einsum("aik,ajl->aijkl", self._resolvent, self._resolvent)
-        sources = prior.sources(self.conjugates)
-        return row_responses(prior.rows, sources.mean, sources.root, sources.curvature)
+            return np.einsum("asik,asjl->asijkl", self._resolvent, self._resolvent)
+        mean, root, curvature = self._sources
+        flat = row_responses(prior.rows, *(x.reshape(-1, *x.shape[2:]) for x in (mean, root, curvature)))
+        return flat.reshape(*mean.shape[:2], *flat.shape[1:])
+
+    @cached_property
+    def _sources(self) -> tuple[Array, Array, Array]:
+        """Means, roots of the covariance and curvatures of the rows' sources, (A, S, ...)."""
+        sources, atoms = self.system.prior.sources(self.conjugates), len(self.system.spectrum.weights)
+        mean, root, curvature = (
+            x.reshape(atoms, -1, *x.shape[1:]) for x in (sources.mean, sources.root, sources.curvature)
+        )
+        return mean, root, curvature
 
     @cached_property
     def _resolvent(self) -> Array:
-        """``R`` of the ridge on every atom, (A, r, r)."""
-        curvature = np.einsum("pa,pij->aij", self.system.spectrum.gamma, self.conjugates.V_hat[:, 0])
+        """``R`` of the ridge on every atom, (A, S, r, r)."""
+        curvature = np.einsum("pa,psij->asij", self.system.spectrum.gamma, self.conjugates.V_hat)
         return np.linalg.inv(curvature + self.system.prior.strength * np.eye(curvature.shape[-1]))
 
 

@@ -63,7 +63,7 @@ def test_the_replica_symmetric_theory_is_a_limit(name, y, apart):
     assert plain.last is not None
     each = plain.prior.of_replicates(plain.last.conjugates, lift=True)
     assert each is not None
-    other = np.stack([plain.pack(one) for one in each])
+    other = plain.sector.pack_all(each)
     error = np.sqrt(scatter**2 + other.var(axis=0, ddof=1) / 16)
     np.testing.assert_array_less(np.abs(image[:size] - expected), 4 * error + 1e-12)
     assert (error < 0.12 * plain.scales(expected)).all()

@@ -202,7 +202,7 @@ def test_copies_by_their_definition(name):
     moments = np.einsum("cxsnla,cxsnlb->cxnlab", pair[0] - pair[1], pair[0] - pair[1])
     noise = point.alpha / 2 * channel.site_means(moments)  # of every draw: (P, n, r, r)
     batches = noise.reshape(len(noise), 16, -1, r, r).mean(axis=2)
-    expected = copies._of_noise(batches)
+    expected = copies._spread.of_noise(batches)
     error = np.hypot(*(x.std(axis=1, ddof=1) / 4 for x in (found, expected)))
     assert np.all(np.abs(found.mean(axis=1) - expected.mean(axis=1)) < 4.5 * error + 1e-12)
     assert np.all(error[:, 0, 0] < 0.25 * found.mean(axis=1)[:, 0, 0])

@@ -179,7 +179,7 @@ class LinearMap:
         self.noise, self.alpha = noise, alpha
         self.sector = SimpleNamespace(
             errors=lambda e: Overlaps(*(np.reshape(x, (1, 1, 1)) for x in (e[0], 0, 0, e[1]))),
-            pack_all=lambda many: np.stack([self.pack(overlaps) for overlaps in many]),
+            pack_all=lambda many: np.stack([many.q.ravel(), many.theta.ravel()], axis=1),
         )
         self.channel = SimpleNamespace(rule=SimpleNamespace(randomised=randomised))
         self.last = SimpleNamespace(envelope=noise[:, 3])
