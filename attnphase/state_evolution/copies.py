@@ -222,13 +222,16 @@ class Copies:
 
     def _meet(self, covariance: Array) -> bool:
         """Whether on these nodes copies with this gap come together, by more than chance and much, at every step."""
-        total = _trace(self.overlaps.q).sum()
-        while _trace(covariance).sum() > RESOLVED * total:
+        total, size = _trace(self.overlaps.q).sum(), _trace(covariance).sum()
+        while size > RESOLVED * total:
             images = self.images(covariance)
-            growth = _trace(images).sum(axis=0) / _trace(covariance).sum()
-            if not growth.mean() + _BEYOND_DOUBT * growth.std(ddof=1) / np.sqrt(len(growth)) < _MUCH:
+            growth = _trace(images).sum(axis=0) / size
+            mean = growth.mean()
+            if not mean + _BEYOND_DOUBT * growth.std(ddof=1) / np.sqrt(len(growth)) < _MUCH:
                 return False
-            covariance = at_most(images.mean(axis=1), self._free)
+            # as if the growth fell like a root of the size
+            image, size = images.mean(axis=1), size * max(mean**2, 0.01)
+            covariance = size / _trace(image).sum() * image if _trace(image).sum() > 0 else 0 * image
         return True
 
     def _end(self, covariance: Array, slope: float, accurate: float) -> _End | None:

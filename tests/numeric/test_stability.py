@@ -21,7 +21,8 @@ from attnphase.reference import read_reference
 from attnphase.rows.copies import row_responses, row_spread
 from attnphase.state_evolution.channel import Channel, matrix_root
 from attnphase.state_evolution.copies import Copies
-from attnphase.state_evolution.overlaps import Conjugates
+from attnphase.state_evolution.errors import Displaced
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, Search
 from attnphase.state_evolution.replicon import replicon
 from attnphase.state_evolution.system import System
@@ -239,7 +240,9 @@ def test_copies_of_every_replicate_at_a_point_of_its_own(name):
         )
         for a, b, c in rng.uniform(0.9, 1.1, (REPLICATES, 3))
     ]
-    together = copies._moved(points, second).growth_of(gap)
+    each = Overlaps.stacked([own for own, _ in points])
+    hats = (np.concatenate(x, axis=1) for x in zip(*(vars(one).values() for _, one in points), strict=True))
+    together = copies._moved(Displaced(each, Conjugates(*hats)), second).growth_of(gap)
     nodes = (len(copies._channel.probabilities), REPLICATES, -1)
 
     def part(values, s):
@@ -248,8 +251,7 @@ def test_copies_of_every_replicate_at_a_point_of_its_own(name):
     for s in (0, 5, 15):
         known = [Minima(part(m.fields, s), part(m.energies, s), part(m.steps, s)) for m in (copies._first[1], second)]
         rule = replace(copies.rule, nodes=copies.rule.nodes[s : s + 1])
-        own, hats = points[s]
-        alone = Copies(copies.system, copies.alpha, own, (hats,), rule, (known[0], known[1]))
+        alone = Copies(copies.system, copies.alpha, *points[s], rule, (known[0], known[1]))
         assert together[s] == pytest.approx(alone.growth_of(gap).item(), rel=1e-9)
     assert np.ptp(together) > 0.02
 
@@ -260,8 +262,8 @@ def test_an_end_is_the_same_from_near_by():
     gap = copies.gap()
     for beside in (
         replace(copies, search=Search(Starts.LIKELY)).gap(),
-        copies.gap((), 0.6 * gap.share),
-        copies.gap((), 0.0),
+        copies.gap(None, 0.6 * gap.share),
+        copies.gap(None, 0.0),
     ):
         assert beside.share == pytest.approx(gap.share, abs=0.4 * gap.error)
     assert gap.error < 0.3 * gap.share
