@@ -17,7 +17,7 @@ from attnphase.errors import DatasetError
 from attnphase.files.reading import LARGEST_BINARY, check_input
 from attnphase.files.writing import check_dataset, write_file
 
-__all__ = ["load_dataset", "save_dataset", "to_json"]
+__all__ = ["load_dataset", "save_dataset", "to_json", "write_dataset"]
 
 
 def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = False) -> None:
@@ -40,7 +40,17 @@ def save_dataset(ds: xr.Dataset, path: str | os.PathLike[str], force: bool = Fal
         An argument is of the wrong type.
     """
     path = check_dataset(path, force)
-    validate_dataset(ds)
+    write_dataset(validate_dataset(ds), path)
+
+
+def write_dataset(ds: xr.Dataset, path: Path) -> None:
+    """Write a dataset, whatever it holds, where nothing stands in the way; see `save_dataset`.
+
+    Raises
+    ------
+    DatasetError
+        It cannot be written.
+    """
     # no _FillValue, which xarray would add to every variable of type float
     encoding = {name: {"_FillValue": None} for name in map(str, ds.variables) if ds[name].dtype.kind == "f"}
     image = ds.drop_encoding().to_netcdf(engine="netcdf4", encoding=encoding)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from scipy.signal import find_peaks
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
@@ -233,6 +232,8 @@ def follow_field(
 
 def _with_turns(curve: list[Followed]) -> tuple[Followed, ...]:
     """The points, marked where the field turns back by more than twice its error."""
+    from scipy.signal import find_peaks  # which takes half a second
+
     values, errors = np.array([one.value for one in curve]), np.array([one.value_error for one in curve])
     turns: set[int] = set()
     for side in (1.0, -1.0):

@@ -181,7 +181,7 @@ class Copies:
         theta, rho = self.overlaps.theta, self.system.rho
         told = _product(self._of_tokens(theta @ np.linalg.pinv(rho)), k[..., : rho.shape[-1]])
         about = omega - self._of_tokens(self.overlaps.m[..., 0], 2)[:, :, None] - told
-        return about, np.linalg.pinv(self._unexplained(rho), hermitian=True)
+        return about, np.linalg.pinv(self._unexplained(rho), hermitian=True).astype(float, copy=False)
 
     def gap(self, displaced: Displaced | None = None, share: float | None = None) -> Gap:
         """Where copies end that begin with nothing but the teacher in common: on few nodes first, then on all.

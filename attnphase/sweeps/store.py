@@ -14,7 +14,7 @@ import filelock
 import numpy as np
 import xarray as xr
 
-from attnphase.data.files import load_dataset, save_dataset
+from attnphase.data.files import load_dataset, write_dataset
 from attnphase.errors import DatasetError
 from attnphase.files.writing import write_file
 from attnphase.sweeps.description import Description, listed
@@ -142,10 +142,10 @@ class Store:
         return ds
 
     def save(self, line: Line, ds: xr.Dataset) -> None:
-        """Write a finished line."""
+        """Write a finished line, which is looked at when it is read, and as a part of the whole."""
         if self.folder is not None:
             marked = ds.assign_attrs({_KEY: line.key, _DIGEST: _digest(ds)})
-            save_dataset(marked, _no_link(self.path(line)), force=True)
+            write_dataset(marked, _no_link(self.path(line)))
 
     def kept(self, for_good: bool = False) -> str:
         """The end of an error message: what became of the finished lines, and what to do.
