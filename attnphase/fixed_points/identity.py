@@ -186,7 +186,7 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     # few nodes first, whose noise is several times as large: what is beyond doubt with them need not be asked of more
     few = most > COARSE_POINTS and relative <= _BY_FEW and run.few_see
     for points, enough in ((COARSE_POINTS, _FAR_BEYOND), (most, BEYOND_DOUBT))[not few :]:
-        probe = run.map(rules.sobol(points))
+        probe = run.map(rules.sobol(points), of_lowest=True)
         probe.adopt_from(map_)
         level = level_at(probe, x, amplitude, jacobian)
         seen = level is not None and level.exceeds(enough)
@@ -276,7 +276,7 @@ def _agrees(run: Run, rules: Refinement, place: Place, name: str) -> bool:
     more = next((rule for rule in _ladder(rules, own, COARSE_POINTS) if rule.order >= enough), None)
     if more is None:
         return True
-    map_ = run.map(more)
+    map_ = run.map(more, of_lowest=True)
     amplitude = float(np.linalg.norm(x[odd_coordinates(map_)]))
     here = level_at(map_, x, amplitude, jacobian)
     if here is None or np.isnan(here.value):
@@ -300,7 +300,9 @@ def _found_above(
     start = run.sector.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
     full, least = (float(np.linalg.norm(x[odd])) for x in (start, verdict.grows))
     amplitudes = [share * full for share in AMPLITUDES]
-    few = shrinking_down_to(run.map(rules.sobol(COARSE_POINTS)), start, amplitudes, _FAR_BEYOND, jacobian)
+    few = shrinking_down_to(
+        run.map(rules.sobol(COARSE_POINTS), of_lowest=True), start, amplitudes, _FAR_BEYOND, jacobian
+    )
     if few is not None:  # the branch is below
         start, amplitudes = few.point, [amplitude for amplitude in amplitudes if amplitude <= few.amplitude]
     zero = highest_zero(map_, start, amplitudes, jacobian)
@@ -381,7 +383,7 @@ def judged(
     start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
     rest, bottom = run.sector.pack(overlaps), None
     for finer in _ladder(rules, rule, min(rule.order, rules.medium().order) if rule.randomised else COARSE_POINTS):
-        map_ = run.map(finer)
+        map_ = run.map(finer, of_lowest=True)
         bottom = at_rest(map_, rest, jacobian) or bottom
         if bottom is None:
             break
@@ -405,7 +407,7 @@ def judged(
     given_up: set[float] = set()
     growth = np.inf
     for number, finer in enumerate(_ladder(rules, rule, COARSE_POINTS)):
-        map_ = run.map(finer)
+        map_ = run.map(finer, of_lowest=True)
         levels = levels_at(map_, start, amplitudes, jacobian, levels)
         run.learn(map_)
         if number == 0:  # what a neighbour can begin with

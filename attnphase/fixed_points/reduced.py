@@ -104,7 +104,7 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array |
     """
     odd = odd_coordinates(map_)
     found, newton = _settled(map_, x, amplitude, odd, jacobian)
-    image = None if found is None else map_(found.point, refresh=True, likely=True)
+    image = None if found is None else map_(found.point, refresh=True, of_lowest=True)
     if found is None or image is None:
         return None
     point, images = found.point, map_.images()

@@ -94,10 +94,11 @@ class Run:
         """Let the solve take so many maps from here on, if it has fewer left."""
         self.settings = replace(self.settings, max_maps=max(self.settings.max_maps, self.maps + maps))
 
-    def map(self, rule: Rule) -> StateEvolution:
-        """The map under a rule."""
+    def map(self, rule: Rule, *, of_lowest: bool = False) -> StateEvolution:
+        """The map under a rule, or one of which no more is asked than images: other minima than the lowest are none."""
         map_ = StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
-        map_.first = self.search or Search(sole=self.sole)
+        first = self.search or Search(sole=self.sole)
+        map_.first = first.of_lowest if of_lowest else first
         return map_
 
     def learn(self, map_: StateEvolution) -> None:

@@ -78,7 +78,7 @@ def stability_at(
         if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(rule.replicates))
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
-    copies = replace(Copies.of(system, map_.alpha, overlaps, conjugates, points), search=search or Search())
+    copies = replace(Copies.of(system, map_.alpha, overlaps, conjugates, points), search=(search or Search()).of_lowest)
     end = copies.gap(None if ways is None else ways.at(), gap)
     values["overlap_gap"], errors["overlap_gap"] = end.share, end.error
     return Stability(values, errors)

@@ -22,6 +22,7 @@ LOWER = 1e-9  # relative difference of energies by which one minimum counts as l
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
 CHECKED = 2**14  # nodes of which a fresh search says enough about all
 _SAFE = 1.4  # second minima were looked for from half the energy on at which they were known: so near is a surprise
+_FEW_MISSED = 2e-3  # share of nodes whose lowest minimum may be missed where only the growth is asked for
 ENOUGH = 2**10  # nodes up to which all of them are asked whether the likely starts suffice
 
 
@@ -87,11 +88,11 @@ class StateEvolution:
         """Size of every coordinate, for relative residuals."""
         return self.sector.scales(x, self.system.spectrum.rho)
 
-    def __call__(self, x: Array, *, refresh: bool = False, likely: bool = False) -> Array | None:
+    def __call__(self, x: Array, *, refresh: bool = False, of_lowest: bool = False) -> Array | None:
         """The image of a point; None outside the domain.
 
-        With `refresh` all local problems are searched afresh; if `likely`, from those starts alone from which a first
-        evaluation searches.
+        With `refresh` all local problems are searched afresh; where no more is asked for than their lowest minima, from
+        those starts alone from which a first evaluation searches for these.
         """
         if self._known is not None and not refresh and self._is_at(x):
             return self._known[2].copy()
@@ -105,7 +106,7 @@ class StateEvolution:
         if self.channel.rule.from_zero:
             starts = Starts.FROM_ZERO
         elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
-            again = Starts.FOLLOWED if likely and starts is Starts.LIKELY else Starts.REFRESH
+            again = Starts.FOLLOWED if of_lowest and starts is Starts.LOWEST else Starts.REFRESH
             starts = again if refresh or self.thorough else Starts.WARM
         # minima of other representatives, at a point of other symmetry, are of other nodes
         known = self.minima if starts.follow else None
@@ -168,7 +169,8 @@ class StateEvolution:
     def learnt(self) -> Search:
         """How nodes of other rules are to be searched, by what is known of these where the map was evaluated last."""
         assert self.minima is not None
-        return Search(Starts.LIKELY if self.likely_suffice() else Starts.COLD, self.minima.sole)
+        likely = self.likely_suffice()
+        return Search(Starts.LIKELY if likely else Starts.COLD, self.minima.sole, likely and self._foremost_suffice())
 
     def likely_suffice(self) -> bool:
         """Whether the likely starts alone lead to all minima that matter, where the map was evaluated last.
@@ -178,13 +180,24 @@ class StateEvolution:
         """
         if self._known is None or self.minima is None or self.channel.rule.from_zero or self.bottomless:
             return False
-        channel, known = self.channel, self.minima
-        if channel.rule.size > ENOUGH:
-            few, known = self._sample()
-            channel = replace(channel, rule=few)
-        found = channel.evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
+        few, known = self._asked()
+        found = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
         self.likely_second_share = max(self.likely_second_share, float(found.has_second(np.inf).mean()))
         return not (found.bottomless or any(new.any() for new in _news(known, found)))
+
+    def _foremost_suffice(self) -> bool:
+        """Whether `Starts.LOWEST` leads to the lowest minima of nearly all nodes that `likely_suffice` has asked."""
+        assert self._known is not None
+        assert self.minima is not None
+        (few, known), x = self._asked(), self._known[0]
+        channel = replace(self.channel, rule=few)
+        found = channel.evaluate(self.alpha, self.unpack(x), Starts.LOWEST, sole=self.minima.sole).minima
+        return bool(_news(known, found)[0].mean() <= _FEW_MISSED)
+
+    def _asked(self) -> tuple[Rule, Minima]:
+        """Nodes that are asked about the starts: all of a small rule, or a sample."""
+        assert self.minima is not None
+        return self._sample() if self.channel.rule.size > ENOUGH else (self.channel.rule, self.minima)
 
     def _sample(self) -> tuple[Rule, Minima]:
         """Every fifth node, or of a large rule as many as make `CHECKED`, and its minima."""

@@ -7,7 +7,7 @@ its two lowest minima: a warm pass descends from both, a cold pass from all star
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -36,10 +36,18 @@ class Search:
         Energy below which the minimum that the first descent ends in is taken for a node's only one. Whatever lies
         lower than an energy E lies within ``|u|^2 < 2 E`` of the centre where the loss is not negative, and in a small
         ball the energy is convex: only nodes of high energy have second minima.
+    foremost : bool
+        Whether the lowest minima are found from the starts of `Starts.LOWEST`.
     """
 
     starts: Starts = Starts.COLD
     sole: float = -np.inf
+    foremost: bool = False
+
+    @property
+    def of_lowest(self) -> Search:
+        """The same where no minimum is asked for but the lowest."""
+        return replace(self, starts=Starts.LOWEST) if self.foremost else self
 
 
 @dataclass(frozen=True, eq=False)

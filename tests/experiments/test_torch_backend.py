@@ -237,7 +237,7 @@ def test_samples_have_the_minima_of_the_compiled_kernel(problem):
     grams = samples.grams.numpy() if loss.has_grams else np.ones((runs, count, length, length))
     numbers = np.array([problem.teacher.omega, problem.student.temperature, problem.teacher.temperature])
     minima, energies = np.zeros((runs, count, 2, length, columns)), np.zeros((runs, count, 2))
-    for starts in (Starts.COLD, Starts.REFRESH, Starts.WARM, Starts.FROM_ZERO, Starts.LIKELY, Starts.FOLLOWED):
+    for starts in Starts:
         centers, roots, *previous = (torch.from_numpy(x.copy()) for x in (omega, factors, minima, energies))
         found = minimised_in_torch(loss, centers, samples, roots, starts, (previous[0], previous[1]))
         residuals = np.empty_like(omega)

@@ -178,9 +178,9 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
         found, reference = empty(nodes), empty(nodes)
         where = f"{label}, set {number}{', equal minima' if number == 4 else ''}"
         alone = () if label == "relu" else (Starts.FROM_ZERO,)  # zero is a kink itself
-        for starts in (Starts.COLD, Starts.WARM, Starts.REFRESH, Starts.LIKELY, Starts.FOLLOWED, *alone):
+        for starts in (*(one for one in Starts if one is not Starts.FROM_ZERO), *alone):
             moved = nodes._replace(centers=nodes.centers * (1.0 if starts == Starts.COLD else 1.03))
-            if starts == Starts.LIKELY:  # half of the nodes from their first start alone
+            if starts in (Starts.LIKELY, Starts.LOWEST):  # half of the nodes from their first start alone
                 moved = moved._replace(sole=float(np.median(reference.energies[:, 0])))
             known = chosen(reference, np.arange(len(reference.flags)))  # a copy
             side_by_side.minimise(moved, starts, found)

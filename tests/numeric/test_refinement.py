@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,6 +165,54 @@ def test_likely_starts_suffice_where_they_lead_to_all_that_a_full_search_finds()
         energies[single] += lowest, second
         map_.minima = Minima(minima.fields, energies, minima.steps)
         assert map_.likely_suffice() is enough
+
+
+def test_omega_and_the_teachers_field_lead_to_the_lowest_minima():
+    """Not to all second ones; and where they miss more than a node in five hundred, they are not relied on."""
+    map_ = in_two_minima()
+    minima = map_.minima
+    assert minima is not None
+    assert map_.learnt().of_lowest == Search(Starts.LOWEST, minima.sole, foremost=True)
+    found = map_.channel.evaluate(0.7, TWO_MINIMA, Starts.LOWEST).minima
+    np.testing.assert_allclose(found.energies[:, 0], minima.energies[:, 0], rtol=1e-9, atol=0)
+    seconds = [np.isfinite(each.gap) for each in (found, minima)]
+    assert (seconds[0] <= seconds[1]).all()
+    assert 0.8 * seconds[1].sum() < seconds[0].sum() < seconds[1].sum()
+    assert minima.gap[seconds[1] & ~seconds[0]].min() > NEAR_DEGENERATE
+    count = len(minima.energies) // 500  # as many may be missed
+    for lower, enough in ((count, True), (count + 1, False)):
+        energies = minima.energies.copy()
+        energies[:lower] *= 1 - 1e-6
+        map_.minima = Minima(minima.fields, energies, minima.steps)
+        assert map_._foremost_suffice() is enough
+    assert Search(Starts.LIKELY).of_lowest.starts is Starts.LIKELY
+
+
+def test_levels_are_searched_from_few_starts_where_these_suffice(monkeypatch):
+    """Where no more than the lowest minima is asked for, a search beside the known ones has two starts, else all."""
+    run = run_of(FEW, 0.7)
+    asked: list[Starts] = []
+    evaluate = Channel.evaluate
+
+    def recorded(self: Channel, alpha: float, overlaps: Overlaps, starts: Starts, *rest: Any) -> Any:
+        asked.append(starts)
+        return evaluate(self, alpha, overlaps, starts, *rest)
+
+    monkeypatch.setattr(Channel, "evaluate", recorded)
+    for search, of_lowest, expected in (
+        (Search(Starts.LIKELY, foremost=True), True, [Starts.LOWEST, Starts.FOLLOWED, Starts.REFRESH]),
+        (Search(Starts.LIKELY, foremost=True), False, [Starts.LIKELY, Starts.REFRESH, Starts.REFRESH]),
+        (Search(Starts.LIKELY), True, [Starts.LIKELY, Starts.REFRESH, Starts.REFRESH]),
+        (Search(), True, [Starts.COLD, Starts.REFRESH, Starts.REFRESH]),
+    ):
+        asked.clear()
+        run.search = search
+        map_ = run.map(ladder_of(run).sobol(16), of_lowest=of_lowest)
+        x = map_.pack(TWO_MINIMA)
+        map_(x)
+        map_(x, refresh=True, of_lowest=True)
+        map_(x, refresh=True)
+        assert asked == expected
 
 
 def test_of_many_nodes_a_sample_is_asked_whether_the_likely_starts_suffice():

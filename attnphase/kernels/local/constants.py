@@ -20,10 +20,12 @@ __all__ = [
     "GOES_ON",
     "GRADIENT_TOLERANCE",
     "LIKELY_STARTS",
+    "LOWEST_STARTS",
     "MAX_NEWTON",
     "MAX_TRIES",
     "MERGED",
     "NO_SHIFT",
+    "OTHER_STARTS",
     "PIVOT",
     "ROUNDING",
     "RUNAWAY",
@@ -79,6 +81,12 @@ FINITE = 1.7976931348623157e308
 LIKELY_STARTS = (0, 1, 2, 4)
 """Which of the cold starts are the likely ones: omega and the teacher's field, each with both signs."""
 
+LOWEST_STARTS = (0, 1, 2)
+"""Which of the likely ones lead to the lowest minimum: omega, and the teacher's field with both signs."""
+
+OTHER_STARTS = (1, 2)
+"""Which of these lead on from known minima; omega leads to the lowest of them as a rule."""
+
 
 class Starts(IntEnum):
     """Starting points of the local minimisation.
@@ -86,8 +94,8 @@ class Starts(IntEnum):
     WARM: the two lowest minima of the previous pass.  FROM_ZERO: zero alone, as in the published recipe.  COLD: omega,
     the teacher's field lifted to the student's columns with both signs, zero, the reflected omega, and omega with one
     token reflected.  REFRESH: both, so that a pass can only find lower minima.  LIKELY: of COLD, omega and the
-    teacher's field with both signs, which lead to all minima that matter at most fixed points.  FOLLOWED: WARM and
-    LIKELY.
+    teacher's field with both signs, which lead to all minima that matter at most fixed points.  LOWEST: of these,
+    omega and the teacher's field, which lead to the lowest minima.  FOLLOWED: WARM and the teacher's field, likewise.
     """
 
     COLD = 0
@@ -96,6 +104,7 @@ class Starts(IntEnum):
     REFRESH = 3
     LIKELY = 4
     FOLLOWED = 5
+    LOWEST = 6
 
     @property
     def follow(self) -> bool:
@@ -104,7 +113,16 @@ class Starts(IntEnum):
 
     def number(self, length: int) -> int:
         """How many points these are for so many tokens."""
-        known, cold = 2, 5 + length
-        likely = len(LIKELY_STARTS)
-        fresh = {Starts.WARM: 0, Starts.FROM_ZERO: 1, Starts.LIKELY: likely, Starts.FOLLOWED: likely}.get(self, cold)
-        return fresh + known * self.follow
+        known = 2
+        return len(self.fresh(length)) + known * self.follow
+
+    def fresh(self, length: int) -> tuple[int, ...]:
+        """Which of the points of COLD these are, beside known minima, for so many tokens."""
+        few: dict[Starts, tuple[int, ...]] = {
+            Starts.WARM: (),
+            Starts.FROM_ZERO: (3,),
+            Starts.LIKELY: LIKELY_STARTS,
+            Starts.FOLLOWED: OTHER_STARTS,
+            Starts.LOWEST: LOWEST_STARTS,
+        }
+        return few.get(self, tuple(range(5 + length)))

@@ -8,7 +8,7 @@ from attnphase.arrays import Array
 from attnphase.kernels.local.values import Energy, Found, Workspace
 
 from .compiled import allocating, compiled
-from .constants import DISTINCT, LIKELY_STARTS, RUNAWAY, Starts
+from .constants import DISTINCT, LIKELY_STARTS, LOWEST_STARTS, OTHER_STARTS, RUNAWAY, Starts
 from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH, LIFT, closed_form, loss, loss_derivatives
@@ -56,10 +56,18 @@ def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, sta
         if starts == Starts.WARM:
             return False
         s -= 2
-    if starts in (Starts.LIKELY, Starts.FOLLOWED):
+    if starts == Starts.LIKELY:
         if s >= len(LIKELY_STARTS):
             return False
         s = LIKELY_STARTS[s]
+    if starts == Starts.LOWEST:
+        if s >= len(LOWEST_STARTS):
+            return False
+        s = LOWEST_STARTS[s]
+    if starts == Starts.FOLLOWED:
+        if s >= len(OTHER_STARTS):
+            return False
+        s = OTHER_STARTS[s]
     if s >= 5 + LENGTH:
         return False
     for a in range(LENGTH):

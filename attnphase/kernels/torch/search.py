@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from attnphase.kernels.local.constants import DISTINCT, LIKELY_STARTS, RUNAWAY, Starts
+from attnphase.kernels.local.constants import DISTINCT, RUNAWAY, Starts
 from attnphase.kernels.torch.descent import descend
 from attnphase.kernels.torch.lanes import Lanes
 
@@ -106,7 +106,7 @@ def starting_fields(
         signs = 1 - 2 * torch.eye(len(center), dtype=center.dtype, device=center.device)
         reflected = [center * sign[:, None, None] for sign in signs]
         cold = [center, lifted, -lifted, zero, -center, *reflected]
-        fields += [cold[s] for s in LIKELY_STARTS] if starts in (Starts.LIKELY, Starts.FOLLOWED) else cold
+        fields += [cold[s] for s in starts.fresh(len(center))]
     used += [torch.ones_like(center[0, 0], dtype=torch.bool)] * (len(fields) - len(used))
     return torch.stack(fields, dim=2), torch.stack(used)
 
