@@ -32,8 +32,6 @@ __all__ = ["RESOLVED", "Copies", "Gap"]
 RESOLVED = 1e-4  # share of q below which two copies count as one: too few nodes jump to say more
 _PASSES = 20  # at the most, to where the gap is its own image
 _FEW = 256  # points of each replicate on which the end is looked for first
-_FEWEST = 64  # likewise, on which copies that met at a neighbouring point are seen to meet
-_BEYOND_DOUBT, _MUCH = 5.0, 0.5  # standard errors, and by how much a gap must shrink for that
 _WIDER, _WIDE = 3.0, 0.05  # beside a known gap: times that, and share of q, from which the end is looked for
 _ACCURATE, _NEAR = 1e-2, 0.15  # relative: there, and where a last step along the secant is good enough
 
@@ -195,11 +193,10 @@ class Copies:
             small gaps, so that a sample of them may grow too slowly there and yet end further above.
         """
         few = min(_FEW, self.rule.order)
-        coarse = self._first_points(few)
+        nodes, weights = self.rule.nodes[:, :few], np.full(few, 1 / few)
+        coarse = replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=few))
         size = _trace(self.overlaps.q).sum() / _trace(self._free).sum()
         begin = self._free if share is None else min(max(_WIDER * share, _WIDE) * size, 1.0) * self._free
-        if share == 0 and few > _FEWEST and self._first_points(_FEWEST)._meet(begin):
-            return Gap(np.zeros_like(self._free), 0.0, 0.0)
         found = coarse._end(begin, -0.5, _ACCURATE)
         if found is not None and few < self.rule.order:
             found = self._end(found.covariance, found.slope, _NEAR)
@@ -214,25 +211,6 @@ class Copies:
             growth = self._moved(displaced, found.minima).growth_of(found.covariance)
         scatter = growth / growth.mean() / found.slope
         return Gap(covariance, share, float(share * scatter.std(ddof=1) / np.sqrt(len(growth))))
-
-    def _first_points(self, count: int) -> Copies:
-        """On so many points of each replicate."""
-        nodes, weights = self.rule.nodes[:, :count], np.full(count, 1 / count)
-        return replace(self, rule=replace(self.rule, nodes=nodes, weights=weights, order=count))
-
-    def _meet(self, covariance: Array) -> bool:
-        """Whether on these nodes copies with this gap come together, by more than chance and much, at every step."""
-        total, size = _trace(self.overlaps.q).sum(), _trace(covariance).sum()
-        while size > RESOLVED * total:
-            images = self.images(covariance)
-            growth = _trace(images).sum(axis=0) / size
-            mean = growth.mean()
-            if not mean + _BEYOND_DOUBT * growth.std(ddof=1) / np.sqrt(len(growth)) < _MUCH:
-                return False
-            # as if the growth fell like a root of the size
-            image, size = images.mean(axis=1), size * max(mean**2, 0.01)
-            covariance = size / _trace(image).sum() * image if _trace(image).sum() > 0 else 0 * image
-        return True
 
     def _end(self, covariance: Array, slope: float, accurate: float) -> _End | None:
         """Where a gap ends on these nodes, None if at nothing.

@@ -182,7 +182,7 @@ def test_omega_and_the_teachers_field_lead_to_the_lowest_minima():
     count = len(minima.energies) // 500  # as many may be missed
     for lower, enough in ((count, True), (count + 1, False)):
         energies = minima.energies.copy()
-        energies[:lower] *= 1 - 1e-6
+        energies[:lower] -= 1e-6
         map_.minima = Minima(minima.fields, energies, minima.steps)
         assert map_._foremost_suffice() is enough
     assert Search(Starts.LIKELY).of_lowest.starts is Starts.LIKELY
