@@ -32,7 +32,6 @@ from attnphase.integration.rules import Rule
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.errors import Response, response_at
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.onset import odd_coordinates
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import without_signal
@@ -180,7 +179,7 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     relative = _error_of(place, name)
     if not relative <= WELL_KNOWN or not map_.channel.rule.randomised:
         return relative <= WELL_KNOWN
-    amplitude, noise = _BELOW * float(np.linalg.norm(x[odd_coordinates(map_)])), growth_noise(map_, x)
+    amplitude, noise = _BELOW * float(np.linalg.norm(x[map_.sector.odd])), growth_noise(map_, x)
     jacobian = place.response.jacobian
     most = min(map_.channel.rule.order, rules.medium().order)
     # few nodes first, whose noise is several times as large: what is beyond doubt with them need not be asked of more
@@ -210,7 +209,7 @@ def _by_error(place: Place, names: tuple[str, ...]) -> Identity:
 
 def _in_own_sector(run: Run, place: Place, informed: Overlaps) -> Place:
     """A point that was solved without its order parameter, among those that have it."""
-    if len(odd_coordinates(place.map_)):
+    if len(place.map_.sector.odd):
         return place
     sector = Sector.of(informed, run.system.symmetries)
     map_ = StateEvolution(place.map_.channel, place.map_.alpha, sector)
@@ -224,7 +223,7 @@ def _in_own_sector(run: Run, place: Place, informed: Overlaps) -> Place:
 
 def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place:
     """The point that the verdict asks for."""
-    map_, odd = place.map_, odd_coordinates(place.map_)
+    map_, odd = place.map_, place.map_.sector.odd
     size, identity, target = float(np.linalg.norm(place.found.point[odd])), verdict.identity, None
     if identity is Identity.merged and size > 0:
         # of all symmetries, which keep the zeros exact
@@ -277,7 +276,7 @@ def _agrees(run: Run, rules: Refinement, place: Place, name: str) -> bool:
     if more is None:
         return True
     map_ = run.map(more, of_lowest=True)
-    amplitude = float(np.linalg.norm(x[odd_coordinates(map_)]))
+    amplitude = float(np.linalg.norm(x[map_.sector.odd]))
     here = level_at(map_, x, amplitude, jacobian)
     if here is None or np.isnan(here.value):
         return False
@@ -295,7 +294,7 @@ def _found_above(
 ) -> Place | None:
     """The point by a rule, from where the growth ends above: few nodes make further zeros below. None without one."""
     assert verdict.grows is not None
-    map_, odd, jacobian = run.map(rule), odd_coordinates(place.map_), place.response.jacobian
+    map_, odd, jacobian = run.map(rule), place.map_.sector.odd, place.response.jacobian
     run.grant(_AGAIN)
     start = run.sector.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
     full, least = (float(np.linalg.norm(x[odd])) for x in (start, verdict.grows))
@@ -396,7 +395,7 @@ def judged(
             break
     else:
         return Verdict(Identity.not_decided, growth=np.inf if bottom is None else _in_errors(bottom))
-    odd = odd_coordinates(run.map(rule))
+    odd = run.sector.odd
     full = float(np.linalg.norm(start[odd]))
     own = float(np.linalg.norm(run.sector.pack(overlaps)[odd])) / full
     candidates = sorted({*AMPLITUDES, *(own * part for part in _OWN)}, reverse=True)

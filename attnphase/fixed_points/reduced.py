@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.onset import growth_within, odd_coordinates
+from attnphase.state_evolution.onset import growth_within
 
 __all__ = [
     "Level",
@@ -37,6 +37,7 @@ _BY_CHANCE = 2.0  # standard errors
 _EDGE = 1.1  # by what the odd coordinates may be enlarged, unless they lie at the edge of the domain
 _SECANTS = 3  # steps to a zero, behind which Newton's method takes over
 _REACH = 1.0  # share of themselves by which even coordinates are moved ahead at most
+_FAR = 0.1  # share of itself by which a level may settle beside where its minima have been searched for
 _UNSETTLED = 20  # tolerances: what has not come to rest tells nothing
 
 
@@ -89,8 +90,8 @@ def at_rest(map_: StateEvolution, x: Array, jacobian: Array | None = None) -> Le
 
     A Jacobian of the map somewhere near spares evaluations.
     """
-    odd = odd_coordinates(map_)
-    found, newton = _settled(map_, x, 0.0, odd, jacobian)
+    odd = map_.sector.odd
+    found, newton = _settled(map_, x, _moved_to(map_, x, odd, 0.0, jacobian), odd, jacobian)
     if found is None or found.residual > _UNSETTLED * _TOLERANCE:
         return None
     multiplier = growth_within(map_, found.point)
@@ -102,10 +103,16 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array |
 
     Its growth is unknown, NaN, where the others do not settle. A Jacobian of the map somewhere near spares evaluations.
     """
-    odd = odd_coordinates(map_)
-    found, newton = _settled(map_, x, amplitude, odd, jacobian)
-    image = None if found is None else map_(found.point, refresh=True, of_lowest=True)
-    if found is None or image is None:
+    odd = map_.sector.odd
+    start = _moved_to(map_, x, odd, amplitude, jacobian)
+    map_(start, refresh=True, of_lowest=True)
+    found, newton = _settled(map_, x, start, odd, jacobian)
+    if found is None:
+        return None
+    # minima that are known are followed over the little that is left to settle
+    far = np.max(np.abs(found.point - start) / map_.scales(found.point)) > _FAR
+    image = map_(found.point, refresh=bool(far), of_lowest=True)
+    if image is None:
         return None
     point, images = found.point, map_.images()
     along = point[odd] / amplitude
@@ -220,7 +227,7 @@ def _lies_above(level: Level, other: Level) -> bool:
 def growth_noise(map_: StateEvolution, x: Array) -> float:
     """Standard error of the growth at a fixed point with an order parameter."""
     map_(x)
-    odd = odd_coordinates(map_)
+    odd = map_.sector.odd
     along = map_.images()[:, odd] @ x[odd] / (x[odd] @ x[odd])
     return float(along.std(ddof=1) / np.sqrt(len(along)))
 
@@ -244,13 +251,13 @@ def with_displacements(level: Level, jacobian: Array, odd: NDArray[np.int64]) ->
 
 
 def _settled(
-    map_: StateEvolution, x: Array, amplitude: float, odd: NDArray[np.int64], jacobian: Array | None = None
+    map_: StateEvolution, before: Array, x: Array, odd: NDArray[np.int64], jacobian: Array | None = None
 ) -> tuple[FixedPoint | None, Array | None]:
-    """Everything but the odd coordinates' norm at rest, or as near as it came; None outside the domain.
+    """Everything but the odd coordinates' norm at rest, or as near as it came, from ``x``; None outside the domain.
 
-    With it the Jacobian by which Newton's method brought it there, None if that was another method.
+    With it the Jacobian by which Newton's method brought it there, None if that was another method. The one given is
+    of the point ``before``, which may have another amplitude.
     """
-    before, x = x, _moved_to(map_, x, odd, amplitude, jacobian)
     norm = float(np.linalg.norm(x[odd]))
 
     def constrained(point: Array) -> Array | None:

@@ -20,7 +20,6 @@ from attnphase.fixed_points.reduced import Level, at_rest, level_at, with_displa
 from attnphase.fixed_points.run import Run
 from attnphase.state_evolution.errors import Response
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.onset import odd_coordinates
 from attnphase.state_evolution.replicates import flatten, restore
 
 __all__ = ["spread"]
@@ -80,7 +79,7 @@ def spread(
     dict
         By the names of the dataset; empty where the map has no curve about the point.
     """
-    odd, rule = odd_coordinates(map_), map_.channel.rule
+    odd, rule = map_.sector.odd, map_.channel.rule
     here, full = float(np.linalg.norm(x[odd])), float(np.linalg.norm(start[odd]))
     step = float(np.clip(2.5 * relative, _CLOSE, _WIDE)) if here > _SMALL * full else _WIDE
     unit = max(here, _SMALL * full)
@@ -119,7 +118,7 @@ def _rows(
     map_: StateEvolution, x: Array, amplitudes: tuple[list[float], list[float]], response: Response, here: float
 ) -> list[_Row]:
     """Rows of growing amplitude, from where the growth is positive beyond doubt, or zero, to where it is negative."""
-    odd = odd_coordinates(map_)
+    odd = map_.sector.odd
     rows: list[_Row] = []
     for direction, enough in zip(amplitudes, (Level.exceeds, Level.falls_short), strict=True):
         previous, jacobian = x, response.jacobian

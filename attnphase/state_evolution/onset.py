@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 
-__all__ = ["Growth", "growth_at", "growth_within", "has_symmetric_point", "odd_coordinates"]
+__all__ = ["Growth", "growth_at", "growth_within", "has_symmetric_point"]
 
 _STEP = 1e-3  # of a conjugate, for the prior's derivative, relative to the root of q_hat
 _DECOUPLED = 1e-9  # mean of tau pi that is rounding
@@ -95,18 +94,11 @@ def growth_within(map_: StateEvolution, x: Array) -> Growth | None:
     smallest = np.linalg.eigvalsh(overlaps.q).min() / np.trace(rho, axis1=-2, axis2=-1).mean()
     if smallest < _SMALLEST or map_(x) is None:
         return None
-    odd, nothing = odd_coordinates(map_), map_.unpack(0 * x)
+    odd, nothing = map_.sector.odd, map_.unpack(0 * x)
     units = np.stack([_signal(map_.unpack(unit)) for unit in np.eye(len(x))[odd]], axis=1)
     entries = (_with_signal(nothing, unit) for unit in np.eye(len(units)))
     onto = np.stack([map_.pack(entry)[odd] for entry in entries], axis=1)
     return _leading(onto @ _derivatives(map_, x) @ units)
-
-
-def odd_coordinates(map_: StateEvolution) -> NDArray[np.int64]:
-    """Coordinates of the map's sector that are entries of m or theta, (Z,) of int."""
-    size = map_.sector.basis.shape[1]
-    units = [map_.unpack(row) for row in np.eye(size)]
-    return np.array([i for i, unit in enumerate(units) if unit.m.any() or unit.theta.any()], dtype=np.int64)
 
 
 def _leading(matrices: Array) -> Growth:
@@ -183,19 +175,16 @@ def _of_prior(map_: StateEvolution, conjugates: Conjugates) -> Array:
     """Derivatives of m and theta by m_hat and theta_hat (E, E), by central differences of a function without noise."""
     step = _STEP * max(float(np.sqrt(np.abs(conjugates.q_hat).max())), 1e-12)
     count, size = conjugates.m_hat.size, conjugates.m_hat.size + conjugates.theta_hat.size
-    columns = []
-    for unit in step * np.eye(size):
-        m_hat, theta_hat = unit[:count], unit[count:]
-        ends = []
-        for side in (1.0, -1.0):
-            moved = replace(
-                conjugates,
-                m_hat=side * m_hat.reshape(conjugates.m_hat.shape),
-                theta_hat=side * theta_hat.reshape(conjugates.theta_hat.shape),
-            )
-            image = map_.image(moved, lift=True)
-            if image is None:
-                raise ArithmeticError("the uninformed point lies at the edge of the domain")
-            ends.append(_signal(image))
-        columns.append((ends[0] - ends[1]) / (2 * step))
-    return np.stack(columns, axis=1)
+    sides = step * np.concatenate([np.eye(size), -np.eye(size)])
+
+    def of_sides(values: Array, like: Array) -> Array:
+        """As replicates, behind the sites."""
+        return values.reshape(len(sides), *like[:, 0].shape).swapaxes(0, 1)
+
+    q_hat, V_hat = (np.repeat(x, len(sides), axis=1) for x in (conjugates.q_hat, conjugates.V_hat))
+    m_hat, theta_hat = of_sides(sides[:, :count], conjugates.m_hat), of_sides(sides[:, count:], conjugates.theta_hat)
+    images = map_.prior.of_replicates(Conjugates(q_hat, V_hat, m_hat, theta_hat), lift=True)
+    if images is None:
+        raise ArithmeticError("the uninformed point lies at the edge of the domain")
+    ends = np.concatenate([images.m.reshape(len(sides), -1), images.theta.reshape(len(sides), -1)], axis=1)
+    return (ends[:size] - ends[size:]).T / (2 * step)

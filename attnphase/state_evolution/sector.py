@@ -105,6 +105,12 @@ class Sector:
         return packed_scales(self.basis @ vector, self.columns, rho)[self._first]
 
     @cached_property
+    def odd(self) -> NDArray[np.int64]:
+        """Coordinates that are entries of m or theta, (Z,) of int."""
+        of_q_and_V = self.length * self.columns * (self.columns + 1)
+        return np.flatnonzero(self.basis[of_q_and_V:].any(axis=0))
+
+    @cached_property
     def _first(self) -> NDArray[np.intp]:
         """An entry of each orbit."""
         return np.abs(self.basis).argmax(axis=0)

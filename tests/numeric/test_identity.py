@@ -25,7 +25,6 @@ from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import response_at
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.onset import odd_coordinates
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps, without_signal
 from attnphase.state_evolution.system import System
@@ -68,7 +67,7 @@ def test_levels_are_the_same_by_newtons_method_and_from_a_coarser_rule():
     problem, alpha = paper(0.27, 64, sigma=0.55), 1.3
     coarse, fine, plain = (the_map(problem, alpha, "semantic", points) for points in (64, 256, 256))
     start = fine.pack(initial_overlaps(problem, "semantic"))
-    amplitudes = [share * float(np.linalg.norm(start[odd_coordinates(fine)])) for share in (0.8, 0.4, 0.2)]
+    amplitudes = [share * float(np.linalg.norm(start[fine.sector.odd])) for share in (0.8, 0.4, 0.2)]
     slow = levels_at(plain, start, amplitudes)
     settled = levels_at(coarse, start, amplitudes)
     jacobian = response_at(coarse, settled[0].point, coarse.channel.rule).jacobian
@@ -252,7 +251,7 @@ def test_few_nodes_tell_down_to_where_a_branch_cannot_be():
     problem = paper(0.1, 1024, 3)
     map_ = the_map(problem, 1.2, "positional", 1024)
     start = map_.pack(initial_overlaps(problem, "positional"))
-    full = float(np.linalg.norm(start[odd_coordinates(map_)]))
+    full = float(np.linalg.norm(start[map_.sector.odd]))
     amplitudes = [share * full for share in (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1)]
     levels = levels_at(the_map(problem, 1.2, "positional", 1024), start, amplitudes)
     short = [level.amplitude for level in levels if level.falls_short(5.0)]
