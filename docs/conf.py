@@ -71,6 +71,9 @@ for page in (HERE / "gallery_pages").glob("plot_*"):  # of an earlier build, who
     if not (HERE / "gallery" / f"{page.name.partition('.')[0]}.py").exists():
         page.unlink()
 EXPLORED = HERE / "_build" / "explored"  # pages that the gallery makes, next to the first page of the site
+if not any(EXPLORED.glob("*.html")):  # the scripts that made them count as having been run
+    for known in (HERE / "gallery_pages").glob("*.md5"):
+        known.unlink()
 EXPLORED.mkdir(parents=True, exist_ok=True)
 FRAME = '<iframe class="explored" sandbox="allow-scripts" loading="lazy" title="{title}" src="{place}"></iframe>'
 
