@@ -133,13 +133,13 @@ class Copies:
         k, V = self._with_means, self.overlaps.V
         return self._channel.proximal.minimise(omega, k, V, ((0, 1),), starts, known, self.search.sole)
 
-    # ------------------------------------------------------------------------------------------------- far apart
-
     @cached_property
     def _with_means(self) -> Array:
-        """The teacher's fields of all nodes, with the noise."""
+        """The teacher's fields with their means, and the noise, as in `_fields`."""
         means = self.system.label_means[self._channel.configurations]
         return self._fields[1] + means[:, None, None, None]
+
+    # ------------------------------------------------------------------------------------------------- far apart
 
     @cached_property
     def _free(self) -> Array:

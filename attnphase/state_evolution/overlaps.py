@@ -185,10 +185,6 @@ class Conjugates:
             )
         )
 
-    def without_each(self) -> Conjugates:
-        """Means over all replicates but one, for every one of them; themselves where there is one alone."""
-        return Conjugates(*(without_each(x, 1) for x in (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)))
-
     def whole_and_without(self) -> Conjugates:
         """The mean, and behind it the means over all replicates but one: 1 + S replicates."""
         parts = (self.q_hat, self.V_hat, self.m_hat, self.theta_hat)
