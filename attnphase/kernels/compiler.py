@@ -311,7 +311,7 @@ def _built(key: Any) -> AbstractContextManager[Path]:
 def _build(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
     from derivations.codegen.flow import flow_source
-    from derivations.codegen.local_problem import kernel_source, lanes_source
+    from derivations.codegen.local_problem import kernel_source, lanes_source, steps_source
 
     model = key.model()
     if isinstance(key, _SlopeKey):
@@ -323,6 +323,9 @@ def _build(key: Any, folder: Path) -> None:
     sources = {"local_problem": kernel_source(model)} | ({} if finite else _map_sources())
     if not finite and model.prox is None and model.length * model.columns <= _SIDE_BY_SIDE:
         sources["lanes"] = lanes_source(model)
+        regular = steps_source(model)
+        if regular is not None:
+            sources["steps"] = regular
     with filled_aside(folder) as aside:
         write_package(aside, sources)
         import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "means", "curvature"))
@@ -330,6 +333,8 @@ def _build(key: Any, folder: Path) -> None:
 
 def _nodes_of(folder: Path) -> str:
     """The way into a kernel: nodes side by side where the model has lanes for them, or one after another."""
+    if (folder / "steps.py").exists():
+        return "together"
     return "blocks" if (folder / "lanes.py").exists() else "nodes"
 
 

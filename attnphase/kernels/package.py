@@ -21,8 +21,8 @@ def write_package(folder: Path, generated: Mapping[str, str]) -> None:
 
     Their bytecode is written with them, for all the time that the folder is whole.
     """
-    # the values are the callers' own, and lanes are there for the models that have them
-    copied = (path for path in _LOCAL.glob("*.py") if path.name not in ("values.py", "lanes.py"))
+    # the values are the callers' own, and lanes and their steps are there for the models that have them
+    copied = (path for path in _LOCAL.glob("*.py") if path.name not in ("values.py", "lanes.py", "steps.py"))
     sources = {path.stem: path.read_text(encoding="utf-8") for path in copied}
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH  # the manifest has checksums of all
     with _nothing_elsewhere():

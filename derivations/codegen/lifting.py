@@ -71,6 +71,8 @@ class Lifted:
                 e, p = self._parts(value)
                 result += outer * symbol * self._growth(e, variable)
                 means[p] = means.get(p, Integer(0)) + outer * symbol
+            elif isinstance(value, Pow) and self._has_shares(value):
+                means[symbol] = means.get(symbol, Integer(0)) + outer * symbol
             elif isinstance(value, Pow):
                 result -= outer * symbol**2 * self.derivative(1 / value, variable)
             else:
@@ -81,6 +83,10 @@ class Lifted:
                 # by one symbol: the same for all variables
                 result -= growth * (self._symbol(mean, "m") if isinstance(mean, Add) else mean)
         return result
+
+    def _has_shares(self, reciprocal: Any) -> bool:
+        """Whether a term of the sum in the denominator is an exponential."""
+        return any(isinstance(self.definitions.get(term), exp) for term in Add.make_args(reciprocal.base))
 
     def _parts(self, share: Any) -> tuple[Any, Any]:
         """The exponential and the reciprocal of which a share is the product."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 from sympy import Add, Expr, Indexed, Integer, Symbol
@@ -24,6 +24,7 @@ __all__ = ["RowFunctions", "row_functions", "rows_apart"]
 _A, _I, _J = (Symbol(letter, integer=True) for letter in "aij")
 _INVERSE_TEMPERATURE, _OMEGA, _TOTAL, _ROW_LOSS = map(name, ("inverse_temperature", "omega", "total", "row_loss"))
 _NULL = name("null")  # the logit that is zero before the largest is subtracted
+_FURTHEST = 700.0  # by what one of two logits may exceed the other: the exponential is not yet infinite there
 
 
 def row_functions(model: Model, rows: RowLoss) -> tuple[Function, ...]:
@@ -123,8 +124,16 @@ def _logit_names(visible: int) -> list[Any]:
     return [name(f"z{b}") for b in range(visible)]
 
 
+def _is_pair(score: RowScore, visible: int) -> bool:
+    """Whether a row is one of two logits of which the difference alone matters."""
+    return visible == 2 and score.shift_invariant and not score.null_logit
+
+
 def _logits(field: str, part: Attention, visible: int) -> Iterator[Statement]:
-    """Row ``a`` of the logits as scalars ``z0, z1, ...``, shifted by the largest where the score allows it."""
+    """Row ``a`` of the logits as scalars ``z0, z1, ...``, shifted by the largest where the score allows it.
+
+    Of a pair the first is by what it exceeds the second, which is zero then and needs no exponential.
+    """
     names = _logit_names(visible)
     for b, z in enumerate(names):
         products = [Ordered("*", (element(field, _A, i), element(field, b, j))) for i, j in part.pairs]
@@ -132,7 +141,11 @@ def _logits(field: str, part: Attention, visible: int) -> Iterator[Statement]:
     if part.score.null_logit:
         yield Assign(_NULL, Ordered("*", (0.0, names[0])))
         names = [*names, _NULL]
-    if part.score.shift_invariant:
+    if _is_pair(part.score, visible):
+        first, second = names
+        lower = Call("largest_of", (Ordered("-", (second, first)), -_FURTHEST))
+        yield Assign(first, Ordered("*", (-1.0, lower)))
+    elif part.score.shift_invariant:
         largest = name("largest")
         yield Assign(largest, names[0])
         yield from (Assign(largest, Call("largest_of", (largest, z))) for z in names[1:])
@@ -141,6 +154,8 @@ def _logits(field: str, part: Attention, visible: int) -> Iterator[Statement]:
 
 def _row_values(score: RowScore, z: Sequence[Any]) -> tuple[Any, ...]:
     """Entries of a row of the attention matrix, in the symbols of the generated code."""
+    if _is_pair(score, len(z)):
+        return tuple(entry.xreplace({z[1]: Integer(0)}) for entry in row_entries(score, z))
     if not score.null_logit:
         return row_entries(score, z)
     return tuple(score.row([*z, _NULL]))[: len(z)]
@@ -309,11 +324,8 @@ class _Student:
         return [*_logits("h", self.rows.student, len(row.logits)), *row.read]
 
     def _derivatives(self, row: _Row, *, second: bool) -> list[Statement]:
-        lifted, variables = Lifted(), row.variables
-        # what depends on differences of the logits alone needs no derivatives in the last one
-        last = len(row.logits) - 1 if self._by_differences else None
+        lifted, variables, own = Lifted(), row.variables, self._own(row)
         loss = lifted.lift(row.loss)
-        own = [x for x in range(len(variables)) if x != last]
         gradient = {x: lifted.derivative(loss, variables[x]) for x in own}
         outputs: dict[str, Expr] = {"row_loss": loss}
         outputs |= {f"u{x}": value for x, value in gradient.items()}
@@ -324,22 +336,30 @@ class _Student:
             *self._begun(row),
             *straight_line(outputs, lifted.definitions.items()),
             _ADDED,
-            *(() if last is None else _balanced(last, len(variables), second)),
-            *_tempered(len(row.logits), len(variables), second),
+            *_tempered(own, len(row.logits), second),
+            *(_balanced(len(row.logits) - 1) if second and self._by_differences else ()),
+            *self._apart(row),
             *self._chained_gradient(row),
             *(self._chained_hessian(row) if second else ()),
         ]
 
+    def _own(self, row: _Row) -> list[int]:
+        """Variables that the row is differentiated in; of differences of logits these are one fewer than the logits."""
+        return [x for x in range(len(row.variables)) if not (self._by_differences and x == len(row.logits) - 1)]
+
+    def _apart(self, row: _Row) -> Iterator[Assign]:
+        """By what the fields that make logits differ from those of the last token."""
+        if self._by_differences:
+            last = len(row.logits) - 1
+            for b, j in product(range(last), sorted({j for _, j in self.rows.student.pairs})):
+                yield Assign(name(f"apart{b}_{j}"), Ordered("-", (element("h", b, j), element("h", last, j))))
+
     def _chained_gradient(self, row: _Row) -> Iterator[Statement]:
         """Gradient in the fields from that in the row's logits and values."""
-        # a logit (a, b) is the sum over pairs (i, j) of h[a, i] h[b, j]; a value is a field itself
-        for b in range(len(row.logits)):
-            u = name(f"u{b}")
-            for i, j in self.rows.student.pairs:
-                yield Accumulate(element("gradient", _A, i), Ordered("*", (u, element("h", b, j))))
-                yield Accumulate(element("gradient", b, j), Ordered("*", (u, element("h", _A, i))))
-        for x, place in enumerate(row.values.values(), len(row.logits)):
-            yield Accumulate(element("gradient", *place), name(f"u{x}"))
+        for x in self._own(row):
+            u = name(f"u{x}")
+            for place, slope in self._slopes(row, x):
+                yield Accumulate(element("gradient", *place), u if slope is None else Ordered("*", (u, slope)))
 
     def _chained_hessian(self, row: _Row) -> Iterator[Statement]:
         """Hessian in the fields from the derivatives in the row's logits and values."""
@@ -350,49 +370,49 @@ class _Student:
                 yield Accumulate(element("hessian", b * size + j, _A * size + i), name(f"u{b}"))
         # curvature of the row contracted with the Jacobian of its variables: y_x = sum_y w_xy dy / dh, row by row
         cleared = Assign(element("contracted", _I), Ordered("*", (0.0, name("u0"))))
-        for x in range(len(row.variables)):
+        for x in self._own(row):
             yield Loop(_I, self.tokens * size, (cleared,))
-            for y in range(len(row.variables)):
+            for y in self._own(row):
                 w = name(f"w{min(x, y)}_{max(x, y)}")
-                for place, slope in self._jacobian(row, y):
-                    yield Accumulate(element("contracted", place), w if slope is None else Ordered("*", (w, slope)))
+                for (token, column), slope in self._slopes(row, y):
+                    place = element("contracted", token * size + column)
+                    yield Accumulate(place, w if slope is None else Ordered("*", (w, slope)))
             spread = []
-            for place, slope in self._jacobian(row, x):
+            for (token, column), slope in self._slopes(row, x):
                 value = element("contracted", _I)
-                product = value if slope is None else Ordered("*", (slope, value))
-                spread.append(Accumulate(element("hessian", place, _I), product))
+                weighted = value if slope is None else Ordered("*", (slope, value))
+                spread.append(Accumulate(element("hessian", token * size + column, _I), weighted))
             yield Loop(_I, self.tokens * size, tuple(spread))
 
-    def _jacobian(self, row: _Row, variable: int) -> Iterator[tuple[Any, Any]]:
-        """The fields that a variable depends on, by their places, and its slopes in them; None for 1."""
-        size = self.model.columns
-        if variable >= len(row.logits):
-            token, column = list(row.values.values())[variable - len(row.logits)]
-            yield token * size + column, None
+    def _slopes(self, row: _Row, x: int) -> Iterator[tuple[tuple[Any, Any], Any]]:
+        """The fields that a variable depends on, by token and column, and its slopes in them; None for 1."""
+        if x >= len(row.logits):
+            yield list(row.values.values())[x - len(row.logits)], None
             return
+        # a logit (a, x) is the sum over pairs (i, j) of h[a, i] h[x, j]
         for i, j in self.rows.student.pairs:
-            yield _A * size + i, element("h", variable, j)
-            yield variable * size + j, element("h", _A, i)
+            yield (_A, i), name(f"apart{x}_{j}") if self._by_differences else element("h", x, j)
+            yield (x, j), element("h", _A, i)
+            if self._by_differences:
+                yield (len(row.logits) - 1, j), Ordered("*", (-1.0, element("h", _A, i)))
 
 
 _ADDED = Assign(_TOTAL, Ordered("+", (_TOTAL, _ROW_LOSS)))
 
 
-def _balanced(last: int, variables: int, second: bool) -> Iterator[Assign]:
-    """Derivatives in the last logit, which those in all logits together leave nothing of."""
+def _balanced(last: int) -> Iterator[Assign]:
+    """The derivative in the last logit, which those in all logits together leave nothing of."""
     yield Assign(name(f"u{last}"), -Add(*(name(f"u{x}") for x in range(last))))
-    for y in (*(y for y in range(variables) if y != last), last) if second else ():
-        others = (name(f"w{min(x, y)}_{max(x, y)}") for x in range(last))
-        yield Assign(name(f"w{min(y, last)}_{max(y, last)}"), -Add(*others))
 
 
-def _tempered(logits: int, variables: int, second: bool) -> Iterator[Assign]:
+def _tempered(own: Sequence[int], logits: int, second: bool) -> Iterator[Assign]:
     """Derivatives in the logits carry a factor of the inverse temperature for each."""
-    for x in range(logits):
-        u = name(f"u{x}")
-        yield Assign(u, Ordered("*", (u, _INVERSE_TEMPERATURE)))
-    for x in range(logits if second else 0):
-        for y in range(x, variables):
+    for x in own:
+        if x < logits:
+            u = name(f"u{x}")
+            yield Assign(u, Ordered("*", (u, _INVERSE_TEMPERATURE)))
+    for x, y in combinations_with_replacement(own, 2) if second else ():
+        if x < logits:
             w = name(f"w{x}_{y}")
             yield Assign(w, Ordered("*", (w, _INVERSE_TEMPERATURE ** (2 if y < logits else 1))))
 

@@ -12,9 +12,21 @@ from typing import Any
 
 from sympy import Basic, Expr, Indexed, Integer, Symbol
 
-from derivations.codegen.ir import Accumulate, Assign, Call, Function, Loop, Ordered, Return, Statement, Value, name
+from derivations.codegen.ir import (
+    Accumulate,
+    Assign,
+    Call,
+    Function,
+    Loop,
+    Ordered,
+    Return,
+    Select,
+    Statement,
+    Value,
+    name,
+)
 
-__all__ = ["names_in", "scalar", "unrolled"]
+__all__ = ["names_in", "renamed", "scalar", "unrolled"]
 
 
 def scalar(array: str, *indices: int) -> Any:
@@ -56,7 +68,7 @@ def _assigned_once(statements: Sequence[Assign | Accumulate]) -> Iterator[Assign
     number = Counter[Any]()
     current: dict[Any, Any] = {}
     for statement in statements:
-        place, value = statement.place, _renamed(statement.value, current)
+        place, value = statement.place, renamed(statement.value, current)
         if isinstance(statement, Accumulate):
             value = Ordered("+", (current[place], value))
         number[place] += 1
@@ -64,11 +76,14 @@ def _assigned_once(statements: Sequence[Assign | Accumulate]) -> Iterator[Assign
         yield Assign(current[place], value)
 
 
-def _renamed(value: Any, names: Mapping[Any, Any]) -> Any:
+def renamed(value: Any, names: Mapping[Any, Any]) -> Any:
+    """A value with other names in place of some."""
     if isinstance(value, Ordered):
-        return Ordered(value.operation, tuple(_renamed(part, names) for part in value.values))
+        return Ordered(value.operation, tuple(renamed(part, names) for part in value.values))
     if isinstance(value, Call):
-        return Call(value.function, tuple(_renamed(part, names) for part in value.arguments))
+        return Call(value.function, tuple(renamed(part, names) for part in value.arguments))
+    if isinstance(value, Select):
+        return Select(*(renamed(part, names) for part in (value.condition, value.yes, value.no)))
     if not isinstance(value, Expr):
         return value
     changed = {old: names[old] for old in value.free_symbols if names.get(old, old) != old}

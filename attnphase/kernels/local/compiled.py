@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from llvmlite.ir.instructions import Instruction
 from numba import njit, void
 from numba.core import config
 from numba.core.caching import FunctionCache
@@ -91,10 +92,19 @@ def _chosen(context: Any, condition: Any, yes: Any, no: Any) -> Any:
     """One of two numbers, both of which are computed: an instruction for all lanes, where a branch is none."""
     one = context.unify_types(yes, no)
 
+    # what is not frozen LLVM puts back by stores under masks where it is what was there before
     def choose(_target: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return builder.select(*values)
+        condition, yes, no = values
+        return builder.select(condition, _frozen(builder, yes), _frozen(builder, no))
 
     return one(boolean, one, one), choose
+
+
+def _frozen(builder: Any, value: Any) -> Any:
+    """The value; llvmlite has no method for this instruction."""
+    instruction = Instruction(builder.block, value.type, "freeze", [value])
+    builder._insert(instruction)
+    return instruction
 
 
 def _picked(condition: bool, yes: Any, no: Any) -> Any:

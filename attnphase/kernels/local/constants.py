@@ -19,6 +19,7 @@ __all__ = [
     "FLED",
     "GOES_ON",
     "GRADIENT_TOLERANCE",
+    "IRREGULAR",
     "LIKELY_STARTS",
     "LOWEST_STARTS",
     "MAX_NEWTON",
@@ -72,8 +73,11 @@ RUNAWAY = -MAX_NEWTON - 1
 """Steps of a node at which a descent found no bottom."""
 
 
-GOES_ON, CONVERGED, MERGED, FLED, STUCK, ENDLESS = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0
-"""What has become of a descent: nothing yet, a minimum, a known one, no bottom, no step that helps, too many steps."""
+GOES_ON, CONVERGED, MERGED, FLED, STUCK, ENDLESS, IRREGULAR = 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0
+"""What has become of a descent: nothing yet, a minimum, a known one, no bottom, no step that helps, too many steps.
+
+IRREGULAR: its next step is one for `lanes.newton_trial`, from where it is.
+"""
 
 FINITE = 1.7976931348623157e308
 """No energy is larger."""

@@ -37,6 +37,7 @@ _RULES = (
     "FLED",
     "STUCK",
     "ENDLESS",
+    "IRREGULAR",
 )
 
 _FUNCTIONS = """

@@ -1,0 +1,224 @@
+"""Ways in for the theory where a model has few fields: nodes of a block begin together, and go on one by one.
+
+Most descents are regular: no step is refused, no curvature negative. The first ones of a block make regular steps until
+few are left; the others, and nodes that have further starts, go on in the lanes of a second block, in which a lane that
+is done takes the next that waits.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.kernels.local.values import Nodes, Solution
+
+from .compiled import compiled, entry
+from .constants import CONVERGED, FAR, GOES_ON, IRREGULAR, Starts
+from .lane import (
+    ALL_ROWS,
+    BOTTOMLESS,
+    LOWEST,
+    NEXT,
+    NOBODY,
+    NODE,
+    SECOND,
+    goes_on,
+    is_only,
+    losses_in_blocks,
+    to_rows,
+)
+from .lanes import (
+    BEST,
+    CENTER,
+    CURVATURE,
+    DEEPEST,
+    DEFINITE,
+    ENERGY,
+    EVENT,
+    EXPECTED,
+    GRADIENT,
+    LANES,
+    LOSS,
+    OTHER,
+    POINT,
+    SHIFT,
+    STEP,
+    STEPS,
+    TARGET,
+    TRIES,
+    WIDEST,
+    newton_trial,
+    teacher_targets,
+)
+from .layouts import INTEGER, NODES, SOLUTION, array
+from .linear_algebra import SIZE
+from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH
+from .search import is_enough, start_field
+from .steps import newton_step
+
+__all__ = ["losses_at", "minimise"]
+
+FEW = 8  # one lane in so many may still be under way where the others of its block are not
+
+
+@compiled
+def put_in(first: int, starts: int, nodes: Nodes, solution: Solution, k: Array, field: Array, block: Array) -> int:
+    """Put the next nodes into the lanes of a block, at the first of their starts; returns how many.
+
+    ``k`` and ``field`` are scratch.
+    """
+    count = min(LANES, nodes.centers.shape[0] - first)
+    to_rows(nodes.centers, first, block[CENTER * LANES :])
+    to_rows(nodes.teacher_fields, first, k)
+    teacher_targets(k, nodes.mixing, nodes.parameters, block[TARGET * LANES :])
+    for n in range(count):
+        node = first + n
+        start_field(0, nodes.centers[node], nodes.teacher_fields[node], solution.minima[node], starts, field)
+        for a in range(LENGTH):
+            for i in range(COLUMNS):
+                block[n + (POINT + a * COLUMNS + i) * LANES] = field[a, i]
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            row = a * COLUMNS + i
+            for n in range(LANES):
+                total = block[n + (POINT + row) * LANES] - block[n + (CENTER + row) * LANES]
+                for j in range(i):
+                    total -= nodes.factor[a, i, j] * block[n + (POINT + a * COLUMNS + j) * LANES]
+                block[n + (POINT + row) * LANES] = total / nodes.factor[a, i, i]
+    return count
+
+
+@compiled
+def begin_all(first: int, block: Array) -> None:
+    """Let a descent begin in every lane of a block; none of the nodes' minima is known."""
+    for n in range(LANES):
+        norm = 0.0
+        for i in range(SIZE):
+            norm += block[n + (POINT + i) * LANES] ** 2
+        block[n + WIDEST * LANES] = FAR * (1.0 + norm)
+        block[n + NODE] = float(first + n)
+        block[n + NEXT] = 1.0
+        block[n + BOTTOMLESS] = 0.0
+        block[n + LOWEST] = block[n + SECOND] = block[n + ENERGY * LANES] = np.inf
+        block[n + DEEPEST * LANES] = -np.inf
+        block[n + DEFINITE * LANES] = 1.0
+        block[n + STEPS * LANES] = -1.0
+        block[n + EXPECTED * LANES] = block[n + SHIFT * LANES] = block[n + TRIES * LANES] = 0.0
+        block[n + EVENT * LANES] = GOES_ON
+    for i in range(SIZE):
+        for n in range(LANES):
+            block[n + (STEP + i) * LANES] = 0.0
+            block[n + (BEST + i) * LANES] = block[n + (OTHER + i) * LANES] = np.nan
+        for j in range(i + 1):
+            row = CURVATURE + i * (i + 1) // 2 + j
+            for n in range(LANES):
+                block[n + row * LANES] = 1.0 if i == j else 0.0
+
+
+@compiled
+def few_go_on(count: int, block: Array) -> bool:
+    """Whether few of the first lanes of a block are still under way."""
+    left = 0
+    for n in range(count):
+        left += block[n + EVENT * LANES] == GOES_ON
+    return FEW * left <= count
+
+
+@compiled
+def write_out(count: int, starts: int, nodes: Nodes, solution: Solution, fields: Array, block: Array) -> None:
+    """Write what was found in those lanes of a block that have no further start; they are nobody's from then on.
+
+    ``fields`` is scratch.
+    """
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            row = a * COLUMNS + i
+            for n in range(LANES):
+                total = block[n + (CENTER + row) * LANES]
+                for j in range(i + 1):
+                    total += nodes.factor[a, i, j] * block[n + (POINT + a * COLUMNS + j) * LANES]
+                fields[n + row * LANES] = total
+    first = int(block[NODE])
+    for n in range(count):
+        node, energy = first + n, block[n + ENERGY * LANES]
+        if block[n + EVENT * LANES] != CONVERGED:
+            continue
+        only = is_only(node, starts, solution)
+        last = starts == Starts.FROM_ZERO or (starts == Starts.WARM and only)
+        if not (last or is_enough(2 if only else 1, starts, energy, nodes.sole)):
+            continue
+        solution.energies[node, 0] = energy
+        solution.energies[node, 1] = energy
+        for a in range(LENGTH):
+            for i in range(COLUMNS):
+                row = a * COLUMNS + i
+                solution.minima[node, 0, a, i] = fields[n + row * LANES]
+                solution.minima[node, 1, a, i] = fields[n + row * LANES]
+                solution.residuals[node, a, i] = -block[n + (GRADIENT + row) * LANES]
+        solution.losses[node] = block[n + LOSS * LANES]
+        solution.flags[node] = int(block[n + STEPS * LANES])
+        block[n + NODE] = NOBODY
+
+
+@compiled
+def next_waiting(lane: int, count: int, block: Array) -> int:
+    """The next lane of a block, from this one on, that has not been written."""
+    while lane < count and block[NODE + lane] == NOBODY:
+        lane += 1
+    return lane
+
+
+@compiled
+def hand_over(waiting: int, block: Array, lane: int, state: Array) -> None:
+    """Put a lane of the block where it goes on with trials."""
+    for row in range(ALL_ROWS):
+        state[lane + row * LANES] = block[waiting + row * LANES]
+    if state[lane + EVENT * LANES] == IRREGULAR:
+        state[lane + EVENT * LANES] = GOES_ON
+    if state[lane + STEPS * LANES] >= 0.0:
+        state[lane + DEEPEST * LANES] = -FAR * (1.0 + abs(state[lane + ENERGY * LANES]))
+
+
+@entry(NODES, INTEGER, SOLUTION)
+def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
+    """Lowest and second-lowest minimum of the local problem of every node, from `Starts`."""
+    block, state = np.zeros(ALL_ROWS * LANES), np.zeros(ALL_ROWS * LANES)
+    field, k, fields = np.empty((LENGTH, COLUMNS)), np.zeros(LENGTH * LABEL_FIELDS * LANES), np.zeros(SIZE * LANES)
+    curvature, lower = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE))
+    state[NODE : NODE + LANES] = NOBODY
+    taken, count, together = 0, nodes.centers.shape[0], False
+    begun, waiting, busy = (
+        0,
+        0,
+        0,
+    )  # lanes of the block with a node, the first of them that waits, and lanes of the other
+    while taken < count or waiting < begun or busy > 0:
+        if together and few_go_on(begun, block):
+            write_out(begun, starts, nodes, solution, fields, block)
+            together, waiting = False, next_waiting(0, begun, block)
+        if not together:
+            for lane in range(LANES):
+                if state[NODE + lane] != NOBODY:
+                    if goes_on(lane, starts, nodes, solution, field, curvature, lower, state):
+                        continue
+                    busy -= 1
+                if waiting < begun:
+                    hand_over(waiting, block, lane, state)
+                    waiting = next_waiting(waiting + 1, begun, block)
+                    busy += goes_on(lane, starts, nodes, solution, field, curvature, lower, state)
+            if waiting == begun and taken < count and busy < LANES:
+                begun, waiting, together = put_in(taken, starts, nodes, solution, k, field, block), 0, True
+                begin_all(taken, block)
+                taken += begun
+        if together:
+            newton_step(block, nodes.factor, nodes.variance, nodes.parameters)
+        else:
+            newton_trial(state, nodes.factor, nodes.variance, nodes.parameters)
+
+
+@entry(array(3), array(3), array(2), array(1), array(1), array(1))
+def losses_at(
+    fields: Array, teacher_fields: Array, mixing: Array, parameters: Array, variance: Array, losses: Array
+) -> None:
+    """Loss of every sample at given fields (N, L, r), without any minimisation."""
+    losses_in_blocks(fields, teacher_fields, mixing, parameters, variance, losses)
