@@ -239,6 +239,10 @@ class Channel:
         envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
         return ChannelPass(Conjugates(*hats), envelope, loss, minima)
 
+    def minima_at(self, overlaps: Overlaps, search: Search, previous: Minima | None) -> Minima:
+        """The nodes' minima, of which a pass at given overlaps makes its conjugates."""
+        return self._integrated(overlaps, _sources(self.representatives(overlaps))[0], search, previous)[2]
+
     def _integrated(
         self, overlaps: Overlaps, chosen: list[int], search: Search, previous: Minima | None
     ) -> tuple[Array, Array, Minima]:

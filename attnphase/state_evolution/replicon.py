@@ -13,7 +13,7 @@ from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
-from attnphase.state_evolution.proximal import Minima, lower_factors
+from attnphase.state_evolution.proximal import Minima, Search, lower_factors
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.system import System
 
@@ -63,7 +63,7 @@ def replicon(
     squares = alpha * _squares(channel, overlaps, minima)
     rest = without_each(squares, 0)
     if without is not None:
-        rest = rest + alpha * _changes(channel, alpha, overlaps, minima, without.overlaps)
+        rest = rest + alpha * _changes(channel, overlaps, minima, without.overlaps)
     whole = _radii(channel.system, squares.mean(axis=0)[None], conjugates)[0]
     left = _radii(channel.system, rest, conjugates if without is None else without.conjugates)
     return np.append(whole, whole + (len(left) - 1) * (whole - left))
@@ -76,7 +76,7 @@ def _radii(system: System, squares: Array, conjugates: Conjugates) -> Array:
     return np.abs(np.linalg.eigvals(rows @ squares.reshape(-1, size, size))).max(axis=-1)
 
 
-def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima, points: Overlaps) -> Array:
+def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overlaps) -> Array:
     """What `_squares` of all replicates changes by at each of the points nearby, to first order, (N, P, r, r, P, r, r).
 
     By differences over a standard error along the few directions in which the points lie. Their own noise, which the
@@ -101,7 +101,7 @@ def _changes(channel: Channel, alpha: float, overlaps: Overlaps, minima: Minima,
         return Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
 
     def squares_at(there: Overlaps) -> Array:
-        return _squares(near, there, near.evaluate(alpha, there, Starts.WARM, known).minima)
+        return _squares(near, there, near.minima_at(there, Search(Starts.WARM), known))
 
     total = np.zeros((len(shifts), *overlaps.q.shape, *overlaps.q.shape))
     for width, direction in zip(widths, directions, strict=True):
@@ -131,8 +131,9 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
     for part in channel.proximal.parts(len(channel.configurations), chosen, rule.size):
         tokens = channel.configurations[part.configuration]
         replicates, place = np.divmod(np.arange(part.nodes.start, part.nodes.stop), points)
-        used = place < few
-        if not used.any():
+        # a mask copies what it selects
+        used = slice(None) if few == points else place < few
+        if not len(place[used]):
             continue
         _, k, shares = channel.nodes_of(law, part)
         block = part.configuration * len(chosen) + chosen.index(part.variant)
@@ -141,7 +142,7 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
         roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
         whole, squares = k[used] + system.label_means[tokens], np.zeros((rule.replicates, L, r, r, L, r, r))
-        at = Nodes(fields[used], whole, roots, mixing, parameters, variance, 0.0)
+        at = Nodes(np.ascontiguousarray(fields[used]), whole, roots, mixing, parameters, variance, 0.0)
         kernels.squares_at(at, weights[used], replicates[used], squares)
         for own, other in product(range(L), repeat=2):
             total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]
