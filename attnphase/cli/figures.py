@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -244,7 +246,6 @@ def phase_diagram(
     if workers is not None:
         arguments.whole("workers", workers, 1)
     problem = _paper_with(nodes)
-    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
     from attnphase.paper.figures import paper_grid
     from attnphase.sweeps.grid import sweep
 
@@ -253,18 +254,24 @@ def phase_diagram(
         tolerance=1e-6, max_maps=100, stability=stability is not False, identity=identity is not False
     )
     alpha, omega = paper_grid(alphas, omegas)
-    with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
-        ds = sweep(
-            problem=problem,
-            alpha=alpha,
-            omega=omega,
-            settings=settings,
-            workers=workers,
-            output=data,
-            resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them
-            force=force,
-            progress=not quiet,
-        )
+    # what draws takes a second to import, in which the workers begin
+    with ThreadPoolExecutor(1) as aside:
+        drawing = aside.submit(import_module, "attnphase.figures")
+        with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
+            ds = sweep(
+                problem=problem,
+                alpha=alpha,
+                omega=omega,
+                settings=settings,
+                workers=workers,
+                output=data,
+                resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them
+                force=force,
+                progress=not quiet,
+            )
+        drawing.result()
+    from attnphase.figures import fig2, fig3, loss_crossing, save_figure
+
     with progress_line(not quiet, "drawing"):
         for name, draw in zip(figures, (fig2, fig3), strict=True):
             save_figure(draw(ds), output / name)
