@@ -14,7 +14,7 @@ import pytest
 from attnphase.kernels import compiler
 from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.key import ModelKey, model_numbers
-from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.constants import CONVERGED, IRREGULAR, Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
@@ -25,6 +25,7 @@ from derivations.codegen.lanes import lanes
 from derivations.codegen.local_problem import kernel_source, local_problem
 from derivations.codegen.modules import completed
 from derivations.codegen.rows import rows_apart
+from derivations.codegen.steps import steps
 from derivations.codegen.writer import written
 from derivations.models.attention import AttentionModel, Student, Teacher
 from derivations.models.scores import SCORES, linear, softmax
@@ -211,7 +212,7 @@ def test_blocks_that_are_not_full(count):
         np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[:count])
 
 
-@pytest.mark.parametrize(("length", "way"), [(8, "blocks"), (9, "nodes")])
+@pytest.mark.parametrize(("length", "way"), [(2, "together"), (8, "blocks"), (9, "nodes")])
 def test_a_model_with_more_fields_is_done_node_by_node(length, way, monkeypatch, tmp_path):
     imported = []
     monkeypatch.setattr(compiler, "import_package", lambda folder, name, modules: imported.extend(modules))
@@ -291,6 +292,42 @@ def test_rows_one_after_another_are_one_straight_line(label):
     for line, loop in zip(*results, strict=True):
         np.testing.assert_allclose(loop, line, rtol=1e-11, atol=1e-13)
     assert np.ptp(results[0][1]) > 0.1
+
+
+def test_a_regular_step_is_a_trial_where_nothing_is_refused():
+    """Of one descent each: lanes of regular nodes go as trials let them; others stay, and so does what has ended."""
+    model, rng = AttentionModel(2, Student(softmax, 1), Teacher(softmax, 1)), np.random.default_rng(3)
+    problem = local_problem(model)
+    trial, step = run_as_python(lanes(problem)), run_as_python(steps(problem))["newton_step"]
+    width, factor = trial["LANES"], np.array([[[1.2]], [[1.9]]])
+    variance, parameters = np.array([0.9, 1.2]), np.array([0.37, 1.3, 0.8])
+    state = np.zeros((trial["ROWS"], width))
+    state[trial["CENTER"] : trial["CENTER"] + 2] = rng.normal(size=(2, width)) * 2
+    state[trial["TARGET"] : trial["TARGET"] + 4] = rng.uniform(0, 1, (4, width))
+    state[[trial["DEFINITE"], trial["CURVATURE"], trial["CURVATURE"] + 2]] = 1.0
+    state[trial["BEST"] : trial["BEST"] + 4] = np.nan
+    state[trial["ENERGY"]], state[trial["STEPS"]], state[trial["WIDEST"]] = np.inf, -1.0, 1e30
+    state[trial["DEEPEST"]] = -np.inf
+    ended = np.arange(width) % 7 == 0
+    state[trial["EVENT"], ended] = CONVERGED
+    other, start, refused = state.copy(), state.copy(), np.zeros(width, dtype=bool)
+    kept = [row for row in range(trial["ROWS"]) if row not in (trial["DEEPEST"], trial["SHIFT"], trial["TRIES"])]
+    arrived, before = np.zeros(width, dtype=bool), state
+    for _ in range(8):
+        before = state.copy()
+        step(state.reshape(-1), factor, variance, parameters)
+        trial["newton_trial"](other.reshape(-1), factor, variance, parameters)
+        damped = (other[trial["DEFINITE"]] == 0) | (other[trial["SHIFT"]] > 0) | (other[trial["TRIES"]] > 0)
+        refused |= damped & ~arrived
+        going = ~(ended | refused | arrived)
+        np.testing.assert_allclose(state[kept][:, going], other[kept][:, going], rtol=1e-11, atol=1e-13)
+        np.testing.assert_array_equal(state[:, ended], start[:, ended])
+        np.testing.assert_array_equal(state[trial["EVENT"], refused & ~ended], IRREGULAR)
+        rest = [row for row in range(trial["ROWS"]) if row != trial["EVENT"]]
+        np.testing.assert_array_equal(state[rest][:, ~going], before[rest][:, ~going])
+        arrived |= going & (state[trial["EVENT"]] == CONVERGED)
+    assert arrived.sum() > 20
+    assert (refused & ~ended).sum() > 5
 
 
 FIELDS, ONE = (

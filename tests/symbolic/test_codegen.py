@@ -325,6 +325,31 @@ def test_derivatives_equal_dense_sympy(printed, name):
                 assert np.abs(np.atleast_1d(value - reference)).max() < mpmath.mpf(10) ** -40
 
 
+@pytest.mark.parametrize("backend", ["mpmath", "numpy", "numba"])
+@pytest.mark.parametrize("far", [9.0, -40.0, 690.0, -720.0, 4000.0])
+def test_two_logits_far_apart(printed, backend, far):
+    """Of two logits the difference alone is taken, which no exponential may turn into what is not a number."""
+    name, variance = "tied L=2 r=1", np.array([0.7, 1.3])
+    generated, target = printed(name, backend), np.array([[0.2, 0.8], [0.6, 0.4]])
+    # logits of the first row differ by h_0 (h_0 - h_1), those of the second by h_1 (h_0 - h_1), over a temperature
+    apart = far * TEMPERATURES[0] / 3.0
+    h = np.array([[3.0], [3.0 - apart]])
+    with mpmath.workdps(DIGITS):
+        exponents = [mpmath.mpf(float(x)) * (h[0, 0] - h[1, 0]) / mpmath.mpf(TEMPERATURES[0]) for x in h[:, 0]]
+        rows = [(1 / (1 + mpmath.exp(-z)), 1 / (1 + mpmath.exp(z))) for z in exponents]
+        expected = sum(
+            mpmath.mpf(float(v)) * (s - mpmath.mpf(float(t))) ** 2 / 2
+            for row, targets in zip(rows, target, strict=True)
+            for s, t, v in zip(row, targets, variance, strict=True)
+        )
+        loss, gradient, hessian = generated.derivatives(
+            generated.array(h), generated.array(target), generated.array(variance)
+        )
+        assert abs(loss - expected) < 1e-14
+        assert np.isfinite(np.array(gradient, dtype=float)).all()
+        assert np.isfinite(np.array(hessian, dtype=float)).all()
+
+
 @pytest.mark.parametrize("name", SCALAR)
 def test_scalar_derivatives_equal_mpmath_differences(printed, name):
     """50 digits, central differences with step 1e-12: truncation 1e-24."""
