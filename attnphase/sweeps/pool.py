@@ -21,7 +21,7 @@ from attnphase.errors import ProblemError, SolverError, SpectrumError, SweepErro
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.processes.interruption import interruptions_deferred, interruptions_kept_from_children
 from attnphase.processes.progress import ProgressLine
-from attnphase.sweeps.cost import GOLDEN, seconds_of
+from attnphase.sweeps.cost import GOLDEN
 from attnphase.sweeps.line import Line
 from attnphase.sweeps.store import Store
 
@@ -38,7 +38,6 @@ GUARD = 'in a script, the call of sweep must stand under if __name__ == "__main_
 _RETRIES = 2
 _GRACE = 3.0  # seconds that workers have to end by themselves after an interruption
 _POLL = 0.2  # seconds between two looks at the workers' counters
-_CHEAP = 8  # one line in so many comes last for its price
 _WINDOW = (
     4  # lines that wait in the pool, for each worker: a look at all of a large grid's would take longer than a line
 )
@@ -73,11 +72,9 @@ class Work:
         """Those to do in an order in which any few are of all kinds, so that their rate is that of the rest.
 
         Lines of one branch, or of similar fields, stand side by side and cost much the same: steps of the golden ratio
-        through the sweep come to all of it evenly. The last ones are cheap, since all workers wait for them.
+        through the sweep come to all of it evenly.
         """
-        evenly = sorted(self.todo, key=lambda i: (i * GOLDEN) % 1)
-        cheap = sorted(evenly, key=lambda i: -seconds_of(self.lines[i]))[len(evenly) - len(evenly) // _CHEAP :]
-        return [i for i in evenly if i not in cheap] + cheap
+        return sorted(self.todo, key=lambda i: (i * GOLDEN) % 1)
 
     @property
     def points(self) -> int:

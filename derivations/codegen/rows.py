@@ -250,10 +250,14 @@ class _Student:
     rows: RowLoss
     tokens: int
 
-    def row(self, visible: int) -> _Row:
-        """The loss of a row that sees so many tokens."""
+    def row(self, visible: int, lifted: Lifted) -> _Row:
+        """The loss of a row that sees so many tokens.
+
+        Its entries are lifted before they stand in the loss: of their powers SymPy would make exponentials of their
+        own, which are infinite where the entry is not.
+        """
         z = _logit_names(visible)
-        entries = dict(enumerate(_row_values(self.rows.student.score, z)))
+        entries = {b: lifted.lift(value) for b, value in enumerate(_row_values(self.rows.student.score, z))}
         loss = written_out(self.rows.loss)
         attention = {
             atom: entries.get(int(atom.indices[1]) - 1, Integer(0))
@@ -308,24 +312,26 @@ class _Student:
 
     def loss_row(self, visible: int) -> list[Statement]:
         """The loss of one row."""
-        row, lifted = self.row(visible), Lifted()
+        lifted = Lifted()
+        row = self.row(visible, lifted)
         outputs = {"row_loss": lifted.lift(row.loss)}
         return [*self._begun(row), *straight_line(outputs, lifted.definitions.items()), _ADDED]
 
     def gradient_row(self, visible: int) -> list[Statement]:
         """The loss of one row and its gradient."""
-        return self._derivatives(self.row(visible), second=False)
+        return self._derivatives(visible, second=False)
 
     def hessian_row(self, visible: int) -> list[Statement]:
         """The loss of one row, its gradient and its Hessian."""
-        return self._derivatives(self.row(visible), second=True)
+        return self._derivatives(visible, second=True)
 
     def _begun(self, row: _Row) -> list[Statement]:
         return [*_logits("h", self.rows.student, len(row.logits)), *row.read]
 
-    def _derivatives(self, row: _Row, *, second: bool) -> list[Statement]:
-        lifted, variables, own = Lifted(), row.variables, self._own(row)
-        loss = lifted.lift(row.loss)
+    def _derivatives(self, visible: int, *, second: bool) -> list[Statement]:
+        lifted = Lifted()
+        row = self.row(visible, lifted)
+        variables, own, loss = row.variables, self._own(row), lifted.lift(row.loss)
         gradient = {x: lifted.derivative(loss, variables[x]) for x in own}
         outputs: dict[str, Expr] = {"row_loss": loss}
         outputs |= {f"u{x}": value for x, value in gradient.items()}

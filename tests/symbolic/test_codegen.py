@@ -326,7 +326,7 @@ def test_derivatives_equal_dense_sympy(printed, name):
 
 
 @pytest.mark.parametrize("backend", ["mpmath", "numpy", "numba"])
-@pytest.mark.parametrize("far", [9.0, -40.0, 690.0, -720.0, 4000.0])
+@pytest.mark.parametrize("far", [9.0, -40.0, 98.0, -690.0, 720.0, 4000.0])
 def test_two_logits_far_apart(printed, backend, far):
     """Of two logits the difference alone is taken, which no exponential may turn into what is not a number."""
     name, variance = "tied L=2 r=1", np.array([0.7, 1.3])
@@ -348,6 +348,23 @@ def test_two_logits_far_apart(printed, backend, far):
         assert abs(loss - expected) < 1e-14
         assert np.isfinite(np.array(gradient, dtype=float)).all()
         assert np.isfinite(np.array(hessian, dtype=float)).all()
+
+
+@pytest.mark.parametrize("length", [2, 3])
+def test_powers_of_entries_stay_finite(length, tmp_path):
+    """Where a loss has products of a softmax's entries, as with a Gram matrix, exponentials are not multiplied."""
+    generated = Printed(AttentionModel(length, finite=True), "numpy", tmp_path)
+    rng = np.random.default_rng(length)
+    root, target = rng.normal(size=(length, length)), rng.normal(size=(length, length))
+    h, gram = np.array([[31.0], [9.0], [-22.0]])[:length], root @ root.T
+    logits = h * h.T / TEMPERATURES[0]
+    assert np.ptp(logits, axis=1).max() > 500
+    entries = np.exp(logits - logits.max(axis=1, keepdims=True))
+    entries /= entries.sum(axis=1, keepdims=True)
+    expected = np.trace(entries @ gram @ entries.T) / 2 - np.trace(entries @ target.T)
+    loss, *derived = generated.derivatives(h, target, gram)
+    assert loss == pytest.approx(expected, rel=1e-12)
+    assert all(np.isfinite(value).all() for value in derived)
 
 
 @pytest.mark.parametrize("name", SCALAR)
