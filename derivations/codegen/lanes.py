@@ -30,7 +30,7 @@ from derivations.codegen.ir import (
 )
 from derivations.codegen.lane_rows import RowByRow
 from derivations.codegen.lane_state import LANE, Block
-from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, VALUE, LaneStep, all_of, side_by_side, size_of
+from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, VALUE, LaneStep, all_of, size_of
 from derivations.codegen.rows import RowFunctions
 from derivations.codegen.unrolled import names_in, scalar, unrolled
 
@@ -134,7 +134,7 @@ class _Trial(LaneStep):
         decided = (*decided, *self.arrived(), *self.written(), *self._next(), *self._ended())
         if self.rows is None:
             tried = (*self._read(), *self.targets(), *self.fields(), *self.derivatives)
-            loops = (side_by_side((*tried, *decided), self.block),)
+            loops = self._loop(*tried, *decided)
         else:
             loops = (
                 *self._loop(*self._read(), *self.fields(), *self._handed_on(), *self.rows.cleared(self.block)),

@@ -24,7 +24,9 @@ __all__ = ["RowFunctions", "row_functions", "rows_apart"]
 _A, _I, _J = (Symbol(letter, integer=True) for letter in "aij")
 _INVERSE_TEMPERATURE, _OMEGA, _TOTAL, _ROW_LOSS = map(name, ("inverse_temperature", "omega", "total", "row_loss"))
 _NULL = name("null")  # the logit that is zero before the largest is subtracted
-_FURTHEST = 700.0  # by what one of two logits may exceed the other: the exponential is not yet infinite there
+# by what one of two logits may exceed the other: the exponential is finite there, with 32 bits too, and the smaller
+# entry, 2e-35, does not matter
+_FURTHEST = 80.0
 
 
 def row_functions(model: Model, rows: RowLoss) -> tuple[Function, ...]:

@@ -14,7 +14,7 @@ import pytest
 from attnphase.kernels import compiler
 from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.key import ModelKey, model_numbers
-from attnphase.kernels.local.constants import CONVERGED, IRREGULAR, Starts
+from attnphase.kernels.local.constants import CONVERGED, IRREGULAR, RUNAWAY, Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
@@ -22,12 +22,13 @@ from attnphase.spectrum.measure import Spectrum
 from derivations.codegen.backends.lanes import LANES
 from derivations.codegen.ir import Module
 from derivations.codegen.lanes import lanes
-from derivations.codegen.local_problem import kernel_source, local_problem
+from derivations.codegen.local_problem import kernel_source, lanes_source, local_problem, steps_source
 from derivations.codegen.modules import completed
 from derivations.codegen.rows import rows_apart
 from derivations.codegen.steps import steps
 from derivations.codegen.writer import written
 from derivations.models.attention import AttentionModel, Student, Teacher
+from derivations.models.scalar import formula_loss
 from derivations.models.scores import SCORES, linear, softmax
 
 SCALAR = {"tokens.length": 1, "positions.kind": "none", "teacher.mixing": None}
@@ -210,6 +211,50 @@ def test_blocks_that_are_not_full(count):
     kernels.minimise(few, Starts.COLD, part)
     for name in Solution._fields:
         np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[:count])
+
+
+HANGING = {  # rounding lets regular steps go on for ever
+    "cold student": (0.0504, 1.0865, (78480.5, 57277.3), (-4.36818441, 3.39426924), (-0.83974194, 0.45854295)),
+    "large V": (1.0, 1.0, (1.737e11**0.5, 1.737e11**0.5), (15.8105, -5.1243), (0.37014, -1.53170)),
+    "infinite curvature": (1.0, 1.0, (1e160, 1e160), (0.3, -0.2), (0.5, 0.1)),
+}
+
+
+@pytest.mark.parametrize("label", HANGING)
+def test_a_lone_node_comes_to_an_end(label):
+    temperature, variance, roots, center, k = HANGING[label]
+    nodes = Nodes(
+        np.array(center).reshape(1, 2, 1),
+        np.array(k).reshape(1, 2, 1),
+        np.array(roots).reshape(2, 1, 1),
+        np.array([[0.6, 0.4], [0.4, 0.6]]),
+        np.array([0.3, temperature, 1.0]),
+        variance * np.array([1.0, 1.3]),
+        -np.inf,
+    )
+    found = empty(nodes)
+    kernels_for(Problem.paper(omega=0.3)).minimise(nodes, Starts.COLD, found)
+    assert np.isfinite(found.energies).all()
+
+
+def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path):
+    """While other nodes of a block begin, a lane that goes to the centre waits for its trial."""
+    model = formula_loss("k*h**2/2 + 3*cos(h)", 1, 1, 1)
+    sources = {"local_problem": kernel_source(model), "lanes": lanes_source(model), "steps": steps_source(model)}
+    write_package(tmp_path, {name: source for name, source in sources.items() if source is not None})
+    minimise = import_package(tmp_path, "bottomless", ("together",))["together"].minimise
+    rng, count = np.random.default_rng(4), 8000
+    # the teacher's field says how the loss bends, and for one in twenty it has no bottom
+    k = np.where(rng.random(count) < 0.05, -2.0, 0.5).reshape(count, 1, 1)
+    center = rng.normal(size=(count, 1, 1)) * 2
+    nodes = Nodes(center, k, np.ones((1, 1, 1)), np.ones((1, 1)), np.array([0.3, 1.0, 1.0]), np.ones(1))
+    at_center = (k * center**2 / 2 + 3 * np.cos(center)).ravel()
+    for starts in (Starts.COLD, Starts.LIKELY, Starts.LOWEST, Starts.FROM_ZERO):
+        found = empty(nodes)
+        minimise(nodes, int(starts), found)
+        fallen = (found.flags == RUNAWAY) & (found.minima[:, 0, 0, 0] == center.ravel())
+        assert 50 < fallen.sum() < 800
+        np.testing.assert_allclose(found.energies[fallen, 0], at_center[fallen], rtol=1e-12)
 
 
 @pytest.mark.parametrize(("length", "way"), [(2, "together"), (8, "blocks"), (9, "nodes")])

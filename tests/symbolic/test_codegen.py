@@ -350,6 +350,21 @@ def test_two_logits_far_apart(printed, backend, far):
         assert np.isfinite(np.array(hessian, dtype=float)).all()
 
 
+@pytest.mark.parametrize("far", [-300.0, 87.0, 95.0])
+def test_two_logits_far_apart_with_32_bits(printed, far):
+    generated = printed("tied L=2 r=1", "numpy")
+    h, target, variance, parameters = (
+        np.array(values, dtype=np.float32)
+        for values in ([[3.0], [3.0 - far / 3.0]], [[0.2, 0.8], [0.6, 0.4]], [0.7, 1.3], [0.0, 1.0, 1.0])
+    )
+    gradient, hessian, contracted = (np.zeros(shape, dtype=np.float32) for shape in ((2, 1), (2, 2), 2))
+    loss = generated.module.loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
+    exact = generated.derivatives(h.astype(float), target.astype(float), variance)[0]
+    assert exact == pytest.approx(generated.loss(h.astype(float), target.astype(float), variance))
+    assert loss.dtype == np.float32
+    assert np.isfinite([loss, *gradient.ravel(), *hessian.ravel()]).all()
+
+
 @pytest.mark.parametrize("length", [2, 3])
 def test_powers_of_entries_stay_finite(length, tmp_path):
     """Where a loss has products of a softmax's entries, as with a Gram matrix, exponentials are not multiplied."""

@@ -59,6 +59,7 @@ from .steps import newton_step
 __all__ = ["losses_at", "minimise"]
 
 FEW = 8  # one lane in so many may still be under way where the others of its block are not
+MOST_STEPS = 50  # that a block makes together: at large V rounding may let a descent go on for ever
 
 
 @compiled
@@ -186,34 +187,39 @@ def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
     field, k, fields = np.empty((LENGTH, COLUMNS)), np.zeros(LENGTH * LABEL_FIELDS * LANES), np.zeros(SIZE * LANES)
     curvature, lower = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE))
     state[NODE : NODE + LANES] = NOBODY
-    taken, count, together = 0, nodes.centers.shape[0], False
+    taken, count, together, made, tried = 0, nodes.centers.shape[0], False, 0, False
     begun, waiting, busy = (
         0,
         0,
         0,
     )  # lanes of the block with a node, the first of them that waits, and lanes of the other
     while taken < count or waiting < begun or busy > 0:
-        if together and few_go_on(begun, block):
+        if together and (made == MOST_STEPS or few_go_on(begun, block)):
             write_out(begun, starts, nodes, solution, fields, block)
             together, waiting = False, next_waiting(0, begun, block)
         if not together:
             for lane in range(LANES):
                 if state[NODE + lane] != NOBODY:
-                    if goes_on(lane, starts, nodes, solution, field, curvature, lower, state):
+                    # what has been looked at since its last trial waits for the next
+                    if not tried or goes_on(lane, starts, nodes, solution, field, curvature, lower, state):
                         continue
                     busy -= 1
                 if waiting < begun:
                     hand_over(waiting, block, lane, state)
                     waiting = next_waiting(waiting + 1, begun, block)
                     busy += goes_on(lane, starts, nodes, solution, field, curvature, lower, state)
+            tried = False
             if waiting == begun and taken < count and busy < LANES:
-                begun, waiting, together = put_in(taken, starts, nodes, solution, k, field, block), 0, True
+                begun, waiting = put_in(taken, starts, nodes, solution, k, field, block), 0
+                together, made = True, 0
                 begin_all(taken, block)
                 taken += begun
         if together:
             newton_step(block, nodes.factor, nodes.variance, nodes.parameters)
+            made += 1
         else:
             newton_trial(state, nodes.factor, nodes.variance, nodes.parameters)
+            tried = True
 
 
 @entry(array(3), array(3), array(2), array(1), array(1), array(1))
