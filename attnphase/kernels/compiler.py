@@ -332,7 +332,7 @@ def _build(key: Any, folder: Path) -> None:
 
 
 def _nodes_of(folder: Path) -> str:
-    """The way into a kernel: nodes side by side where the model has lanes for them, or one after another."""
+    """The way into a kernel: nodes one after another, or side by side where the model has lanes, or steps too."""
     if (folder / "steps.py").exists():
         return "together"
     return "blocks" if (folder / "lanes.py").exists() else "nodes"

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sympy import Add, Integer, Mul, Symbol
+from sympy import Add, Integer, Mul
 
-from derivations.codegen.ir import Assign, Call, Loop, Ordered, Select, Value, element, name
-from derivations.codegen.lane_state import LANE, Block
-from derivations.codegen.unrolled import renamed, scalar
+from derivations.codegen.ir import Assign, Call, Ordered, Select, Value, element, name
+from derivations.codegen.lane_state import Block
+from derivations.codegen.unrolled import scalar
 
-__all__ = ["ACCEPTED", "ARGUMENTS", "VALUE", "LaneStep", "all_of", "side_by_side", "size_of"]
+__all__ = ["ACCEPTED", "ARGUMENTS", "VALUE", "LaneStep", "all_of", "size_of"]
 
 ARGUMENTS = ("state", "factor", "variance", "parameters")
 """Of what is done in every lane: a block's state, and what its samples share."""
 
 VALUE, ACCEPTED = map(name, ("value", "accepted"))
-_FEW_FIELDS = 2  # up to which the numbers of two lanes find room in a processor's registers
-_AT_A_TIME = 10  # statements of one lane before it is another's turn
 
 
 def all_of(conditions: Iterable[Value]) -> Value:
@@ -30,19 +28,6 @@ def all_of(conditions: Iterable[Value]) -> Value:
 def size_of(value: Value) -> Call:
     """The modulus of a value."""
     return Call("modulus", (value,))
-
-
-def side_by_side(body: Sequence[Assign], block: Block) -> Loop:
-    """The loop over the lanes; of few fields two lanes are done in turn, so that none waits for its own numbers."""
-    if block.size > _FEW_FIELDS:
-        return Loop(LANE, block.lanes, tuple(body))
-    half, names = block.lanes // 2, [statement.place for statement in body if isinstance(statement.place, Symbol)]
-    second = {LANE: LANE + half} | {old: name(f"{old}_of_second") for old in names}
-    both: list[Assign] = []
-    for first in range(0, len(body), _AT_A_TIME):
-        some = body[first : first + _AT_A_TIME]
-        both += [*some, *(Assign(renamed(one.place, second), renamed(one.value, second)) for one in some)]
-    return Loop(LANE, half, tuple(both))
 
 
 @dataclass(frozen=True)

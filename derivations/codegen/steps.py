@@ -10,12 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from derivations.codegen.ir import Assign, Function, Module, Ordered, Select, name
-from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, LaneStep, all_of, side_by_side, size_of
+from sympy import Symbol
+
+from derivations.codegen.ir import Assign, Function, Loop, Module, Ordered, Select, name
+from derivations.codegen.lane_state import LANE, Block
+from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, LaneStep, all_of, size_of
 from derivations.codegen.lanes import straight_block
-from derivations.codegen.unrolled import scalar
+from derivations.codegen.unrolled import renamed, scalar
 
 __all__ = ["steps"]
+
+_FEW_FIELDS = 2  # up to which the numbers of two lanes find room in a processor's registers
+_AT_A_TIME = 10  # statements of one lane before it is another's turn
 
 
 def steps(problem: Module) -> Module:
@@ -34,6 +40,19 @@ def steps(problem: Module) -> Module:
     return Module({}, (_RegularStep(*straight_block(problem)).function(),))
 
 
+def _side_by_side(body: Sequence[Assign], block: Block) -> Loop:
+    """The loop over the lanes; of few fields two lanes are done in turn, so that none waits for its own numbers."""
+    if block.size > _FEW_FIELDS:
+        return Loop(LANE, block.lanes, tuple(body))
+    half, names = block.lanes // 2, [statement.place for statement in body if isinstance(statement.place, Symbol)]
+    second = {LANE: LANE + half} | {old: name(f"{old}_of_second") for old in names}
+    both: list[Assign] = []
+    for first in range(0, len(body), _AT_A_TIME):
+        some = body[first : first + _AT_A_TIME]
+        both += [*some, *(Assign(renamed(one.place, second), renamed(one.value, second)) for one in some)]
+    return Loop(LANE, half, tuple(both))
+
+
 @dataclass(frozen=True)
 class _RegularStep(LaneStep):
     """The statements of one step that need neither damping nor a look at known minima.
@@ -50,7 +69,7 @@ class _RegularStep(LaneStep):
         """``newton_step(state, factor, variance, parameters)``."""
         tried = (*self._read(), *self.targets(), *self.fields(), *self.derivatives, *self.scaled(), *self.energy())
         body = (*tried, *self._undamped(), *self.step(), *self._judged(), *self.arrived(), *self.written())
-        loop = side_by_side((*body, *self._next(), *self._ended()), self.block)
+        loop = _side_by_side((*body, *self._next(), *self._ended()), self.block)
         return Function("newton_step", ARGUMENTS, (*self.shared(), loop))
 
     def _read(self) -> Iterator[Assign]:

@@ -59,17 +59,16 @@ from .search import MOST_STARTS, is_enough, start_field
 
 __all__ = [
     "ALL_ROWS",
-    "BOTTOMLESS",
-    "LOWEST",
     "NEXT",
     "NOBODY",
     "NODE",
-    "SECOND",
+    "begin",
     "goes_on",
     "is_only",
     "load",
     "losses_in_blocks",
     "next_start",
+    "occupy",
     "to_rows",
 ]
 
@@ -92,19 +91,25 @@ def to_rows(fields: Array, first: int, rows: Array) -> None:
 
 
 @compiled
-def load(centers: Array, node: int, lane: int, targets: Array, state: Array) -> None:
-    """Put a node into a lane; none of its minima is known."""
+def occupy(node: int, lane: int, state: Array) -> None:
+    """Give a lane a node none of whose minima is known."""
     state[NODE + lane] = node
     state[NEXT + lane] = 0.0
     state[LOWEST + lane] = np.inf
     state[SECOND + lane] = np.inf
     state[BOTTOMLESS + lane] = 0.0
-    for a in range(LENGTH):
-        for i in range(COLUMNS):
-            state[lane + (CENTER + a * COLUMNS + i) * LANES] = centers[node, a, i]
     for i in range(SIZE):
         state[lane + (BEST + i) * LANES] = np.nan
         state[lane + (OTHER + i) * LANES] = np.nan
+
+
+@compiled
+def load(centers: Array, node: int, lane: int, targets: Array, state: Array) -> None:
+    """Put a node into a lane."""
+    occupy(node, lane, state)
+    for a in range(LENGTH):
+        for i in range(COLUMNS):
+            state[lane + (CENTER + a * COLUMNS + i) * LANES] = centers[node, a, i]
     for i in range(TARGETS):
         state[lane + (TARGET + i) * LANES] = targets[node % LANES + i * LANES]
 

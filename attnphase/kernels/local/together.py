@@ -16,42 +16,33 @@ from .compiled import compiled, entry
 from .constants import CONVERGED, FAR, GOES_ON, IRREGULAR, Starts
 from .lane import (
     ALL_ROWS,
-    BOTTOMLESS,
-    LOWEST,
     NEXT,
     NOBODY,
     NODE,
-    SECOND,
+    begin,
     goes_on,
     is_only,
     losses_in_blocks,
+    occupy,
     to_rows,
 )
 from .lanes import (
-    BEST,
     CENTER,
     CURVATURE,
     DEEPEST,
-    DEFINITE,
     ENERGY,
     EVENT,
-    EXPECTED,
     GRADIENT,
     LANES,
     LOSS,
-    OTHER,
     POINT,
-    SHIFT,
-    STEP,
     STEPS,
     TARGET,
-    TRIES,
-    WIDEST,
     newton_trial,
     teacher_targets,
 )
 from .layouts import INTEGER, NODES, SOLUTION, array
-from .linear_algebra import SIZE
+from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH
 from .search import is_enough, start_field
 from .steps import newton_step
@@ -74,46 +65,18 @@ def put_in(first: int, starts: int, nodes: Nodes, solution: Solution, k: Array, 
     teacher_targets(k, nodes.mixing, nodes.parameters, block[TARGET * LANES :])
     for n in range(count):
         node = first + n
+        occupy(node, n, block)
+        block[NEXT + n] = 1.0
         start_field(0, nodes.centers[node], nodes.teacher_fields[node], solution.minima[node], starts, field)
-        for a in range(LENGTH):
-            for i in range(COLUMNS):
-                block[n + (POINT + a * COLUMNS + i) * LANES] = field[a, i]
-    for a in range(LENGTH):
-        for i in range(COLUMNS):
-            row = a * COLUMNS + i
-            for n in range(LANES):
-                total = block[n + (POINT + row) * LANES] - block[n + (CENTER + row) * LANES]
-                for j in range(i):
-                    total -= nodes.factor[a, i, j] * block[n + (POINT + a * COLUMNS + j) * LANES]
-                block[n + (POINT + row) * LANES] = total / nodes.factor[a, i, i]
-    return count
-
-
-@compiled
-def begin_all(first: int, block: Array) -> None:
-    """Let a descent begin in every lane of a block; none of the nodes' minima is known."""
-    for n in range(LANES):
-        norm = 0.0
+        to_scaled(field, nodes.centers[node], nodes.factor, block[n + POINT * LANES :: LANES])
+        begin(n, block)
+        # that of no loss, from which on it is seen to change
+        row = CURVATURE
         for i in range(SIZE):
-            norm += block[n + (POINT + i) * LANES] ** 2
-        block[n + WIDEST * LANES] = FAR * (1.0 + norm)
-        block[n + NODE] = float(first + n)
-        block[n + NEXT] = 1.0
-        block[n + BOTTOMLESS] = 0.0
-        block[n + LOWEST] = block[n + SECOND] = block[n + ENERGY * LANES] = np.inf
-        block[n + DEEPEST * LANES] = -np.inf
-        block[n + DEFINITE * LANES] = 1.0
-        block[n + STEPS * LANES] = -1.0
-        block[n + EXPECTED * LANES] = block[n + SHIFT * LANES] = block[n + TRIES * LANES] = 0.0
-        block[n + EVENT * LANES] = GOES_ON
-    for i in range(SIZE):
-        for n in range(LANES):
-            block[n + (STEP + i) * LANES] = 0.0
-            block[n + (BEST + i) * LANES] = block[n + (OTHER + i) * LANES] = np.nan
-        for j in range(i + 1):
-            row = CURVATURE + i * (i + 1) // 2 + j
-            for n in range(LANES):
+            for j in range(i + 1):
                 block[n + row * LANES] = 1.0 if i == j else 0.0
+                row += 1
+    return count
 
 
 @compiled
@@ -126,19 +89,8 @@ def few_go_on(count: int, block: Array) -> bool:
 
 
 @compiled
-def write_out(count: int, starts: int, nodes: Nodes, solution: Solution, fields: Array, block: Array) -> None:
-    """Write what was found in those lanes of a block that have no further start; they are nobody's from then on.
-
-    ``fields`` is scratch.
-    """
-    for a in range(LENGTH):
-        for i in range(COLUMNS):
-            row = a * COLUMNS + i
-            for n in range(LANES):
-                total = block[n + (CENTER + row) * LANES]
-                for j in range(i + 1):
-                    total += nodes.factor[a, i, j] * block[n + (POINT + a * COLUMNS + j) * LANES]
-                fields[n + row * LANES] = total
+def write_out(count: int, starts: int, nodes: Nodes, solution: Solution, block: Array) -> None:
+    """Write what was found in those lanes of a block that have no further start; they are nobody's from then on."""
     first = int(block[NODE])
     for n in range(count):
         node, energy = first + n, block[n + ENERGY * LANES]
@@ -150,12 +102,11 @@ def write_out(count: int, starts: int, nodes: Nodes, solution: Solution, fields:
             continue
         solution.energies[node, 0] = energy
         solution.energies[node, 1] = energy
+        place(block[n + POINT * LANES :: LANES], nodes.centers[node], nodes.factor, solution.minima[node, 0])
+        copy(solution.minima[node, 0], solution.minima[node, 1])
         for a in range(LENGTH):
             for i in range(COLUMNS):
-                row = a * COLUMNS + i
-                solution.minima[node, 0, a, i] = fields[n + row * LANES]
-                solution.minima[node, 1, a, i] = fields[n + row * LANES]
-                solution.residuals[node, a, i] = -block[n + (GRADIENT + row) * LANES]
+                solution.residuals[node, a, i] = -block[n + (GRADIENT + a * COLUMNS + i) * LANES]
         solution.losses[node] = block[n + LOSS * LANES]
         solution.flags[node] = int(block[n + STEPS * LANES])
         block[n + NODE] = NOBODY
@@ -184,18 +135,15 @@ def hand_over(waiting: int, block: Array, lane: int, state: Array) -> None:
 def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
     """Lowest and second-lowest minimum of the local problem of every node, from `Starts`."""
     block, state = np.zeros(ALL_ROWS * LANES), np.zeros(ALL_ROWS * LANES)
-    field, k, fields = np.empty((LENGTH, COLUMNS)), np.zeros(LENGTH * LABEL_FIELDS * LANES), np.zeros(SIZE * LANES)
+    field, k = np.empty((LENGTH, COLUMNS)), np.zeros(LENGTH * LABEL_FIELDS * LANES)
     curvature, lower = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE))
     state[NODE : NODE + LANES] = NOBODY
     taken, count, together, made, tried = 0, nodes.centers.shape[0], False, 0, False
-    begun, waiting, busy = (
-        0,
-        0,
-        0,
-    )  # lanes of the block with a node, the first of them that waits, and lanes of the other
+    # lanes of the block that hold a node, the first of them that waits to be handed over, and busy lanes of the other
+    begun, waiting, busy = 0, 0, 0
     while taken < count or waiting < begun or busy > 0:
         if together and (made == MOST_STEPS or few_go_on(begun, block)):
-            write_out(begun, starts, nodes, solution, fields, block)
+            write_out(begun, starts, nodes, solution, block)
             together, waiting = False, next_waiting(0, begun, block)
         if not together:
             for lane in range(LANES):
@@ -212,7 +160,6 @@ def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
             if waiting == begun and taken < count and busy < LANES:
                 begun, waiting = put_in(taken, starts, nodes, solution, k, field, block), 0
                 together, made = True, 0
-                begin_all(taken, block)
                 taken += begun
         if together:
             newton_step(block, nodes.factor, nodes.variance, nodes.parameters)
