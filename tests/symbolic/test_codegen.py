@@ -380,6 +380,12 @@ def test_powers_of_entries_stay_finite(length, tmp_path):
     loss, *derived = generated.derivatives(h, target, gram)
     assert loss == pytest.approx(expected, rel=1e-12)
     assert all(np.isfinite(value).all() for value in derived)
+    single = (x.astype(np.float32) for x in (h, target, gram, generated.parameters()))
+    derived = [np.zeros(shape, dtype=np.float32) for shape in ((length, 1), (length, length), length)]
+    loss = generated.module.loss_derivatives(*single, *derived)
+    assert loss.dtype == np.float32
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert all(np.isfinite(value).all() for value in derived)
 
 
 @pytest.mark.parametrize("name", SCALAR)
