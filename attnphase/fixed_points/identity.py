@@ -57,6 +57,7 @@ _LEAST_SHARE = 1e-9  # of an informed start's order parameter
 _OWN = (1.0, 0.94, 0.87)  # of the point's: near a fold the growth is positive in a narrow window just below it alone
 _SEEN_FROM_REST = 0.4  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
 _FINER = 4  # points of a rule against the one before
+_MUCH_FINER = 16  # likewise, against those that only show where to begin
 _AGAIN = 50  # maps that a point may take which is looked for once more
 _AT_LEAST = 4096  # points per replicate that may decide, however few the numbers are made of
 
@@ -294,20 +295,21 @@ def _found_above(
 ) -> Place | None:
     """The point by a rule, from where the growth ends above: few nodes make further zeros below. None without one."""
     assert verdict.grows is not None
-    map_, odd, jacobian = run.map(rule), place.map_.sector.odd, place.response.jacobian
+    odd, jacobian = place.map_.sector.odd, place.response.jacobian
     run.grant(_AGAIN)
     start = run.sector.pack(replace(place.overlaps, m=informed.m, theta=informed.theta))
     full, least = (float(np.linalg.norm(x[odd])) for x in (start, verdict.grows))
     amplitudes = [share * full for share in AMPLITUDES]
-    few = shrinking_down_to(
-        run.map(rules.sobol(COARSE_POINTS), of_lowest=True), start, amplitudes, _FAR_BEYOND, jacobian
-    )
-    if few is not None:  # the branch is below
-        start, amplitudes = few.point, [amplitude for amplitude in amplitudes if amplitude <= few.amplitude]
-    zero = highest_zero(map_, start, amplitudes, jacobian)
+    # few nodes tell already how far down the odd coordinates shrink: the branch is below
+    few_nodes = [few for few in _ladder(rules, rule, COARSE_POINTS) if _MUCH_FINER * few.order <= rule.order]
+    for few in few_nodes or [rules.sobol(COARSE_POINTS)]:
+        shrinking = shrinking_down_to(run.map(few, of_lowest=True), start, amplitudes, _FAR_BEYOND, jacobian)
+        if shrinking is not None:
+            start, amplitudes = shrinking.point, [one for one in amplitudes if one <= shrinking.amplitude]
+    zero = highest_zero(run.map(rule, of_lowest=True), start, amplitudes, jacobian)
     own = place.found.point
     x = zero if zero is not None else own if np.linalg.norm(own[odd]) >= least else verdict.grows
-    found = _found_from(run, rules, map_, x, WELL_KNOWN)
+    found = _found_from(run, rules, run.map(rule), x, WELL_KNOWN)
     if found is None or found.found.status is not Status.converged:
         return None
     return found if np.linalg.norm(found.found.point[odd]) > _BELOW * least else None

@@ -159,6 +159,7 @@ def iterate(
     tolerance: float,
     max_maps: int,
     report: Callable[[int, float], None] | None = None,
+    until: Callable[[Array, Array], bool] | None = None,
 ) -> FixedPoint:
     """Iterate until the undamped residual is below ``tolerance``.
 
@@ -176,11 +177,14 @@ def iterate(
         Evaluations after which the status is ``iteration_limit``.
     report : callable, optional
         Called with (maps, residual) after every map.
+    until : callable, optional
+        Asked with every point and its image whether no more is wanted than what has been seen: the iteration ends
+        there, not converged.
 
     Returns
     -------
     FixedPoint
-        The best point met, also if the iteration did not converge.
+        The best point met, also if the iteration did not converge; the last one where `until` has ended it.
     """
     maps = 0
 
@@ -204,6 +208,8 @@ def iterate(
             best = (residual, point, image)
         if residual <= tolerance:
             return FixedPoint(point, image, residual, maps, Status.converged, tuple(history))
+        if until is not None and until(point, image):
+            return FixedPoint(point, image, residual, maps, Status.iteration_limit, tuple(history))
         if maps >= max_maps:
             return FixedPoint(best[1], best[2], best[0], maps, Status.iteration_limit, tuple(history))
         candidate = method.step(point, image, scale, counted)

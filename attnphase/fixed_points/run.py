@@ -111,7 +111,13 @@ class Run:
             self.search = replace(self.search, sole=min(self.search.sole, map_.first.sole, map_.minima.sole))
 
     def iterate(
-        self, map_: StateEvolution, x: Array, method: Method, limit: int | None = None, tolerance: float | None = None
+        self,
+        map_: StateEvolution,
+        x: Array,
+        method: Method,
+        limit: int | None = None,
+        tolerance: float | None = None,
+        until: Callable[[Array, Array], bool] | None = None,
     ) -> FixedPoint:
         """Iterate with what is left of the maps, or `limit` of them, to the tolerance of the solve or another."""
         left = max(self.settings.max_maps - self.maps, 1)
@@ -122,7 +128,7 @@ class Run:
             self.tell(f"{self.maps + maps} maps, residual {residual:.0e}, {nodes} nodes")
 
         tolerance = self.settings.tolerance if tolerance is None else tolerance
-        found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report)
+        found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report, until=until)
         self.maps += found.maps
         return found
 
@@ -173,15 +179,26 @@ class Run:
         residual = float(np.max(np.abs(image - found.point) / map_.scales(found.point)))
         return residual <= max(self.settings.tolerance, _REPEATED)
 
-    def coarse(self, map_: StateEvolution, x: Array, tolerance: float) -> FixedPoint:
-        """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails."""
+    def coarse(
+        self,
+        map_: StateEvolution,
+        x: Array,
+        tolerance: float,
+        until: Callable[[Array, Array], bool] | None = None,
+    ) -> FixedPoint:
+        """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails.
+
+        It ends, not converged, at a point and its image of which `until` says that they are enough.
+        """
         map_.lift = True
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown = max(1.0, self.alpha / 2)
-        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120), _IN_THE_BASIN)
+        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120), _IN_THE_BASIN, until)
         map_.lift = False
-        found = self.iterate(map_, first.point, Anderson(), 40, tolerance)
-        if found.status is Status.converged:
+        if until is not None and until(first.point, first.image):
+            return replace(first, status=Status.iteration_limit)
+        found = self.iterate(map_, first.point, Anderson(), 40, tolerance, until)
+        if found.status is Status.converged or (until is not None and until(found.point, found.image)):
             return found
         # near a transition a few nodes decide: no use in converging them on this rule
         slow = self.iterate(map_, first.point, Damped(0.9), 20)

@@ -231,7 +231,8 @@ def _finished(
         return run.newton(map_, x, newton) if method is None else run.iterate(map_, x, method())
 
     place = _verified(run, rules, place, again, FIRST_ROUND)
-    run.learn(place.map_)
+    if run.settings.identity or run.settings.stability:  # which look at other nodes
+        run.learn(place.map_)
     settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
     place = identified(run, rules, place, informed, branch, settle)
     if run.only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
@@ -336,13 +337,22 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
 
 
 def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:
-    """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere."""
+    """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere.
+
+    It leads nowhere once the order parameter is small and its image smaller still.
+    """
     informed = initial_overlaps(problem, branch)
     system = _system(problem, settings)
     rough = replace(settings, tolerance=1e-3, max_maps=75)
     run = Run(system, alpha, rough, Sector.of(informed, system.symmetries))
     map_ = run.map(system.refinement(settings.max_nodes).first())
-    found = run.coarse(map_, map_.pack(informed), rough.tolerance)
+    small = SMALL_SIGNAL * informed_signal(informed, branch)
+
+    def signal(x: Array) -> float:
+        return informed_signal(map_.unpack(x), branch)
+
+    start = map_.pack(informed)
+    found = run.coarse(map_, start, rough.tolerance, lambda x, image: signal(image) < signal(x) < small)
     overlaps = map_.unpack(found.point)
-    present = informed_signal(overlaps, branch) > SMALL_SIGNAL * informed_signal(informed, branch)
+    present = signal(found.point) > small
     return overlaps if found.status is Status.converged and present else None

@@ -378,6 +378,6 @@ def _solved(matrices: Array, right: Array) -> Array:
 def matrix_root(matrix: Array) -> Array:
     """Symmetric square root of positive semidefinite matrices (..., r, r); rounding below zero is cut off."""
     if matrix.shape[-1] == 1:
-        return np.sqrt(np.clip(matrix, 0.0, None))
+        return np.sqrt(np.maximum(matrix, 0.0))
     values, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.sqrt(np.clip(values, 0.0, None))[..., None, :]) @ vectors.mT
+    return (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.mT

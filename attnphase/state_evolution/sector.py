@@ -82,7 +82,10 @@ class Sector:
             return conjugates
         order, left, right = self._elements
         every = conjugates.q_hat, conjugates.V_hat, conjugates.m_hat, conjugates.theta_hat
-        mean = _exact_mean(left @ np.concatenate(every, axis=-1)[order] @ right)
+        side_by_side = np.concatenate(every, axis=-1)[order]
+        # of one column and a teacher of rank one the matrices are signs
+        signs = self._signs
+        mean = _exact_mean(side_by_side * signs if signs is not None else left @ side_by_side @ right)
         r = self.columns
         return Conjugates(mean[..., :r], mean[..., r : 2 * r], mean[..., 2 * r : 2 * r + 1], mean[..., 2 * r + 1 :])
 
@@ -99,6 +102,16 @@ class Sector:
         right[:, :r, :r] = right[:, r : 2 * r, r : 2 * r] = student.mT
         right[:, 2 * r, 2 * r], right[:, 2 * r + 1 :, 2 * r + 1 :] = 1.0, teacher.mT
         return np.array(orders), student[:, None, None], right[:, None, None]
+
+    @cached_property
+    def _signs(self) -> Array | None:
+        """What the matrices multiply all conjugates side by side with, (G, 1, 1, 1, ...), if these are numbers."""
+        _, left, right = self._elements
+        return (
+            left * np.diagonal(right, axis1=-2, axis2=-1)[..., None, :]
+            if self.columns * self.teacher_rank == 1
+            else None
+        )
 
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -253,6 +254,8 @@ def _prepare_worker(reader: Connection, counters: SharedArray[Any]) -> None:
             os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
+    # all that a worker has made is sent by then, and to take its modules apart would keep the others waiting
+    atexit.register(os._exit, 0)
 
 
 def _solve_line(index: int, line: Line) -> xr.Dataset:

@@ -242,6 +242,26 @@ class ArrayPrinter:
         return {"L": "length", "lambda": "ridge"}.get(e.name, e.name)
 
 
+class SumPrinter(ArrayPrinter):
+    """NumPy source in which sums over the tokens are done at once: behind their axis stands that of the atoms."""
+
+    @singledispatchmethod
+    def _print(self, e: Any) -> str:
+        return super()._print(e)
+
+    @_print.register
+    def _(self, e: TokenSum) -> str:
+        return f"({self(e.body)}).sum(axis=0)"
+
+    @_print.register
+    def _(self, e: TokenMatrix) -> str:
+        return e.name if e.index is None else f"{e.name}[:, None]"
+
+    @_print.register
+    def _(self, e: Indexed) -> str:
+        return str(e.base)
+
+
 class MomentPrinter(ArrayPrinter):
     """NumPy source for all tokens at once, with means over the fields as arrays ``g``, ``g_g``, ``g_xi`` and ``g_k``.
 
@@ -274,6 +294,24 @@ def _line(name: str, value: str) -> list[str]:
     """An assignment, on several lines where it is long."""
     line = f"{name} = {value}"
     return [line] if len(line) <= WIDTH else folded(f"{name} = ({value})", WIDTH)
+
+
+def _from_atoms(equations: Sequence[Any], names: Mapping[Any, Any], printer: ArrayPrinter) -> str:
+    """The overlaps' equations, behind what they abbreviate, with what all tokens have in common computed once."""
+    lines = [line for name, value in names.items() for line in _line(name.name, SumPrinter(printer.tokens)(value))]
+    shared: dict[Any, Any] = {}
+    for equation in equations:
+        value = abbreviated(equation.right_hand_side)
+        for product in [e for e in value.atoms(MatMul) if any(factor.has(sym.ell) for factor in e.args)]:
+            of_token, rest = (MatMul(*(f for f in product.args if f.has(sym.ell) == own)) for own in (True, False))
+            if is_matrix(of_token) or len(rest.args) < 2:
+                continue
+            if rest not in shared:
+                shared[rest] = TokenMatrix(f"product_{len(shared)}", *rest.shape, None)
+                lines += _line(shared[rest].name, printer(rest))
+            value = value.xreplace({product: MatMul(of_token, shared[rest])})
+        lines += assigned(equation.unknown, value, printer)
+    return "\n".join(lines)
 
 
 def _maps(equations: Sequence[Any], printer: ArrayPrinter) -> str:
@@ -354,8 +392,7 @@ def state_evolution_functions(saddle_point: SaddlePoint, free_entropy: FreeEntro
             "overlaps_from_conjugates",
             (*atoms, "spectral_mean", *hats),
             f"# equation {numbers['q']}",
-            abbreviations,
-            _maps(saddle_point.overlaps, printer),
+            _from_atoms(saddle_point.overlaps, {} if separable else definitions(), printer),
             "return q, V, m, theta",
         ),
         function(
