@@ -44,6 +44,8 @@ __all__ = ["SMALL_SIGNAL", "merged_point", "probe", "solve_point"]
 STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
 ROUGH = 1e-4  # residual on a rule that only shows the way: its own error is a hundred times as large
 _STALE = 1.5  # factor by which an error of the map may move the point more, or less, than a neighbour's derivatives say
+_GONE = 0.1  # share of an informed start's order parameter from which on down a probe finds no branch
+_SECOND_LOOK = 25  # maps of a probe among the lowest minima
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 # of a solve on one rule, where Newton's method has no coarse solution to start from
 _SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Anderson, "damped": Damped}
@@ -339,20 +341,30 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
 def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:
     """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere.
 
-    It leads nowhere once the order parameter is small and its image smaller still.
+    It leads nowhere once the order parameter is small and its image smaller still. What a rule of few nodes holds on to
+    in the minima on its way may be nowhere near their lowest, so that it is followed on for a while among these.
     """
     informed = initial_overlaps(problem, branch)
     system = _system(problem, settings)
     rough = replace(settings, tolerance=1e-3, max_maps=75)
     run = Run(system, alpha, rough, Sector.of(informed, system.symmetries))
     map_ = run.map(system.refinement(settings.max_nodes).first())
-    small = SMALL_SIGNAL * informed_signal(informed, branch)
+    full = informed_signal(informed, branch)
 
     def signal(x: Array) -> float:
-        return informed_signal(map_.unpack(x), branch)
+        return informed_signal(map_.unpack(x), branch) / full
 
-    start = map_.pack(informed)
-    found = run.coarse(map_, start, rough.tolerance, lambda x, image: signal(image) < signal(x) < small)
-    overlaps = map_.unpack(found.point)
-    present = signal(found.point) > small
-    return overlaps if found.status is Status.converged and present else None
+    found = run.coarse(
+        map_, map_.pack(informed), rough.tolerance, lambda x, image: signal(image) < signal(x) < SMALL_SIGNAL
+    )
+    if found.status is not Status.converged or signal(found.point) <= SMALL_SIGNAL:
+        return None
+
+    def gone(x: Array, image: Array) -> bool:
+        return signal(image) < signal(x) < _GONE
+
+    map_.thorough = True
+    map_(found.point, refresh=True)
+    run.grant(_SECOND_LOOK)
+    last = run.iterate(map_, found.point, Anderson(), _SECOND_LOOK, rough.tolerance, gone)
+    return None if gone(last.point, last.image) else map_.unpack(found.point)
