@@ -363,8 +363,9 @@ def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings)
     def gone(x: Array, image: Array) -> bool:
         return signal(image) < signal(x) < _GONE
 
+    run.learn(map_)
+    map_ = run.map(map_.channel.rule)
     map_.thorough = True
-    map_(found.point, refresh=True)
     run.grant(_SECOND_LOOK)
     last = run.iterate(map_, found.point, Anderson(), _SECOND_LOOK, rough.tolerance, gone)
     return None if gone(last.point, last.image) else map_.unpack(found.point)
