@@ -77,6 +77,8 @@ def sweep_rows(options: Options) -> Iterator[Row]:
     if options.full:
         clock = clock_named(options.clock)
         yield diagram_row("sweep: phase-diagram", workers, options.full, options)
+        plain = ("--no-identity", "--no-stability", *workers)
+        yield diagram_row("sweep: phase-diagram, points alone", plain, options.full, options)
         found = ("-m", "attnphase", "thresholds", "--omega", "0.2,0.4", "--quiet")
         yield Row(
             "sweep: thresholds --omega 0.2,0.4",
@@ -95,5 +97,5 @@ def diagram_row(name: str, arguments: tuple[str, ...], most: int | None, options
             command = ("-m", "attnphase", "phase-diagram", "--output", folder, "--quiet", *arguments)
             return timed(clock, lambda: python(*command))
 
-    said = " ".join(arguments) or "25 x 26 x 2 points"
+    said = " ".join(arguments) if "--alphas" in arguments else " ".join(("25 x 26 x 2 points", *arguments))
     return Row(name, "s", once, most=most, detail=f"{said}; start and figures included")

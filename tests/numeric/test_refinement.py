@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnphase.fixed_points import solver
 from attnphase.fixed_points.iteration import Anderson, FixedPoint, Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import _ahead, _decays, probe, solve_point
+from attnphase.fixed_points.solver import SMALL_SIGNAL, _ahead, _decays, probe, solve_point
 from attnphase.integration.kinds import Sobol
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
@@ -26,7 +27,7 @@ from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, Search
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.starts import informed_signal, initial_overlaps
 from attnphase.state_evolution.system import System
 
 module = import_module("attnphase.state_evolution.system")
@@ -552,6 +553,42 @@ def test_a_probe_finds_a_branch_where_there_is_one():
     assert found is not None
     assert found.theta.min() > 0.1
     assert probe(FEW, 0.3, "semantic", ONE_THREAD) is None
+
+
+def test_a_probe_ends_where_the_order_parameter_is_small_and_shrinks(monkeypatch):
+    """It need not reach the uninformed point; where there is a branch it does not end on the way."""
+    seen: list[float] = []
+    original = StateEvolution.__call__
+
+    def recorded(self, x, **options):
+        image = original(self, x, **options)
+        seen.append(informed_signal(self.unpack(x), "semantic"))
+        return image
+
+    monkeypatch.setattr(StateEvolution, "__call__", recorded)
+    full = informed_signal(initial_overlaps(FEW, "semantic"), "semantic")
+    assert probe(FEW, 0.3, "semantic", ONE_THREAD) is None
+    assert min(seen[:-1]) >= SMALL_SIGNAL * full > seen[-1] > 0.1 * full
+    seen.clear()
+    assert probe(FEW, 2.0, "semantic", ONE_THREAD) is not None
+    assert min(seen) > SMALL_SIGNAL * full
+
+
+def test_a_probe_does_not_believe_what_holds_in_other_than_the_lowest_minima(monkeypatch):
+    """Above the positional branch 1024 nodes keep four fifths of m as long as they stay in the minima on their way.
+
+    Searched afresh, they lose it; where there is the branch, they keep it.
+    """
+    few = Problem.paper(omega=0.08).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    full = informed_signal(initial_overlaps(few, "positional"), "positional")
+    assert probe(few, 1.6, "positional", ONE_THREAD) is None
+    kept = probe(few, 0.62, "positional", ONE_THREAD)
+    assert kept is not None
+    assert informed_signal(kept, "positional") > SMALL_SIGNAL * full
+    monkeypatch.setattr(solver, "_SECOND_LOOK", 0)
+    believed = probe(few, 1.6, "positional", ONE_THREAD)
+    assert believed is not None
+    assert informed_signal(believed, "positional") > 0.7 * full
 
 
 def test_one_minimum_is_no_second_minimum():

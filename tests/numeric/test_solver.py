@@ -60,8 +60,8 @@ def linear_map(eigenvalues, seed=3):
     return lambda x: target + A @ (x - target), target, target + rng.normal(size=size)
 
 
-def run(evaluate, start, method: Method, tolerance=1e-10, max_maps=400, scales=ones, report=None) -> FixedPoint:
-    return iterate(evaluate, start, scales, method, tolerance=tolerance, max_maps=max_maps, report=report)
+def run(evaluate, start, method: Method, tolerance=1e-10, max_maps=400, scales=ones, **asked) -> FixedPoint:
+    return iterate(evaluate, start, scales, method, tolerance=tolerance, max_maps=max_maps, **asked)
 
 
 @FEW
@@ -216,6 +216,25 @@ def test_iteration_limit_returns_the_best_point_met():
     assert seen == list(zip(range(1, 10), found.history, strict=True))
     counted = run(lambda x: np.cos(x) * 2.3, np.array([0.2, 0.9]), Newton(), 1e-15, 3)
     assert counted.maps == 1 + 4 + 1
+
+
+def test_an_iteration_ends_where_no_more_is_wanted():
+    """At the first such point, which need not be the best one, with its image; what rests there has converged."""
+    evaluate, _, start = linear_map([-1.7, -1.3])
+    asked = []
+
+    def enough(x, image):
+        asked.append((x, image))
+        return len(asked) == 4
+
+    found = run(evaluate, start, Damped(0.0), max_maps=9, until=enough)
+    assert found.status is Status.iteration_limit
+    assert found.maps == len(found.history) == 4
+    assert np.array_equal(found.point, asked[3][0])
+    assert np.array_equal(found.image, evaluate(found.point))
+    assert found.residual == found.history[3] > min(found.history)
+    evaluate, fixed, _ = linear_map([0.5, 0.3])
+    assert run(evaluate, fixed, Damped(0.3), until=lambda x, image: True).status is Status.converged
 
 
 def test_start_outside_the_domain():
