@@ -30,14 +30,22 @@ def row_spread(regularizer: RowRegularizer, mean: Array, root: Array, curvature:
     (N, r, r) array
     """
     spread = np.empty_like(root)
+    z, other = np.split(_normals(2 * mean.shape[1]), 2, axis=1)
+
+    def one_copy(n: int) -> tuple[Array, Array]:
+        source = mean[n] + z @ root[n]
+        return source, regularizer.minimise(curvature[n], source)
+
+    here, (source, minimiser) = 0, one_copy(0)
     for n, one in enumerate(own):
-        z, other = np.split(_normals(2 * mean.shape[1]), 2, axis=1)
+        # the replicates at one point have all but `own` in common
+        if not all(np.array_equal(x[n], x[here]) for x in (mean, root, curvature)):
+            here, (source, minimiser) = n, one_copy(n)
         # the second source given the first is Gaussian
         pulled = np.linalg.solve(root[n], one)
         values, vectors = np.linalg.eigh(2 * one - pulled.T @ pulled)
         apart = other @ (vectors * np.sqrt(np.clip(values, 0.0, None))).T - z @ pulled
-        source = mean[n] + z @ root[n]
-        step = regularizer.minimise(curvature[n], source + apart) - regularizer.minimise(curvature[n], source)
+        step = regularizer.minimise(curvature[n], source + apart) - minimiser
         spread[n] = step.T @ step / (2 * len(step))
     return spread
 

@@ -172,6 +172,19 @@ def test_responses_of_a_soft_threshold():
     assert row_spread(rows, mean, root, curvature, own).item() == pytest.approx(share * slope**2 * own.item(), rel=0.02)
 
 
+@pytest.mark.parametrize("differs", ["mean", "root", "curvature"])
+def test_spreads_at_several_points_are_those_at_each(differs):
+    """Points that have all but their own noise in common, another one, and the first again."""
+    rows, kinds = SPARSE.rows, np.array([0.0, 0.0, 1.0, 0.0])
+    alike = {"mean": np.full((4, 1), 0.004), "root": np.full((4, 1, 1), 0.013), "curvature": np.full((4, 1, 1), 0.03)}
+    alike[differs] = alike[differs] * (1 + 0.7 * kinds.reshape(4, *[1] * (alike[differs].ndim - 1)))
+    own = np.array([2.0, 5.0, 2.0, 3.0])[:, None, None] * 1e-5
+    together = row_spread(rows, *alike.values(), own)
+    each = [row_spread(rows, *(x[n : n + 1] for x in alike.values()), own[n : n + 1]) for n in range(4)]
+    np.testing.assert_array_equal(together, np.concatenate(each))
+    assert together[2] != pytest.approx(together[0], rel=0.05)
+
+
 # --- far apart --------------------------------------------------------------------------------------------------------
 
 
