@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import get_args
+from typing import NoReturn, get_args
 
 from pydantic import ValidationError
 from rich.console import Console
@@ -99,12 +100,25 @@ def read(path: Path) -> Record:
     try:
         return Record.model_validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
-        raise SystemExit(f"{path}: no figures of this benchmark ({error}).") from error
+        reason = error.strerror if isinstance(error, OSError) else "it holds something else"
+        _refuse(f"{path}: no figures of this benchmark: {reason}.")
+
+
+def _refuse(sentence: str) -> NoReturn:
+    print(f"python -m benchmarks: {sentence}", file=sys.stderr)
+    raise SystemExit(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure or read, print, save."""
     asked = parsed(arguments)
+    if asked.output is not None:
+        try:
+            asked.output.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            _refuse(f"--output {asked.output}: its folder cannot be made: {error.strerror}.")
+        if not os.access(asked.output.parent, os.W_OK) or asked.output.is_dir():
+            _refuse(f"--output {asked.output}: this cannot be written.")
     then = None if asked.against is None else read(asked.against)
     now = None if asked.read is None else read(asked.read)
     clock = asked.clock if now is None else now.clock

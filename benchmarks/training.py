@@ -98,6 +98,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8, help="runs of a batch")
     parser.add_argument("--repeats", type=int, default=11)
     options = parser.parse_args()
+    if min(options.dimension - 9, options.alpha, options.seeds, options.repeats - 1) <= 0:
+        parser.error("dimension must be at least 10, repeats at least 2, alpha and seeds positive")
     problems = {name: EXPERIMENTS[name].problems[""] for name in _NAMES}
     with threads_for_runs() as threads:
         print(f"d = {options.dimension}, alpha = {options.alpha:g}, float64; milliseconds on one thread")

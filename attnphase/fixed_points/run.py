@@ -201,7 +201,7 @@ class Run:
         if found.status is Status.converged or (until is not None and until(found.point, found.image)):
             return found
         # near a transition a few nodes decide: no use in converging them on this rule
-        slow = self.iterate(map_, first.point, Damped(0.9), 20)
+        slow = self.iterate(map_, first.point, Damped(0.9), 20, until=until)
         return slow if slow.residual < found.residual else found
 
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:

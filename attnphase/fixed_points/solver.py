@@ -233,7 +233,7 @@ def _finished(
         return run.newton(map_, x, newton) if method is None else run.iterate(map_, x, method())
 
     place = _verified(run, rules, place, again, FIRST_ROUND)
-    if run.settings.identity or run.settings.stability:  # which look at other nodes
+    if run.settings.identity or run.settings.stability:  # which search other nodes
         run.learn(place.map_)
     settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
     place = identified(run, rules, place, informed, branch, settle)
@@ -342,7 +342,8 @@ def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings)
     """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere.
 
     It leads nowhere once the order parameter is small and its image smaller still. What a rule of few nodes holds on to
-    in the minima on its way may be nowhere near their lowest, so that it is followed on for a while among these.
+    in the minima on its way may be nowhere near their lowest: it is followed on among these for a while, to where it
+    leads then, if it comes to rest.
     """
     informed = initial_overlaps(problem, branch)
     system = _system(problem, settings)
@@ -360,12 +361,18 @@ def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings)
     if found.status is not Status.converged or signal(found.point) <= SMALL_SIGNAL:
         return None
 
+    shrunk = 0
+
     def gone(x: Array, image: Array) -> bool:
-        return signal(image) < signal(x) < _GONE
+        nonlocal shrunk
+        shrunk = shrunk + 1 if signal(image) < signal(x) < _GONE else 0
+        return shrunk == 2  # by steps this long it may be small once, and come back
 
     run.learn(map_)
     map_ = run.map(map_.channel.rule)
     map_.thorough = True
     run.grant(_SECOND_LOOK)
     last = run.iterate(map_, found.point, Anderson(), _SECOND_LOOK, rough.tolerance, gone)
-    return None if gone(last.point, last.image) else map_.unpack(found.point)
+    if last.status is not Status.converged:
+        return None if shrunk == 2 else map_.unpack(found.point)
+    return map_.unpack(last.point) if signal(last.point) > SMALL_SIGNAL else None

@@ -14,6 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 import xarray as xr
@@ -142,7 +143,8 @@ class Work:
                 workers = max(1, workers // 2)
                 if attempt < _RETRIES:
                     left = len(self.todo)
-                    sentence = f"a worker process died; {left} lines are tried again by {workers} workers."
+                    lines, hands = ("line is" if left == 1 else "lines are"), ("worker" if workers == 1 else "workers")
+                    sentence = f"a worker process died; {left} {lines} tried again by {workers} {hands}."
                     print(f"attnphase: warning: {sentence}", file=sys.stderr)
         remaining = self.todo
         raise SweepError(
@@ -254,8 +256,17 @@ def _prepare_worker(reader: Connection, counters: SharedArray[Any]) -> None:
             os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    # all that a worker has made is sent by then, and to take its modules apart would keep the others waiting
-    atexit.register(os._exit, 0)
+    # after all other finalizers
+    Finalize(None, _end_at_once, exitpriority=-1000)
+
+
+def _end_at_once() -> None:
+    """End with all handlers run, but without taking modules apart: half a second, in which the sweep would wait."""
+    if sys.exc_info()[0] is None:
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(0)
 
 
 def _solve_line(index: int, line: Line) -> xr.Dataset:

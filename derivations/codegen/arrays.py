@@ -251,6 +251,8 @@ class SumPrinter(ArrayPrinter):
 
     @_print.register
     def _(self, e: TokenSum) -> str:
+        if not e.body.has(e.index):
+            raise TypeError("a sum over tokens of what no token carries")
         return f"({self(e.body)}).sum(axis=0)"
 
     @_print.register
@@ -278,7 +280,9 @@ class MomentPrinter(ArrayPrinter):
 def _from_moments(equations: Sequence[Any], printer: MomentPrinter) -> str:
     """The conjugates' equations by moments, with what they share computed once."""
     values = [in_moments(abbreviated(equation.right_hand_side)) for equation in equations]
-    inverses = sorted({atom for value in values for atom in value.atoms(Inverse)}, key=lambda atom: atom.count_ops())
+    inverses = sorted(
+        {atom for value in values for atom in value.atoms(Inverse)}, key=lambda atom: (atom.count_ops(), str(atom))
+    )
     names: dict[Any, Any] = {}
     lines = []
     for number, inverse in enumerate(inverses):
@@ -297,13 +301,14 @@ def _line(name: str, value: str) -> list[str]:
 
 
 def _from_atoms(equations: Sequence[Any], names: Mapping[Any, Any], printer: ArrayPrinter) -> str:
-    """The overlaps' equations, behind what they abbreviate, with what all tokens have in common computed once."""
+    """The overlaps' equations, behind what they abbreviate, with products that all tokens have in common taken once."""
     lines = [line for name, value in names.items() for line in _line(name.name, SumPrinter(printer.tokens)(value))]
     shared: dict[Any, Any] = {}
     for equation in equations:
         value = abbreviated(equation.right_hand_side)
-        for product in [e for e in value.atoms(MatMul) if any(factor.has(sym.ell) for factor in e.args)]:
-            of_token, rest = (MatMul(*(f for f in product.args if f.has(sym.ell) == own)) for own in (True, False))
+        for product in sorted(value.atoms(MatMul), key=str):
+            of_token: Any = MatMul(*(factor for factor in product.args if factor.has(sym.ell)))
+            rest: Any = MatMul(*(factor for factor in product.args if not factor.has(sym.ell)))
             if is_matrix(of_token) or len(rest.args) < 2:
                 continue
             if rest not in shared:

@@ -94,7 +94,7 @@ def test_what_cannot_be_compared_is_refused(sides, tmp_path):
     assert "cannot be held against wall times" in benchmark("--read", sides[0], "--against", cpu, code=1)
     assert "cannot be held against wall times" in benchmark("--against", cpu, code=1)
     broken = write(tmp_path / "broken.json", "eeee", figure(MAP, "s"))
-    assert "no figures of this benchmark" in benchmark("--read", broken, code=1)
+    assert "no figures of this benchmark" in benchmark("--read", broken, code=2)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -577,18 +578,58 @@ def test_a_probe_ends_where_the_order_parameter_is_small_and_shrinks(monkeypatch
 def test_a_probe_does_not_believe_what_holds_in_other_than_the_lowest_minima(monkeypatch):
     """Above the positional branch 1024 nodes keep four fifths of m as long as they stay in the minima on their way.
 
-    Searched afresh, they lose it; where there is the branch, they keep it.
+    Searched afresh, these nodes lose it; where there is the branch, they keep it.
     """
     few = Problem.paper(omega=0.08).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
-    full = informed_signal(initial_overlaps(few, "positional"), "positional")
     assert probe(few, 1.6, "positional", ONE_THREAD) is None
-    kept = probe(few, 0.62, "positional", ONE_THREAD)
-    assert kept is not None
-    assert informed_signal(kept, "positional") > SMALL_SIGNAL * full
+    assert share_of_m(probe(few, 0.62, "positional", ONE_THREAD), few) > SMALL_SIGNAL
     monkeypatch.setattr(solver, "_SECOND_LOOK", 0)
-    believed = probe(few, 1.6, "positional", ONE_THREAD)
-    assert believed is not None
-    assert informed_signal(believed, "positional") > 0.7 * full
+    assert share_of_m(probe(few, 1.6, "positional", ONE_THREAD), few) > 0.7
+
+
+def share_of_m(found: Overlaps | None, problem: Problem) -> float:
+    """Of the informed start's, where a probe has found a branch."""
+    assert found is not None
+    return informed_signal(found, "positional") / informed_signal(initial_overlaps(problem, "positional"), "positional")
+
+
+def looks_of_a_probe(monkeypatch: pytest.MonkeyPatch, shares: list[float], status: Status) -> Overlaps | None:
+    """A probe of the positional branch at alpha = .62 whose second look is replaced: it meets points of these shares.
+
+    Each but the last has the next one as its image.
+    """
+    few = Problem.paper(omega=0.08).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    original = Run.iterate
+
+    def iterated(self, map_, x, method, limit=None, tolerance=None, until=None):
+        if not map_.thorough:
+            return original(self, map_, x, method, limit, tolerance, until)
+        full = informed_signal(initial_overlaps(few, "positional"), "positional")
+        overlaps = map_.unpack(x)
+        size = informed_signal(overlaps, "positional")
+        points = [map_.pack(replace(overlaps, m=share * full / size * overlaps.m)) for share in shares]
+        for point, image in pairwise([*points, points[-1]]):
+            if until(point, image):
+                return FixedPoint(point, image, 1e-2, 5, Status.iteration_limit)
+        return FixedPoint(points[-1], points[-1], 1e-4, 5, status)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "iterate", iterated)
+        return probe(few, 0.62, "positional", ONE_THREAD)
+
+
+def test_the_second_look_of_a_probe_decides(monkeypatch):
+    """Small and shrinking twice in succession, or at rest where it is small: no branch.
+
+    At rest elsewhere it hands over that point; where it does not come to rest, the one of the first look.
+    """
+    first = share_of_m(looks_of_a_probe(monkeypatch, [0.5], Status.iteration_limit), PAPER)
+    assert first > 0.8
+    assert looks_of_a_probe(monkeypatch, [0.5, 0.09, 0.07, 0.05], Status.iteration_limit) is None
+    once = [0.5, 0.09, 0.06, 0.4, 0.08, 0.5]
+    assert share_of_m(looks_of_a_probe(monkeypatch, once, Status.iteration_limit), PAPER) == pytest.approx(first)
+    assert looks_of_a_probe(monkeypatch, [0.5, 0.19], Status.converged) is None
+    assert share_of_m(looks_of_a_probe(monkeypatch, [0.5, 0.3], Status.converged), PAPER) == pytest.approx(0.3)
 
 
 def test_one_minimum_is_no_second_minimum():

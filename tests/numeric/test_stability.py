@@ -179,8 +179,10 @@ def test_spreads_at_several_points_are_those_at_each(differs):
     alike = {"mean": np.full((4, 1), 0.004), "root": np.full((4, 1, 1), 0.013), "curvature": np.full((4, 1, 1), 0.03)}
     alike[differs] = alike[differs] * (1 + 0.7 * kinds.reshape(4, *[1] * (alike[differs].ndim - 1)))
     own = np.array([2.0, 5.0, 2.0, 3.0])[:, None, None] * 1e-5
-    together = row_spread(rows, *alike.values(), own)
-    each = [row_spread(rows, *(x[n : n + 1] for x in alike.values()), own[n : n + 1]) for n in range(4)]
+    mean, root, curvature = alike["mean"], alike["root"], alike["curvature"]
+    together = row_spread(rows, mean, root, curvature, own)
+    one_by_one = [slice(n, n + 1) for n in range(4)]
+    each = [row_spread(rows, mean[n], root[n], curvature[n], own[n]) for n in one_by_one]
     np.testing.assert_array_equal(together, np.concatenate(each))
     assert together[2] != pytest.approx(together[0], rel=0.05)
 
