@@ -601,7 +601,7 @@ def looks_of_a_probe(monkeypatch: pytest.MonkeyPatch, shares: list[float], statu
     few = Problem.paper(omega=0.08).with_fields({"integration.rule": "sobol", "integration.nodes": 64})
     original = Run.iterate
 
-    def iterated(self, map_, x, method, limit=None, tolerance=None, until=None):
+    def iterated(self, map_, x, method, limit=None, tolerance=None, until: Any = None):
         if not map_.thorough:
             return original(self, map_, x, method, limit, tolerance, until)
         full = informed_signal(initial_overlaps(few, "positional"), "positional")
