@@ -301,8 +301,8 @@ def _found_above(
     full, least = (float(np.linalg.norm(x[odd])) for x in (start, verdict.grows))
     amplitudes = [share * full for share in AMPLITUDES]
     # few nodes tell already how far down the odd coordinates shrink: the branch is below
-    few_nodes = [few for few in _ladder(rules, rule, COARSE_POINTS) if _MUCH_FINER * few.order <= rule.order]
-    for few in few_nodes or [rules.sobol(COARSE_POINTS)]:
+    enough = max(COARSE_POINTS, rule.order // _MUCH_FINER)
+    for few in [finer for finer in _ladder(rules, rule, COARSE_POINTS) if finer.order <= enough]:
         shrinking = shrinking_down_to(run.map(few, of_lowest=True), start, amplitudes, _FAR_BEYOND, jacobian)
         if shrinking is not None:
             start, amplitudes = shrinking.point, [one for one in amplitudes if one <= shrinking.amplitude]

@@ -106,12 +106,10 @@ class Sector:
     @cached_property
     def _signs(self) -> Array | None:
         """What the matrices multiply all conjugates side by side with, (G, 1, 1, 1, ...), if these are numbers."""
+        if self.columns * self.teacher_rank > 1:
+            return None
         _, left, right = self._elements
-        return (
-            left * np.diagonal(right, axis1=-2, axis2=-1)[..., None, :]
-            if self.columns * self.teacher_rank == 1
-            else None
-        )
+        return left * np.diagonal(right, axis1=-2, axis2=-1)[..., None, :]
 
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""
