@@ -8,6 +8,7 @@ sides; asv is made for the history of a repository. So the loop is written here,
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -133,8 +134,12 @@ def filled(clock: Clock, run: Callable[[], object], prepare: Callable[[], object
 
 
 def python(*arguments: str, environment: dict[str, str] | None = None) -> str:
-    """What a new interpreter with these arguments prints; it runs the sources beside this folder."""
+    """What a new interpreter with these arguments prints; it runs the sources beside this folder.
+
+    Bytecode is kept beside them, whatever the environment says: as where a user has installed them.
+    """
+    kept = {name: value for name, value in (environment or os.environ).items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, *arguments], cwd=ROOT, env=kept, stdout=subprocess.PIPE, text=True, check=True
     )
     return done.stdout

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import erfc, sqrt
 
 import numpy as np
-from scipy.special import ndtr
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import FixedPoint, Status
@@ -338,7 +338,7 @@ def _open_within(growth: float) -> float:
     The growth tells with what probability p there is no branch. A point that is not there is off by all of its order
     parameter, so that its mean square error is at least p times the square of that.
     """
-    return min(_OPEN, float(1 / np.sqrt(max(ndtr(-growth), 1 / _OPEN**2))))
+    return min(_OPEN, float(1 / np.sqrt(max(erfc(growth / sqrt(2)) / 2, 1 / _OPEN**2))))
 
 
 def _with_errors(run: Run, rules: Refinement, place: Place, informed: Overlaps, within: float = _OPEN) -> Place:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import hadamard
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.reduced import Level, at_rest, level_at, with_displacements
@@ -79,6 +78,8 @@ def spread(
     dict
         By the names of the dataset; empty where the map has no curve about the point.
     """
+    from scipy.linalg import hadamard  # a quarter of a second to import, for points near an onset alone
+
     odd, rule = map_.sector.odd, map_.channel.rule
     here, full = float(np.linalg.norm(x[odd])), float(np.linalg.norm(start[odd]))
     step = float(np.clip(2.5 * relative, _CLOSE, _WIDE)) if here > _SMALL * full else _WIDE

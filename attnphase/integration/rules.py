@@ -17,6 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.integration.quantile import normal_quantile
 from attnphase.integration.scrambling import scrambled_sobol
 
 __all__ = ["SIGNS", "Rule", "gauss_hermite", "published_rule", "sobol"]
@@ -87,12 +88,10 @@ def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int
     seed : int
         Seed of the scramblings; the same seed gives the same nodes.
     """
-    from scipy.special import ndtri  # a tenth of a second to import, which who is refused should not wait
-
     seeds = np.random.SeedSequence(seed).spawn(replicates)
     uniform = np.stack([scrambled_sobol(dimensions, points, np.random.default_rng(s)) for s in seeds])
     # a scrambled point can round to 0, where the normal quantile is infinite
-    nodes = ndtri(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
+    nodes = normal_quantile(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
     return Rule("sobol", nodes, np.full(points, 1 / points), symmetric, student_dimensions, points, True)
 
 

@@ -13,7 +13,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
 
 from attnphase.arrays import Array
 from attnphase.rows.moments import RowMoments
@@ -110,6 +109,8 @@ def _moments_on_lines(
 
 def _truncated(lower: Array, upper: Array) -> tuple[Array, Array, Array]:
     """``E[1], E[z], E[z^2]`` of a standard normal z between two ends."""
+    from scipy.special import ndtr  # a quarter of a second to import, which a ridge should not wait for
+
     # on the left of zero, where no digits are lost
     mirrored = lower > 0
     mass = ndtr(np.where(mirrored, -lower, upper)) - ndtr(np.where(mirrored, -upper, lower))

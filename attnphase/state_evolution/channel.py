@@ -13,7 +13,6 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr, ndtr
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
@@ -186,6 +185,8 @@ class Channel:
         self.system.kernels.fields_at(self.draws(part.variant, part.nodes), here, omega, k)
         if not self.labelled:
             return omega, k, np.empty(0)
+        from scipy.special import log_ndtr, ndtr  # a quarter of a second to import, for labels alone
+
         label = (1.0, -1.0)[part.variant]
         z = label * (k + self.system.spectrum.teacher_means[sites])[..., 0] / spread
         # mean of k about its own mean under the label, phi(z)/Phi(s z), safely in the tails

@@ -261,6 +261,23 @@ def test_refusals_load_nothing_heavy(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fig3.png", "fig7.png", "file", "file.nc"]
 
 
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_a_solve_waits_for_no_package_that_it_does_not_need(branch, tmp_path):
+    """SciPy's functions, tables and symbols take longer to import than a point to be solved, once kernels are kept."""
+    code = (
+        "import sys\n"
+        "from attnphase.cli.commands import main\n"
+        "try:\n"
+        f"    main(['solve', '--alpha', '2.3', '--branch', {branch!r}], prog_name='attnphase')\n"
+        "finally:\n"
+        "    print(*set(sys.modules) & {'scipy.special', 'scipy.linalg', 'scipy.stats', 'xarray', 'pandas', 'sympy'})\n"
+    )
+    for _ in range(2):  # kernels that are not kept are made by the first, with SymPy
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == ""
+
+
 @pytest.mark.parametrize(
     ("rate", "words"),
     [
