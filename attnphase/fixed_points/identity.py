@@ -40,10 +40,11 @@ __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 
 SMALL_SIGNAL = 0.25  # share of the start's order parameter from which on nothing else is asked
 WELL_KNOWN = 0.03  # relative error of the order parameter up to which derivatives at the point tell it
-_BY_FEW = 0.01  # likewise, from which on few nodes see it
+_BY_FEW = 0.01  # likewise, from which on few nodes see it, or such just below
 _MOVED = 0.02  # share from which on derivatives are taken anew: a sparse student's map is bent that much
 _TELLS_NOTHING = 0.5  # relative error of an order parameter that should differ from zero: its own nodes do not do
 _BELOW = 0.7  # share of a point's amplitude at which it must grow
+_JUST_BELOW = 0.9  # likewise, where minima jump elsewhere on the way to that one: a sparse student's do
 _AS_LARGE = 0.3  # relative error by derivatives, in units of the one by growth there: a smaller one is wrong
 BEYOND_DOUBT = 4.0  # standard errors
 _FAR_BEYOND = 5.0  # likewise, of few nodes
@@ -180,20 +181,29 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     relative = _error_of(place, name)
     if not relative <= WELL_KNOWN or not map_.channel.rule.randomised:
         return relative <= WELL_KNOWN
-    amplitude, noise = _BELOW * float(np.linalg.norm(x[map_.sector.odd])), growth_noise(map_, x)
-    jacobian = place.response.jacobian
-    most = min(map_.channel.rule.order, rules.medium().order)
+    jacobian, own = place.response.jacobian, map_.channel.rule.order
+    amplitude, noise = float(np.linalg.norm(x[map_.sector.odd])), growth_noise(map_, x, jacobian)
+    most = min(own, rules.medium().order)
     # few nodes first, whose noise is several times as large: what is beyond doubt with them need not be asked of more
-    few = most > COARSE_POINTS and relative <= _BY_FEW and run.few_see
-    for points, enough in ((COARSE_POINTS, _FAR_BEYOND), (most, BEYOND_DOUBT))[not few :]:
+    well = relative <= _BY_FEW
+    few = well and most > COARSE_POINTS and run.few_see
+    levels = [(COARSE_POINTS, _BELOW, _FAR_BEYOND)] if few else []
+    levels += [(most, _BELOW, BEYOND_DOUBT)]
+    levels += [(max(own, _FINER * most), _JUST_BELOW, BEYOND_DOUBT)] if well else []
+    shrinks_at = np.inf
+    for points, share, enough in levels:
+        if share == shrinks_at:
+            continue
         probe = run.map(rules.sobol(points), of_lowest=True)
         probe.adopt_from(map_)
-        level = level_at(probe, x, amplitude, jacobian)
+        level = level_at(probe, x, share * amplitude, jacobian)
         seen = level is not None and level.exceeds(enough)
         if few and points == COARSE_POINTS:
             run.few_see = seen
-        if level is not None and seen:
-            return relative >= _AS_LARGE * noise * (1 - _BELOW) / level.value
+        if level is not None and seen and relative >= _AS_LARGE * noise * (1 - share) / level.value:
+            return True
+        if level is not None and level.value < 0:
+            shrinks_at = share
     return False
 
 

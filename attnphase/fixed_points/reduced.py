@@ -224,12 +224,17 @@ def _lies_above(level: Level, other: Level) -> bool:
     return float(change.mean()) > _BY_CHANCE * float(change.std(ddof=1)) / np.sqrt(len(change))
 
 
-def growth_noise(map_: StateEvolution, x: Array) -> float:
-    """Standard error of the growth at a fixed point with an order parameter."""
+def growth_noise(map_: StateEvolution, x: Array, jacobian: Array) -> float:
+    """Standard error of the growth at a fixed point with an order parameter, with derivatives of the map there.
+
+    What settles follows a replicate's map, which takes back a part of what that does to the order parameter.
+    """
     map_(x)
-    odd = map_.sector.odd
-    along = map_.images()[:, odd] @ x[odd] / (x[odd] @ x[odd])
-    return float(along.std(ddof=1) / np.sqrt(len(along)))
+    odd, images = map_.sector.odd, map_.images()
+    amplitude = float(np.linalg.norm(x[odd]))
+    growth = (images - images.mean(axis=0))[:, odd] @ x[odd] / amplitude**2
+    level, _ = with_displacements(Level(amplitude, x, images, growth), jacobian, odd)
+    return level.stderr
 
 
 def with_displacements(level: Level, jacobian: Array, odd: NDArray[np.int64]) -> tuple[Level, Array]:

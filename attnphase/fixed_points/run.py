@@ -28,6 +28,7 @@ _MISSED = 0.1
 # what a second evaluation may differ by: descents that begin elsewhere end within their own tolerance
 _REPEATED = 1e-9
 _IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
+_SWINGING = 4.0  # by what damped steps are shorter where m swings to and fro
 # of iteration between searches of all minima
 ALL_ROUNDS = range(6)
 FIRST_ROUND, LATER_ROUNDS = ALL_ROUNDS[:1], ALL_ROUNDS[1:]
@@ -193,7 +194,10 @@ class Run:
         map_.lift = True
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown = max(1.0, self.alpha / 2)
-        first = self.iterate(map_, x, Damped(1 - 0.2 / slowdown), min(round(15 * slowdown), 120), _IN_THE_BASIN, until)
+        # without a quadratic part m swings several times as far to the other side
+        swings = not self.system.prior.strongly_convex and map_.unpack(x).m.any()
+        share, maps = 0.2 / slowdown / (_SWINGING if swings else 1.0), min(round(15 * slowdown), 120)
+        first = self.iterate(map_, x, Damped(1 - share), maps, _IN_THE_BASIN, until)
         map_.lift = False
         if until is not None and until(first.point, first.image):
             return replace(first, status=Status.iteration_limit)

@@ -14,8 +14,9 @@ from attnphase.data.text import points_table
 from attnphase.data.validate import validate_dataset
 from attnphase.figures.theory import fig2
 from attnphase.fixed_points import identity
+from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.reduced import Level, _top, at_rest, level_at, levels_at, shrinking_down_to
+from attnphase.fixed_points.reduced import Level, _top, at_rest, growth_noise, level_at, levels_at, shrinking_down_to
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import merged_point, solve_point
@@ -244,6 +245,61 @@ def test_a_point_that_more_nodes_contradict_is_looked_for_with_these(seed):
     assert found.nodes > 64 * REPLICATES
     assert abs(value - 0.1173) < 3 * np.hypot(error, 0.0024)
     assert error < 0.3 * value
+
+
+@pytest.mark.parametrize(("omega", "strength", "alpha"), [(0.31, 0.011, 3.4), (0.85, 0.01, 2.9)])
+def test_a_sparse_students_positional_branch_is_met_from_its_start(omega, strength, alpha):
+    """With the steps of a ridge's start m swings past zero and dies out, and the point seemed to have merged."""
+    problem = paper(omega, 256).with_fields({"regularizer.kind": "lasso", "regularizer.strength": strength})
+    settings = replace(SETTINGS, stability=False)
+    point = solve_point(problem, alpha, "positional", settings=settings)
+    followed = follow(problem, (alpha, alpha + 0.5, 6.1), "positional", settings=settings)[0]
+    assert point.status is followed.status is Status.converged
+    assert point.on_branch is followed.on_branch is Identity.on_branch
+    assert np.max(np.abs(point.values["m"])) > 0.2
+    for name in ("q", "V", "m"):
+        differences = np.abs(np.abs(point.values[name]) - np.abs(followed.values[name]))
+        assert np.max(differences) < 0.5 * np.max(point.errors[name]), name
+
+
+@pytest.mark.parametrize(
+    ("omega", "alpha", "fields"),
+    [
+        # 0.7 of m leads to twice the V, where it shrinks
+        (0.6, 2.05, {"regularizer.kind": "lasso", "regularizer.strength": 0.003}),
+        # a growth of which q and V take back three quarters
+        (0.55, 2.1, {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 0.005}),
+    ],
+)
+def test_growth_just_below_a_sparse_point_tells_that_it_is_well_known(omega, alpha, fields, monkeypatch):
+    """Without it the whole curve was asked, for several times as long as the solve."""
+    problem = paper(omega, 1024).with_fields(fields)
+    asked = []
+    judged = identity.judged
+    monkeypatch.setattr(identity, "judged", lambda *given: asked.append(given) or judged(*given))
+    point = solve_point(problem, alpha, "positional", settings=replace(SETTINGS, stability=False))
+    assert point.on_branch is Identity.on_branch
+    assert np.max(np.abs(point.values["m"])) > 0.2
+    assert not asked
+
+
+@pytest.mark.parametrize(("branch", "omega", "alpha"), [("positional", 0.6, 2.1), ("semantic", 0.2, 2.6)])
+def test_the_growths_noise_moves_a_point_as_its_derivatives_say(branch, omega, alpha):
+    """Over the slope of the curve just below it: without what q and V take back it is several times as much."""
+    fields = {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 0.005}
+    problem = paper(omega, 1024).with_fields(fields)
+    point = solve_point(problem, alpha, branch, settings=replace(SETTINGS, stability=False, identity=False))
+    map_ = the_map(problem, alpha, branch, 1024)
+    x = map_.pack(point.restart.overlaps)
+    map_(x, refresh=True)
+    response = response_at(map_, x, map_.channel.rule)
+    amplitude = float(np.linalg.norm(x[map_.sector.odd]))
+    level = level_at(map_, x, 0.93 * amplitude, response.jacobian)
+    assert level is not None
+    name = "m" if branch == "positional" else "theta"
+    relative = float(np.max(point.errors[name]) / np.max(np.abs(point.values[name])))
+    told = growth_noise(map_, x, response.jacobian) * 0.07 / level.value
+    assert told == pytest.approx(relative, rel=0.2)
 
 
 def test_few_nodes_tell_down_to_where_a_branch_cannot_be():
