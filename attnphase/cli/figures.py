@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explore", "figure", "phase_diagram"]
 
+_BEGUN = 1.5  # seconds in which a sweep has begun its workers
 _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
 
 
@@ -254,22 +256,25 @@ def phase_diagram(
         tolerance=1e-6, max_maps=100, stability=stability is not False, identity=identity is not False
     )
     alpha, omega = paper_grid(alphas, omegas)
-    # what draws takes a second to import, in which the workers begin
+    solved = Event()
+    # what draws takes a second to import, for which nothing waits while the workers solve
     with ThreadPoolExecutor(1) as aside:
-        drawing = aside.submit(import_module, "attnphase.figures")
-        with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
-            ds = sweep(
-                problem=problem,
-                alpha=alpha,
-                omega=omega,
-                settings=settings,
-                workers=workers,
-                output=data,
-                resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them
-                force=force,
-                progress=not quiet,
-            )
-        drawing.result()
+        aside.submit(lambda: solved.wait(_BEGUN) or import_module("attnphase.figures"))
+        try:
+            with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
+                ds = sweep(
+                    problem=problem,
+                    alpha=alpha,
+                    omega=omega,
+                    settings=settings,
+                    workers=workers,
+                    output=data,
+                    resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them
+                    force=force,
+                    progress=not quiet,
+                )
+        finally:
+            solved.set()
     from attnphase.figures import fig2, fig3, loss_crossing, save_figure
 
     with progress_line(not quiet, "drawing"):

@@ -68,12 +68,14 @@ def _temporary_cache(wanted: str, reason: str) -> Path:
 
 def fingerprint(key: Any) -> str:
     """Name of a kernel's folder: hash of the model, the code that makes it, and all that decides about machine code."""
+    from importlib.metadata import version
+
     import llvmlite.binding
-    import numba
     import numpy
 
     # Python keeps other bytecode beside a source for every level of -O
-    parts = [repr(key), sys.version, str(sys.flags.optimize), numba.__version__, numpy.__version__]
+    # of Numba the version alone: to import it takes longer than all else here, and a sweep needs it in its workers only
+    parts = [repr(key), sys.version, str(sys.flags.optimize), version("numba"), numpy.__version__]
     parts += [llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()]
     digest = hashlib.sha256("\n".join(parts).encode())
     for name, source in _sources():

@@ -35,6 +35,7 @@ __all__ = [
     "Maps",
     "SampleKernels",
     "Slopes",
+    "are_kept",
     "gains_for",
     "kernels_for",
     "load_kernels",
@@ -219,10 +220,20 @@ def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> 
     finite : bool
         Those for samples at finite d.
     """
-    if tell is silent:
-        return
-    if not is_kept(fingerprint(ModelKey.of(problem, finite=finite))):
+    if tell is not silent and not are_kept(problem, finite=finite):
         tell("compiling the kernels of this model, once")
+
+
+def are_kept(problem: Problem, *, finite: bool = False) -> bool:
+    """Whether the kernels of a problem's model are in the cache; damaged ones are built again when they are loaded.
+
+    Parameters
+    ----------
+    problem : Problem
+    finite : bool
+        Those for samples at finite d.
+    """
+    return is_kept(fingerprint(ModelKey.of(problem, finite=finite)))
 
 
 @lru_cache(maxsize=32)

@@ -30,7 +30,7 @@ from attnphase.data.files import save_dataset
 from attnphase.errors import ProblemError, SweepError
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
-from attnphase.kernels.compiler import kernels_for, tell_if_compiling
+from attnphase.kernels.compiler import are_kept, kernels_for, tell_if_compiling
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import ProgressLine, progress_line
@@ -267,8 +267,9 @@ def solved_lines(
     work = Work(lines, store, store.load(lines))
     with progress_line(progress, "loading the kernels") as shown:
         for kernel_problem in {ModelKey.of(line.problem): line.problem for line in lines}.values():
-            tell_if_compiling(kernel_problem, shown.tell)
-            kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
+            if not are_kept(kernel_problem):
+                tell_if_compiling(kernel_problem, shown.tell)
+                kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
     if progress and work.finished:
         print(f"{len(work.finished)} of {len(lines)} lines are finished already", file=sys.stderr)
     with progress_line(progress, what, work.points, work.points_done, "points") as shown:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import xarray as xr
-
-from attnphase.data.build import from_points
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["Line"]
 
@@ -62,7 +63,16 @@ class Line:
 
     def solve(self, on_point: Callable[[BranchPoint], None] | None = None) -> xr.Dataset:
         """The line's dataset over alpha."""
-        points = follow(self.problem, self.alphas, self.branch, settings=self.settings, on_point=on_point)
+        return self.dataset(self.points(on_point))
+
+    def points(self, on_point: Callable[[BranchPoint], None] | None = None) -> list[BranchPoint]:
+        """The points of the line, in the order of its sample complexities."""
+        return follow(self.problem, self.alphas, self.branch, settings=self.settings, on_point=on_point)
+
+    def dataset(self, points: Sequence[BranchPoint]) -> xr.Dataset:
+        """The dataset of its points."""
+        from attnphase.data.build import from_points  # a third of a second, which workers should not wait for
+
         return from_points(points, {"alpha": self.alphas}, problem=self.problem, title=f"Branch line: {self.label}")
 
 

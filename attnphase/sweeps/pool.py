@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
-import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import xarray as xr
 
@@ -26,10 +21,9 @@ from attnphase.processes.progress import ProgressLine
 from attnphase.sweeps.cost import GOLDEN
 from attnphase.sweeps.line import Line
 from attnphase.sweeps.store import Store
+from attnphase.sweeps.worker import line_points, prepare
 
 if TYPE_CHECKING:
-    from ctypes import Array as SharedArray
-    from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
 
 __all__ = ["GUARD", "Work"]
@@ -161,7 +155,7 @@ class Work:
         # points done in each line; no lock that a dying worker could hold
         counters = context.RawArray("q", len(self.lines))
         others = set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(workers, context, _prepare_worker, (reader, counters))
+        pool = ProcessPoolExecutor(workers, context, prepare, (reader, counters))
         base = self.points_done
         try:
             with interruptions_deferred() as interrupted:
@@ -184,19 +178,19 @@ class Work:
             writer.close()
             reader.close()
 
-    def _submitted(self, pool: ProcessPoolExecutor, workers: int) -> Iterator[dict[Future[xr.Dataset], int]]:
+    def _submitted(self, pool: ProcessPoolExecutor, workers: int) -> Iterator[dict[Future[list[BranchPoint]], int]]:
         """What is in the pool, filled up again and again until nothing is left."""
         waiting = iter(self.mixed)
-        futures: dict[Future[xr.Dataset], int] = {}
+        futures: dict[Future[list[BranchPoint]], int] = {}
         while True:
             with interruptions_kept_from_children():  # the first task begins them
                 for i in islice(waiting, _WINDOW * workers - len(futures)):
-                    futures[pool.submit(_solve_line, i, _on_one_core(self.lines[i]))] = i
+                    futures[pool.submit(line_points, i, _on_one_core(self.lines[i]))] = i
             if not futures:
                 return
             yield futures
 
-    def _taken(self, i: int, future: Future[xr.Dataset]) -> None:
+    def _taken(self, i: int, future: Future[list[BranchPoint]]) -> None:
         """Take what a worker returned; that it died is passed on."""
         error = future.exception()
         if isinstance(error, BrokenProcessPool):
@@ -204,7 +198,7 @@ class Work:
         if error is not None:
             self.failures[i] = error
         else:
-            self.done(i, future.result())
+            self.done(i, self.lines[i].dataset(future.result()))
 
     def raise_failures(self) -> None:
         """Raise what the first line that failed has failed with.
@@ -239,39 +233,3 @@ def _end(workers: set[BaseProcess]) -> None:
 
 def _on_one_core(line: Line) -> Line:
     return replace(line, settings=replace(line.settings, threads=1))
-
-
-_counters: SharedArray[Any] | None = None
-
-
-def _prepare_worker(reader: Connection, counters: SharedArray[Any]) -> None:
-    global _counters  # the only way for a pool's initializer to hand something to the tasks
-    _counters = counters
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-
-    def end_with_parent() -> None:
-        try:
-            reader.recv_bytes()
-        except (EOFError, OSError):
-            os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    # after all other finalizers
-    Finalize(None, _end_at_once, exitpriority=-1000)
-
-
-def _end_at_once() -> None:
-    """End with all handlers run, but without taking modules apart: half a second, in which the sweep would wait."""
-    if sys.exc_info()[0] is None:
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(0)
-
-
-def _solve_line(index: int, line: Line) -> xr.Dataset:
-    def count(_: BranchPoint) -> None:
-        if _counters is not None:
-            _counters[index] += 1
-
-    return line.solve(count)

@@ -361,8 +361,8 @@ def test_a_solve_tells_that_it_compiles(monkeypatch):
     assert said[:2] == ["positional, alpha = 1.8: compiling at 0.3", "asked"]
 
 
-def test_a_sweep_compiles_every_model_before_its_workers_start(monkeypatch):
-    """Masks make models of their own, which no worker shall compile in silence."""
+def test_a_sweep_compiles_every_model_that_is_not_kept_before_its_workers_start(monkeypatch):
+    """Masks make models of their own, which no worker shall compile in silence; what is kept is theirs to load."""
     home, models, told = importlib.import_module("attnphase.sweeps.grid"), [], []
 
     def kernels_for(problem):
@@ -373,13 +373,14 @@ def test_a_sweep_compiles_every_model_before_its_workers_start(monkeypatch):
 
     lines = recorded(monkeypatch, home)
     monkeypatch.setattr(home, "kernels_for", kernels_for)
+    monkeypatch.setattr(home, "are_kept", lambda problem: problem.student.causal and not problem.teacher.causal)
     monkeypatch.setattr(home, "tell_if_compiling", lambda problem, tell: told.append(tell))
     monkeypatch.setattr(home.Work, "solve", stop)
     fields = {"student.causal": [False, True], "teacher.causal": [False, True]}
     with pytest.raises(KeyboardInterrupt):
         ap.sweep(COARSE, [2.0], [0.2, 0.3], fields=fields, workers=1)
-    assert sorted(models) == [(False, False), (False, True), (True, False), (True, True)]
-    assert told == [lines[0].tell] * 4
+    assert sorted(models) == [(False, False), (False, True), (True, True)]
+    assert told == [lines[0].tell] * 3
 
 
 @pytest.mark.parametrize("expected", [3, 12])  # refinements: fewer than there are, and more

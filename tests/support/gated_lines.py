@@ -15,8 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import xarray as xr
-
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.sweeps.line import Line
 
@@ -34,7 +32,7 @@ class GatedLine(Line):
     The labels of those begun and of those solved are lines of the files ``begun`` and ``solved``.
     """
 
-    def solve(self, on_point: Callable[[BranchPoint], None] | None = None) -> xr.Dataset:
+    def points(self, on_point: Callable[[BranchPoint], None] | None = None) -> list[BranchPoint]:
         """Wait, and solve."""
         folder = Path(os.environ[FOLDER])
         try:
@@ -48,9 +46,9 @@ class GatedLine(Line):
         note(folder / "begun", self.label)
         while _stands_still(folder, self.label):
             time.sleep(0.01)
-        ds = super().solve(on_point)
+        points = super().points(on_point)
         note(folder / "solved", self.label)
-        return ds
+        return points
 
 
 def _stands_still(folder: Path, label: str) -> bool:
