@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,7 +28,7 @@ _MISSED = 0.1
 # what a second evaluation may differ by: descents that begin elsewhere end within their own tolerance
 _REPEATED = 1e-9
 _IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
-_SWINGING = 4.0  # by what damped steps are shorter where m swings to and fro
+_SHORTER = 4.0  # by what damped steps are where the order parameter swings past zero
 # of iteration between searches of all minima
 ALL_ROUNDS = range(6)
 FIRST_ROUND, LATER_ROUNDS = ALL_ROUNDS[:1], ALL_ROUNDS[1:]
@@ -191,22 +191,40 @@ class Run:
 
         It ends, not converged, at a point and its image of which `until` says that they are enough.
         """
-        map_.lift = True
-        # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
-        slowdown = max(1.0, self.alpha / 2)
-        # without a quadratic part m swings several times as far to the other side
-        swings = not self.system.prior.strongly_convex and map_.unpack(x).m.any()
-        share, maps = 0.2 / slowdown / (_SWINGING if swings else 1.0), min(round(15 * slowdown), 120)
-        first = self.iterate(map_, x, Damped(1 - share), maps, _IN_THE_BASIN, until)
-        map_.lift = False
-        if until is not None and until(first.point, first.image):
-            return replace(first, status=Status.iteration_limit)
-        found = self.iterate(map_, first.point, Anderson(), 40, tolerance, until)
-        if found.status is Status.converged or (until is not None and until(found.point, found.image)):
-            return found
+        enough = until or (lambda point, image: False)
+        first = found = FixedPoint(x, x, np.inf, 0, Status.left_domain)
+        for first in self._damped(map_, x, enough):
+            if enough(first.point, first.image):
+                return replace(first, status=Status.iteration_limit)
+            found = self.iterate(map_, first.point, Anderson(), 40, tolerance, until)
+            if found.status is Status.converged or enough(found.point, found.image):
+                return found
         # near a transition a few nodes decide: no use in converging them on this rule
         slow = self.iterate(map_, first.point, Damped(0.9), 20, until=until)
         return slow if slow.residual < found.residual else found
+
+    def _damped(self, map_: StateEvolution, x: Array, enough: Callable[[Array, Array], bool]) -> Iterator[FixedPoint]:
+        """Where damped steps lead; where the order parameter swings past zero, shorter ones first."""
+        # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
+        slowdown, odd = max(1.0, self.alpha / 2), map_.sector.odd
+
+        def swings(point: Array, image: Array) -> bool:
+            return bool(point[odd] @ image[odd] < 0)
+
+        def led(share: float, until: Callable[[Array, Array], bool]) -> FixedPoint:
+            map_.lift = True
+            found = self.iterate(map_, x, Damped(1 - share), min(round(15 * slowdown), 120), _IN_THE_BASIN, until)
+            map_.lift = False
+            return found
+
+        share = 0.2 / slowdown
+        found = led(share, lambda point, image: swings(point, image) or enough(point, image))
+        if not swings(found.point, found.image):
+            yield found
+            return
+        # a sparse student's eigenvalue is several times as large, and its m dies out past zero
+        yield led(share / _SHORTER, enough)
+        yield led(share, enough)
 
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails, unless every map searches all minima."""

@@ -65,7 +65,7 @@ def normal_quantile(probability: Array) -> Array:
     array
         Of the same shape.
     """
-    flat = np.ravel(probability)
+    flat = np.ravel(probability).astype(float, copy=False)
     quantile = np.empty_like(flat)
     for start in range(0, flat.size, _BLOCK):
         part = slice(start, start + _BLOCK)

@@ -98,8 +98,8 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a kernel's folder is there; it may have to be built again."""
-    return (cache_directory() / name / _MANIFEST).exists()
+    """Whether a kernel's folder is there and intact."""
+    return _intact(cache_directory() / name)
 
 
 @contextmanager

@@ -225,7 +225,7 @@ def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> 
 
 
 def are_kept(problem: Problem, *, finite: bool = False) -> bool:
-    """Whether the kernels of a problem's model are in the cache; damaged ones are built again when they are loaded.
+    """Whether the kernels of a problem's model are in the cache, intact.
 
     Parameters
     ----------

@@ -86,11 +86,6 @@ class Prior:
         """Whether the regulariser is unchanged by the weights' signs."""
         return self.rows is None or self.rows.even
 
-    @property
-    def strongly_convex(self) -> bool:
-        """Whether the regulariser has a quadratic part, which bounds a row's response to its source."""
-        return self.rows is None or self.rows.ridge > 0
-
     def overlaps(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Equation (7); None where a row's problem has no minimum on some atom.
 

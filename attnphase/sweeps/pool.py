@@ -192,13 +192,14 @@ class Work:
 
     def _taken(self, i: int, future: Future[list[BranchPoint]]) -> None:
         """Take what a worker returned; that it died is passed on."""
-        error = future.exception()
-        if isinstance(error, BrokenProcessPool):
-            raise error
-        if error is not None:
+        try:
+            ds = self.lines[i].dataset(future.result())
+        except BrokenProcessPool:
+            raise
+        except Exception as error:
             self.failures[i] = error
         else:
-            self.done(i, self.lines[i].dataset(future.result()))
+            self.done(i, ds)
 
     def raise_failures(self) -> None:
         """Raise what the first line that failed has failed with.

@@ -247,10 +247,16 @@ def test_a_point_that_more_nodes_contradict_is_looked_for_with_these(seed):
     assert error < 0.3 * value
 
 
-@pytest.mark.parametrize(("omega", "strength", "alpha"), [(0.31, 0.011, 3.4), (0.85, 0.01, 2.9)])
-def test_a_sparse_students_positional_branch_is_met_from_its_start(omega, strength, alpha):
-    """With the steps of a ridge's start m swings past zero and dies out, and the point seemed to have merged."""
-    problem = paper(omega, 256).with_fields({"regularizer.kind": "lasso", "regularizer.strength": strength})
+LASSO = {"regularizer.kind": "lasso", "regularizer.strength": 0.011}
+NEARLY_LASSO = {"regularizer.kind": "elastic-net", "regularizer.strength": 0.01, "regularizer.ridge": 1e-4}
+
+
+@pytest.mark.parametrize(
+    ("omega", "fields", "alpha"), [(0.31, LASSO, 3.4), (0.85, LASSO, 2.9), (0.31, NEARLY_LASSO, 3.4)]
+)
+def test_a_sparse_students_positional_branch_is_met_from_its_start(omega, fields, alpha):
+    """By steps as long as a ridge's m swings past zero and dies out, and the point seemed to have merged."""
+    problem = paper(omega, 256).with_fields(fields)
     settings = replace(SETTINGS, stability=False)
     point = solve_point(problem, alpha, "positional", settings=settings)
     followed = follow(problem, (alpha, alpha + 0.5, 6.1), "positional", settings=settings)[0]
@@ -260,6 +266,13 @@ def test_a_sparse_students_positional_branch_is_met_from_its_start(omega, streng
     for name in ("q", "V", "m"):
         differences = np.abs(np.abs(point.values[name]) - np.abs(followed.values[name]))
         assert np.max(differences) < 0.5 * np.max(point.errors[name]), name
+
+
+def test_a_sparse_student_without_the_branch_is_found_merged_by_steps_as_long_as_a_ridges():
+    """Shorter ones do not come to rest: there is nothing where they lead."""
+    point = solve_point(paper(0.27, 64).with_fields(LASSO), 1.5, "positional", settings=SETTINGS)
+    assert point.status is Status.converged
+    assert point.on_branch is Identity.merged
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import json
 import re
 import sys
 import threading
@@ -344,7 +345,11 @@ def test_compiling_is_told_where_nothing_is_in_the_cache(tmp_path, monkeypatch, 
     for is_finite in (not finite, finite):
         folder = cache.cache_directory() / cache.fingerprint(keys[is_finite])
         folder.mkdir()
-        (folder / "manifest.json").touch()
+        (folder / "means.py").write_text("LENGTH = 2\n")
+        (folder / "manifest.json").touch()  # damaged
+        compiled.tell_if_compiling(COARSE, said.append, finite=is_finite)
+        assert said.pop() == "compiling the kernels of this model, once"
+        (folder / "manifest.json").write_text(json.dumps(cache._checksums(folder)))
         compiled.tell_if_compiling(COARSE, said.append, finite=finite)
         assert len(said) == (1 if is_finite is finite else 2)  # only its own kernels count
         said[1:] = []
