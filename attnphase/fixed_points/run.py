@@ -204,12 +204,12 @@ class Run:
         return slow if slow.residual < found.residual else found
 
     def _damped(self, map_: StateEvolution, x: Array, enough: Callable[[Array, Array], bool]) -> Iterator[FixedPoint]:
-        """Where damped steps lead; where the order parameter swings past zero, shorter ones first."""
+        """Where damped steps lead, shorter ones first where an image lies as far beyond zero as the start before it."""
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown, odd = max(1.0, self.alpha / 2), map_.sector.odd
 
-        def swings(point: Array, image: Array) -> bool:
-            return bool(point[odd] @ image[odd] < 0)
+        def swings(image: Array) -> bool:
+            return bool(image[odd] @ x[odd] < -(x[odd] @ x[odd]))
 
         def led(share: float, until: Callable[[Array, Array], bool]) -> FixedPoint:
             map_.lift = True
@@ -218,8 +218,8 @@ class Run:
             return found
 
         share = 0.2 / slowdown
-        found = led(share, lambda point, image: swings(point, image) or enough(point, image))
-        if not swings(found.point, found.image):
+        found = led(share, lambda point, image: swings(image) or enough(point, image))
+        if not swings(found.image):
             yield found
             return
         # a sparse student's eigenvalue is several times as large, and its m dies out past zero

@@ -31,7 +31,7 @@ from attnphase.errors import CacheError
 from attnphase.kernels.ownership import ours_alone, own_folder
 from attnphase.processes.interruption import interruptions_kept
 
-__all__ = ["cache_directory", "filled_aside", "fingerprint", "intact_folder", "is_kept"]
+__all__ = ["cache_directory", "filled_aside", "fingerprint", "intact_folder", "is_intact", "is_kept"]
 
 _MANIFEST = "manifest.json"
 
@@ -68,19 +68,27 @@ def _temporary_cache(wanted: str, reason: str) -> Path:
 
 def fingerprint(key: Any) -> str:
     """Name of a kernel's folder: hash of the model, the code that makes it, and all that decides about machine code."""
+    # Python keeps other bytecode beside a source for every level of -O
+    parts = [repr(key), str(sys.flags.optimize), _fingerprint_of_program()]
+    digest = hashlib.sha256("\n".join(parts).encode())
+    return f"k{digest.hexdigest()[:24]}"
+
+
+@lru_cache
+def _fingerprint_of_program() -> str:
+    """Hash of all but the model; modules that change while they are in use are not those that make kernels."""
     from importlib.metadata import version
 
     import llvmlite.binding
     import numpy
 
-    # Python keeps other bytecode beside a source for every level of -O
     # of Numba the version alone: to import it takes longer than all else here, and a sweep needs it in its workers only
-    parts = [repr(key), sys.version, str(sys.flags.optimize), version("numba"), numpy.__version__]
+    parts = [sys.version, version("numba"), numpy.__version__]
     parts += [llvmlite.binding.get_host_cpu_name(), llvmlite.binding.get_host_cpu_features().flatten()]
     digest = hashlib.sha256("\n".join(parts).encode())
     for name, source in _sources():
         digest.update(f"\n{name}\n".encode() + source.read_bytes())
-    return f"k{digest.hexdigest()[:24]}"
+    return digest.hexdigest()
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
@@ -98,7 +106,12 @@ def _sources() -> Iterator[tuple[str, Path]]:
 
 
 def is_kept(name: str) -> bool:
-    """Whether a kernel's folder is there and intact."""
+    """Whether a kernel's folder is there; it may have to be built again."""
+    return (cache_directory() / name / _MANIFEST).exists()
+
+
+def is_intact(name: str) -> bool:
+    """Whether a kernel's folder is there, and need not be built again."""
     return _intact(cache_directory() / name)
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from attnphase.arrays import Array
-from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder, is_kept
+from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder, is_intact, is_kept
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Nodes, SampleNodes, Solution
@@ -35,7 +35,7 @@ __all__ = [
     "Maps",
     "SampleKernels",
     "Slopes",
-    "are_kept",
+    "are_intact",
     "gains_for",
     "kernels_for",
     "load_kernels",
@@ -220,20 +220,15 @@ def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> 
     finite : bool
         Those for samples at finite d.
     """
-    if tell is not silent and not are_kept(problem, finite=finite):
+    if tell is silent:
+        return
+    if not is_kept(fingerprint(ModelKey.of(problem, finite=finite))):
         tell("compiling the kernels of this model, once")
 
 
-def are_kept(problem: Problem, *, finite: bool = False) -> bool:
-    """Whether the kernels of a problem's model are in the cache, intact.
-
-    Parameters
-    ----------
-    problem : Problem
-    finite : bool
-        Those for samples at finite d.
-    """
-    return is_kept(fingerprint(ModelKey.of(problem, finite=finite)))
+def are_intact(problem: Problem) -> bool:
+    """Whether the kernels of a problem's model are in the cache, and need not be built again."""
+    return is_intact(fingerprint(ModelKey.of(problem)))
 
 
 @lru_cache(maxsize=32)

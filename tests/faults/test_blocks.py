@@ -443,7 +443,7 @@ def test_an_interrupted_command_says_how_to_go_on(folder, solver):
 
 def test_kernels_are_made_once_in_a_block(folder, solver, monkeypatch):
     asked = []
-    monkeypatch.setattr(SWEEP, "are_kept", lambda _: False)
+    monkeypatch.setattr(SWEEP, "are_intact", lambda _: False)
     monkeypatch.setattr(SWEEP, "kernels_for", asked.append)
     ap.run_block(folder, 1, workers=1)
     assert len(asked) == 1
