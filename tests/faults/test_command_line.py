@@ -272,10 +272,12 @@ def test_a_solve_waits_for_no_package_that_it_does_not_need(branch, tmp_path):
         "finally:\n"
         "    print(*set(sys.modules) & {'scipy.special', 'scipy.linalg', 'scipy.stats', 'xarray', 'pandas', 'sympy'})\n"
     )
-    for _ in range(2):  # kernels that are not kept are made by the first, with SymPy
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == ""
+    # kernels that are not kept are made by the first, with SymPy
+    first, second = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path) for _ in range(2)
+    )
+    assert first.returncode == second.returncode == 0, second.stderr
+    assert second.stdout.splitlines()[-1] == ""
 
 
 @pytest.mark.parametrize(
