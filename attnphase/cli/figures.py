@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from threading import Event
+from threading import Timer
 from typing import TYPE_CHECKING
 
 import click
@@ -256,25 +255,25 @@ def phase_diagram(
         tolerance=1e-6, max_maps=100, stability=stability is not False, identity=identity is not False
     )
     alpha, omega = paper_grid(alphas, omegas)
-    solved = Event()
     # what draws takes a second to import, for which nothing waits while the workers solve
-    with ThreadPoolExecutor(1) as aside:
-        aside.submit(lambda: solved.wait(_BEGUN) or import_module("attnphase.figures"))
-        try:
-            with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
-                ds = sweep(
-                    problem=problem,
-                    alpha=alpha,
-                    omega=omega,
-                    settings=settings,
-                    workers=workers,
-                    output=data,
-                    resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them
-                    force=force,
-                    progress=not quiet,
-                )
-        finally:
-            solved.set()
+    drawing = Timer(_BEGUN, import_module, ("attnphase.figures",))
+    drawing.daemon = True
+    drawing.start()
+    try:
+        with interruption_told(lambda: kept_lines(data, "run the same command again to go on")):
+            ds = sweep(
+                problem=problem,
+                alpha=alpha,
+                omega=omega,
+                settings=settings,
+                workers=workers,
+                output=data,
+                resume="fitting",  # lines of another grid, or of other nodes, stay for the command that made them
+                force=force,
+                progress=not quiet,
+            )
+    finally:
+        drawing.cancel()
     from attnphase.figures import fig2, fig3, loss_crossing, save_figure
 
     with progress_line(not quiet, "drawing"):

@@ -173,7 +173,8 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
 
     They are differences over a hundredth. What chance does to these is several times what it does to the growth, so
     that a noisy map can look steep, and its zero well known; and they may be a neighbour's. Hence there must be growth
-    further below, as much as they say.
+    further below, as much as they say; just below, by nodes that are not the point's own alone, if minima jump on the
+    way to there.
     """
     if np.abs(getattr(place.overlaps, name)).max() < SMALL_SIGNAL * np.abs(getattr(informed, name)).max():
         return False
@@ -189,7 +190,7 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     few = well and most > COARSE_POINTS and run.few_see
     levels = [(COARSE_POINTS, _BELOW, _FAR_BEYOND)] if few else []
     levels += [(most, _BELOW, BEYOND_DOUBT)]
-    levels += [(max(own, _FINER * most), _JUST_BELOW, BEYOND_DOUBT)] if well else []
+    levels += [(min(max(own, _FINER * most), rules.most_points), _JUST_BELOW, BEYOND_DOUBT)] if well else []
     shrinks_at = np.inf
     for points, share, enough in levels:
         if share == shrinks_at:

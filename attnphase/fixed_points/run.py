@@ -185,25 +185,24 @@ class Run:
         map_: StateEvolution,
         x: Array,
         tolerance: float,
-        until: Callable[[Array, Array], bool] | None = None,
+        until: Callable[[Array, Array], bool] = lambda point, image: False,
     ) -> FixedPoint:
         """Into the basin by damped steps, then Anderson to a tolerance; damped steps again where Anderson fails.
 
         It ends, not converged, at a point and its image of which `until` says that they are enough.
         """
-        enough = until or (lambda point, image: False)
         first = found = FixedPoint(x, x, np.inf, 0, Status.left_domain)
-        for first in self._damped(map_, x, enough):
-            if enough(first.point, first.image):
+        for first in self._damped(map_, x, until):
+            if until(first.point, first.image):
                 return replace(first, status=Status.iteration_limit)
             found = self.iterate(map_, first.point, Anderson(), 40, tolerance, until)
-            if found.status is Status.converged or enough(found.point, found.image):
+            if found.status is Status.converged or until(found.point, found.image):
                 return found
         # near a transition a few nodes decide: no use in converging them on this rule
         slow = self.iterate(map_, first.point, Damped(0.9), 20, until=until)
         return slow if slow.residual < found.residual else found
 
-    def _damped(self, map_: StateEvolution, x: Array, enough: Callable[[Array, Array], bool]) -> Iterator[FixedPoint]:
+    def _damped(self, map_: StateEvolution, x: Array, until: Callable[[Array, Array], bool]) -> Iterator[FixedPoint]:
         """Where damped steps lead, shorter ones first where an image lies as far beyond zero as the start before it."""
         # the positional point has an eigenvalue of the map near -1.5 alpha: steps must shrink with alpha
         slowdown, odd = max(1.0, self.alpha / 2), map_.sector.odd
@@ -211,20 +210,20 @@ class Run:
         def swings(image: Array) -> bool:
             return bool(image[odd] @ x[odd] < -(x[odd] @ x[odd]))
 
-        def led(share: float, until: Callable[[Array, Array], bool]) -> FixedPoint:
+        def led(share: float, end: Callable[[Array, Array], bool]) -> FixedPoint:
             map_.lift = True
-            found = self.iterate(map_, x, Damped(1 - share), min(round(15 * slowdown), 120), _IN_THE_BASIN, until)
+            found = self.iterate(map_, x, Damped(1 - share), min(round(15 * slowdown), 120), _IN_THE_BASIN, end)
             map_.lift = False
             return found
 
         share = 0.2 / slowdown
-        found = led(share, lambda point, image: swings(image) or enough(point, image))
+        found = led(share, lambda point, image: swings(image) or until(point, image))
         if not swings(found.image):
             yield found
             return
         # a sparse student's eigenvalue is several times as large, and its m dies out past zero
-        yield led(share / _SHORTER, enough)
-        yield led(share, enough)
+        yield led(share / _SHORTER, until)
+        yield led(share, until)
 
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails, unless every map searches all minima."""

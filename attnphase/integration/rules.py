@@ -17,8 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.integration.quantile import normal_quantile
-from attnphase.integration.scrambling import scrambled_sobol
+from attnphase.integration.scrambling import scrambled_normals
 
 __all__ = ["SIGNS", "Rule", "gauss_hermite", "published_rule", "sobol"]
 
@@ -89,9 +88,7 @@ def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int
         Seed of the scramblings; the same seed gives the same nodes.
     """
     seeds = np.random.SeedSequence(seed).spawn(replicates)
-    uniform = np.stack([scrambled_sobol(dimensions, points, np.random.default_rng(s)) for s in seeds])
-    # a scrambled point can round to 0, where the normal quantile is infinite
-    nodes = normal_quantile(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
+    nodes = np.stack([scrambled_normals(dimensions, points, np.random.default_rng(s)) for s in seeds])
     return Rule("sobol", nodes, np.full(points, 1 / points), symmetric, student_dimensions, points, True)
 
 

@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.direction_numbers import DIRECTIONS
+from attnphase.integration.quantile import normal_quantile
 
-__all__ = ["scrambled_sobol"]
+__all__ = ["scrambled_normals", "scrambled_sobol"]
 
 _BITS = 30
+_LEAST = 2.0**-40  # probability of a normal, below all but the first point of a sequence
 _PLACES = np.arange(_BITS - 1, -1, -1)  # of the bits of a number, the highest first
+
+
+def scrambled_normals(dimensions: int, points: int, random: np.random.Generator) -> Array:
+    """The points of `scrambled_sobol`, (points, dimensions), mapped to the normal law."""
+    # a scrambled point can round to 0, where the quantile is infinite
+    return normal_quantile(np.clip(scrambled_sobol(dimensions, points, random), _LEAST, 1 - _LEAST))
 
 
 def scrambled_sobol(dimensions: int, points: int, random: np.random.Generator) -> Array:

@@ -31,6 +31,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 
 __all__ = [
+    "COMPILING",
     "Kernels",
     "Maps",
     "SampleKernels",
@@ -43,6 +44,9 @@ __all__ = [
     "slopes_for",
     "tell_if_compiling",
 ]
+
+COMPILING = "compiling the kernels of this model, once"
+"""What is told before that."""
 
 _MAPS = ("ridge", "separable")
 # Fields of a sample up to which its nodes are done side by side: above, compiling the step alone takes longer than all
@@ -223,7 +227,7 @@ def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> 
     if tell is silent:
         return
     if not is_kept(fingerprint(ModelKey.of(problem, finite=finite))):
-        tell("compiling the kernels of this model, once")
+        tell(COMPILING)
 
 
 def are_intact(problem: Problem) -> bool:

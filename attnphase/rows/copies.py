@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.integration.scrambling import scrambled_normals
 from attnphase.rows.regularizer import RowRegularizer
 
 __all__ = ["row_responses", "row_spread"]
@@ -71,9 +72,6 @@ def row_responses(regularizer: RowRegularizer, mean: Array, root: Array, curvatu
 
 @lru_cache(maxsize=8)
 def _normals(dimensions: int) -> Array:
-    from scipy.stats import norm, qmc  # a second to import
-
     points = _POINTS[1] if dimensions <= 2 else _POINTS[2]
-    uniform = qmc.Sobol(dimensions, scramble=True, rng=np.random.default_rng(0)).random(points)
-    half = norm.ppf(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
+    half = scrambled_normals(dimensions, points, np.random.default_rng(0))
     return np.concatenate([half, -half])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.integration.scrambling import scrambled_normals
 from attnphase.rows.moments import RowMoments
 from attnphase.rows.regularizer import RowRegularizer
 
@@ -124,10 +125,7 @@ def _polar() -> tuple[Array, Array]:
 
 @lru_cache(maxsize=4)
 def _points(r: int) -> tuple[Array, Array]:
-    from scipy.stats import norm, qmc  # half a second to import, for three columns and more
-
-    uniform = qmc.Sobol(r, scramble=True, rng=np.random.default_rng(11)).random(8192)
-    half = norm.ppf(np.clip(uniform, 2.0**-40, 1 - 2.0**-40))
+    half = scrambled_normals(r, 8192, np.random.default_rng(11))
     z = np.concatenate([half, -half])
     # unit covariance exactly: the response is read off E[w z]
     whiten: Any = np.linalg.inv(np.linalg.cholesky(z.T @ z / len(z)))

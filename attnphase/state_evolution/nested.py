@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.integration.quantile import normal_quantile
 from attnphase.integration.rules import sobol
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.system import System
@@ -85,7 +86,7 @@ class GroupNodes:
     @cached_property
     def _standard(self) -> tuple[Array, Array]:
         """Standard normals of the two halves, (S, N, N1/2, D): a Sobol sequence with a digital shift at every node."""
-        from scipy.special import ndtr, ndtri
+        from scipy.special import ndtr
 
         kernels, seed = self.system.kernels, self.system.problem.integration.seed
         size = kernels.length * kernels.columns
@@ -96,7 +97,7 @@ class GroupNodes:
 
         def half() -> Array:
             shifts = generator.integers(2**_BITS, size=(self.replicates, self.outer, 1, size))
-            return ndtri(((places ^ shifts) % 2**_BITS + 0.5) / 2.0**_BITS)
+            return normal_quantile(((places ^ shifts) % 2**_BITS + 0.5) / 2.0**_BITS)
 
         return half(), half()
 

@@ -30,7 +30,7 @@ from attnphase.data.files import save_dataset
 from attnphase.errors import ProblemError, SweepError
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
-from attnphase.kernels.compiler import are_intact, kernels_for, tell_if_compiling
+from attnphase.kernels.compiler import COMPILING, are_intact, kernels_for
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import ProgressLine, progress_line
@@ -268,7 +268,7 @@ def solved_lines(
     with progress_line(progress, "loading the kernels") as shown:
         for kernel_problem in {ModelKey.of(line.problem): line.problem for line in lines}.values():
             if not are_intact(kernel_problem):
-                tell_if_compiling(kernel_problem, shown.tell)
+                shown.tell(COMPILING)
                 kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
     if progress and work.finished:
         print(f"{len(work.finished)} of {len(lines)} lines are finished already", file=sys.stderr)

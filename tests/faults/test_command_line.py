@@ -261,16 +261,27 @@ def test_refusals_load_nothing_heavy(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fig3.png", "fig7.png", "file", "file.nc"]
 
 
-@pytest.mark.parametrize("branch", ["semantic", "positional"])
-def test_a_solve_waits_for_no_package_that_it_does_not_need(branch, tmp_path):
+LASSO = ("--set", "regularizer.kind=lasso", "--set", "regularizer.strength=0.01")
+UNNEEDED = ("scipy.stats", "xarray", "pandas", "sympy")
+
+
+@pytest.mark.parametrize(
+    ("options", "unneeded"),
+    [
+        ((), (*UNNEEDED, "scipy.special", "scipy.linalg")),
+        (("--branch", "positional"), (*UNNEEDED, "scipy.special", "scipy.linalg")),
+        (LASSO, UNNEEDED),
+    ],
+)
+def test_a_solve_waits_for_no_package_that_it_does_not_need(options, unneeded, tmp_path):
     """SciPy's functions, tables and symbols take longer to import than a point to be solved, once kernels are kept."""
     code = (
         "import sys\n"
         "from attnphase.cli.commands import main\n"
         "try:\n"
-        f"    main(['solve', '--alpha', '2.3', '--branch', {branch!r}], prog_name='attnphase')\n"
+        f"    main(['solve', '--alpha', '2.3', *{options!r}], prog_name='attnphase')\n"
         "finally:\n"
-        "    print(*set(sys.modules) & {'scipy.special', 'scipy.linalg', 'scipy.stats', 'xarray', 'pandas', 'sympy'})\n"
+        f"    print(*set(sys.modules) & set({unneeded!r}))\n"
     )
     # kernels that are not kept are made by the first, with SymPy
     first, second = (

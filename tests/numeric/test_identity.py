@@ -297,6 +297,16 @@ def test_growth_just_below_a_sparse_point_tells_that_it_is_well_known(omega, alp
     assert not asked
 
 
+def test_growth_just_below_is_asked_of_no_more_nodes_than_are_allowed(monkeypatch):
+    """128 in each replicate are the most, and the point's own; four times as many were asked."""
+    problem = paper(0.6, 128).with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.003})
+    asked = []
+    monkeypatch.setattr(identity, "level_at", lambda map_, *given: asked.append(map_.channel.rule.order))
+    settings = replace(SETTINGS, stability=False, max_nodes=128 * REPLICATES)
+    solve_point(problem, 2.05, "positional", settings=settings)
+    assert asked[-1] == max(asked) == 128
+
+
 @pytest.mark.parametrize(("branch", "omega", "alpha"), [("positional", 0.6, 2.1), ("semantic", 0.2, 2.6)])
 def test_the_growths_noise_moves_a_point_as_its_derivatives_say(branch, omega, alpha):
     """Over the slope of the curve just below it: without what q and V take back it is several times as much."""

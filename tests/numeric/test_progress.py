@@ -363,7 +363,7 @@ def test_a_solve_tells_that_it_compiles(monkeypatch):
 
 def test_a_sweep_compiles_every_model_that_is_not_kept_before_its_workers_start(monkeypatch):
     """Masks make models of their own, which no worker shall compile in silence; what is kept is theirs to load."""
-    home, models, told = importlib.import_module("attnphase.sweeps.grid"), [], []
+    home, models = importlib.import_module("attnphase.sweeps.grid"), []
 
     def kernels_for(problem):
         models.append((problem.student.causal, problem.teacher.causal))
@@ -374,13 +374,12 @@ def test_a_sweep_compiles_every_model_that_is_not_kept_before_its_workers_start(
     lines = recorded(monkeypatch, home)
     monkeypatch.setattr(home, "kernels_for", kernels_for)
     monkeypatch.setattr(home, "are_intact", lambda problem: problem.student.causal and not problem.teacher.causal)
-    monkeypatch.setattr(home, "tell_if_compiling", lambda problem, tell: told.append(tell))
     monkeypatch.setattr(home.Work, "solve", stop)
     fields = {"student.causal": [False, True], "teacher.causal": [False, True]}
     with pytest.raises(KeyboardInterrupt):
         ap.sweep(COARSE, [2.0], [0.2, 0.3], fields=fields, workers=1)
     assert sorted(models) == [(False, False), (False, True), (True, True)]
-    assert told == [lines[0].tell] * 3
+    assert lines[0].said == ["compiling the kernels of this model, once"] * 3
 
 
 @pytest.mark.parametrize("expected", [3, 12])  # refinements: fewer than there are, and more
