@@ -22,7 +22,7 @@ from attnphase.cli.outcomes import ended, files_named, interruption_told, print_
 from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
 from attnphase.errors import ProblemError
-from attnphase.experiments.optimizers.kinds import OPTIMIZERS
+from attnphase.experiments.optimizers.kinds import OPTIMIZERS, suited
 from attnphase.files.writing import check_data, check_dataset, check_figure, check_output
 from attnphase.processes.progress import progress_line
 from attnphase.state_evolution.branches import BRANCHES
@@ -45,7 +45,11 @@ _FOR_SAMPLES = tuple(name for name, kind in OPTIMIZERS.items() if not (kind.one_
 )
 @click.option("--dimension", type=WHOLE_NUMBERS, default="1000", show_default=True, help="One or more, with commas.")
 @click.option("--seeds", type=int, default=8, show_default=True, help="Random instances at every point.")
-@click.option("--optimizer", type=click.Choice(tuple(OPTIMIZERS)), default="lbfgs", show_default=True)
+@click.option(
+    "--optimizer",
+    type=click.Choice(tuple(OPTIMIZERS)),
+    help="lbfgs by default; fista where the regulariser is not a ridge.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="All random numbers follow from it.")
 @click.option("--steps", type=int, help="Largest number of steps; gd makes 5000 and adam 2500, as in the paper.")
 @click.option(
@@ -81,7 +85,7 @@ def simulate(
     alpha: tuple[float, ...],
     starts: tuple[str, ...],
     dimension: tuple[int, ...],
-    optimizer: str,
+    optimizer: str | None,
     checkpoint: Path | None,
     output: Path | None,
     force: bool,
@@ -97,8 +101,8 @@ def simulate(
     """
     from attnphase.experiments.plan import Plan
 
-    asked: dict[str, Any] = {"alpha": alpha, "start": starts or None, "dimension": dimension, "optimizer": optimizer}
-    asked |= settings
+    asked: dict[str, Any] = {"alpha": alpha, "start": starts or None, "dimension": dimension}
+    asked |= settings | {"optimizer": optimizer or "lbfgs"}
     plan = Plan.of(**asked)
     if output is not None:
         check_dataset(output, force)
@@ -110,6 +114,9 @@ def simulate(
     if checkpoint is not None and not checkpoint.exists():
         check_output(checkpoint)
     problem = problem_of(problem_file, changes)
+    if optimizer is None:
+        asked["optimizer"] = suited("lbfgs", problem)
+        plan = Plan.of(**asked)
     plan.check(problem)
     from attnphase.data.bounds_text import posterior_table
     from attnphase.data.files import save_dataset, to_json

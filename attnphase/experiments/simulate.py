@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from attnphase import arguments
+from attnphase.experiments.optimizers.kinds import suited
 from attnphase.experiments.plan import Plan
 from attnphase.problem import Problem
 
@@ -21,7 +23,7 @@ def simulate(
     start: str | Sequence[str] | Any = None,
     dimension: int | Sequence[int] = 1000,
     seeds: int = 8,
-    optimizer: str = "lbfgs",
+    optimizer: str | None = None,
     *,
     seed: int = 0,
     steps: int | None = None,
@@ -49,11 +51,10 @@ def simulate(
         Where training starts: "semantic" (at the teacher; by default), "positional" (along the encodings), "uninformed"
         (small random weights), "mixed" (rank 2: a column of each), an array (d, r) or (seeds, d, r), or sizes as of
         `attnphase.flow`: "semantic=0.3,noise=0.6".  Of "bayes-gamp" "uninformed" (by default) or "informed".
-    dimension : int or sequence of int
-        d.
-    seeds : int
-        Instances at every point of the grid.
-    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "bayes-gamp", "sgd"}
+    dimension, seeds : int
+        d, one or a sequence of them, and the number of instances at every point of the grid.
+    optimizer : {"lbfgs", "gd", "adam", "fista", "gamp", "bayes-gamp", "sgd"}, optional
+        By default "lbfgs", or "fista" where the regulariser is not a ridge.
     seed : int
         From which all random numbers follow.  The same instance is trained from every start.
     steps, tolerance, learning_rate, damping, trajectory, batch, channel : optional
@@ -62,10 +63,9 @@ def simulate(
         Fresh samples for the sampled test error; 0 for none.
     device, dtype : str
         "cpu" or "cuda"; "float64" or "float32".
-    checkpoint : path-like, optional
-        File that keeps what has been computed, from which the experiment goes on if it is there already.
-    checkpoint_interval : float
-        Seconds between two writes of it.
+    checkpoint, checkpoint_interval : path-like and float, optional
+        File that keeps what has been computed, from which the experiment goes on if it is there already, and seconds
+        between two writes of it.
     progress : bool
         Whether a bar with the loss and the time left is shown on standard error.
 
@@ -85,6 +85,7 @@ def simulate(
     MissingExtraError
         PyTorch is not installed.
     """
+    optimizer = suited("lbfgs", arguments.instance("problem", problem, Problem)) if optimizer is None else optimizer
     plan = Plan.of(
         alpha, start, dimension, seeds, optimizer, seed=seed, steps=steps, tolerance=tolerance,
         learning_rate=learning_rate, damping=damping, trajectory=trajectory, batch=batch, channel=channel,

@@ -105,6 +105,16 @@ function doubtText(where) {
 
 const look = (axis, i) => LOOKS[axis.values[i]] ?? OTHER_LOOKS[i % OTHER_LOOKS.length];
 
+// Plotly reads tags and entities in every text: those of a dataset are shown as they are, and line breaks are ours
+function drawn(part) {
+  if (typeof part === "string") return part.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll("\n", "<br>");
+  if (Array.isArray(part)) return part.map(drawn);
+  if (part === null || typeof part !== "object") return part;
+  return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, drawn(value)]));
+}
+
+const plot = (element, traces, layout, buttons) => Plotly.react(element, drawn(traces), drawn(layout), buttons);
+
 // --- what is chosen --------------------------------------------------------------------------------------------------
 
 const numeric = (axis) => axis.role === "field" && typeof axis.values[0] === "number" && axis.values.length > 1;
@@ -229,7 +239,7 @@ function hoverText(where) {
     const doubt = doubtText(each);
     if (doubt) lines.push(axis ? `${axis.values[each[axis.name]]}: ${doubt}` : doubt);
   }
-  return lines.join("<br>");
+  return lines.join("\n");
 }
 
 function range(values) {
@@ -279,8 +289,8 @@ function boundaries() {
   if (choice.across === "alpha" && others.every((axis) => standsAt(axis, what.lines_at[axis.name]))) {
     what.lines.filter((line) => line.along === choice.up).forEach((line, k) => found.push({
       x: line.values, y: line.at, type: "scatter", mode: "lines+markers", name: line.name, marker: { size: 5 },
+      text: line.values.map((value) => `${line.name} = ${worded(value)}`), hoverinfo: "text",
       error_x: { array: line.errors, thickness: 1 }, line: { color: "#666666", dash: LINES[k % LINES.length][0], width: 2 },
-      hovertemplate: `${line.name} = %{x:.5g}<extra></extra>`,
     }));
   }
   return found;
@@ -336,7 +346,7 @@ function drawMap() {
   const colours = signed ? { colorscale: "PuOr", zmin: -largest, zmax: largest, reversescale: false } : { colorscale: "Cividis" };
   const heat = {
     x: table.axes.get(choice.across).values, y: table.axes.get(choice.up).values, z, type: "heatmap", ...colours,
-    text: plane(hoverText), hovertemplate: "%{text}<extra></extra>", colorbar: { thickness: 14 }, hoverongaps: false,
+    text: plane(hoverText), hoverinfo: "text", colorbar: { thickness: 14 }, hoverongaps: false,
   };
   const chosen = {
     x: [table.axes.get(choice.across).values[place[choice.across]]], y: [table.axes.get(choice.up).values[place[choice.up]]],
@@ -350,7 +360,7 @@ function drawMap() {
     ? ` (${choice.pair ? document.getElementById("choose-series").selectedOptions[0].text : seriesAxis().values[place[choice.series]]})`
     : "";
   layout.title = { text: `${symbol(one.name)}${of}`, font: { size: 14 }, x: 0.02, xanchor: "left" };
-  Plotly.react(element, [heat, ...boundaries(), ...doubtMarks(), chosen, rim], layout, { ...BUTTONS, scrollZoom: true });
+  plot(element, [heat, ...boundaries(), ...doubtMarks(), chosen, rim], layout, { ...BUTTONS, scrollZoom: true });
   key.textContent = hasMap(one.name) ? "Click the map, or move the cross by the arrow keys." :
     `${symbol(one.name)} does not depend on ${[choice.across, choice.up].filter((name) => !one.axes.includes(name)).map(symbol).join(" and ")}.`;
   if (!element.dataset.listens) {
@@ -410,13 +420,13 @@ function curvesOf(name, k) {
     ] : [];
     const text = found.map(([value, error], j) => {
       const doubt = doubtText(where(j));
-      return `${label}<br>${symbol(choice.across)} = ${worded(x[j])}<br>${symbol(name)} = ${numberText(value, error)}${doubt ? `<br>${doubt}` : ""}`;
+      return [label, `${symbol(choice.across)} = ${worded(x[j])}`, `${symbol(name)} = ${numberText(value, error)}`, doubt].filter(Boolean).join("\n");
     });
     // hollow where the point is doubtful
     const color = doubts.map((doubt) => (doubt > 0 ? "#ffffff" : colour));
     return [...band, {
       ...common, y: found.map(([value]) => value), mode: "lines+markers", name: label, showlegend: k === 0, text,
-      hovertemplate: "%{text}<extra></extra>", line: { color: colour, dash, width: 2 },
+      hoverinfo: "text", line: { color: colour, dash, width: 2 },
       marker: { symbol: marker, size: x.length > 60 ? 3 : 6, color, line: { color: colour, width: 1 } },
     }];
   });
@@ -467,8 +477,9 @@ function runsOf(name, k) {
       name: ["runs", start, d && `d = ${d}`].filter(Boolean).join(", "), showlegend: k === 0, legendgroup: `runs ${start}`,
       error_y: { array: found.map(([, error]) => error), thickness: 1.2, color: colour },
       marker: { symbol: `${marker}-open`, size: 9, color: colour, line: { width: 1.6 } },
-      text: found.map(([value, error]) => numberText(value, error)),
-      hovertemplate: `runs ${start ?? ""}<br>${symbol(choice.across)} = %{x:.5g}<br>${symbol(name)} = %{text}<extra></extra>`,
+      text: found.map(([value, error], j) => [`runs ${start ?? ""}`, `${symbol(choice.across)} = ${worded(x[j])}`,
+        `${symbol(name)} = ${numberText(value, error)}`].join("\n")),
+      hoverinfo: "text",
     };
   });
 }
@@ -494,7 +505,7 @@ function drawCurves() {
   });
   const fixed = [...table.axes.values()].filter((axis) => free(axis) && axis.name !== choice.across);
   layout.title = { text: fixed.map((axis) => `${symbol(axis.name)} = ${worded(axis.values[place[axis.name]])}`).join(", "), font: { size: 14 }, x: 0.02, xanchor: "left" };
-  Plotly.react(element, traces, layout, BUTTONS);
+  plot(element, traces, layout, BUTTONS);
   const words = ["Bands and bars are one standard error.", table.quantities.has("doubt") ? "Hollow: doubtful points." : "", runs ? runsFit()[1] : ""];
   document.getElementById("note").textContent = words.filter(Boolean).join(" ");
 }

@@ -77,11 +77,13 @@ def at_values(ds: xr.Dataset, chosen: Mapping[str, Any]) -> xr.Dataset:
             raise DatasetError(f"the dataset does not vary {name}; it varies {varied}.")
         values = ds[dim].to_numpy().tolist()
         places = [i for i, there in enumerate(values) if _same(there, value)]
-        if not places:
+        if not places:  # a message shows six digits, which select the only value that they stand for
+            places = [i for i, there in enumerate(values) if shown_value(there) == shown_value(value)]
+        if len(places) != 1:
             raise DatasetError(
                 f"the dataset has no {field_of(ds, dim)} = {shown_value(value)}; it has {_listed(values)}."
             )
-        ds = ds.isel({dim: places[:1]})
+        ds = ds.isel({dim: places})
     return ds
 
 
@@ -110,6 +112,8 @@ def shown_value(value: Any) -> str:
 
 def _listed(values: list[Any]) -> str:
     shown = [shown_value(value) for value in values]
+    if len(set(shown)) < len(shown):  # six digits are too few
+        shown = [str(value) for value in values]
     return ", ".join(shown if len(shown) <= 12 else [*shown[:10], "...", shown[-1]])
 
 

@@ -189,7 +189,7 @@ def draw_curve(ax: Axes, line: xr.Dataset, across: str, name: str, factor: float
     ax.plot(place[undecided], value[undecided], **{**UNDECIDED, "mec": colour}, zorder=3)
     low, high = (value - error)[settled], (value + error)[settled]
     ax.fill_between(place[settled], low, high, color=colour, alpha=0.3, lw=0)
-    doubtful = untrusted(line).to_numpy() & settled & ~_merged(line)
+    doubtful = untrusted(line).to_numpy() & settled
     ax.plot(place[doubtful], value[doubtful], **UNTRUSTED, zorder=2.5)
     ax.plot(place[~settled], value[~settled], ls="", marker="D", mfc="white", mec=colour, ms=4, zorder=3)
 

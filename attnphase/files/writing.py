@@ -27,8 +27,8 @@ __all__ = [
     "write_file",
 ]
 
-FIGURE_FORMATS = ("png", "pdf", "svg", "eps", "ps", "pgf", "jpg", "jpeg", "tif", "tiff", "webp", "svgz", "raw", "rgba")
-"""What matplotlib can write."""
+FIGURE_FORMATS = ("png", "pdf", "svg", "eps", "ps", "jpg", "jpeg", "tif", "tiff", "webp", "svgz", "raw", "rgba")
+"""What matplotlib writes by itself; a .pgf file would have TeX run what a dataset's labels say."""
 
 _NO_DATASETS = (*FIGURE_FORMATS, "csv", "htm", "html", "json", "md", "py", "tex", "toml", "txt")
 

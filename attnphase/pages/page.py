@@ -5,6 +5,8 @@ SymPy is imported when equations are made, not with this module.
 
 from __future__ import annotations
 
+import io
+import tokenize
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from attnphase.kernels.key import ModelKey
 from attnphase.problem import Problem, SpectrumLaw
 from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.processes.progress import progress_line
+from derivations.models.foreign import is_of_a_module
 
 if TYPE_CHECKING:
     from derivations.printing.document import Document
@@ -186,10 +189,12 @@ def page_of(problem: Problem, *, concrete: bool = False) -> Document:
     """The page of a problem's equations; see `derive`."""
     from derivations.printing.page import document
 
+    model = ModelKey.of(problem).model()
     return document(
-        ModelKey.of(problem).model(),
+        model,
         concrete=concrete,
         penalty=problem.regularizer.latex,
+        minimizer=problem.regularizer.minimizer if model.columns == 1 else None,
         clusters=problem.tokens.has_clusters,
         setting=_setting(problem),
     )
@@ -291,15 +296,22 @@ def _texts(problem: Problem) -> dict[str, tuple[str, str]]:
         names = score_names(_named_model(problem))
         for name, score in zip(names, (problem.student.score, problem.teacher.score), strict=True):
             if score not in SHIPPED_SCORES:
-                function = ":" in score or (score.isidentifier() and score != "z")
-                texts[name] = ("is the function" if function else _OF_A_LOGIT, score)
+                shown = _without_comments(score)
+                function = is_of_a_module(shown) or (shown.isidentifier() and shown != "z")
+                texts[name] = ("is the function" if function else _OF_A_LOGIT, shown)
     if problem.loss.expression is not None:
         fields = "fields and noise" if problem.teacher.noise else "fields"
-        texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", problem.loss.expression)
+        texts[r"\ell"] = (f"was given, with {fields} numbered from 0, as", _without_comments(problem.loss.expression))
     form = problem.regularizer.form
     if form.own:
-        texts[r"\rho"] = (form.introduced, getattr(problem.regularizer, form.own))
+        texts[r"\rho"] = (form.introduced, _without_comments(getattr(problem.regularizer, form.own)))
     return texts
+
+
+def _without_comments(formula: str) -> str:
+    """A formula on one line without its comments, whose text could be markup."""
+    tokens = tokenize.generate_tokens(io.StringIO(formula.strip()).readline)
+    return " ".join(tokenize.untokenize(token for token in tokens if token.type != tokenize.COMMENT).split())
 
 
 def _plain(values: Any) -> Any:

@@ -118,6 +118,11 @@ class Regularizer:
         """LaTeX of the penalty of one row w; None for the ridge, whose equations have it written out."""
         return self.form.latex(self)
 
+    @property
+    def minimizer(self) -> str | None:
+        """LaTeX of a row's minimiser in one column; None where it has no formula."""
+        return self.form.minimizer_latex(self)
+
     def rows(self, columns: int) -> RowRegularizer:
         """The problem of a row of so many weights; that of a problem is `Problem.rows`.
 

@@ -42,14 +42,14 @@ _NOTES = {
     "tokens.mean_positions": "a mixture's: products p_l . e_k of encodings and directions of the means",
     "tokens.mean_teacher": "a mixture's: products e_k . Q*_s / sqrt(d) of these directions and the teacher",
     "positions.kind": "{}; opposite: p_1 = -p_2, norm 1, for L = 2",
-    "positions.gram": 'with kind = "gram": the products p_l . p_k',
+    "positions.gram": 'with kind = "gram": the products p_l . p_k; for L > 2 the corners of a simplex',
     "positions.teacher": "products p_l . Q*_s / sqrt(d) of encodings and teacher",
     "teacher.score": _SCORE,
     "teacher.temperature": "logits are divided by it",
     "teacher.causal": "true: a token attends to itself and those before it",
     "teacher.rank": "t, {}",
     "teacher.omega": "weight of the positional part, {}",
-    "teacher.mixing": "the positional part A, L by L",
+    "teacher.mixing": "the positional part A, L by L; for L > 2 uniform",
     "teacher.noise": "Delta, variance of the noise on every entry of the labels' T",
     "student.score": "as above",
     "student.temperature": "as above",
@@ -77,8 +77,8 @@ def template(problem: Problem) -> str:
     Parameters
     ----------
     problem : Problem
-        Its fields are written with their values.  What it does not have, or has only because of its number of tokens,
-        is written as a comment with an example.
+        Its fields are written with their values, and as a comment where they follow from the number of tokens.  What
+        it does not have is written as a comment with an example.
 
     Returns
     -------
@@ -96,17 +96,27 @@ def template(problem: Problem) -> str:
             continue
         part = getattr(problem, home)
         value, begin = plain.get(home, {}).get(key, getattr(part, key)), ""
-        if value is None or _follows(problem, name):
-            value, begin = _example(problem, name), "# "
-        if value is None:
-            continue
         note = note.format(type(part).__pydantic_fields__[key].description)
-        line = f"{begin}{key} = {_toml(value)}"
-        if len(line) + len(note) <= _LONGEST:
-            lines.append(f"{line:<{_COLUMN - 1}}  # {note}")
-        else:
-            lines += [f"# {key}: {note}", line]
+        if _follows(problem, name):
+            if problem.tokens.length > _LARGEST:  # its table would fill the file
+                lines.append(f"# {key}: {note}")
+                continue
+            begin = "# "
+        elif value is None or not _allowed(problem, name):
+            value, begin = _example(problem, name), "# "
+        if value is not None:
+            lines += _field(begin, key, value, note)
     return "\n".join(lines) + "\n"
+
+
+def _field(begin: str, key: str, value: Any, note: str) -> list[str]:
+    """Write one field with its note, beside it or above; a long table has a line for each row."""
+    line, told = f"{begin}{key} = {_toml(value)}", f"# {key}: {note}"
+    if len(line) + len(note) <= _LONGEST:
+        return [f"{line:<{_COLUMN - 1}}  # {note}"]
+    if len(line) <= _LONGEST or not _is_table(value):
+        return [told, line]
+    return [told, f"{begin}{key} = [", *(f"{begin}    {_toml(row)}," for row in value), f"{begin}]"]
 
 
 def changes_for(
@@ -179,10 +189,13 @@ def _applies(problem: Problem, name: str) -> bool:
     return True
 
 
+def _allowed(problem: Problem, name: str) -> bool:
+    """Whether a field may have another value than its default."""
+    return name != "regularizer.ridge" or "ridge" in problem.regularizer.form.keys
+
+
 def _follows(problem: Problem, name: str) -> bool:
-    """Whether a field's value follows from the number of tokens, or would not be allowed but at its default."""
-    if name == "regularizer.ridge":
-        return "ridge" not in problem.regularizer.form.keys
+    """Whether a field's value is the default that follows from the number of tokens."""
     tables = ("teacher.mixing", "positions.kind", "positions.gram")
     if name not in tables or problem.tokens.length <= 2:
         return False
@@ -227,6 +240,10 @@ def _apart(problem: Problem, columns: int) -> Any:
     if not problem.positions_gram.any() or problem.tokens.length > _LARGEST:
         return None
     return [[value] * columns for value in (0.1, -0.1, 0.0, 0.0)[: problem.tokens.length]]
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(row, list) for row in value)
 
 
 def _toml(value: Any) -> str:

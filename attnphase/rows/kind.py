@@ -52,6 +52,8 @@ class RegularizerKind(ABC):
         What stands on a page before the user's function.
     penalty : str
         LaTeX of the penalty of one row ``w``, without the added ridge.
+    minimizer : str
+        LaTeX of the minimiser of ``penalty + w^2/2 - B w`` in one column, where that is soft thresholding.
     quadratic : bool
         Whether it is the ridge and nothing else: a row's problem is linear, and the risk is as smooth as the loss.
     rotates : bool
@@ -70,6 +72,7 @@ class RegularizerKind(ABC):
     own: ClassVar[str] = ""
     introduced: ClassVar[str] = ""
     penalty: ClassVar[str] = ""
+    minimizer: ClassVar[str] = ""
     quadratic: ClassVar[bool] = False
     rotates: ClassVar[bool] = False
     instead_of_ridge: ClassVar[str] = ""
@@ -90,3 +93,8 @@ class RegularizerKind(ABC):
     def latex(self, given: Given) -> str | None:
         """LaTeX of the regulariser of one row; None for the ridge, whose equations have it written out."""
         return f"{self.penalty} + {self.quadratic_latex}" if given.ridge else self.penalty
+
+    def minimizer_latex(self, given: Given) -> str | None:
+        """Return the LaTeX of the minimiser of ``r(w) + A w^2/2 - B w`` in one column; None without a formula."""
+        curvature = f"A + {self.symbols['ridge']}" if given.ridge else "A"
+        return rf"\frac{{{self.minimizer}}}{{{curvature}}}" if self.minimizer else None

@@ -13,6 +13,9 @@ from attnphase.rows.regularizer import RowRegularizer
 __all__ = ["ElasticNet", "GroupLasso", "Lasso", "Ridge"]
 
 
+_SOFT_THRESHOLD = r"\operatorname{sign}(B) \max\left(|B| - s, 0\right)"
+
+
 class Ridge(RegularizerKind):
     """``"ridge"``: (strength/2) w^2, the paper's."""
 
@@ -39,6 +42,7 @@ class Lasso(RegularizerKind):
     name = "lasso"
     keys = ("strength",)
     penalty = r"s \lVert w \rVert_1"
+    minimizer = _SOFT_THRESHOLD
     instead_of_ridge = 'regularizer.kind = "elastic-net"'
     example: ClassVar = {"strength": 0.006}
 
@@ -61,6 +65,7 @@ class GroupLasso(RegularizerKind):
     name = "group-lasso"
     keys = ("strength", "ridge")
     penalty = r"s \lVert w \rVert_2"
+    minimizer = _SOFT_THRESHOLD
     rotates = True
     example: ClassVar = {"strength": 0.002, "ridge": 0.01}
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["ForeignError", "contained", "imported"]
+__all__ = ["ForeignError", "contained", "imported", "is_of_a_module"]
 
 
 class ForeignError(ValueError):
@@ -42,6 +43,11 @@ def contained(*passing: type[BaseException]) -> Iterator[None]:
     except BaseException as error:
         text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ForeignError(text if len(text) <= 200 else f"{text[:197]}...") from error
+
+
+def is_of_a_module(text: str) -> bool:
+    """Whether a text names a function as ``module:function``; a formula does not, whatever its comments hold."""
+    return re.fullmatch(r"[\w.]*:[\w.]*", text) is not None
 
 
 def imported(name: str) -> Any:

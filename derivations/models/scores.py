@@ -8,7 +8,6 @@ SymPy.  Under a causal mask the row function is given the visible logits only, s
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -18,7 +17,7 @@ from sympy import Add, Derivative, Expr, Rational, Symbol, exp, sympify
 from sympy.core.function import AppliedUndef
 
 from derivations.models.bounds import singular_point
-from derivations.models.foreign import ForeignError, contained, imported
+from derivations.models.foreign import ForeignError, contained, imported, is_of_a_module
 from derivations.models.formulas import FormulaError, parse_row_formula, shortened
 from derivations.models.functions import Relu, Sigmoid, with_known_functions
 
@@ -130,7 +129,7 @@ def named(name: str) -> RowScore:
     """The score of a problem file's text for print alone: nothing is imported, so that some rows stay unknown."""
     if name in _SHIPPED_NAMES:
         return SCORES[name]
-    if ":" in name or (name.isidentifier() and name != "z"):
+    if is_of_a_module(name) or (name.isidentifier() and name != "z"):
         return RowScore(name, _printed(name.rpartition(":")[2]), _not_looked_up)
     return _of_formula(name)
 
@@ -158,7 +157,7 @@ def resolve(name: str, length: int) -> RowScore:
         close = difflib.get_close_matches(name, SCORES, 1)
         hint = f'did you mean "{close[0]}"?' if close else f"the known ones are {', '.join(SCORES)}."
         raise ScoreError(f'there is no score "{name}": {hint}')
-    elif re.fullmatch(r"[\w.]*:[\w.]*", name):
+    elif is_of_a_module(name):
         score = RowScore(name, _printed(name.rpartition(":")[2]), _imported(name))
     else:
         score = _of_formula(name)

@@ -45,12 +45,14 @@ class Sizes:
 class Law:
     """What a page needs to know beyond the model: the regulariser and the tokens' law.
 
-    ``penalty`` is the LaTeX of the regulariser of one row, None for the ridge.
+    ``penalty`` is the LaTeX of the regulariser of one row, None for the ridge; ``minimizer`` that of the weight that
+    minimises ``r(w) + A w^2/2 - B w``, where a row is one weight and there is a formula.
     """
 
     penalty: str | None = None
     clusters: bool = False
     setting: Setting | None = None
+    minimizer: str | None = None
 
     def temperature(self, symbol: Symbol) -> str:
         """What logits are divided by, in a formula: nothing where it is 1."""

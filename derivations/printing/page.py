@@ -34,6 +34,7 @@ def document(
     *,
     concrete: bool = False,
     penalty: str | None = None,
+    minimizer: str | None = None,
     clusters: bool = False,
     setting: Setting | None = None,
 ) -> Document:
@@ -46,12 +47,14 @@ def document(
         Print for the model's own L, r and t instead of symbols; mixture tokens keep their sums.
     penalty : str, optional
         LaTeX of the regulariser ``r(w)`` of one row of the weights, if it is not the ridge.
+    minimizer : str, optional
+        LaTeX of the minimiser of the row's problem, if a row is one weight and there is a formula; see `Law`.
     clusters : bool
         Tokens come from a mixture of clusters, Result C.2.
     setting : Setting, optional
         Makes it the page of one problem, with the numbers that its symbols stand for.
     """
-    law = Law(penalty, clusters, setting)
+    law = Law(penalty, clusters, setting, minimizer)
     text = text_of(model, law, concrete)
     scalar = concrete and model.columns == model.teacher_rank == 1
     shape = (model.length if concrete and not clusters else None, scalar, clusters)

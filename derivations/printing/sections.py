@@ -13,7 +13,7 @@ from sympy.matrices.expressions import Inverse, MatAdd, MatMul, Transpose
 
 from derivations.algebra import symbols as sym
 from derivations.algebra.minima import MoreauEnvelope, RowMinimum
-from derivations.algebra.tokens import MatrixSqrt, TokenSum
+from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
 from derivations.models.attention import AttentionModel
 from derivations.models.model import Definition
 from derivations.models.scalar import ScalarModel
@@ -22,7 +22,7 @@ from derivations.printing.document import LINE, Formula, Heading, Page, Paragrap
 from derivations.printing.latex import EquationPrinter
 from derivations.printing.models import Law, Sizes
 from derivations.printing.setting import Setting
-from derivations.replica.amp import derive_iteration, g_before
+from derivations.replica.amp import A, B, c, derive_iteration, g_before
 from derivations.replica.baseline import PREDICTOR, derive_baseline
 from derivations.replica.chain import FreeEntropy, Step, derive_free_entropy, precision
 from derivations.replica.observables import observables
@@ -163,6 +163,14 @@ def local_problem(page: Page, scalar: bool, law: Law) -> None:
         page.formula(
             (show(sym.w), rf"= \operatorname{{argmin}}_w \left\{{ r(w) + {show(_short(row.objective))} \right\}}")
         )
+        if law.minimizer is not None:
+            curvature, source, noise = operands(row)[:3]
+            pull = MatAdd(source, MatMul(MatrixSqrt(noise), TokenMatrix("z", sym.r, 1, None)))
+            page.text(
+                rf"For one column, with $A = {show(_short(curvature))}$ and $B = {show(_short(pull))}$, this is soft "
+                "thresholding:"
+            )
+            page.formula((show(sym.w), f"= {law.minimizer}"))
 
 
 @cache
@@ -289,14 +297,14 @@ def message_passing(page: Page, law: Law) -> None:
         r"and $\mu$ over the samples. The index $i$ of a direction is left out."
     )
     for named in iteration.weights:
-        page.formula((show(named.unknown), f"= {show(named.value)}"))
+        if law.penalty is None or named.unknown not in (sym.w, c):
+            page.formula((show(named.unknown), f"= {show(named.value)}"))
+    if law.penalty is not None:  # another row's minimiser and its derivative stand in place of the ridge's
+        objective = MatAdd(MatMul(S.Half, Transpose(sym.w), A, sym.w), MatMul(-1, Transpose(B), sym.w))
+        page.formula((show(sym.w), rf"= \operatorname{{argmin}}_w \left\{{ r(w) + {show(objective)} \right\}}"))
+        page.formula((show(c), rf"= \frac{{\partial {show(sym.w)}}}{{\partial {show(B)}}}"))
     if law.clusters:
         page.text(r"With clusters, $\gamma_\ell$ and $V_\ell$ are those of the cluster that the token is in.")
-    if law.penalty is not None:
-        page.text(
-            r"The last two are the ridge's; here $w$ minimises $r(w) + \frac12 w^\top A w - B^\top w$, "
-            r"and $c$ is its derivative in $B$."
-        )
 
 
 def baseline(page: Page, sizes: Sizes, law: Law) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from click.testing import CliRunner
+from command import run as run_command
 from stop_at import ended
 
 pytest.importorskip("torch", reason="experiments need PyTorch")
@@ -46,6 +47,19 @@ def same(a: xr.Dataset, b: xr.Dataset) -> None:
     assert set(a.data_vars) == set(b.data_vars)
     for name in a.data_vars:
         np.testing.assert_array_equal(a[name].to_numpy(), b[name].to_numpy(), err_msg=str(name))
+
+
+@pytest.mark.parametrize("kind", ["lasso", "group-lasso"])
+def test_the_optimizer_by_default_can_train_what_has_kinks(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    changes = {"regularizer.kind": kind, "regularizer.strength": 0.02}
+    assert simulate(PAPER.with_fields(changes), 1.1, steps=3, **SMALL).attrs["rule"].startswith("fista (steps 3;")
+    sets = [word for field, value in changes.items() for word in ("--set", f"{field}={value}")]
+    options = ["--alpha", "1.1", "--dimension", "30", "--seeds", "2", "--steps", "3", "-o", "runs.nc"]
+    run_command("simulate", *sets, *options, "--allow-unconverged")
+    assert ap.load_dataset("runs.nc").attrs["rule"].startswith("fista (steps 3;")
+    with pytest.raises(ProblemError, match="optimizer lbfgs needs the ridge"):
+        simulate(PAPER.with_fields(changes), 1.1, optimizer="lbfgs", **SMALL)
 
 
 def test_the_result_is_a_dataset_of_the_schema(tmp_path):

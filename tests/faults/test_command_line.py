@@ -192,6 +192,7 @@ REFUSED = {
     "figure": [
         (["fig2", "-o", "{file}"], "the file exists"),
         (["fig2", "-o", "x.xyz"], "no figure format"),
+        (["fig2", "-o", "x.pgf"], "no figure format"),  # TeX would run a dataset's labels
         (["fig2", "--data", "{none}"], "there is no such file"),
         (["fig2", "--workers", "0"], "workers must be"),
         (["fig9", "--data", "file.nc", "--with-data", "-o", "file.png"], "name another --output"),

@@ -244,6 +244,8 @@ async function act() {
     result.chosen = state();
     result.lines = map.data.map((trace) => trace.name ?? "");
   }
+  result.links = document.querySelectorAll("a[*|href]").length;
+  result.legend = [...document.querySelectorAll(".legendtext")].map((one) => one.textContent);
   result.buttons = [...document.querySelectorAll(".modebar-btn")].map((one) => one.dataset.title);
   const element = document.createElement("pre");
   element.id = "result";
@@ -299,6 +301,18 @@ def test_a_browser_shows_the_files_numbers_and_follows_a_click(grid, tmp_path):
     assert "losses cross" in result["lines"]
     assert "Reset axes" in result["buttons"]
     assert not [one for one in result["buttons"] if "Share" in one or "Select" in one]  # the first sends numbers away
+
+
+@needs_a_browser
+@pytest.mark.slow
+def test_words_of_a_dataset_are_shown_as_they_are(runs, tmp_path):
+    link = '<a href="https://example.org">%{x} &lt;b</a>'
+    starts = [link, *map(str, runs["start"].to_numpy()[1:])]
+    ds = runs.assign_coords(start=("start", starts, runs["start"].attrs))
+    result = acted(ap.explore(ds).html, tmp_path)
+    assert result["said"] == []
+    assert result["links"] == 0
+    assert any(link in text for text in result["legend"])
 
 
 @needs_a_browser

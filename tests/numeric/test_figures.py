@@ -5,6 +5,7 @@ The datasets' numbers are formulas, so that every expected number follows from t
 
 import io
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,22 @@ def test_curves_are_at_the_selected_values():
     assert r"$\omega$ = 0.1" in title
     assert "linear" in title
     drawn(figure)
+
+
+def test_values_that_a_message_offers_can_be_selected():
+    thirds, close = [1 / 3, 0.5, 2 / 3], [0.2000001, 0.2000002]
+    ds = grid({"tokens.sigma": thirds, "regularizer.strength": close})
+    with pytest.raises(DatasetError, match=r"it has 0\.333333, 0\.5, 0\.666667") as refused:
+        fig2(ds, at={"tokens.sigma": 0.6})
+    for offered, sigma in zip(re.findall(r"0\.\d+", str(refused.value))[1:], thirds, strict=True):
+        # six digits stand for two strengths, which are therefore offered with all of theirs
+        with pytest.raises(DatasetError, match=r"it has 0\.2000001, 0\.2000002"):
+            fig2(ds, at={"tokens.sigma": float(offered), "regularizer.strength": 0.2})
+        figure = fig2(ds, at={"tokens.sigma": float(offered), "regularizer.strength": 0.2000002})
+        np.testing.assert_allclose(
+            curves(figure, 0)[BLUE][1],
+            [1e3 * loss("semantic", a, {"tokens.sigma": sigma, "regularizer.strength": close[1]}) for a in ALPHAS],
+        )
 
 
 def test_omega_is_the_papers_if_it_is_not_selected():
@@ -619,7 +636,7 @@ def test_both_panels_beside_the_limit_mark_a_branch_alike():
             for line in figure.axes[panel].get_lines()
             if line.get_markerfacecolor() == "black" and line.get_marker() == "o"
         ]
-        assert [x.tolist() for x in (np.asarray(line.get_xdata()) for line in dots) if len(x)] == [[0.5, 0.7], alphas]
+        assert [x.tolist() for x in (np.asarray(line.get_xdata()) for line in dots) if len(x)] == [alphas, alphas]
     # over the limit at alpha = 0.5, 0.84e-3: the band reaches as far as both errors let it
     ratio = 0.5 * loss("semantic", 0.5, {}) / 0.84e-3
     band = np.asarray(figure.axes[1].collections[0].get_paths()[0].vertices)

@@ -50,6 +50,7 @@ CASES = [
 def examples(text):
     """Fields that a template has as comments, with their examples; a line of words is none."""
     section, found = "", {}
+    text = re.sub(r"(?<=\[|,)\n# (?=    \[|\])", "", text)  # a table with a line for each row
     for line in text.splitlines():
         if line.startswith("["):
             section = line.strip("[]")
@@ -57,6 +58,12 @@ def examples(text):
             (pair,) = tomllib.loads(line[2:]).items()
             found[f"{section}.{pair[0]}"] = pair[1]
     return found
+
+
+def held(plain, name):
+    """The value of a field in a problem's plain form; None where it has none."""
+    section, key = name.split(".")
+    return plain.get(section, {}).get(key)
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------
@@ -127,6 +134,11 @@ def test_every_example_can_be_taken(asked):
     a_mixture = {"tokens.kind": "mixture"}
     if problem.tokens.kind != "mixture":
         a_mixture |= {"tokens.clusters": found["tokens.clusters"]}
+    plain = problem.to_dict()
+    # comments that show a value which follows from the number of tokens change nothing
+    defaults = {name for name, value in found.items() if value == held(plain, name)}
+    assert problem.with_fields({name: found.pop(name) for name in defaults}) == problem
+    assert defaults == ({"positions.kind", "positions.gram", "teacher.mixing"} if asked == {"length": 3} else defaults)
     for name, value in found.items():
         with_it = {name: value, **NEEDS.get(name, {})}
         if name in ("tokens.clusters", "tokens.law", "tokens.mean_positions", "tokens.mean_teacher"):

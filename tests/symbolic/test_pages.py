@@ -670,6 +670,49 @@ def test_a_problem_in_one_line():
     assert len(many) < 400
 
 
+@pytest.mark.parametrize(
+    "comment", ["a ` <b>bold</b> ` c", "one\u2028two", r"\input{file} $ % ```", "module: function", "}: $x$"]
+)
+def test_comments_of_formulas_are_not_printed(comment):
+    formulas = {"student.score": "tanh(z) + z/3", "regularizer.kind": "expression"}
+    penalty = "0.01*sqrt(w**2 + 0.2)"
+    plain = Problem().with_fields(formulas | {"regularizer.expression": penalty})
+    told = plain.with_fields(
+        {
+            "student.score": f"(tanh(z) # {comment}\n + z/3) # {comment}",
+            "regularizer.expression": f"{penalty} # {comment}",
+        }
+    )
+    made, same = page_of(told), page_of(plain)
+    for text, expected in ((made.markdown(), same.markdown()), (made.latex(), same.latex())):
+        bare = text.replace(told.hash, plain.hash).replace("(tanh(z) + z/3)", "tanh(z) + z/3")
+        if text.startswith("#"):
+            assert bare == expected
+        assert comment not in text
+        assert "\u2028" not in text
+
+
+@pytest.mark.parametrize(("kind", "ridge"), [("lasso", 0.0), ("elastic-net", 0.03), ("group-lasso", 0.02)])
+def test_soft_thresholding_is_printed_as_it_is_computed(kind, ridge):
+    strength = 0.07
+    changes = {"regularizer.kind": kind, "regularizer.strength": strength}
+    problem = Problem().with_fields(changes | ({"regularizer.ridge": ridge} if ridge else {}))
+    text = page_of(problem).markdown()
+    formula = r"w = \frac{\operatorname{sign}(B) \max\left(|B| - s, 0\right)}{A" + (r" + \lambda}" if ridge else "}")
+    assert formula in text
+    # the definition: the minimum over a fine grid of weights
+    curvature, sources, weights = 1.7, np.array([-0.4, -0.05, 0.06, 0.9]), np.linspace(-1, 1, 200001)
+    penalty = strength * np.abs(weights) + (ridge + curvature) / 2 * weights**2
+    least = [weights[np.argmin(penalty - source * weights)] for source in sources]
+    printed = np.sign(sources) * np.maximum(np.abs(sources) - strength, 0) / (curvature + ridge)
+    np.testing.assert_allclose(printed, least, atol=1e-5)
+    # Algorithm 1 has the row's minimiser where the ridge has its own
+    assert r"\left(\lambda I + A\right)^{-1}" not in text
+    assert r"\frac{\partial w}{\partial B}" in text
+    # with two columns there is no such formula
+    assert "soft thresholding" not in page_of(problem.with_fields({"student.tied": False})).markdown()
+
+
 def test_a_derivation_in_one_line():
     problem = Problem().with_fields({"student.rank": 2})
     made = ap.derive(problem)

@@ -76,7 +76,7 @@ OPTIMIZERS = {
 
 
 def suited(optimizer: str, problem: Problem) -> str:
-    """An optimiser, or the one that takes its place where the regulariser has kinks."""
+    """Return an optimiser, or the one that takes its place where the regulariser has kinks."""
     if problem.regularizer.form.quadratic:
         return optimizer
     return OPTIMIZERS[optimizer].substitute or optimizer
