@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from attnphase import arguments
 from attnphase.data.reading import spacing
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.line import Line
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["Description", "listed"]
 
@@ -62,6 +65,11 @@ class Description:
         except (TypeError, ValueError, RecursionError):
             return None
         return cls(entries) if isinstance(entries, dict) else None
+
+    def at(self, ds: xr.Dataset) -> Description:
+        """The same sweep over the values that the coordinates of a dataset have."""
+        swept = {ds[dim].attrs.get("field", dim): ds[dim].to_numpy().tolist() for dim in map(str, ds.coords)}
+        return Description({**self.entries, **swept})
 
     @cached_property
     def text(self) -> str:

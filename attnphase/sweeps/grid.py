@@ -43,7 +43,7 @@ from attnphase.sweeps.line import Line
 from attnphase.sweeps.places import check_scheduler
 from attnphase.sweeps.pool import GUARD, Work
 from attnphase.sweeps.refinement import check_refinable, solved_at_boundaries
-from attnphase.sweeps.store import Store, finished_result, open_store
+from attnphase.sweeps.store import Store, finished_result, marked, open_store
 
 __all__ = [
     "Solve",
@@ -233,8 +233,6 @@ def _swept(problem: Problem, lines: list[Line], swept: dict[str, list[Any]], opt
         else:
             solved = solved_lines(lines, store, solve, options.progress)
         ds = joined(problem, swept, description, solved)
-        if refine:
-            ds = with_boundaries(ds)
         if path is not None:
             save_dataset(ds, path, force)
             store.clear(lines, description)
@@ -246,8 +244,7 @@ def joined(
 ) -> xr.Dataset:
     """The result of a sweep from those of all its lines."""
     ds = from_lines(lines, swept, problem=problem)
-    ds.attrs |= {"sweep": description.text, "sweep_hash": description.hash}
-    return ds
+    return marked(with_boundaries(ds) if description.entries.get("refine") else ds, description)
 
 
 def _hands(options: _Options) -> AbstractContextManager[Solve]:

@@ -20,10 +20,13 @@ from attnphase.files.writing import write_file
 from attnphase.sweeps.description import Description, listed
 from attnphase.sweeps.line import Line
 
-__all__ = ["BLOCKS", "RESUMED", "Hints", "Store", "finished_result", "open_store", "parts_folder"]
+__all__ = ["BLOCKS", "RESUMED", "Hints", "Store", "finished_result", "marked", "open_store", "parts_folder"]
 
 _KEY, _DIGEST = "line_key", "line_sha256"
 """Attributes of a finished line's file: what it is the line of, and a checksum of its numbers."""
+
+_WHOLE_DIGEST = "sweep_sha256"
+"""Attribute of a finished sweep: a checksum of its numbers, which a selection or a computation leaves as it was."""
 
 
 def parts_folder(output: str | os.PathLike[str]) -> Path:
@@ -32,22 +35,32 @@ def parts_folder(output: str | os.PathLike[str]) -> Path:
     return path.with_name(f"{path.name}.parts")
 
 
+def marked(ds: xr.Dataset, description: Description) -> xr.Dataset:
+    """The result of a sweep with what `finished_result` recognises it by."""
+    attributes = {"sweep": description.text, "sweep_hash": description.hash, _WHOLE_DIGEST: _digest(ds)}
+    return ds.assign_attrs(attributes)
+
+
 def finished_result(path: Path, description: Description) -> xr.Dataset:
     """The result of a sweep that is taken up although it is done.
+
+    Attributes outlive a selection and arithmetic: the coordinates and the numbers themselves are compared.
 
     Raises
     ------
     DatasetError
-        The file holds something else.
+        The file holds something else, or a part of the sweep, or other numbers.
     """
     try:
         ds = load_dataset(path)
     except DatasetError as error:
         raise DatasetError(f"{error} Use --force (force=True) to replace it, or choose another name.") from None
-    if ds.attrs.get("sweep_hash") != description.hash:
-        before = Description.parse(ds.attrs.get("sweep"))
-        differences = description.differences(before) if before is not None else []
-        what = f"another sweep: {listed(differences)}" if differences else "something else than a finished sweep"
+    before = Description.parse(ds.attrs.get("sweep"))
+    differences = [] if before is None else description.differences(before.at(ds))
+    if before is None or differences or ds.attrs.get(_WHOLE_DIGEST) != _digest(ds):
+        what = "something else than a finished sweep" if before is None else "this sweep with other numbers"
+        if differences:
+            what = f"another sweep: {listed(differences)}"
         raise DatasetError(
             f"{path}: the file exists and holds {what}; use --force (force=True) to replace it, or choose another name."
         )

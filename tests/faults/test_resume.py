@@ -352,6 +352,29 @@ def test_a_finished_file_of_another_sweep_is_not_replaced(solver, output):
     assert len(solver.labels) == 6
 
 
+def test_a_part_of_a_finished_file_and_other_numbers_are_not_taken_for_the_sweep(solver, output):
+    run(output)
+    whole = load_dataset(output)
+    solver.labels.clear()
+    with xr.set_options(keep_attrs=True):
+        halved = whole.assign(q=0.5 * whole["q"])
+    for changed, what in (
+        (whole.isel(alpha=[1]), "another sweep: alpha was 1.3 and is 1.1, 1.3 now"),
+        (whole.isel(omega=[0, 2], alpha=0), r"another sweep: teacher.omega was 0.1, 0.26 and is 0.1:0.26:3 now; alpha"),
+        (whole.sel(branch=["positional"]), "another sweep: branch was positional and is semantic, positional now"),
+        (whole.isel(alpha=[1, 0]), "another sweep: alpha was 1.3, 1.1 and is 1.1, 1.3 now"),
+        (halved, "this sweep with other numbers"),
+    ):
+        save_dataset(changed, output, force=True)
+        before = output.read_bytes()
+        with pytest.raises(DatasetError, match=rf"holds {what}.*; use --force"):
+            run(output, resume=True)
+        assert output.read_bytes() == before
+    save_dataset(whole, output, force=True)  # rewritten as it was
+    xr.testing.assert_identical(run(output, resume=True), whole)
+    assert solver.labels == []
+
+
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
