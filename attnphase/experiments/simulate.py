@@ -94,5 +94,7 @@ def simulate(
     )  # fmt: skip
     plan.check(problem)
     from attnphase.experiments.runs import run_plan
+    from attnphase.kernels.torch.device import callers_torch_set_aside
 
-    return run_plan(problem, plan)
+    with callers_torch_set_aside():
+        return run_plan(problem, plan)

@@ -39,22 +39,40 @@ _MANIFEST = "manifest.json"
 def cache_directory() -> Path:
     """The user's own kernel cache, created with mode 0700.
 
-    ``ATTNPHASE_CACHE_DIR`` overrides the platform's cache folder.  If the folder cannot be created, a private temporary
-    one is used for this process, with a warning.
+    ``ATTNPHASE_CACHE_DIR`` overrides the platform's cache folder.  If the folder cannot be created, or the user has no
+    home folder, a private temporary one is used for this process, with a warning.
 
     Raises
     ------
     CacheError
         Another user owns the folder or one on the way to it, or could have written to it; the sentence names it.
     """
-    # a folder of its own, so that only this one must be private
-    path = Path(os.environ.get("ATTNPHASE_CACHE_DIR") or platformdirs.user_cache_path("attnphase")) / "kernels"
+    path = Path("~/.cache/attnphase")  # for the warning, where nobody knows whose home that is
     try:
+        # a folder of its own, so that only this one must be private
+        path = Path(os.environ.get("ATTNPHASE_CACHE_DIR") or _platform_folder()) / "kernels"
         path = own_folder(path)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         path = _temporary_cache(str(path), error.strerror or str(error))
+    return path
+
+
+def _platform_folder() -> Path:
+    """The platform's cache folder of the user.
+
+    Raises
+    ------
+    OSError
+        He has no home folder, as a number without a name in a container: neither ``HOME`` nor an entry of his own.
+    """
+    try:
+        path = platformdirs.user_cache_path("attnphase")
+    except RuntimeError as error:
+        raise OSError(None, str(error)) from None
+    if not path.is_absolute():  # earlier versions of platformdirs leave the tilde
+        raise OSError(None, "the user has no home folder")
     return path
 
 

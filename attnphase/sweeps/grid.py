@@ -12,10 +12,12 @@ import math
 import operator
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
+from multiprocessing.spawn import get_preparation_data
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -102,7 +104,8 @@ def sweep(
         Solve only where a boundary passes, and a coarse lattice of the rest, which is ``not_computed``: where training
         losses of two branches cross, a branch passes the linear predictor or merges with the uninformed point.
     workers : int, optional
-        Processes; one for every core by default.  With 1, everything runs in this process.
+        Processes; one for every core by default.  With 1, everything runs in this process, as by default where the
+        main program is no file: a script from standard input.
     scheduler : str, optional
         Address of a live Dask cluster, such as "tcp://10.0.0.1:8786", whose workers solve the lines instead.
     output : path-like, optional
@@ -177,8 +180,19 @@ def number_of_workers(workers: Any) -> int:
     ------
     ProblemError
         It is no whole number from 1 on.
+    SweepError
+        It is above 1, and the main program is no file, which every worker imports first.
     """
-    return available_cores() if workers is None else arguments.whole("workers", workers, 1, _MAX_WORKERS)
+    number = available_cores() if workers is None else arguments.whole("workers", workers, 1, _MAX_WORKERS)
+    # where multiprocessing sends no file, as from a notebook, workers import none
+    program = Path(get_preparation_data("").get("init_main_from_path", __file__))
+    if number == 1 or program.is_file():
+        return number
+    what = f"worker processes cannot import the main program, {program.name}, which is not a file"
+    if workers is not None:
+        raise SweepError(f"{what}: write the script to a file, or give workers=1.")
+    warnings.warn(f"{what}: the sweep runs in this process alone.", stacklevel=4)
+    return 1
 
 
 @dataclass(frozen=True)

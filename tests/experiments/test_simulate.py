@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ from attnphase.data.variables import RunStatus
 from attnphase.errors import DatasetError, ExperimentError, ProblemError
 from attnphase.experiments import memory
 from attnphase.experiments.checkpoint import Checkpoint
-from attnphase.experiments.histogram.settings import FrozenPlan, UnfrozenPlan
+from attnphase.experiments.histogram.report import histogram_dataset
+from attnphase.experiments.histogram.settings import FrozenPlan, HistogramSizes, UnfrozenPlan
 from attnphase.experiments.histogram.stages import train_histogram, unfreeze_histogram
 from attnphase.experiments.memory import MemoryNeed, runs_that_fit
 from attnphase.experiments.optimizers.gradient_descent import GradientDescent
@@ -370,3 +372,49 @@ def test_a_plan_has_the_defaults_of_the_function_that_it_checks(function, plan):
         return {name: one.default for name, one in parameters.items() if name != "problem"}
 
     assert defaults(plan) == defaults(function)
+
+
+@pytest.fixture(params=["default device", "inference mode"])
+def callers_torch(request, monkeypatch):
+    """A way to compute under settings of the caller's own; what lands on this default device has no numbers."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)  # other threads do not have the caller's mode
+
+    @contextmanager
+    def set_():
+        with torch.inference_mode(request.param == "inference mode"):
+            if request.param == "default device":
+                torch.set_default_device("meta")
+            before = torch.get_default_device(), torch.is_inference_mode_enabled()
+            try:
+                yield
+                assert (torch.get_default_device(), torch.is_inference_mode_enabled()) == before
+            finally:
+                torch.set_default_device(None)
+
+    return set_
+
+
+@pytest.mark.parametrize("optimizer", ["lbfgs", "gd", "fista", "gamp", "sgd", "bayes-gamp"])
+def test_the_callers_torch_settings_change_no_run(optimizer, callers_torch, tmp_path):
+    asked: dict[str, Any] = {"optimizer": optimizer, "dimension": 24, "seeds": 2, "test_samples": 20, "seed": 3}
+    asked |= {"steps": 20} if optimizer == "gd" else {}
+    expected = simulate(PAPER, 1.3, **asked)
+    with callers_torch():
+        same(simulate(PAPER, 1.3, **asked, checkpoint=tmp_path / "runs"), expected)
+        with pytest.warns(UserWarning, match="2 runs are done"):
+            same(simulate(PAPER, 1.3, **asked, checkpoint=tmp_path / "runs"), expected)
+
+
+def test_the_callers_torch_settings_change_no_solve_and_no_histogram(callers_torch, tmp_path):
+    few = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 16})
+    expected = ap.solve(few, 1.4, backend="torch", identity=False, stability=False)
+    sizes = HistogramSizes(length=4, alphabet=5, sequences=40)
+    train_histogram(tmp_path / "plain", "semantic", 1, 1, sizes=sizes)
+    unfreeze_histogram(tmp_path / "plain", epochs=1)
+    with callers_torch():
+        same(ap.solve(few, 1.4, backend="torch", identity=False, stability=False), expected)
+        train_histogram(tmp_path / "own", "semantic", 1, 1, sizes=sizes)
+        unfreeze_histogram(tmp_path / "own", epochs=1)
+        found = histogram_dataset(tmp_path / "own")
+    plain = histogram_dataset(tmp_path / "plain")
+    same(found.drop_vars("seconds"), plain.drop_vars("seconds"))

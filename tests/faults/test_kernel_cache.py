@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import filelock
 import numpy as np
+import platformdirs
 import pytest
 from numba.core import config
 
@@ -353,6 +354,26 @@ def test_a_cache_that_cannot_be_made_is_replaced_for_the_run(tmp_path, monkeypat
         folder = cache_directory()
     assert folder.is_dir()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("platform", ["raises", "leaves the tilde"])
+def test_a_user_without_a_home_has_a_cache_for_the_run(tmp_path, monkeypatch, platform):
+    """As ``docker run --user 54321`` has it: no HOME, and no entry in the list of users."""
+    for name in ("HOME", "XDG_CACHE_HOME", "ATTNPHASE_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+    def unknown(uid):
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    monkeypatch.chdir(tmp_path)
+    if platform == "leaves the tilde":
+        monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: Path("~/.cache") / name)
+    cache_module._temporary_cache.cache_clear()
+    with pytest.warns(UserWarning, match=r"kernel cache ~/.cache/attnphase is not usable \(.*home.*\): compiling into"):
+        folder = cache_directory()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert list(tmp_path.iterdir()) == []  # no folder of the name ~
 
 
 def build_in_process(barrier):

@@ -358,3 +358,23 @@ def test_a_script_without_a_guard_is_told_so(tmp_path):
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert done.returncode != 0
     assert 'if __name__ == "__main__":' in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("workers", "code", "said"),
+    [(None, 0, "<stdin>, which is not a file: the sweep runs in this process alone"), (2, 1, "or give workers=1.")],
+)
+def test_a_script_from_standard_input_has_no_workers(workers, code, said, tmp_path):
+    """As a job script has it: multiprocessing would have every worker import a file of the name <stdin>."""
+    script = (
+        "import attnphase as ap, os\n"
+        "os.sched_getaffinity = lambda pid: set(range(8))\n"
+        "if __name__ == '__main__':\n"
+        f"    problem = ap.Problem().with_fields({COARSE!r})\n"
+        f"    print(ap.sweep(problem, [2.0], [0.1, 0.2], branches='uninformed', workers={workers}).sizes['omega'])\n"
+    )
+    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert done.stdout == ("2\n" if code == 0 else "")
+    assert "died" not in done.stderr

@@ -27,6 +27,7 @@ from attnphase.experiments.histogram.stages import BETAS, Trained, check_same, l
 from attnphase.experiments.histogram.steps import test_errors
 from attnphase.experiments.histogram.task import Stream, draw_sequences
 from attnphase.experiments.histogram.transformer import Parameters, attention
+from attnphase.kernels.torch.device import callers_torch_set_aside
 
 __all__ = ["distances", "histogram_dataset", "histogram_text", "variance_shares"]
 
@@ -35,6 +36,7 @@ _BLOCKS = 10  # of random sequences, for the standard error of the shares
 _BLOCK = 400
 
 
+@callers_torch_set_aside()
 def histogram_dataset(folder: str | os.PathLike[str], sequences: Sequence[Sequence[int]] | None = None) -> xr.Dataset:
     """Measure the finished runs of a folder.
 

@@ -34,7 +34,7 @@ from attnphase.experiments.histogram.transformer import (
     with_noise,
 )
 from attnphase.experiments.memory import available_memory, check_fits
-from attnphase.kernels.torch.device import device_of
+from attnphase.kernels.torch.device import callers_torch_set_aside, device_of
 from attnphase.processes.interruption import interruptions_deferred
 from attnphase.processes.progress import progress_line
 
@@ -81,6 +81,7 @@ class Trained:
         return with_noise(self.stages["frozen"]["parameters"], self.stages["unfrozen"]["settings"]["noise"], self.seed)
 
 
+@callers_torch_set_aside()
 def train_histogram(
     folder: str | os.PathLike[str],
     mechanism: str = "both",
@@ -166,6 +167,7 @@ def _make_epochs(
             line.at((i + 1) * epochs, f"{name}, {stage.name}: {epochs} epochs are made")
 
 
+@callers_torch_set_aside()
 def unfreeze_histogram(
     folder: str | os.PathLike[str],
     mechanism: str = "both",

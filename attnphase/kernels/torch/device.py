@@ -1,6 +1,9 @@
-"""Where torch computes: names of devices, and what is there."""
+"""Where torch computes: names of devices, what is there, and what of the caller's own settings is set aside."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -8,7 +11,21 @@ from attnphase.arguments import device_name
 from attnphase.errors import ExperimentError
 from attnphase.extras import require_cuda
 
-__all__ = ["device_of"]
+__all__ = ["callers_torch_set_aside", "device_of"]
+
+
+@contextmanager
+def callers_torch_set_aside() -> Iterator[None]:
+    """Compute as if the caller had set no default device, and were not in inference mode.
+
+    Tensors whose device is not named lie on the CPU, and optimisers change tensors in place.
+    """
+    with ExitStack() as stack:
+        if torch.get_default_device().type != "cpu":  # a device as a context costs a look at every call
+            stack.enter_context(torch.device("cpu"))
+        if torch.is_inference_mode_enabled():
+            stack.enter_context(torch.inference_mode(False))
+        yield
 
 
 def device_of(name: str) -> torch.device:
