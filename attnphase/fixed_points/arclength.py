@@ -6,15 +6,16 @@ Everything is in variables of order one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from attnphase.arrays import Array
 
-__all__ = ["CurvePoint", "Implicit", "Steps", "corrected", "tangent_of", "trace"]
+__all__ = ["CurvePoint", "Implicit", "Steps", "corrected", "tangent_of", "trace", "turned_back"]
 
 _FEW, _MANY = 8, 10  # evaluations of a corrector by which a step grows, and of Newton's method between two looks
 _LOOKS = 4  # careful ones
@@ -160,20 +161,44 @@ def trace(curve: Implicit, start: Array, along: Array, steps: Steps) -> Iterator
     ------
     CurvePoint
         The start first; right after a point the curve was last asked for its derivative there. The trace ends by itself
-        where no step leads on.
+        where no step leads on, and with a point at which it comes back along itself.
     """
     jacobian = curve.derivative(start)
     if jacobian is None:
         return
-    here = CurvePoint(start, tangent_of(jacobian, along), jacobian, 0.0)
-    yield here
+    points = [CurvePoint(start, tangent_of(jacobian, along), jacobian, 0.0)]
+    yield points[0]
     length = steps.first
-    for _ in range(steps.most - 1):
-        found = _advanced(curve, here, length, steps)
+    while len(points) < steps.most and turned_back(points, steps) is None:
+        found = _advanced(curve, points[-1], length, steps)
         if found is None:
             return
         here, length = found
+        points.append(here)
         yield here
+
+
+def turned_back(points: Sequence[CurvePoint], steps: Steps) -> int | None:
+    """The number of the point where a trace turned round, if its last step goes back on what it had come along before.
+
+    Where single nodes change their minima G jumps, and so do the tangents by which the direction of travel is known. On
+    a part that was traced before, the curve is as far from the chord between two points as their tangents bend, and
+    roots are known as well as G jumps. Two sides of a fold lie further apart wherever they run against each other.
+    """
+    if len(points) < 3:
+        return None
+    here = points[-1].place
+    travel = here - points[-2].place
+    for i, (a, b) in enumerate(pairwise(points[:-1])):
+        chord, offset = b.place - a.place, here - a.place
+        length = float(np.linalg.norm(chord))
+        share = float(chord @ offset) / length**2
+        if not 0 <= share <= 1 or travel @ chord > -_BENT * length * np.linalg.norm(travel):
+            continue
+        sagitta = length * np.arccos(min(1.0, float(a.tangent @ b.tangent))) / 8  # of an arc of this chord and angle
+        if np.linalg.norm(offset - share * chord) <= sagitta + steps.loose:
+            return i + 1 + int(np.argmax([np.linalg.norm(one.place - here) for one in points[i + 1 :]]))
+    return None
 
 
 def _advanced(curve: Implicit, here: CurvePoint, length: float, steps: Steps) -> tuple[CurvePoint, float] | None:

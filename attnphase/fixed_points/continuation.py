@@ -10,7 +10,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.arclength import CurvePoint, Steps, corrected, trace
+from attnphase.fixed_points.arclength import CurvePoint, Steps, corrected, trace, turned_back
 from attnphase.fixed_points.family import Family, scale_of
 from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at
@@ -215,11 +215,17 @@ def follow_field(
     ends: list[End] = []
     for sign in (-1.0, 1.0):
         side: list[Followed] = []
+        traced: list[CurvePoint] = []
         family.careful(place)
         points = trace(family, place, sign * np.eye(len(place))[-1], steps)
         for point in _within(family, points, between, steps, branch):
             if isinstance(point, End):
                 ends.append(point)
+                break
+            traced.append(point)
+            if (turn := turned_back(traced, steps)) is not None:
+                del side[turn + 1 :]
+                ends.append(End.stuck)
                 break
             # the start is measured once
             found = sides[0][0] if sides and not side else followed_at(family, point, branch)

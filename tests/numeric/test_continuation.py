@@ -128,6 +128,24 @@ def test_a_deflated_residual_pushes_away():
     np.testing.assert_allclose(_pull(basis, poles, basis @ x), expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("omega", "seed"), [(0.35, 4), (0.25, 6), (0.15, 7)])
+def test_a_branch_that_ends_among_jumps_of_its_nodes_is_not_traced_twice(omega, seed):
+    """Down to where theta vanishes. The last case steps to and fro between two points for ever."""
+    few = {"integration.rule": "sobol", "integration.nodes": 32, "integration.seed": seed}
+    curve = follow_field(Setting(Problem.paper(omega=omega).with_fields(few), 2.0), "semantic", (0.5, 2.0))
+    values = np.array([one.value for one in curve.points])
+    sizes = np.abs([one.point.values["theta"][0, 0, 0] for one in curve.points])
+    assert curve.ends == (End.stuck, End.edge)
+    assert values[-1] == pytest.approx(2.0)
+    assert 20 < len(values) < 60
+    # away from its end the branch has one point at every alpha, and a larger theta at a larger alpha
+    away = np.flatnonzero(values > 1)
+    assert (np.diff(away) == 1).all()
+    assert (np.diff(values[away]) > 0).all()
+    assert (np.diff(sizes[away]) > 0).all()
+    assert sizes[0] < 0.5 * sizes[away[0]]
+
+
 # --- a fold of the paper's model --------------------------------------------------------------------------------------
 
 
