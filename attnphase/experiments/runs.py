@@ -41,7 +41,7 @@ from attnphase.experiments.starts import initial_weights
 from attnphase.experiments.threads import threads_for_runs
 from attnphase.experiments.training import Trained, record_stride, train
 from attnphase.kernels.compiler import sample_kernels_for, tell_if_compiling
-from attnphase.kernels.torch.device import device_of
+from attnphase.kernels.torch.device import callers_torch_set_aside, device_of
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.processes.interruption import interruptions_deferred
@@ -52,6 +52,7 @@ __all__ = ["run_plan"]
 _LARGEST_GROUP = 64  # runs that are trained as one tensor program
 
 
+@callers_torch_set_aside()
 def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     """Train all that a plan asks for, which suits the problem, and measure it.
 
@@ -73,7 +74,7 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     task |= {"test_samples": plan.test_samples, "device": loss.device.type}
     kept = Checkpoint(plan.checkpoint, task, plan.checkpoint_interval)
     if kept.load():
-        warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=3)
+        warnings.warn(f"{kept.path}: going on from this checkpoint ({len(kept.finished)} runs are done).", stacklevel=4)
     posterior = None
     if settings.kind.posterior:
         with progress_line(plan.progress, "loading the kernels") as line:

@@ -94,7 +94,5 @@ def simulate(
     )  # fmt: skip
     plan.check(problem)
     from attnphase.experiments.runs import run_plan
-    from attnphase.kernels.torch.device import callers_torch_set_aside
 
-    with callers_torch_set_aside():
-        return run_plan(problem, plan)
+    return run_plan(problem, plan)
