@@ -60,6 +60,20 @@ def test_runs_that_go_round_come_to_rest():
     assert float(ds["change"].max()) < 2e-3
 
 
+def test_a_run_that_is_cut_says_whether_its_overlaps_had_settled():
+    """Cut on the way up, where none has; and later, where two of four have and single weights still move."""
+    arguments = {"seed": 5, "tolerance": 1e-13, "trajectory": 1}
+    early = ap.simulate(PAPER, 0.45, "uninformed", 150, 4, "bayes-gamp", steps=7, **arguments).squeeze()
+    assert (early["status"] == RunStatus.step_limit).all()
+    late = ap.simulate(PAPER, 0.45, "uninformed", 150, 4, "bayes-gamp", steps=100, **arguments).squeeze()
+    last = late["trajectory_overlap"].to_numpy()[:, -21:]  # between two looks at the sizes
+    still = np.ptp(last, axis=1) < 0.1 * last.mean(axis=1)
+    assert still.sum() == 2
+    expected = np.where(still, RunStatus.unsettled, RunStatus.step_limit)
+    np.testing.assert_array_equal(late["status"], expected)
+    assert (late["change"][still] > 1e-3).all()
+
+
 def test_a_dimension_that_is_too_small_is_refused_before_anything_is_generated(monkeypatch):
     from attnphase.errors import ExperimentError
     from attnphase.experiments import runs

@@ -171,6 +171,23 @@ def test_trajectories_are_compared_at_all_times(trajectories):
     assert "a + b/d" in found.text()
 
 
+def test_the_theorys_error_counts_beside_the_runs(trajectories):
+    """By hand, where it is as large as the runs' or larger: 16 nodes a replicate could leave so much."""
+    theory, runs = trajectories
+    share = np.linspace(0.4, 2.5, theory.sizes["time"])
+    error = 0.08 * share * theory["q"][:, 0, 0, 0].to_numpy()
+    found = ap.compare(theory.assign(q_stderr=theory["q_stderr"] * 0 + error[:, None, None, None]), runs)
+    assert isinstance(found, TrajectoryComparison)
+    (q,) = (one for one in found.quantities if (one.name, one.dimension) == ("q[1,1,1]", 120))
+    values = runs.trajectory_q.isel(start=0, dimension=1, alpha=0, token=0, row=0, col=0).to_numpy()[:, :13]
+    both = slice(2, None, 2)  # of the runs' records: whole times, which the theory has too
+    error = error[5::5]
+    np.testing.assert_allclose(theory["time"][5::5], np.array(q.times)[both])
+    mean, own = values.mean(axis=0)[both], values.std(axis=0, ddof=1)[both] / 5**0.5
+    np.testing.assert_allclose(q.z[both], (mean - theory["q"][5::5, 0, 0, 0]) / np.sqrt(own**2 + error**2), rtol=1e-3)
+    assert (error > 0.3 * own).all()  # else it would not matter
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -299,6 +299,21 @@ def test_noise_keeps_from_recovery_and_delays_it():
     assert 0 < point.mutual_information < 2 * math.log1p(0.01 / 0.01)
 
 
+def test_a_few_draws_give_the_square_of_a_mean_without_bias():
+    """Draws of N(0, 1) with weights exp(a x), whose mean is a: its square has a bias of order 1/n."""
+    channel = setting_of(one_token(teacher__noise=0.3), "k + k**3/4").channel
+    assert isinstance(channel, Noisy)
+    generator, a = np.random.default_rng(3), 0.7
+    draws = generator.standard_normal((40000, 64))
+    weights = np.exp(a * draws)
+    weights /= weights.sum(axis=1, keepdims=True)
+    center = (weights * draws).sum(axis=1)
+    about = (draws - center[:, None])[..., None, None]
+    _, square, _, _ = replace(channel, draws=32)._without_bias(weights, about, center[:, None, None])
+    for values, low, high in ((square.ravel(), -4, 4), (center**2, 7, 99)):
+        assert low < (values.mean() - a**2) / (values.std(ddof=1) / 200) < high
+
+
 def test_lattices_of_linear_labels_against_the_closed_form():
     """``Y = B k + noise`` of two fields: gain and evidence are Gaussian; the third entry is noise alone."""
     B = np.array([[0.7, -0.3], [0.2, 0.9], [-0.5, 0.4]])

@@ -427,7 +427,11 @@ def test_an_onset_in_closed_form():
         return alpha * v * weight @ (-curvature / (1 + v * curvature) * (x**2 - 1))
 
     expected = float(optimize.brentq(lambda alpha: growth(alpha) - 1, 3, 7))  # pyright: ignore[reportArgumentType]
-    found = onset_of(problem, "theta", (2.0, 7.0), SETTINGS)
-    assert found.outcome is Outcome.located
-    assert found.standard_error < 0.01
-    assert abs(found.alpha - expected) < 3 * found.standard_error
+    deviations = []
+    for seed in range(3):
+        found = onset_of(problem.with_fields({"integration.seed": seed}), "theta", (2.0, 7.0), SETTINGS)
+        assert found.outcome is Outcome.located
+        assert found.standard_error < 0.01
+        deviations.append((found.alpha - expected) / found.standard_error)
+    # a mean square over three seeds is below .008 or above 5.4 once in a thousand
+    assert 0.09 < np.sqrt(np.mean(np.square(deviations))) < 2.33

@@ -10,7 +10,7 @@ from attnphase.data.variables import SCHEMAS
 from attnphase.dynamics.corrections import corrected, known_way
 from attnphase.dynamics.planes import Arrival
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
-from attnphase.dynamics.slopes import SlopeChannel, next_rule, system_of
+from attnphase.dynamics.slopes import SlopeChannel, next_rule, replicates_of, system_of
 from attnphase.dynamics.trajectory import follow_flow, integrated, measured, started
 from attnphase.errors import ProblemError
 from attnphase.problem import Problem
@@ -215,6 +215,22 @@ def test_scrambled_points_and_their_errors_agree_with_a_tensor_rule():
         assert np.abs(z).max() > 0.01
     assert sampled.rule.size == 16 * 64
     assert (sampled.errors["q"][0] < 1e-12).all()  # all start alike
+
+
+def test_the_error_of_a_flow_is_the_scatter_of_replicates_that_are_integrated_one_by_one():
+    few = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    start, settings = Sizes.of(START), FlowSettings(1.7, until=8.0, records=5)
+    found = follow_flow(few, start, settings)
+    system, ways = system_of(few), []
+    for part in replicates_of(found.rule):
+        dynamics, state = started(system, start, settings, part)
+        ways.append(measured(dynamics, integrated(dynamics, state, found.times).states))
+    assert len(ways) == 16
+    for name in ("q", "m", "theta", "population_risk", "test_error"):
+        each = np.stack([way[name] for way in ways])
+        expected = np.sqrt(((each - each.mean(axis=0)) ** 2).sum(axis=0) / (16 * 15))
+        # errors are to first order in what a replicate moves, which is a few per cent here
+        np.testing.assert_allclose(found.errors[name][1:], expected[1:], rtol=0.1, atol=0.01 * expected.max())
 
 
 def test_six_dimensions_have_tensor_rules_of_low_order():

@@ -190,20 +190,35 @@ def test_command_finds_the_maximum(tmp_path, capsys):
     assert printed["free_entropy"][0] == pytest.approx(0.0042, abs=3 * printed["free_entropy_stderr"][0])
 
 
+@pytest.mark.slow
+def test_the_y_where_f_is_largest_scatters_within_its_error():
+    """y is about 150: an error that forgets a factor of y, or has one too many, is wrong by as much."""
+    arguments = {"branch": "uninformed", "start": "informed", "outer": 32, "inner": 32, "settings": SETTINGS}
+    found = [ap.one_step(WIDE.with_fields({"integration.seed": seed}), 1.0, **arguments) for seed in range(3)]
+    values, errors = (np.array([float(ds[name].item()) for ds in found]) for name in ("y", "y_stderr"))
+    assert (np.abs(values - 150) < 50).all()
+    # half of the inner points against all, which is part of the error, says more than seeds at this size
+    assert 0.05 < values.std(ddof=1) / np.sqrt((errors**2).mean()) < 2.2
+
+
 def test_replicates_and_seeds_scatter_alike():
-    """The stated errors of F and q_1 against the scatter over seeds."""
+    """The stated errors of F, q_1 and the complexity against the scatter over seeds, at a y of 130."""
     values = []
     for seed in range(6):
         problem = WIDE.with_fields({"integration.seed": seed})
         ds = ap.one_step(
             problem, 1.0, y=130, branch="uninformed", start="informed", outer=16, inner=16, settings=SETTINGS
         )
-        values.append([float(ds[name].max()) for name in ("free_entropy", "free_entropy_stderr", "q_1", "q_1_stderr")])
+        names = (name + end for name in ("free_entropy", "q_1", "complexity") for end in ("", "_stderr"))
+        values.append([float(ds[name].max()) for name in names])
     table = np.array(values)
     for column in (0, 2):
         stated = np.sqrt((table[:, column + 1] ** 2).mean())
         # of six seeds the scatter is known to a third
         assert 0.45 < table[:, column].std(ddof=1) / stated < 1.9
+    # half of the inner points against all of them decides about that of the complexity, y^2 dF/dy
+    stated = np.sqrt((table[:, 5] ** 2).mean())
+    assert 0.05 < table[:, 4].std(ddof=1) / stated < 1.9
 
 
 def test_a_replicate_counts_by_what_is_left_without_it():
