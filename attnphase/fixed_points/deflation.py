@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 
@@ -78,11 +77,11 @@ class _Search:
         return [_image(overlaps, one) for one in self.system.symmetries]
 
     def distance(self, a: Overlaps, b: Overlaps) -> float:
-        """Of two solutions, or of the nearest mirror images; of tied weights a rotation of the columns is one."""
+        """Of two solutions, or of the nearest mirror images; a rotation of the columns that no loss sees is one."""
         packed = a.pack()
         images = (one.pack() for one in self.images(b))
         nearest = min(float(np.abs((packed - one) / self.scale).max()) for one in images)
-        if nearest < _SAME or not self.setting.problem.student.tied or a.q.shape[-1] == 1:
+        if nearest < _SAME or not len(self.system.gauge.turns):
             return nearest
         orders = {tuple(order) for order, _, _ in self.system.symmetries}
         turned = min(float(np.abs(_invariants(a, range(len(a.q))) - _invariants(b, order)).max()) for order in orders)
@@ -293,26 +292,22 @@ def _measured(search: _Search, overlaps: Overlaps, found: int) -> Solution | Non
     slopes = None if whole.careful(at) is None else whole.derivative(at)
     if slopes is None:
         return Solution(one.point, one.eigenvalue, one.unstable, found)
-    across = _across_turns(whole, at, solved)
+    across = _across_turns(whole, at, solved, search.system.gauge.turns)
     eigenvalues = np.linalg.eigvals(across.T @ slopes[:, :-1] @ across).real + 1.0
     return Solution(one.point, float(eigenvalues.max()), int((eigenvalues > 1).sum()), found)
 
 
-def _across_turns(whole: Family, at: Array, overlaps: Overlaps) -> Array:
-    """All directions but those in which rotations of tied columns move a solution, as orthonormal columns.
+def _across_turns(whole: Family, at: Array, overlaps: Overlaps, generators: Array) -> Array:
+    """All directions but those in which turns of the columns move a solution, as orthonormal columns.
 
     Along these the map's eigenvalue is one by symmetry, of which the nodes' scatter may make more than one.
     """
-    problem, columns = whole.setting.problem, overlaps.q.shape[-1]
-    turns: list[Array] = []
-    if problem.student.tied and problem.regularizer.form.rotates:
-        for i, j in combinations(range(columns), 2):
-            A = np.zeros((columns, columns))
-            A[i, j], A[j, i] = 1.0, -1.0
-            q, V = (A @ one - one @ A for one in (overlaps.q, overlaps.V))
-            change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta)
-            moved = Overlaps.unpack(overlaps.pack() + change.pack(), len(overlaps.q), columns, overlaps.theta.shape[-1])
-            turns.append((whole.place(moved, whole.split(at)[1]) - at)[:-1])
+    columns, turns = overlaps.q.shape[-1], []
+    for A in generators:
+        q, V = (A @ one - one @ A for one in (overlaps.q, overlaps.V))
+        change = Overlaps(q, V, A @ overlaps.m, A @ overlaps.theta)
+        moved = Overlaps.unpack(overlaps.pack() + change.pack(), len(overlaps.q), columns, overlaps.theta.shape[-1])
+        turns.append((whole.place(moved, whole.split(at)[1]) - at)[:-1])
     vectors, sizes, _ = np.linalg.svd(np.array(turns).reshape(-1, len(at) - 1).T, full_matrices=True)
     return vectors[:, int((sizes > _PRESENT).sum()) :]
 

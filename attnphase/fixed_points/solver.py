@@ -153,7 +153,9 @@ def _solve_point(
     only_merged: bool = False,
 ) -> BranchPoint | None:
     previous = start.restart if isinstance(start, BranchPoint) else None
-    point = previous.overlaps if previous else start if isinstance(start, Overlaps) else informed
+    point = previous.overlaps if previous else informed
+    if isinstance(start, Overlaps):
+        point = system.in_gauge(start, informed)
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not point.has_signal)
     sector = Sector.of(point if exact else informed, system.symmetries)

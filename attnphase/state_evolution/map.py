@@ -210,7 +210,7 @@ class StateEvolution:
 
     def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Overlaps from conjugates, equation (7)."""
-        return self.prior.overlaps(conjugates, lift=lift or self.lift)
+        return self.prior.overlaps(conjugates, lift=lift or self.lift, gauge=self.system.gauge)
 
     def images(self) -> Array:
         """What every replicate makes of the image at the last evaluation, lifted into the domain, (S, D); NaN beyond.
@@ -218,7 +218,8 @@ class StateEvolution:
         By what the image of all changes without it: the prior is far from linear over the scatter of single replicates.
         """
         assert self.last is not None
-        found = self.prior.of_replicates(self.last.conjugates.whole_and_without(), lift=True)
+        rests = self.last.conjugates.whole_and_without()
+        found = self.prior.of_replicates(rests, lift=True, gauge=self.system.gauge)
         if found is None:
             return np.full((len(self.last.envelope), self.sector.basis.shape[1]), np.nan)
         return _pseudo_values(self.sector.pack_all(found))
@@ -264,7 +265,7 @@ class StateEvolution:
     ) -> dict[str, Array] | None:
         """Everything measured at a point by conjugates and means per replicate, whatever these are."""
         envelope, loss_at_prox, loss_at_omega, second_minimum_share = means
-        images = self.prior.of_replicates(hats, lift=lift)
+        images = self.prior.of_replicates(hats, lift=lift, gauge=self.system.gauge)
         if images is None:
             return None
         observables = self.prior.maps.observables(

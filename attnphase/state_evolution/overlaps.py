@@ -91,6 +91,10 @@ class Overlaps:
         """One of the replicates that stand behind the token axis."""
         return Overlaps(self.q[:, s], self.V[:, s], self.m[:, s], self.theta[:, s])
 
+    def changed(self, g: Array) -> Overlaps:
+        """Overlaps of the weights ``W g^T``, with g (..., r, r) of the site, of every replicate, or of all."""
+        return Overlaps(g @ self.q @ g.mT, g @ self.V @ g.mT, g @ self.m, g @ self.theta)
+
     def pack(self) -> Array:
         """Independent entries as one vector: upper triangles of q and V, then m and theta.
 

@@ -16,6 +16,7 @@ from attnphase.rows.means import row_moments
 from attnphase.rows.moments import RowMoments
 from attnphase.rows.regularizer import RowRegularizer
 from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.gauge import Gauge
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 
 __all__ = ["Prior"]
@@ -86,7 +87,7 @@ class Prior:
         """Whether the regulariser is unchanged by the weights' signs."""
         return self.rows is None or self.rows.even
 
-    def overlaps(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
+    def overlaps(self, conjugates: Conjugates, *, lift: bool = False, gauge: Gauge | None = None) -> Overlaps | None:
         """Equation (7); None where a row's problem has no minimum on some atom.
 
         Equations (S1)-(S4) of the replica-symmetric page.
@@ -98,6 +99,8 @@ class Prior:
         lift : bool
             Outside the domain, add to V_hat what brings the smallest curvature to a tenth of lambda. Not the map any
             more, but it leads poor starts, where the loss is concave, towards larger overlaps and so into the domain.
+        gauge : Gauge, optional
+            Bring the image where the ridge is stationary along its stretches, as every fixed point is.
         """
         curvature = self._curvature(conjugates)
         if not np.isfinite(curvature).all():
@@ -109,14 +112,17 @@ class Prior:
             target = 0.1 * self.strength if self.strength > 0 else max(1e-3 * float(np.abs(curvature).max()), 1e-6)
             shift = (target - lowest) / self.spectrum.gamma.sum(axis=0).min()
             conjugates = replace(conjugates, V_hat=conjugates.V_hat + shift * np.eye(self.kernels.columns))
-        return self._images(conjugates).replicate(0)
+        return self._images(conjugates, gauge).replicate(0)
 
-    def of_replicates(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
+    def of_replicates(
+        self, conjugates: Conjugates, *, lift: bool = False, gauge: Gauge | None = None
+    ) -> Overlaps | None:
         """`overlaps` of every replicate by itself, (S, P, ...); None where one has none."""
         if self.has_image(conjugates):
-            images = self._images(conjugates)
+            images = self._images(conjugates, gauge)
             return Overlaps(*(x.swapaxes(0, 1) for x in (images.q, images.V, images.m, images.theta)))
-        each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(conjugates.q_hat.shape[1])]
+        count = conjugates.q_hat.shape[1]
+        each = [self.overlaps(conjugates.replicate(s), lift=lift, gauge=gauge) for s in range(count)]
         inside = [image for image in each if image is not None]
         return Overlaps.stacked(inside) if len(inside) == len(each) else None
 
@@ -125,7 +131,7 @@ class Prior:
         curvature = self._curvature(conjugates)
         return bool(np.isfinite(curvature).all() and self._margin(curvature) > 0)
 
-    def _images(self, conjugates: Conjugates) -> Overlaps:
+    def _images(self, conjugates: Conjugates, gauge: Gauge | None = None) -> Overlaps:
         """Equation (7) inside its domain, with the replicates behind the sites."""
         q, V, m, theta = self.maps.overlaps_from_conjugates(
             **self.atoms(conjugates),
@@ -138,7 +144,18 @@ class Prior:
         if self.rows is not None:
             floor = _VARIANCE_FLOOR * self.spectrum.site_variances[:, None, None, None]
             V = V + floor * np.eye(self.kernels.columns)
-        return Overlaps(symmetric(q), V, m, theta)
+        images = Overlaps(symmetric(q), V, m, theta)
+        return images.changed(gauge.balancing(self.norms(conjugates))) if gauge and len(gauge.stretches) else images
+
+    def norms(self, conjugates: Conjugates) -> Array:
+        """``W^T W / d`` of the ridge, (S, r, r): the q of a further site of variance one that no sample has."""
+        points = dict(self._points)
+        points["gamma"] = np.concatenate([points["gamma"], np.ones_like(points["gamma"][:1])])
+        points["tau"] = np.concatenate([points["tau"], np.zeros_like(points["tau"][:1])])
+        names = ("q_hat", "V_hat", "m_hat", "theta_hat")
+        hats = {name: np.pad(getattr(conjugates, name), ((0, 1), (0, 0), (0, 0), (0, 0))) for name in names}
+        q, *_ = self.maps.overlaps_from_conjugates(**points, **hats)
+        return symmetric(q[-1])
 
     def _curvature(self, conjugates: Conjugates) -> Array:
         """``sum_s gamma_s V_hat_s`` on every atom, (A, S, r, r)."""

@@ -15,6 +15,8 @@ from attnphase.kernels.key import model_numbers
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import Spectrum, measure_of
+from attnphase.state_evolution.gauge import Gauge, gauge_of
+from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.symmetries import ProblemSymmetry, is_sign_symmetric, problem_symmetries
 
@@ -77,6 +79,24 @@ class System:
     def symmetries(self) -> tuple[ProblemSymmetry, ...]:
         """What leaves the whole problem unchanged: loss, data and regulariser; the identity is the first."""
         return problem_symmetries(self.problem, self.kernels, self.spectrum, even=self.prior.even)
+
+    @cached_property
+    def gauge(self) -> Gauge:
+        """Linear changes of the student's columns that leave the loss unchanged, as far as the regulariser has them."""
+        form = self.problem.regularizer.form
+        return gauge_of(self.kernels).of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
+
+    def in_gauge(self, overlaps: Overlaps, target: Overlaps) -> Overlaps:
+        """Overlaps of weights with the same loss, of least norm and turned as others are.
+
+        The norm is that of isotropic tokens. So a solve draws the same nodes however its start is turned.
+        """
+        if len(self.gauge.stretches):
+            norms = (overlaps.q / self.spectrum.site_variances[:, None, None]).mean(axis=0)
+            overlaps = overlaps.changed(self.gauge.balancing(norms))
+        sites = tuple(range(self.spectrum.gamma.shape[0]))
+        kept = [A for order, A, B in self.symmetries if order == sites and np.array_equal(B, np.eye(len(B)))]
+        return self.gauge.turned(overlaps, target, kept)
 
     @property
     def reflects(self) -> bool:

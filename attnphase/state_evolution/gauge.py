@@ -1,0 +1,187 @@
+"""Linear changes of the student's columns that leave the loss unchanged, and the ridge's choice among them.
+
+A loss of ``h_Q h_K^T`` alone does not change under ``(Q, K) -> (Q M, K M^-T)``. Antisymmetric generators turn the
+columns and keep all norms; symmetric ones stretch the columns. The ridge is stationary along a stretch X if
+``Tr X W^T W = 0``, so that ``Q^T Q = K^T K``: the least norm among weights of one loss (Kempf and Ness, 1979).
+
+A sampled map obeys this only up to its integration error, which a small slope of the ridge turns into a large
+imbalance. The map's image is therefore brought to the least norm, where every fixed point of the exact map lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.kernels.compiler import Kernels
+from attnphase.state_evolution.overlaps import Overlaps
+
+__all__ = ["Gauge", "gauge_of"]
+
+_STEP = 2e-3  # of the differences, whose error is of its fourth power: 1e-11
+_ACCURATE = 1e-7  # relative difference of two steps, beyond which there is a kink between them
+_VANISHES = 1e-7  # share of the largest singular value below which a change does nothing, by far the differences' error
+_ROUNDING = 1e-14  # of a slope, as a share of what has it
+_ROUNDS = 20  # of Newton's method, which doubles the digits: from a ratio of 1e6 on it takes twelve
+
+
+@dataclass(frozen=True, eq=False)
+class Gauge:
+    """Generators of the changes of columns ``h -> h exp(X)^T`` that leave a loss unchanged.
+
+    Attributes
+    ----------
+    turns : (T, r, r) array
+        Antisymmetric ones.
+    stretches : (S, r, r) array
+        Symmetric ones.
+    """
+
+    turns: Array
+    stretches: Array
+
+    def of_regularizer(self, *, quadratic: bool, rotates: bool) -> Gauge:
+        """The turns that a regulariser does not see either, and the stretches if it is the ridge, which chooses."""
+        none = np.zeros((0, *self.turns.shape[1:]))
+        return Gauge(self.turns if rotates else none, self.stretches if quadratic else none)
+
+    def turned(self, overlaps: Overlaps, target: Overlaps, reflections: Sequence[Array] = ()) -> Overlaps:
+        """Overlaps turned, and perhaps reflected, so that m and theta are as near to those of others as they can be."""
+        if not len(self.turns):
+            return overlaps
+        mixed = np.einsum("lij,lkj->ik", overlaps.m, target.m) + np.einsum("lij,lkj->ik", overlaps.theta, target.theta)
+        ways = [self._nearest(A @ mixed) @ A for A in (np.eye(len(mixed)), *reflections)]
+        # rounded, so that of ways that fit alike the first is taken
+        return overlaps.changed(max(ways, key=lambda way: round(float(np.trace(way @ mixed) / _size(mixed)), 9)))
+
+    def _nearest(self, mixed: Array) -> Array:
+        """The turn A of the largest ``Tr A C``, which has no other local maximum, by Newton's method."""
+        way = np.eye(len(mixed))
+        squares = np.einsum("iab,jbc->ijac", self.turns, self.turns)
+        for _ in range(_ROUNDS):
+            slope = np.einsum("iab,ba->i", self.turns, way @ mixed)
+            if np.abs(slope).max() <= _ROUNDING * _size(mixed):
+                break
+            bend = np.einsum("ijab,ba->ij", squares, way @ mixed)
+            values, vectors = np.linalg.eigh((bend + bend.T) / 2)
+            # uphill, too, where the function still bends upwards; by no more than a right angle
+            step = vectors @ (vectors.T @ slope / np.maximum(np.abs(values), _ROUNDING * _size(mixed)))
+            step *= min(1.0, np.pi / 2 / float(np.linalg.norm(step)))
+            way = _exponential(np.einsum("i,iab->ab", step, self.turns)) @ way
+        return way
+
+    def balancing(self, norms: Array) -> Array:
+        """The positive definite change g, (..., r, r), that makes ``g N g`` stationary along all stretches.
+
+        Parameters
+        ----------
+        norms : (..., r, r) array
+            ``W^T W / d``.
+        """
+        columns = norms.shape[-1]
+        change = np.broadcast_to(np.eye(columns), norms.shape)
+        size = np.trace(norms, axis1=-2, axis2=-1)
+        squares = np.einsum("iab,jbc->ijac", self.stretches, self.stretches)
+        least = np.finfo(float).tiny + 1e-12 * size[..., None, None] * np.eye(len(self.stretches))
+        for _ in range(_ROUNDS):
+            slope = np.einsum("iab,...ba->...i", self.stretches, norms)
+            if (np.abs(slope) <= _ROUNDING * size[..., None]).all():
+                break
+            # Tr e^X N e^X = Tr N + 2 Tr X N + 2 Tr X^2 N + ...
+            bend = np.einsum("ijab,...ba->...ij", squares, norms)
+            bend = (bend + bend.mT) / 2 + least
+            generator = np.einsum(
+                "...i,iab->...ab", np.linalg.solve(bend, -slope[..., None])[..., 0] / 2, self.stretches
+            )
+            values, vectors = np.linalg.eigh(generator)
+            step = (vectors * np.exp(values)[..., None, :]) @ vectors.mT
+            change, norms = step @ change, step @ norms @ step
+        # a product of positive definite changes is one up to a turn, which is taken out again
+        values, vectors = np.linalg.eigh(change.mT @ change)
+        return (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
+
+
+def _size(matrix: Array) -> float:
+    return float(np.abs(matrix).max()) or 1.0
+
+
+def _exponential(antisymmetric: Array) -> Array:
+    """Of an antisymmetric matrix, i times which is Hermitian."""
+    values, vectors = np.linalg.eigh(1j * antisymmetric)
+    result: Array = np.real((vectors * np.exp(-1j * values)) @ vectors.conj().T)
+    return result
+
+
+@lru_cache(maxsize=32)
+def gauge_of(kernels: Kernels) -> Gauge:
+    """The generators of a loss: the changes of columns along which it has no slope at random fields.
+
+    A user's own loss needs no declaration.
+    """
+    length, r = kernels.length, kernels.columns
+    if r == 1:
+        return Gauge(np.zeros((0, 1, 1)), np.zeros((0, 1, 1)))
+    generator = np.random.default_rng(22)
+    samples = 3 * r * r + 10  # three equations for every unknown, where kinks may cost a few
+    h = generator.normal(0.1, 1.2, (samples, length, r))
+    label = np.concatenate(
+        [
+            generator.normal(-0.2, 0.9, (samples, length, kernels.teacher_rank)),
+            generator.normal(0.1, 0.6, (samples, length, kernels.noise_columns)),
+        ],
+        axis=-1,
+    )
+    constants = generator.uniform(0.2, 0.8, (length, length)), np.array([0.37, 1.3, 0.8])
+    variance = generator.uniform(0.3, 0.9, length)
+    units = np.eye(length * r).reshape(-1, length, r)
+
+    def slopes(step: float) -> Array:
+        """Along every field, by four points, (samples, L, r)."""
+        points = [h[:, None] + side * step * units for side in (-2.0, -1.0, 1.0, 2.0)]
+        fields = np.ascontiguousarray(np.concatenate(points, axis=1).reshape(-1, length, r))
+        labels = np.ascontiguousarray(np.repeat(label, 4 * len(units), axis=0))
+        losses = np.empty(len(fields))
+        kernels.losses_at(fields, labels, *constants, variance, losses)
+        values = losses.reshape(samples, 4, length, r)
+        return (values[:, 0] - 8 * values[:, 1] + 8 * values[:, 2] - values[:, 3]) / (12 * step)
+
+    coarse, fine = slopes(_STEP), slopes(_STEP / 2)
+    smooth = np.abs(coarse - fine).max(axis=(1, 2)) <= _ACCURATE * np.abs(fine).max()
+    equations = np.einsum("nla,nlb->nab", fine, h)[smooth].reshape(-1, r * r)
+    if len(equations) < r * r or not equations.any():  # kinks everywhere, or steps: slopes tell nothing
+        return Gauge(np.zeros((0, r, r)), np.zeros((0, r, r)))
+    _, sizes, rows = np.linalg.svd(equations, full_matrices=False)
+    return Gauge(*_parts(_exact(rows[sizes <= _VANISHES * sizes.max()]).reshape(-1, r, r)))
+
+
+def _exact(rows: Array) -> Array:
+    """Other rows of the same span, reduced, where differences left nearly whole numbers for whole ones."""
+    reduced = rows.copy()
+    for i in range(len(reduced)):
+        free = np.abs(reduced[i:]).max(axis=0)
+        column = int(np.argmax(free > 0.5 * free.max()))
+        best = i + int(np.abs(reduced[i:, column]).argmax())
+        reduced[[i, best]] = reduced[[best, i]]
+        reduced[i] /= reduced[i, column]
+        others = np.arange(len(reduced)) != i
+        reduced[others] -= reduced[others, column, None] * reduced[i]
+    whole = np.round(reduced)
+    return np.where(np.abs(reduced - whole) <= _VANISHES, whole, reduced)
+
+
+def _parts(found: Array) -> tuple[Array, Array]:
+    """Orthonormal antisymmetric and symmetric matrices in the span of some."""
+    r = found.shape[-1]
+    parts = []
+    for sign in (-1.0, 1.0):
+        # X with X^T = sign X is what lies in the span and, transposed, in it again
+        flat = np.linalg.qr(found.reshape(-1, r * r).T)[0].T
+        part = (found + sign * found.mT).reshape(-1, r * r) / 2
+        inside = np.linalg.norm(part - part @ flat.T @ flat, axis=1).max(initial=0.0) <= np.sqrt(_VANISHES)
+        _, sizes, rows = np.linalg.svd(part, full_matrices=False)
+        parts.append(rows[sizes > 1e-3].reshape(-1, r, r) if inside else np.zeros((0, r, r)))
+    return parts[0], parts[1]

@@ -1,0 +1,147 @@
+"""Changes of the student's columns that no loss sees, and the ridge's choice among them."""
+
+import numpy as np
+import pytest
+from scipy.linalg import expm
+from scipy.stats import ortho_group
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.overlaps import Conjugates
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
+
+QUICK = SolverSettings(threads=1, stability=False)
+UNTIED = Problem().with_fields(
+    {
+        "student.tied": False,
+        "teacher.omega": 0.14,
+        "tokens.sigma": 0.67,
+        "regularizer.strength": 0.012,
+        "integration.rule": "sobol",
+        "integration.nodes": 256,
+    }
+)
+RANK_TWO = UNTIED.with_fields({"student.rank": 2, "teacher.rank": 2, "tokens.sigma": [0.61, 0.52]})
+
+
+def solved(problem: Problem, alpha: float, **given: object) -> BranchPoint:
+    point = solve_point(problem, alpha, "semantic", settings=QUICK, **given)  # pyright: ignore[reportArgumentType]
+    assert point.status == 0
+    assert np.abs(point.values["theta"]).min(axis=0).max() > 0.1
+    return point
+
+
+def tied_by_loss(problem: Problem) -> np.ndarray:
+    """Generators of the loss, turns and stretches alike, as rows."""
+    gauge = System.of(problem).gauge
+    return np.concatenate([gauge.turns, gauge.stretches]).reshape(-1, problem.columns**2)
+
+
+@pytest.mark.parametrize("problem", [UNTIED, RANK_TWO])
+def test_generators_are_those_of_inverse_changes(problem: Problem) -> None:
+    """softmax(h_Q h_K^T) depends on Q K^T alone: (Q, K) -> (Q M, K M^-T), so X = diag(Y, -Y^T) for every Y."""
+    r = problem.student.rank
+    expected = []
+    for i in range(r):
+        for j in range(r):
+            Y = np.zeros((r, r))
+            Y[i, j] = 1.0
+            expected.append(np.block([[Y, np.zeros((r, r))], [np.zeros((r, r)), -Y.T]]).ravel())
+    found = tied_by_loss(problem)
+    assert len(found) == r * r
+    # orthonormal rows span the same space where all expected ones are their own projections
+    assert np.allclose(np.array(expected) @ found.T @ found, expected, atol=1e-9)
+
+
+def test_generators_of_tied_weights_are_turns() -> None:
+    """softmax(h h^T) is unchanged by rotations alone; by nothing continuous with one column."""
+    tied = System.of(RANK_TWO.with_fields({"student.tied": True})).gauge
+    assert np.allclose(np.abs(tied.turns), [[[0, np.sqrt(0.5)], [np.sqrt(0.5), 0]]])
+    assert len(tied.stretches) == 0
+    assert tied_by_loss(UNTIED.with_fields({"student.tied": True})).size == 0
+
+
+def test_a_regularizer_of_its_own_keeps_its_stretches() -> None:
+    """The lasso's stationary scale is |Q|_1 = |K|_1, and it does not rotate."""
+    fields = {"regularizer.kind": "lasso", "regularizer.strength": 0.01}
+    gauge = System.of(RANK_TWO.with_fields(fields)).gauge
+    assert len(gauge.turns) == len(gauge.stretches) == 0
+
+
+def test_balancing_is_the_least_norm() -> None:
+    """Of one column each, by m^4 = N_KK / N_QQ; of two, Tr e^X N e^X is least there among random stretches."""
+    norms = np.array([[[0.7, 0.2], [0.2, 0.09]], [[0.03, -0.01], [-0.01, 5.0]]])
+    ratio = (norms[:, 1, 1] / norms[:, 0, 0]) ** 0.25
+    expected = np.einsum("ni,ij->nij", np.stack([ratio, 1 / ratio], axis=1), np.eye(2))
+    assert np.allclose(System.of(UNTIED).gauge.balancing(norms), expected, rtol=1e-12)
+
+    rng, gauge = np.random.default_rng(3), System.of(RANK_TWO).gauge
+    W = rng.normal(size=(4, 6))
+    change = gauge.balancing(W @ W.T)
+    balanced = change @ W @ W.T @ change
+    assert np.allclose(balanced[:2, :2], balanced[2:, 2:], rtol=1e-10)
+    least = np.trace(balanced)
+    for _ in range(20):
+        other = expm(np.einsum("i,iab->ab", rng.normal(0, 0.3, len(gauge.stretches)), gauge.stretches))
+        assert np.trace(other @ balanced @ other) > least
+
+
+def test_norms_are_those_of_the_weights() -> None:
+    """Of isotropic tokens q_l = sigma_l^2 W^T W / d, whatever the conjugates."""
+    rng = np.random.default_rng(4)
+    factors = rng.normal(size=(2, 2, 3, 4, 6))
+    q_hat, V_hat = factors @ factors.mT
+    hats = Conjugates(q_hat, V_hat, rng.normal(size=(2, 3, 4, 1)), rng.normal(size=(2, 3, 4, 2)))
+    prior = System.of(RANK_TWO).prior
+    images = prior.of_replicates(hats)
+    assert images is not None
+    variances = np.array(RANK_TWO.tokens.sigma)[:, None, None] ** 2
+    assert np.allclose(images.q / variances, prior.norms(hats)[:, None], rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+@pytest.mark.parametrize(("problem", "alpha"), [(UNTIED, 2.7), (RANK_TWO, 2.2)])
+def test_queries_and_keys_have_the_same_norms_at_a_fixed_point(problem: Problem, alpha: float, seed: int) -> None:
+    """The risk's slope along (Q M, K M^-T) is the ridge's, lambda (Q^T Q - K^T K): zero at every stationary point."""
+    point = solved(problem.with_fields({"integration.seed": seed}), alpha)
+    r, q = problem.student.rank, point.values["q"]
+    assert np.abs(q[:, :r, :r] - q[:, r:, r:]).max() < 1e-8
+
+
+def test_eigenvalues_over_seeds() -> None:
+    """Nodes drawn anew change the leading eigenvalue by little, with nearly all of the teacher known."""
+    found = [
+        solved(UNTIED.with_fields({"integration.seed": seed}), 2.7).values["map_eigenvalue"][0] for seed in range(4)
+    ]
+    assert np.std(found) < 0.1 * abs(np.mean(found))
+
+
+def test_a_turned_start_changes_no_error_and_no_eigenvalue() -> None:
+    """(Q, K) -> (Q O, K O) leaves the risk as it is, signs and exchanges of columns included."""
+    start = initial_overlaps(RANK_TWO, "semantic")
+    first = solved(RANK_TWO, 2.2, start=start)
+    for seed in range(3):
+        both: Array = np.kron(np.eye(2), ortho_group.rvs(2, random_state=seed)).astype(np.float64)
+        other = solved(RANK_TWO, 2.2, start=start.changed(both))
+        assert np.allclose(other.values["map_eigenvalue"], first.values["map_eigenvalue"], rtol=1e-6)
+        for name in ("training_loss", "test_error", "weight_norm"):
+            assert np.isclose(other.values[name], first.values[name], rtol=1e-9)
+            assert np.isclose(other.errors[name], first.errors[name], rtol=1e-6)
+    # a stretch of the start does not, either
+    M = np.array([[1.1, 0.2], [-0.1, 0.8]])
+    stretch = np.block([[M, np.zeros((2, 2))], [np.zeros((2, 2)), np.linalg.inv(M).T]])
+    other = solved(RANK_TWO, 2.2, start=start.changed(stretch))
+    assert np.allclose(other.values["map_eigenvalue"], first.values["map_eigenvalue"], rtol=1e-6)
+
+
+def test_signs_of_the_start_change_no_error_and_no_eigenvalue() -> None:
+    start = initial_overlaps(UNTIED, "semantic")
+    first, other = (solved(UNTIED, 2.7, start=start.changed(sign * np.eye(2))) for sign in (1, -1))
+    assert np.allclose(other.values["theta"], -first.values["theta"], rtol=1e-9)
+    assert np.allclose(other.values["map_eigenvalue"], first.values["map_eigenvalue"], rtol=1e-9)
+    for name, error in first.errors.items():
+        assert np.allclose(other.errors[name], error, rtol=1e-6, atol=1e-14, equal_nan=True), name
