@@ -120,6 +120,15 @@ POINT_VARIABLES = (
         "unsolved_nodes", (), "nodes whose local minimisation did not converge", r"n_{\mathrm{unsolved}}", dtype="int64"
     ),
     Variable(
+        "zero_weights",
+        (),
+        "whether all weights of the student are zero, up to a millionth of the teacher's variance",
+        r"W = 0",
+        dtype="int8",
+        meanings=("no", "yes", "not_computed"),
+        optional=True,
+    ),
+    Variable(
         "on_branch",
         (),
         "whether the point is on the branch whose name it bears",

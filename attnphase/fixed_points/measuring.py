@@ -56,7 +56,7 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
     gauge = rules.gauge(map_.channel.rule, float(map_.second_minimum_share(np.inf).mean()))
     errors = standard_errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
-    overlaps = map_.unpack(found.point)
+    overlaps = map_.unpack(found.point).possible(run.system.spectrum.rho)
     pooled = map_.quantities(found.point, pooled=True)
     assert pooled is not None
     values = restore(flatten(pooled)[0], pooled)
@@ -111,4 +111,5 @@ def branch_point(
             few_see=run.few_see,
         ),
         on_branch=identity,
+        zero_weights=map_.unpack(found.point).vanish(run.system.spectrum.rho),
     )

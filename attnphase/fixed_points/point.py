@@ -79,6 +79,8 @@ class BranchPoint:
     restart : Restart
     on_branch : Identity
         Whether it is on the branch whose name it bears.
+    zero_weights : bool
+        Whether all weights are zero, as far as residuals tell.
     """
 
     problem: Problem
@@ -93,3 +95,4 @@ class BranchPoint:
     nodes: int
     restart: Restart = field(repr=False)
     on_branch: Identity = Identity.on_branch
+    zero_weights: bool = False

@@ -68,7 +68,8 @@ def stability_at(
     # only where the iteration has ended in the domain there is something to be stable
     if found.status is not Status.converged or map_.bottomless or map_.minima is None:
         return NOT_COMPUTED
-    system, overlaps = map_.system, map_.unpack(found.point)
+    system = map_.system
+    overlaps = map_.unpack(found.point).possible(system.spectrum.rho)
     conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
     ways = Displacements.of(map_, found.point, response) if rule.randomised else None
     if not system.problem.loss.form.has_kink:

@@ -143,6 +143,11 @@ class Spectrum:
         """``tr Sigma_s / d``, (P,)."""
         return self.gamma @ self.weights
 
+    @property
+    def site_shares(self) -> Array:
+        """What every site's V_hat has of one matrix beside lambda, (P,): ``sum_s gamma_s`` of them is one on average."""
+        return 1 / (self.sites * self.site_variances)
+
     def points(self) -> tuple[Array, Array, Array, Array]:
         """Point atoms with the same second moments of (tau, pi) given gamma, all that the ridge needs.
 

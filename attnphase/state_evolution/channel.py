@@ -7,7 +7,7 @@ and the conjugates of a site, a token in one of its clusters, collect the config
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import pairwise
 
@@ -238,7 +238,26 @@ class Channel:
             theta=floored.theta[:, None],
         )
         envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
-        return ChannelPass(Conjugates(*hats), envelope, loss, minima)
+        return ChannelPass(self._invariant(Conjugates(*hats), floored), envelope, loss, minima)
+
+    def _invariant(self, hats: Conjugates, overlaps: Overlaps) -> Conjugates:
+        """Sampled conjugates as derivatives of what the gauge's stretches leave unchanged.
+
+        ``E[M]`` does not change with all overlaps stretched, so that
+        ``sum_l Tr X (q V_hat - V q_hat - m m_hat^T - theta theta_hat^T) = 0``, but for the integration error, nearly
+        all of which is that of Stein's form: V_hat takes it back. Where weights vanish this is 0/0.
+        """
+        stretches = self.system.gauge.stretches
+        if not len(stretches) or overlaps.vanish(self.system.spectrum.rho):
+            return hats
+        q, V, m, theta = (x[:, None] for x in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
+        change = q @ hats.V_hat - V @ hats.q_hat - m @ hats.m_hat.mT - theta @ hats.theta_hat.mT
+        share = self.system.spectrum.site_shares
+        change = np.einsum("iab,lsba->is", stretches, change)
+        answer = np.einsum("l,iab,lbc,jca->ij", share, stretches, overlaps.q, stretches)
+        multipliers = np.linalg.solve((answer + answer.T) / 2, change)
+        shift = np.einsum("is,iab->sab", multipliers, stretches)
+        return replace(hats, V_hat=hats.V_hat - share[:, None, None, None] * shift)
 
     def minima_at(self, overlaps: Overlaps, search: Search, previous: Minima | None) -> Minima:
         """The nodes' minima, of which a pass at given overlaps makes its conjugates."""

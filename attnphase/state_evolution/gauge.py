@@ -5,7 +5,8 @@ columns and keep all norms; symmetric ones stretch the columns. The ridge is sta
 ``Tr X W^T W = 0``, so that ``Q^T Q = K^T K``: the least norm among weights of one loss (Kempf and Ness, 1979).
 
 A sampled map obeys this only up to its integration error, which a small slope of the ridge turns into a large
-imbalance. The map's image is therefore brought to the least norm, where every fixed point of the exact map lies.
+imbalance. `Channel` therefore makes the sampled conjugates obey the loss's invariance, so that fixed points have the
+least norm, and `Prior.balanced` keeps all points on the way there by multipliers that vanish at the end.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels
 from attnphase.state_evolution.overlaps import Overlaps
 
-__all__ = ["Gauge", "gauge_of"]
+__all__ = ["ROUNDING", "ROUNDS", "Gauge", "gauge_of"]
 
 _STEP = 2e-3  # of the differences, whose error is of its fourth power: 1e-11
 _ACCURATE = 1e-7  # relative difference of two steps, beyond which there is a kink between them
 _VANISHES = 1e-7  # share of the largest singular value below which a change does nothing, by far the differences' error
-_ROUNDING = 1e-14  # of a slope, as a share of what has it
-_ROUNDS = 20  # of Newton's method, which doubles the digits: from a ratio of 1e6 on it takes twelve
+ROUNDING = 1e-14  # of a slope, as a share of what has it
+ROUNDS = 20  # of Newton's method, which doubles the digits: from a ratio of 1e6 on it takes twelve
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +63,14 @@ class Gauge:
         """The turn A of the largest ``Tr A C``, which has no other local maximum, by Newton's method."""
         way = np.eye(len(mixed))
         squares = np.einsum("iab,jbc->ijac", self.turns, self.turns)
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             slope = np.einsum("iab,ba->i", self.turns, way @ mixed)
-            if np.abs(slope).max() <= _ROUNDING * _size(mixed):
+            if np.abs(slope).max() <= ROUNDING * _size(mixed):
                 break
             bend = np.einsum("ijab,ba->ij", squares, way @ mixed)
             values, vectors = np.linalg.eigh((bend + bend.T) / 2)
             # uphill, too, where the function still bends upwards; by no more than a right angle
-            step = vectors @ (vectors.T @ slope / np.maximum(np.abs(values), _ROUNDING * _size(mixed)))
+            step = vectors @ (vectors.T @ slope / np.maximum(np.abs(values), ROUNDING * _size(mixed)))
             step *= min(1.0, np.pi / 2 / float(np.linalg.norm(step)))
             way = _exponential(np.einsum("i,iab->ab", step, self.turns)) @ way
         return way
@@ -87,9 +88,9 @@ class Gauge:
         size = np.trace(norms, axis1=-2, axis2=-1)
         squares = np.einsum("iab,jbc->ijac", self.stretches, self.stretches)
         least = np.finfo(float).tiny + 1e-12 * size[..., None, None] * np.eye(len(self.stretches))
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             slope = np.einsum("iab,...ba->...i", self.stretches, norms)
-            if (np.abs(slope) <= _ROUNDING * size[..., None]).all():
+            if (np.abs(slope) <= ROUNDING * size[..., None]).all():
                 break
             # Tr e^X N e^X = Tr N + 2 Tr X N + 2 Tr X^2 N + ...
             bend = np.einsum("ijab,...ba->...ij", squares, norms)

@@ -210,7 +210,11 @@ class StateEvolution:
 
     def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Overlaps from conjugates, equation (7)."""
-        return self.prior.overlaps(conjugates, lift=lift or self.lift, gauge=self.system.gauge)
+        return self.prior.overlaps(self._balanced(conjugates), lift=lift or self.lift)
+
+    def _balanced(self, conjugates: Conjugates) -> Conjugates:
+        """Conjugates whose images have the least norm that the loss's gauge leaves them, see `gauge`."""
+        return self.prior.balanced(conjugates, self.system.gauge)
 
     def images(self) -> Array:
         """What every replicate makes of the image at the last evaluation, lifted into the domain, (S, D); NaN beyond.
@@ -218,8 +222,8 @@ class StateEvolution:
         By what the image of all changes without it: the prior is far from linear over the scatter of single replicates.
         """
         assert self.last is not None
-        rests = self.last.conjugates.whole_and_without()
-        found = self.prior.of_replicates(rests, lift=True, gauge=self.system.gauge)
+        rests = self._balanced(self.last.conjugates.whole_and_without())
+        found = self.prior.of_replicates(rests, lift=True)
         if found is None:
             return np.full((len(self.last.envelope), self.sector.basis.shape[1]), np.nan)
         return _pseudo_values(self.sector.pack_all(found))
@@ -265,7 +269,8 @@ class StateEvolution:
     ) -> dict[str, Array] | None:
         """Everything measured at a point by conjugates and means per replicate, whatever these are."""
         envelope, loss_at_prox, loss_at_omega, second_minimum_share = means
-        images = self.prior.of_replicates(hats, lift=lift, gauge=self.system.gauge)
+        hats = self._balanced(hats)
+        images = self.prior.of_replicates(hats, lift=lift)
         if images is None:
             return None
         observables = self.prior.maps.observables(
@@ -311,7 +316,7 @@ class StateEvolution:
         Equation (F1) of the replica-symmetric page.
         """
         assert self.last is not None
-        overlaps, hats = self.unpack(x), self.last.conjugates.mean()
+        overlaps, hats = self.unpack(x), self._balanced(self.last.conjugates.mean())
         terms = self.prior.maps.free_entropy_terms(
             alpha=self.alpha,
             **self.prior.arguments(hats),

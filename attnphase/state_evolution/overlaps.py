@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -76,6 +76,22 @@ class Overlaps:
         scale = np.trace(rho, axis1=-2, axis2=-1).max()
         return bool(np.linalg.eigvalsh(joint).min() >= -1e-10 * scale)
 
+    def possible(self, rho: Array) -> Overlaps:
+        """The overlaps with ``q - theta rho^-1 theta^T`` positive semidefinite: iterations stop beside its edge.
+
+        They are left as they are where it is.
+        """
+        told = self.theta @ np.linalg.pinv(rho) @ self.theta.mT
+        values, vectors = np.linalg.eigh(self.q - told)
+        if values.min() >= 0:
+            return self
+        return replace(self, q=told + (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.mT)
+
+    def vanish(self, rho: Array) -> bool:
+        """Whether all weights are zero, as far as residuals tell: q is below what these are held against."""
+        floor, *_ = _floors(rho)
+        return bool(np.abs(self.q).max() < floor)
+
     @property
     def has_signal(self) -> bool:
         """Whether m or theta differs from zero."""
@@ -131,12 +147,17 @@ class Overlaps:
 def packed_scales(packed: Array, columns: int, rho: Array) -> Array:
     """`Overlaps.scales` of packed overlaps (P,) with so many student columns."""
     length, rank = rho.shape[:2]
-    natural = np.einsum("lii->", rho) / (length * rank)
+    starts, block = _blocks(length, columns, rank)
+    return np.maximum(np.maximum.reduceat(np.abs(packed), starts), _floors(rho))[block]
+
+
+def _floors(rho: Array) -> tuple[float, float, float, float]:
+    """What q, V, m and theta are held against where they vanish."""
+    length, rank = rho.shape[:2]
+    natural = float(np.einsum("lii->", rho)) / (length * rank)
     # floor for |theta| follows from |theta|^2 <= q rho; m has the size of sqrt(q); V is held against the loss's
     # curvature, of the teacher's size: it vanishes where a sparse regulariser makes all weights zero
-    floors = 1e-6 * natural, 1e-6 / natural, 1e-6 * np.sqrt(natural), 1e-6 * natural
-    starts, block = _blocks(length, columns, rank)
-    return np.maximum(np.maximum.reduceat(np.abs(packed), starts), floors)[block]
+    return 1e-6 * natural, 1e-6 / natural, 1e-6 * float(np.sqrt(natural)), 1e-6 * natural
 
 
 @cache

@@ -16,7 +16,7 @@ from attnphase.rows.means import row_moments
 from attnphase.rows.moments import RowMoments
 from attnphase.rows.regularizer import RowRegularizer
 from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.gauge import Gauge
+from attnphase.state_evolution.gauge import ROUNDING, ROUNDS, Gauge
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 
 __all__ = ["Prior"]
@@ -87,7 +87,7 @@ class Prior:
         """Whether the regulariser is unchanged by the weights' signs."""
         return self.rows is None or self.rows.even
 
-    def overlaps(self, conjugates: Conjugates, *, lift: bool = False, gauge: Gauge | None = None) -> Overlaps | None:
+    def overlaps(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Equation (7); None where a row's problem has no minimum on some atom.
 
         Equations (S1)-(S4) of the replica-symmetric page.
@@ -99,8 +99,6 @@ class Prior:
         lift : bool
             Outside the domain, add to V_hat what brings the smallest curvature to a tenth of lambda. Not the map any
             more, but it leads poor starts, where the loss is concave, towards larger overlaps and so into the domain.
-        gauge : Gauge, optional
-            Bring the image where the ridge is stationary along its stretches, as every fixed point is.
         """
         curvature = self._curvature(conjugates)
         if not np.isfinite(curvature).all():
@@ -112,17 +110,15 @@ class Prior:
             target = 0.1 * self.strength if self.strength > 0 else max(1e-3 * float(np.abs(curvature).max()), 1e-6)
             shift = (target - lowest) / self.spectrum.gamma.sum(axis=0).min()
             conjugates = replace(conjugates, V_hat=conjugates.V_hat + shift * np.eye(self.kernels.columns))
-        return self._images(conjugates, gauge).replicate(0)
+        return self._images(conjugates).replicate(0)
 
-    def of_replicates(
-        self, conjugates: Conjugates, *, lift: bool = False, gauge: Gauge | None = None
-    ) -> Overlaps | None:
+    def of_replicates(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """`overlaps` of every replicate by itself, (S, P, ...); None where one has none."""
         if self.has_image(conjugates):
-            images = self._images(conjugates, gauge)
+            images = self._images(conjugates)
             return Overlaps(*(x.swapaxes(0, 1) for x in (images.q, images.V, images.m, images.theta)))
         count = conjugates.q_hat.shape[1]
-        each = [self.overlaps(conjugates.replicate(s), lift=lift, gauge=gauge) for s in range(count)]
+        each = [self.overlaps(conjugates.replicate(s), lift=lift) for s in range(count)]
         inside = [image for image in each if image is not None]
         return Overlaps.stacked(inside) if len(inside) == len(each) else None
 
@@ -131,7 +127,7 @@ class Prior:
         curvature = self._curvature(conjugates)
         return bool(np.isfinite(curvature).all() and self._margin(curvature) > 0)
 
-    def _images(self, conjugates: Conjugates, gauge: Gauge | None = None) -> Overlaps:
+    def _images(self, conjugates: Conjugates) -> Overlaps:
         """Equation (7) inside its domain, with the replicates behind the sites."""
         q, V, m, theta = self.maps.overlaps_from_conjugates(
             **self.atoms(conjugates),
@@ -144,18 +140,58 @@ class Prior:
         if self.rows is not None:
             floor = _VARIANCE_FLOOR * self.spectrum.site_variances[:, None, None, None]
             V = V + floor * np.eye(self.kernels.columns)
-        images = Overlaps(symmetric(q), V, m, theta)
-        return images.changed(gauge.balancing(self.norms(conjugates))) if gauge and len(gauge.stretches) else images
+        return Overlaps(symmetric(q), V, m, theta)
 
     def norms(self, conjugates: Conjugates) -> Array:
-        """``W^T W / d`` of the ridge, (S, r, r): the q of a further site of variance one that no sample has."""
-        points = dict(self._points)
-        points["gamma"] = np.concatenate([points["gamma"], np.ones_like(points["gamma"][:1])])
-        points["tau"] = np.concatenate([points["tau"], np.zeros_like(points["tau"][:1])])
-        names = ("q_hat", "V_hat", "m_hat", "theta_hat")
-        hats = {name: np.pad(getattr(conjugates, name), ((0, 1), (0, 0), (0, 0), (0, 0))) for name in names}
-        q, *_ = self.maps.overlaps_from_conjugates(**points, **hats)
-        return symmetric(q[-1])
+        """``W^T W / d`` of the ridge, (S, r, r), inside the domain."""
+        return _mean(self.spectrum.weights, self._squares(conjugates, self._resolvent(self._curvature(conjugates))))
+
+    def balanced(self, conjugates: Conjugates, gauge: Gauge) -> Conjugates:
+        """Conjugates whose image has norms that are stationary along the stretches of the ridge's gauge.
+
+        Multipliers of the stretches are added to V_hat, by Newton's method. The norms fall with their multipliers, so
+        that there is one solution; at a fixed point of the exact map it is zero. Conjugates without an image stay.
+        """
+        curvature = self._curvature(conjugates)
+        if not len(gauge.stretches) or not np.isfinite(curvature).all() or self._margin(curvature) <= 0:
+            return conjugates
+        weights, stretches = self.spectrum.weights, gauge.stretches
+        share = self.spectrum.site_shares
+        atoms = share @ self.spectrum.gamma
+        shift = np.zeros_like(curvature[0])
+        for _ in range(ROUNDS):
+            resolvent = self._resolvent(curvature + atoms[:, None, None, None] * shift)
+            squares = self._squares(conjugates, resolvent)
+            norms = _mean(weights, squares)
+            slope = np.einsum("iab,sba->si", stretches, norms)
+            size = np.trace(norms, axis1=-2, axis2=-1)[:, None]
+            if (np.abs(slope) <= ROUNDING * size).all():
+                break
+            bend = 2 * np.einsum("n,iab,nsbc,jcd,nsda->sij", weights * atoms, stretches, resolvent, stretches, squares)
+            bend = (bend + bend.mT) / 2
+            largest = np.abs(bend).max(axis=(1, 2), keepdims=True)
+            bend += (1e-12 * largest + np.finfo(float).tiny) * np.eye(len(stretches))
+            step = np.einsum("si,iab->sab", np.linalg.solve(bend, slope[..., None])[..., 0], stretches)
+            while self._margin(curvature + atoms[:, None, None, None] * (shift + step)) <= 0:
+                step = step / 2
+            shift = shift + step
+        return replace(conjugates, V_hat=conjugates.V_hat + share[:, None, None, None] * shift)
+
+    def _resolvent(self, curvature: Array) -> Array:
+        return np.linalg.inv(curvature + self.strength * np.eye(curvature.shape[-1]))
+
+    def _squares(self, conjugates: Conjugates, resolvent: Array) -> Array:
+        """``E w w^T`` of the ridge on every atom, (A, S, r, r)."""
+        linear = self._linear(conjugates)
+        sources = self._over_sites(conjugates.q_hat) + linear @ self.spectrum.second_moments[:, None] @ linear.mT
+        return symmetric(resolvent @ sources @ resolvent)
+
+    def _linear(self, conjugates: Conjugates) -> Array:
+        """The part of the source b that is linear in (tau, pi), (A, S, r, P + t)."""
+        count, atoms = self.spectrum.gamma.shape
+        replicates, r = conjugates.q_hat.shape[1], self.kernels.columns
+        from_tau = np.broadcast_to(np.moveaxis(conjugates.m_hat[..., 0], 0, -1), (atoms, replicates, r, count))
+        return np.concatenate([from_tau, self._over_sites(conjugates.theta_hat)], axis=3)
 
     def _curvature(self, conjugates: Conjugates) -> Array:
         """``sum_s gamma_s V_hat_s`` on every atom, (A, S, r, r)."""
@@ -240,13 +276,11 @@ class Prior:
 
     def sources(self, conjugates: Conjugates) -> _Sources:
         """The rows' effective sources on every atom and replicate."""
-        spectrum, r = self.spectrum, self.kernels.columns
-        count, atoms = spectrum.gamma.shape
+        spectrum, atoms = self.spectrum, self.spectrum.gamma.shape[1]
         replicates = conjugates.q_hat.shape[1]
         curvature = self._curvature(conjugates)
         # the source b is linear in (tau, pi), which is Gaussian on an atom
-        from_tau = np.broadcast_to(np.moveaxis(conjugates.m_hat[..., 0], 0, -1), (atoms, replicates, r, count))
-        linear: Any = np.concatenate([from_tau, self._over_sites(conjugates.theta_hat)], axis=3)
+        linear: Any = self._linear(conjugates)
         mean = (linear @ spectrum.mean[:, None, :, None])[..., 0]
         gain = spectrum.covariance[:, None] @ linear.mT
         covariance = symmetric(self._over_sites(conjugates.q_hat) + linear @ gain)
@@ -273,6 +307,12 @@ def _mean_over(weights: Array) -> Callable[[Array], Array]:
     if len(weights) == 1 and weights[0] == 1.0:
         return lambda values: values[0]
     return lambda values: (weights @ values.reshape(len(weights), -1)).reshape(values.shape[1:])
+
+
+def _mean(weights: Array, values: Array) -> Array:
+    """Over the atoms."""
+    result: Array = np.einsum("n,nsab->sab", weights, values)
+    return result
 
 
 def symmetric(matrix: Array) -> Array:

@@ -32,7 +32,15 @@ def a_point(problem: Problem, alpha: float, branch: str = "semantic") -> BranchP
     values: dict[str, Any] = {"unsolved_nodes": 2}
     errors: dict[str, Any] = {}
     for variable in POINT_VARIABLES:
-        if variable.name in ("residual", "iterations", "nodes", "on_branch", "status", "unsolved_nodes"):
+        if variable.name in (
+            "residual",
+            "iterations",
+            "nodes",
+            "on_branch",
+            "zero_weights",
+            "status",
+            "unsolved_nodes",
+        ):
             continue
         number = generator.normal(size=[sizes[dim] for dim in variable.dims])
         values[variable.name] = number if variable.dims else float(number)

@@ -1,5 +1,7 @@
 """Changes of the student's columns that no loss sees, and the ridge's choice among them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.linalg import expm
@@ -9,7 +11,10 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.rules import sobol
+from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
@@ -101,6 +106,25 @@ def test_norms_are_those_of_the_weights() -> None:
     assert images is not None
     variances = np.array(RANK_TWO.tokens.sigma)[:, None, None] ** 2
     assert np.allclose(images.q / variances, prior.norms(hats)[:, None], rtol=1e-12)
+
+
+def test_sampled_conjugates_obey_the_invariance() -> None:
+    """Stretched overlaps have stretched conjugates: their change along the gauge is zero, and less than the error else."""
+    rng = np.random.default_rng(6)
+    system = System.of(RANK_TWO)
+    factor = rng.normal(size=(2, 4, 7))
+    start = initial_overlaps(RANK_TWO, "semantic")
+    x = replace(start, q=start.q + 0.02 * factor @ factor.mT, V=start.V + factor @ factor.mT)
+    rule = sobol(12, 8, True, 64, 4, 3)
+    channel = Channel(system, rule)
+    hats = channel.evaluate(1.6, x, Starts.COLD).conjugates
+    floored = channel.floored(x)
+    q, V, m, theta = (one[:, None] for one in (floored.q, floored.V, floored.m, floored.theta))
+    change = q @ hats.V_hat - V @ hats.q_hat - m @ hats.m_hat.mT - theta @ hats.theta_hat.mT
+    Y = rng.normal(size=(2, 2))
+    X = np.block([[Y + Y.T, np.zeros((2, 2))], [np.zeros((2, 2)), -Y - Y.T]])
+    size = np.abs(np.einsum("ab,lsba->ls", np.abs(X), np.abs(V @ hats.q_hat))).sum(axis=0)
+    assert (np.abs(np.einsum("ab,lsba->s", X, change)) < 1e-12 * size).all()
 
 
 @pytest.mark.parametrize("seed", [1, 4])
