@@ -145,7 +145,7 @@ class Spectrum:
 
     @property
     def site_shares(self) -> Array:
-        """What every site's V_hat has of one matrix beside lambda, (P,): ``sum_s gamma_s`` of them is one on average."""
+        """What every site's V_hat has of a matrix added to lambda, (P,): once, on average over the atoms."""
         return 1 / (self.sites * self.site_variances)
 
     def points(self) -> tuple[Array, Array, Array, Array]:

@@ -178,13 +178,15 @@ class Prior:
         return replace(conjugates, V_hat=conjugates.V_hat + share[:, None, None, None] * shift)
 
     def _resolvent(self, curvature: Array) -> Array:
-        return np.linalg.inv(curvature + self.strength * np.eye(curvature.shape[-1]))
+        found: Array = np.linalg.inv(curvature + self.strength * np.eye(curvature.shape[-1])).astype(float, copy=False)
+        return found
 
     def _squares(self, conjugates: Conjugates, resolvent: Array) -> Array:
         """``E w w^T`` of the ridge on every atom, (A, S, r, r)."""
         linear = self._linear(conjugates)
         sources = self._over_sites(conjugates.q_hat) + linear @ self.spectrum.second_moments[:, None] @ linear.mT
-        return symmetric(resolvent @ sources @ resolvent)
+        squares: Array = resolvent @ sources @ resolvent
+        return symmetric(squares)
 
     def _linear(self, conjugates: Conjugates) -> Array:
         """The part of the source b that is linear in (tau, pi), (A, S, r, P + t)."""

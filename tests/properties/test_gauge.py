@@ -109,7 +109,7 @@ def test_norms_are_those_of_the_weights() -> None:
 
 
 def test_sampled_conjugates_obey_the_invariance() -> None:
-    """Stretched overlaps have stretched conjugates: their change along the gauge is zero, and less than the error else."""
+    """``E[M]`` does not change when all overlaps are stretched: nor to first order, which conjugates say."""
     rng = np.random.default_rng(6)
     system = System.of(RANK_TWO)
     factor = rng.normal(size=(2, 4, 7))
