@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "run"]
 
-INTERRUPTED, REFUSED, FAULT, LEFT = 130, 2, 70, 141
-"""Exit codes: Ctrl-C or the order to end; an error that the user can mend; a fault of the program; no reader left."""
+INTERRUPTED, TERMINATED, REFUSED, FAULT, LEFT = 130, 143, 2, 70, 141
+"""Exit codes: Ctrl-C; the order to end; an error that the user can mend; a fault of the program; no reader left."""
 
 _DEBUG = "ATTNPHASE_DEBUG"
 _PATIENCE = 1.0  # seconds in which threads end that look after dead workers
@@ -46,7 +46,7 @@ def main() -> NoReturn:
             code = REFUSED
         code = code or LEFT
     _answer_signals(signal.SIG_IGN, signal.SIG_IGN)  # nothing is left to be interrupted
-    if code == INTERRUPTED:
+    if code in (INTERRUPTED, TERMINATED):
         _tidy()
         os._exit(code)  # an interpreter that met Ctrl-C in compiled code would end by the signal itself
     gc.freeze()  # the memory goes with the process: an interpreter that ends would take every module apart first
@@ -74,9 +74,11 @@ def run(arguments: Sequence[str]) -> int:
         program(list(arguments), prog_name="attnphase")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else FAULT
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
+        from attnphase.processes.interruption import exit_code
+
         _say("interrupted.")
-        return INTERRUPTED
+        return exit_code(interruption)
     except MemoryError as error:
         reason = f" ({error})" if str(error) else ""
         _say(f"error: memory ran out{reason}: end other programs, or take fewer nodes, tokens or samples.")
@@ -130,7 +132,7 @@ def _tidy() -> None:
 def _end_at_once(number: int, frame: FrameType | None) -> None:
     """While modules are loaded: an exception could be caught, or lost, anywhere within them."""
     _say("interrupted.")
-    os._exit(INTERRUPTED)
+    os._exit(TERMINATED if number == signal.SIGTERM else INTERRUPTED)
 
 
 # ------------------------------------------------------------------------------------------------------------ streams

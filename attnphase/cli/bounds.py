@@ -9,7 +9,7 @@ import click
 
 from attnphase import arguments
 from attnphase.bayes.request import channel_of, check_varied
-from attnphase.cli.inputs import problem_of, varied
+from attnphase.cli.inputs import checked_checkpoint, problem_of, varied
 from attnphase.cli.options import (
     allow_unconverged_option,
     alphas_option,
@@ -20,8 +20,7 @@ from attnphase.cli.options import (
     quiet_option,
 )
 from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_file
-from attnphase.errors import ProblemError
-from attnphase.files.writing import check_dataset
+from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.settings import sample_complexities
 
 __all__ = ["optimal"]
@@ -84,11 +83,7 @@ def optimal(
     alpha = sample_complexities("alpha", alpha)
     if max_nodes is not None:
         arguments.whole("max_nodes", max_nodes, 2**5)
-    if output is not None:
-        check_dataset(output, force)
-        checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
-        if checkpoint.absolute() == output.absolute():
-            raise ProblemError("checkpoint", "--checkpoint names a file of the result: it is removed at the end.")
+    checkpoint = checked_checkpoint(LIMITS, checkpoint, output, force)
     problem = problem_of(problem_file, changes)
     fields = varied(vary, changes, None)
     channel_of(problem, channel)

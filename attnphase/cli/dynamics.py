@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnphase import arguments
-from attnphase.cli.inputs import problem_of
+from attnphase.cli.inputs import checked_checkpoint, problem_of
 from attnphase.cli.options import (
     allow_unconverged_option,
     force_option,
@@ -22,7 +22,8 @@ from attnphase.cli.values import NUMBERS
 from attnphase.dynamics.noise import of_fields
 from attnphase.dynamics.settings import FlowSettings, FlowStatus
 from attnphase.errors import ProblemError
-from attnphase.files.writing import check_data, check_dataset, check_figure, check_output
+from attnphase.files.checkpoints import BASINS
+from attnphase.files.writing import check_data, check_dataset, check_figure
 from attnphase.fixed_points.settings import check_affordable, omegas
 
 if TYPE_CHECKING:
@@ -211,14 +212,8 @@ def basins(
             raise ProblemError("figure", "--figure and --output name one file: name two.")
     if runs is not None:
         check_data(runs)
-    if output is not None:
-        checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
-    others = [one.absolute() for one in (output, figure_file) if one is not None]
-    if checkpoint is not None and checkpoint.absolute() in others:
-        raise ProblemError("checkpoint", "--checkpoint names a file of the result: it is removed at the end.")
-    problem = _moving(settings, output, force, problem_file, changes)
-    if checkpoint is not None and not checkpoint.exists():
-        check_output(checkpoint)
+    checkpoint = checked_checkpoint(BASINS, checkpoint, output, force, figure_file)
+    problem = _moving(settings, None, force, problem_file, changes)
     beside = None
     if runs is not None:
         from attnphase.data.files import load_dataset

@@ -11,12 +11,14 @@ import click
 
 from attnphase.cli.values import NUMBERS
 from attnphase.errors import ProblemError
+from attnphase.files.checkpoints import CheckpointKind
+from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, check_affordable
 
 if TYPE_CHECKING:
     from attnphase.problem import Problem
 
-__all__ = ["problem_of", "solvable", "solver_settings", "varied"]
+__all__ = ["checked_checkpoint", "problem_of", "solvable", "solver_settings", "varied"]
 
 
 def problem_of(problem_file: Path | None, changes: Sequence[str]) -> Problem:
@@ -40,6 +42,23 @@ def solvable(problem: Problem, branches: Sequence[str]) -> Problem:
 def solver_settings(**given: Any) -> SolverSettings:
     """Settings of the solver; what is left out is the default."""
     return SolverSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+def checked_checkpoint(
+    kind: CheckpointKind, checkpoint: Path | None, output: Path | None, force: bool, *others: Path | None
+) -> Path | None:
+    """The checkpoint of a command, beside the output by default, after both were checked; `others` are other files."""
+    if output is not None:
+        check_dataset(output, force)
+        checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
+    if checkpoint is None:
+        return None
+    if checkpoint.absolute() in [other.absolute() for other in (output, *others) if other is not None]:
+        raise ProblemError(
+            "checkpoint",
+            "--checkpoint names a file of the result: name another, since the checkpoint is removed at the end.",
+        )
+    return kind.check(checkpoint)
 
 
 def varied(options: Sequence[str], changes: Sequence[str], omega: object) -> dict[str, tuple[Any, ...]]:

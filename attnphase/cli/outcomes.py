@@ -14,6 +14,7 @@ import click
 
 from attnphase.data.text import Table, terminal_width
 from attnphase.errors import CompareError, DatasetError
+from attnphase.processes.interruption import exit_code
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -55,9 +56,9 @@ def interruption_told(kept: Callable[[], str]) -> Iterator[None]:
     """An interruption ends in a sentence that says what is kept, and how to go on."""
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         click.echo(f"attnphase: interrupted: {kept()}.", err=True)
-        raise click.exceptions.Exit(130) from None
+        raise click.exceptions.Exit(exit_code(interruption)) from None
 
 
 @contextmanager
@@ -158,5 +159,6 @@ def _plain(value: Any) -> str:
 
 def with_command(ds: xr.Dataset) -> xr.Dataset:
     """The dataset with the command line in its history."""
-    history = f"{ds.attrs['history']}\n{ds.attrs['created']}: attnphase {shlex.join(sys.argv[1:])}"
+    called = shlex.join(sys.argv[1:]).encode(errors="backslashreplace").decode()  # names of files may be no UTF-8
+    history = f"{ds.attrs['history']}\n{ds.attrs['created']}: attnphase {called}"
     return ds.assign_attrs(history=history)

@@ -1,7 +1,7 @@
 """The group of all commands: how an expected error becomes one sentence, and an exit code.
 
-Exit codes: 0 done, 1 not converged, 2 bad input or a result that cannot be written, 130 interrupted; how the process
-ends otherwise, `attnphase.__main__` says.
+Exit codes: 0 done, 1 not converged, 2 bad input or a result that cannot be written, 130 interrupted, 143 told to
+end; how the process ends otherwise, `attnphase.__main__` says.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from attnphase.errors import AttnphaseError
+from attnphase.processes.interruption import exit_code
 
 __all__ = ["main"]
 
@@ -39,7 +40,7 @@ class _Program(click.Group):
             if isinstance(abort.__cause__, EOFError):
                 raise abort.__cause__ from None
             click.echo("attnphase: interrupted.", err=True)
-            sys.exit(130)
+            sys.exit(exit_code(abort.__cause__))
         except OSError as error:
             _end(f"{error.filename}: {error.strerror}." if error.filename else str(error))
         except AttnphaseError as error:

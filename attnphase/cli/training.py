@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from attnphase.cli.inputs import problem_of
+from attnphase.cli.inputs import checked_checkpoint, problem_of
 from attnphase.cli.options import (
     allow_unconverged_option,
     alphas_option,
@@ -21,9 +21,9 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import ended, files_named, interruption_told, print_table, with_command
 from attnphase.cli.values import NUMBERS, WHOLE_NUMBERS
 from attnphase.data.text import runs_table, terminal_width
-from attnphase.errors import ProblemError
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS, suited
-from attnphase.files.writing import check_data, check_dataset, check_figure, check_output
+from attnphase.files.checkpoints import RUNS
+from attnphase.files.writing import check_data, check_figure
 from attnphase.processes.progress import progress_line
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -104,15 +104,7 @@ def simulate(
     asked: dict[str, Any] = {"alpha": alpha, "start": starts or None, "dimension": dimension}
     asked |= settings | {"optimizer": optimizer or "lbfgs"}
     plan = Plan.of(**asked)
-    if output is not None:
-        check_dataset(output, force)
-        checkpoint = checkpoint or output.with_name(f"{output.name}.checkpoint")
-    if output is not None and checkpoint is not None and checkpoint.absolute() == output.absolute():
-        raise ProblemError(
-            "checkpoint", "--checkpoint and --output name one file: the checkpoint is removed at the end."
-        )
-    if checkpoint is not None and not checkpoint.exists():
-        check_output(checkpoint)
+    checkpoint = checked_checkpoint(RUNS, checkpoint, output, force)
     problem = problem_of(problem_file, changes)
     if optimizer is None:
         asked["optimizer"] = suited("lbfgs", problem)

@@ -5,6 +5,7 @@ Nothing heavy is imported, so that a wrong setting is refused at once.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,13 @@ class FlowSettings:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
+        shortest = (self.records - 1) * sys.float_info.min
+        if self.until < shortest:
+            raise ProblemError(
+                "until",
+                f"until must be at least {shortest:.3g}, so that the {self.records} times of the result differ, not"
+                f" {self.until:g}.",
+            )
         if not self.learning_rate and self.batch > 1:
             raise ProblemError("batch", "batch belongs to SGD: give a learning_rate, or leave it out.")
 

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from attnphase.errors import ExperimentError
+from attnphase.files.checkpoints import RUNS
+from attnphase.files.checkpoints import RUNS_BEGIN as _MAGIC
 from attnphase.files.reading import LARGEST_BINARY, read_input
 from attnphase.files.writing import write_file
 
 __all__ = ["Checkpoint"]
 
-_MAGIC = b"attnphase checkpoint 2\n"  # followed by the SHA-256 of the rest, which torch does not check
-_DIGEST = 32
+_DIGEST = 32  # bytes of a SHA-256
 
 
 @dataclass
@@ -65,8 +66,9 @@ class Checkpoint:
 
         whole = read_input(path, "checkpoint", LARGEST_BINARY, refuse)
         try:
-            digest, image = whole[len(_MAGIC) : len(_MAGIC) + _DIGEST], whole[len(_MAGIC) + _DIGEST :]
-            if not whole.startswith(_MAGIC) or hashlib.sha256(image).digest() != digest:
+            rest = whole.removeprefix(_MAGIC)
+            digest, image = rest[:_DIGEST], rest[_DIGEST:]
+            if rest == whole or hashlib.sha256(image).digest() != digest:
                 raise ValueError("digest")
             content = torch.load(io.BytesIO(image), map_location="cpu", weights_only=True)
             task, plan, finished, running = (content[name] for name in ("task", "plan", "finished", "running"))
@@ -77,7 +79,7 @@ class Checkpoint:
                 raise ValueError("content")
         # what torch says would be advice to run what the file holds
         except (OSError, RuntimeError, ValueError, TypeError, LookupError, EOFError, pickle.UnpicklingError):
-            raise refuse("this is not a checkpoint, or it is damaged; remove it to start afresh.") from None
+            raise refuse(RUNS.damaged) from None
         return kept
 
     def load(self) -> bool:

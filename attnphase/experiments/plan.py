@@ -19,6 +19,7 @@ from attnphase.errors import ExperimentError, ProblemError
 from attnphase.experiments.optimizers.kinds import OptimizerKind
 from attnphase.experiments.settings import DTYPES, TrainingSettings
 from attnphase.extras import require_torch
+from attnphase.files.checkpoints import RUNS
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem import Problem
 from attnphase.state_evolution.branches import BRANCHES
@@ -201,7 +202,7 @@ class Plan:
             test_samples=samples,
             device=device_name(device),
             dtype=arguments.word("dtype", dtype, DTYPES),
-            checkpoint=None if checkpoint is None else arguments.path("checkpoint", checkpoint),
+            checkpoint=None if checkpoint is None else RUNS.check(checkpoint),
             checkpoint_interval=arguments.number(
                 "checkpoint_interval", checkpoint_interval, lambda x: x >= 0, "a number of seconds"
             ),

@@ -44,7 +44,7 @@ from attnphase.kernels.compiler import sample_kernels_for, tell_if_compiling
 from attnphase.kernels.torch.device import callers_torch_set_aside, device_of
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
-from attnphase.processes.interruption import interruptions_deferred
+from attnphase.processes.interruption import Asked, interruptions_deferred
 from attnphase.processes.progress import progress_line
 
 __all__ = ["run_plan"]
@@ -157,11 +157,11 @@ class _Experiment:
         count = self.grid.count(dimension, alpha)
         return min(count, max(BLOCK, int(self.settings.batch or 1))) if self.settings.kind.one_pass else count
 
-    def run(self, report: Callable[[float, str], None], interrupted: Callable[[], bool]) -> None:
+    def run(self, report: Callable[[float, str], None], interrupted: Asked) -> None:
         """Train all that is not finished.
 
-        `report` takes the number of runs done and a text; where `interrupted` says so, what there is is kept and
-        `KeyboardInterrupt` raised.
+        `report` takes the number of runs done and a text; what `interrupted` returns is raised, after what there is
+        was kept.
         """
         for d in self.grid.dimensions:
             for a in self.grid.alphas:
@@ -184,7 +184,7 @@ class _Experiment:
         instance: Instance,
         linear: Array,
         report: Callable[[float, str], None],
-        interrupted: Callable[[], bool],
+        interrupted: Asked,
     ) -> None:
         kept, base = self.kept, len(self.kept.finished)
         place = f"{group.start}, d = {group.dimension}, alpha = {group.alpha:g}"
@@ -198,7 +198,7 @@ class _Experiment:
                 kept.running = {"group": group.key(group.runs[0]), "state": state()}
                 kept.write()
             if stopped:
-                raise KeyboardInterrupt
+                raise stopped
 
         def on_step(step: int, loss: float) -> None:
             done = base + len(group.runs) * min(step / max(self._steps(group.dimension, group.alpha), 1), 1.0)
@@ -229,8 +229,8 @@ class _Experiment:
         kept.running = None
         report(len(kept.finished), place)
         kept.write()
-        if interrupted():
-            raise KeyboardInterrupt
+        if stopped := interrupted():
+            raise stopped
 
     def _initial(self, instance: Instance, start: str) -> Tensor:
         """Weights from which runs start."""

@@ -9,22 +9,43 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["interruptions_deferred", "interruptions_kept", "interruptions_kept_from_children"]
+__all__ = [
+    "Asked",
+    "OrderedToEnd",
+    "exit_code",
+    "interruptions_deferred",
+    "interruptions_kept",
+    "interruptions_kept_from_children",
+]
+
+
+class OrderedToEnd(KeyboardInterrupt):
+    """The order to end, SIGTERM, where it is answered as Ctrl-C is."""
+
+
+Asked = Callable[[], "type[KeyboardInterrupt] | None"]
+"""What is to be raised since Ctrl-C was pressed, or the process told to end; None until then."""
+
+
+def exit_code(interruption: BaseException | None) -> int:
+    """The exit code of a command that an interruption ends: 128 and the signal's number, as shells have it."""
+    return 128 + (signal.SIGTERM if isinstance(interruption, OrderedToEnd) else signal.SIGINT)
 
 
 @contextmanager
-def interruptions_deferred() -> Iterator[Callable[[], bool]]:
-    """A function that says whether Ctrl-C was pressed, or the process told to end, since.
+def interruptions_deferred() -> Iterator[Asked]:
+    """A function that returns what to raise once Ctrl-C was pressed, or the process told to end; raised in the end.
 
     An optimiser must not be interrupted within a step, where its state is half that of the next one; and an exception
     that is raised in a destructor, or in a callback of the garbage collector, is lost.  A second Ctrl-C does not wait.
     """
-    asked = threading.Event()
+    asked: list[type[KeyboardInterrupt]] = []
+    raised = {signal.SIGINT: KeyboardInterrupt, signal.SIGTERM: OrderedToEnd}
 
     def handler(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
+        asked.append(raised[signal.Signals(number)])
+        if len(asked) > 1:
+            raise asked[-1]
 
     # other handlers are the caller's own affair, and only the main thread may set one
     defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -33,10 +54,12 @@ def interruptions_deferred() -> Iterator[Callable[[], bool]]:
     for number in ours:
         signal.signal(number, handler)
     try:
-        yield asked.is_set
+        yield lambda: asked[0] if asked else None
     finally:
         for number, old in ours.items():
             signal.signal(number, old)
+    if asked:
+        raise asked[0]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from attnphase.dynamics.planes import Arrival, Memory
 from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
 from attnphase.errors import DatasetError
+from attnphase.files.checkpoints import BASINS
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.kept import KeptRows
 from attnphase.version import __version__
@@ -46,7 +47,7 @@ class KeptArrivals:
             The file is damaged, or belongs to other basins.
         """
         task = {"problem": problem.to_toml(), "noise": noise, "version": __version__} | asdict(settings)
-        kept = KeptRows(path, task, "basins")
+        kept = KeptRows(path, task, BASINS)
         kept.load()
         others = sorted({tuple(json.loads(place)[:2]) for place in kept.rows} - set(planes))
         if others:

@@ -16,6 +16,7 @@ from attnphase.bayes.solving import BayesPoint, Start, solve_bayes
 from attnphase.bayes.thresholds import bayes_thresholds
 from attnphase.data.bayes import from_bayes_points
 from attnphase.errors import ProblemError
+from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
@@ -23,8 +24,8 @@ from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.system import System
 from attnphase.sweeps.grid import axes_of
-from attnphase.sweeps.kept import checkpoint_for_us, place_of
-from attnphase.sweeps.limits import LIMITS, KeptLimits
+from attnphase.sweeps.kept import checkpoint_for_us
+from attnphase.sweeps.limits import KeptLimits
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -100,7 +101,8 @@ def optimal(
     for flag, given in (("thresholds", thresholds), ("progress", progress)):
         arguments.flag(flag, given)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**5)
-    path, swept = place_of(checkpoint), _fields(fields, thresholds)
+    path = None if checkpoint is None else LIMITS.check(checkpoint)
+    swept = _fields(fields, thresholds)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     settings = _settings(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]

@@ -139,8 +139,8 @@ def _solve(client: Client, address: str, work: Work, shown: ProgressLine) -> Non
                     del numbers[future.key]
                 else:
                     ended.add(future)
-            if interrupted():
-                raise KeyboardInterrupt
+            if interruption := interrupted():
+                raise interruption
             shown.reach(work.points_done)
     work.raise_failures()
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from attnphase import arguments
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import NotFoundError, ProblemError
+from attnphase.files.checkpoints import BASINS
 from attnphase.fixed_points.settings import omegas
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
 from attnphase.state_evolution.sizes import Sizes
-from attnphase.sweeps.kept import checkpoint_for_us, place_of
+from attnphase.sweeps.kept import checkpoint_for_us
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -288,14 +289,14 @@ def basins(
     arguments.instance("problem", problem, Problem)
     arguments.flag("progress", progress)
     settings.check(problem)
-    place = place_of(checkpoint)
+    place = None if checkpoint is None else BASINS.check(checkpoint)
     from attnphase.data.flows import from_planes
     from attnphase.dynamics.planes import Plane, follow_plane
     from attnphase.sweeps.arrivals import KeptArrivals
 
     planes: dict[tuple[float, float], Plane] = {}
     count = len(wanted) * len(scales)
-    with checkpoint_for_us(place, "basins"), progress_line(progress, "following", count, unit="planes") as line:
+    with checkpoint_for_us(place, BASINS), progress_line(progress, "following", count, unit="planes") as line:
         kept = KeptArrivals.of(place, problem, settings, noise, product(wanted, scales))
         for value in wanted:
             at = problem.with_fields({"teacher.omega": value})

@@ -13,33 +13,17 @@ from typing import Any
 
 import filelock
 
-from attnphase import arguments
 from attnphase.errors import DatasetError
+from attnphase.files.checkpoints import CheckpointKind
 from attnphase.files.reading import LARGEST_TEXT, read_input
-from attnphase.files.writing import check_output, write_file
+from attnphase.files.writing import write_file
 
-__all__ = ["KeptRows", "checkpoint_for_us", "place_of"]
-
-
-def place_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
-    """Where a checkpoint is, or can be written.
-
-    Raises
-    ------
-    ProblemError
-        It is no path.
-    DatasetError
-        It cannot be written there.
-    """
-    path = None if checkpoint is None else arguments.path("checkpoint", checkpoint)
-    if path is not None and not path.is_file():
-        check_output(path)
-    return path
+__all__ = ["KeptRows", "checkpoint_for_us"]
 
 
 @contextmanager
-def checkpoint_for_us(path: Path | None, what: str) -> Iterator[None]:
-    """A checkpoint for this process alone; ``what`` names its rows, such as "basins", for messages.
+def checkpoint_for_us(path: Path | None, kind: CheckpointKind) -> Iterator[None]:
+    """A checkpoint for this process alone.
 
     Raises
     ------
@@ -54,7 +38,7 @@ def checkpoint_for_us(path: Path | None, what: str) -> Iterator[None]:
         lock.acquire(timeout=0)
     except filelock.Timeout:
         raise DatasetError(
-            f"{path}: other {what} are written to this checkpoint; wait for them, or choose another output."
+            f"{path}: other {kind.what} are written to this checkpoint; wait for them, or choose another output."
         ) from None
     except OSError as error:
         raise DatasetError(f"{path}: the checkpoint cannot be locked: {error.strerror or error}.") from None
@@ -78,15 +62,15 @@ class KeptRows:
         None to keep nothing.
     task : dict of str
         What all rows depend on besides their place, in plain values; a file that belongs to another task is refused.
-    what : str
-        Whose rows these are, such as "basins". Only one process at a time may use a file: `checkpoint_for_us`.
+    kind : CheckpointKind
+        Whose rows these are. Only one process at a time may use a file: `checkpoint_for_us`.
     rows : dict of str
         Plain numbers, by their place.
     """
 
     path: Path | None
     task: dict[str, Any]
-    what: str
+    kind: CheckpointKind
     rows: dict[str, Any] = field(default_factory=dict)
 
     def load(self) -> None:
@@ -112,15 +96,13 @@ class KeptRows:
             content = json.loads(text)
             what, task, rows = content["what"], content["task"], dict(content["rows"])
         except (ValueError, LookupError, TypeError):
-            raise refuse(
-                f"this is not a checkpoint of {self.what}, or it is damaged: name another, or remove it if it is one."
-            ) from None
-        if what != self.what:
-            raise refuse(f"this is a checkpoint of {what}: name another for {self.what}.")
+            raise refuse(self.kind.damaged) from None
+        if what != self.kind.what:
+            raise refuse(f"this is a checkpoint of {what}: name another for {self.kind.what}.")
         differing = [name for name in self.task if task.get(name) != self.task[name]]
         if differing:
             raise refuse(
-                f"this checkpoint belongs to other {self.what}, with another {differing[0]}; remove it, or choose"
+                f"this checkpoint belongs to other {self.kind.what}, with another {differing[0]}; remove it, or choose"
                 " another output."
             )
         self.rows.update(rows)
@@ -129,6 +111,6 @@ class KeptRows:
         """Keep one more."""
         self.rows[place] = row
         if self.path is not None:
-            text = json.dumps({"what": self.what, "task": self.task, "rows": self.rows})
+            text = json.dumps({"what": self.kind.what, "task": self.task, "rows": self.rows})
             digest = hashlib.sha256(text.encode("ascii")).hexdigest()
             write_file(self.path, f"{digest}\n{text}".encode("ascii"))

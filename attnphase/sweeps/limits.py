@@ -14,15 +14,13 @@ import numpy as np
 from attnphase.bayes.solving import BayesPoint, Start
 from attnphase.bayes.thresholds import BayesThreshold
 from attnphase.errors import DatasetError
+from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.kept import KeptRows
 from attnphase.version import __version__
 
-__all__ = ["LIMITS", "KeptLimits", "Place"]
-
-LIMITS = "Bayes-optimal limits"
-"""What is kept, for messages."""
+__all__ = ["KeptLimits", "Place"]
 
 _THRESHOLDS = "thresholds"
 _ARRAYS = ("q", "V", "q_hat", "rho")

@@ -161,8 +161,8 @@ class Work:
             with interruptions_deferred() as interrupted:
                 for futures in self._submitted(pool, workers):
                     done, _ = wait(futures, _POLL, FIRST_COMPLETED)
-                    if interrupted():
-                        raise KeyboardInterrupt
+                    if interruption := interrupted():
+                        raise interruption
                     shown.reach(base + sum(counters))
                     for future in done:
                         self._taken(futures.pop(future), future)

@@ -166,8 +166,8 @@ def test_checkpoints_of_others_and_damaged_ones_are_refused(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(ExperimentError, match=r"^.*c: this is not a checkpoint, or it is damaged; remove it"):
             simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=path)
-    with pytest.raises(DatasetError, match="cannot be written"):
-        simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=tmp_path / "none" / "c", checkpoint_interval=0)
+    with pytest.raises(DatasetError, match="there is no folder"):
+        simulate(PAPER, 2.0, "semantic", **SMALL, checkpoint=tmp_path / "none" / "c")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["ctrl-c", "terminate", "kill -9"])
@@ -194,7 +194,7 @@ def test_an_interruption_keeps_what_was_computed(tmp_path, monkeypatch, how):
         assert code == -how
         assert len(kept.finished) == 3
     else:
-        assert code == 130
+        assert code == 128 + how
         sentence = f"interrupted: what was computed is kept in {checkpoint}; run the same command again to go on."
         assert sentence in errors.replace("\n", "")
         assert kept.running is not None

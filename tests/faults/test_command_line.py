@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 import attnphase.__main__ as process
 from attnphase.cli.commands import main
+from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import DatasetError, ProblemError, SolverError
 from attnphase.files import writing as files
 from attnphase.fixed_points.settings import METHODS
@@ -75,7 +76,7 @@ REFUSED = {
     ],
     "simulate": [
         (["--alpha", "1", "--optimizer", "sgd", "--dimension", "20", "--batch", "50"], "batch must be at most"),
-        (["--alpha", "1", "-o", "one.nc", "--checkpoint", "one.nc"], "name one file"),
+        (["--alpha", "1", "-o", "one.nc", "--checkpoint", "one.nc"], "names a file of the result"),
         (["--alpha", "0"], "alpha must be a positive number"),
         (["--alpha", "1", "--seeds", "0"], "seeds must be"),
         (["--alpha", "1", "--learning-rate", "1"], "learning_rate belongs to"),
@@ -212,6 +213,30 @@ REFUSED = {
     "histogram report": [(["{none}"], "there is no such folder"), (["{folder}"], "there are no")],
 }
 
+# arguments with which every command that writes a file gets as far as its output
+ASKED = {
+    **{name: ["--alpha", "1"] for name in ("solve", "solutions", "one-step", "simulate", "optimal")},
+    **{name: [] for name in ("init", "flow", "stationary", "basins")},
+    "sweep": ["--alpha", "1,2"],
+    "thresholds": ["--omega", "0.3"],
+    "follow": ["--between", "1", "2"],
+    "figure": ["fig2"],
+    "explore": ["file.nc"],
+}
+NO_FILES = ["", "/", "..", "none/x.nc", "file/x.nc", "n" * 300, "/dev/full", "pipe", "circle"]
+NO_CHECKPOINTS = [*NO_FILES, "file.nc", "other"]
+
+
+def refused_files():
+    """Every command that writes a file or keeps a checkpoint, with every kind of name where there can be none."""
+    for name in commands():
+        *groups, last = name.split()
+        owner = main.commands[groups[0]] if groups else main
+        for param in owner.commands[last].params:
+            kinds = {"output": NO_FILES, "checkpoint": NO_CHECKPOINTS}.get(param.name, [])
+            if isinstance(param.type, click.Path) and not (param.name == "output" and not param.type.file_okay):
+                yield from (([*name.split(), *ASKED[name], param.opts[-1], bad], "") for bad in kinds)
+
 
 def commands(group=main, before=""):
     """The names of all commands, those of groups spelt out."""
@@ -230,12 +255,15 @@ def test_refusals_load_nothing_heavy(tmp_path):
     (tmp_path / "fig7.png").touch()
     (tmp_path / "fig3.png").touch()
     (tmp_path / "file.nc").touch()
+    (tmp_path / "other").write_text("no checkpoint\n")
+    (tmp_path / "circle").symlink_to("circle")
+    os.mkfifo(tmp_path / "pipe")
     places = {"file": "file", "none": "none", "folder": "."}
     cases = [
         ([*command.split(), *(argument.format(**places) for argument in arguments)], words)
         for command, refusals in REFUSED.items()
         for arguments, words in refusals
-    ]
+    ] + [*refused_files()]
     script = (
         "import contextlib, io, json, sys\n"
         "from attnphase.cli.commands import main\n"
@@ -259,7 +287,34 @@ def test_refusals_load_nothing_heavy(tmp_path):
         assert err.count("\n") == 1, err
         assert err.startswith("attnphase: error: ")
         assert err[-2] in ".?)", err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fig3.png", "fig7.png", "file", "file.nc"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("circle", "fig3.png", "fig7.png", "file", "file.nc", "other", "pipe"),
+    ]
+
+
+@POSIX
+def test_names_of_files_may_be_no_utf8(monkeypatch, tmp_path):
+    """The history of a dataset has the command line."""
+    monkeypatch.chdir(tmp_path)
+    few = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16", "--quiet", "--allow-unconverged"]
+    for arguments in (
+        ["init", "-o", "a\udcff.toml"],
+        ["solve", "a\udcff.toml", "--alpha", "2", *few, "-o", "\udcfe.nc"],
+    ):
+        monkeypatch.setattr(sys, "argv", ["attnphase", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main(arguments, prog_name="attnphase")
+        assert end.value.code == 0
+    ds = importlib.import_module("attnphase.data.files").load_dataset("\udcfe.nc")
+    assert ds.attrs["history"].endswith("-o '\\udcfe.nc'")
+
+
+def test_times_of_a_trajectory_differ():
+    """Next to the smallest positive number all of them would be the same one or two."""
+    for until, records in ((5e-324, 101), (3e-308, 2001)):
+        with pytest.raises(ProblemError, match=rf"until must be at least .*, so that the {records} times"):
+            FlowSettings(until=until, records=records)
+    assert FlowSettings(until=3e-308, records=2).until == 3e-308
 
 
 LASSO = ("--set", "regularizer.kind=lasso", "--set", "regularizer.strength=0.01")
@@ -433,7 +488,8 @@ def interrupted(number, module, arguments, begin="signal.SIG_DFL", first="signal
 @pytest.mark.parametrize("module", ["attnphase.cli.commands", "click"])
 def test_a_signal_while_the_command_line_is_loaded(number, module):
     done = interrupted(number, module, ["--version"])
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "attnphase: interrupted.\n")
+    code = {"SIGINT": 130, "SIGTERM": 143}[number]
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "attnphase: interrupted.\n")
 
 
 @POSIX

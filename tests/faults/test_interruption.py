@@ -6,9 +6,40 @@ import sys
 
 import pytest
 
-from attnphase.processes.interruption import interruptions_kept, interruptions_kept_from_children
+from attnphase.processes.interruption import (
+    OrderedToEnd,
+    exit_code,
+    interruptions_deferred,
+    interruptions_kept,
+    interruptions_kept_from_children,
+)
 
 pytestmark = pytest.mark.usefixtures("interruptible")
+
+
+@pytest.mark.parametrize(
+    ("number", "raised", "code"), [(signal.SIGINT, KeyboardInterrupt, 130), (signal.SIGTERM, OrderedToEnd, 143)]
+)
+def test_what_is_deferred_says_which_signal_it_was(number, raised, code):
+    before = signal.getsignal(signal.SIGTERM)
+    went_on = []
+
+    def interrupted_by(*numbers):
+        with interruptions_deferred() as interrupted:
+            assert interrupted() is None
+            for one in numbers:
+                signal.raise_signal(one)
+                went_on.append(interrupted())
+
+    with pytest.raises(KeyboardInterrupt) as first:
+        interrupted_by(number)  # raised in the end, though nobody asks again
+    assert type(first.value) is raised
+    assert exit_code(first.value) == code
+    with pytest.raises(KeyboardInterrupt) as second:
+        interrupted_by(signal.SIGINT, number)  # the second does not wait
+    assert type(second.value) is raised
+    assert went_on == [raised, KeyboardInterrupt]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_an_interruption_that_a_callback_drops_is_raised_in_the_end():

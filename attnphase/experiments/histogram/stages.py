@@ -316,8 +316,8 @@ class _Stage(ABC):
                 for i, (symbols, target) in enumerate(
                     batches(training, task["batch"], task["seed"], self.stream, epoch)
                 ):
-                    if interrupted():
-                        raise KeyboardInterrupt
+                    if interruption := interrupted():
+                        raise interruption
                     if i % _LOOK == 0:
                         report(epoch + i * task["batch"] / sizes.training_count, text)
                     total += step(lambda: self._full(free), optimizer, symbols, target) * len(symbols[0])
@@ -338,8 +338,6 @@ class _Stage(ABC):
                 report(epoch + 1, self._progress(state))
             if self.kept.running is not None:  # no more epochs were asked for than were made before
                 self._keep(state)
-            if interrupted():
-                raise KeyboardInterrupt
 
     def _begin(self) -> dict[str, Any]:
         """The state to go on from."""
