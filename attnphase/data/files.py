@@ -14,7 +14,7 @@ from attnphase import arguments
 from attnphase.data.text import json_text
 from attnphase.data.validate import validate_dataset
 from attnphase.errors import DatasetError
-from attnphase.files.reading import LARGEST_BINARY, check_input
+from attnphase.files.reading import LARGEST_BINARY, open_input
 from attnphase.files.writing import check_dataset, write_file
 
 __all__ = ["load_dataset", "save_dataset", "to_json", "write_dataset"]
@@ -82,10 +82,11 @@ def load_dataset(path: str | os.PathLike[str]) -> xr.Dataset:
     def refuse(sentence: str) -> DatasetError:
         return DatasetError(f"{path}: {sentence}")
 
-    check_input(path, "netCDF file", LARGEST_BINARY, refuse)
-    with _reading(refuse):
-        _check_content(path, refuse)
-        ds = xr.load_dataset(path, engine="netcdf4")
+    with open_input(path, "netCDF file", LARGEST_BINARY, refuse) as file, _reading(refuse):
+        # netCDF takes names in UTF-8 only
+        name = str(path) if os.name != "posix" or str(path).isprintable() else f"/dev/fd/{file.fileno()}"
+        _check_content(name, refuse)
+        ds = xr.load_dataset(name, engine="netcdf4")
         ds = ds.drop_encoding()
     for name in ds.coords:
         if ds[name].dtype.kind in "OT":  # strings, depending on xarray's version
@@ -106,7 +107,7 @@ def _reading(refuse: Callable[[str], DatasetError]) -> Iterator[None]:
         raise refuse(f"this is not a netCDF file, or it is truncated or damaged ({error}).") from None
 
 
-def _check_content(path: Path, refuse: Callable[[str], DatasetError]) -> None:
+def _check_content(path: str, refuse: Callable[[str], DatasetError]) -> None:
     """Refuse variables that fill no file but would fill the memory: what was never written takes no place."""
     import netCDF4  # which a solve that reads no file is spared
 
