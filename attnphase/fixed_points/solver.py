@@ -168,8 +168,7 @@ def _solve_point(
     refine = settings.method == "newton" and rules.refines
     # a neighbour's derivatives serve again unless Newton's method has trouble with them
     response = previous.response if previous and refine else None
-    if response is not None and len(response.jacobian) != run.sector.basis.shape[1]:
-        response = None
+    response = None if response is None or len(response.jacobian) != run.sector.basis.shape[1] else response
     # what has a kink jumps nowhere, but no tensor rule knows its error there
     second_minima = 1.0 if system.problem.loss.form.has_kink else 0.0
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
@@ -210,15 +209,14 @@ def _solve_point(
         second_minima = max(second_minima, map_.rough_share)
         failed = found.status is Status.left_domain or (final and found.status is not Status.converged)
         if failed:
-            instead = _instead(run, rules, rule) if refine else None
-            if instead is None:
+            if not refine or (instead := _instead(run, rules, rule)) is None:
                 break
             rule, point, jacobian, response, second_minima = instead, began, None, None, 1.0
             continue
         finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
         if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
-            finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
+            finer = _instead(run, rules, rule) if refine else None
         if finer is None:
             break
         run.learn(map_)
