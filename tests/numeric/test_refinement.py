@@ -498,7 +498,10 @@ def test_the_worst_entry_of_q_decides(monkeypatch):
     point = solve_point(problem, 1.9, settings=ONE_THREAD)
     errors, q = point.errors["q"], point.values["q"]
     assert errors.max() > 1.5 * errors.min()
-    assert seen[-1] == pytest.approx(errors.max() / np.abs(q).max(), rel=1e-9)
+    stated = errors.max() / np.abs(q).max()
+    # what the iteration has left is in the stated error, and asks for no more nodes
+    gap = 1 - np.abs(point.values["map_eigenvalue"]).max()
+    assert 0 <= stated - seen[-1] < 2 * point.residual / abs(gap)
 
 
 # --- what is said of a point ------------------------------------------------------------------------------------------
