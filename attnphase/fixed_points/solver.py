@@ -169,8 +169,7 @@ def _solve_point(
     # a neighbour's derivatives serve again unless Newton's method has trouble with them
     response = previous.response if previous and refine else None
     response = None if response is None or len(response.jacobian) != run.sector.basis.shape[1] else response
-    # what has a kink jumps nowhere, but no tensor rule knows its error there
-    second_minima = 1.0 if system.problem.loss.form.has_kink else 0.0
+    second_minima = float(system.problem.loss.form.has_kink)  # at a kink, too, no tensor rule knows its error
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
     jacobian, method = response.jacobian if response else None, _SINGLE[settings.method]
     learnt = None if previous is None else previous.jacobian
@@ -195,8 +194,7 @@ def _solve_point(
             stale = found.maps > FEW_MAPS or (response is not None and _is_stale(run, map_, found.point, response))
             if stale and response is not None and response.order <= rule.order:
                 response = None
-        # a point that was left behind outside the domain is measured on the lifted map; its status says so
-        map_.lift = found.status is Status.left_domain
+        map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         final = not rule.randomised or rule.order >= rules.medium().order  # not just a first look on few nodes
         if final and _decays(map_, found, informed, branch):
             return _without_signal(run, map_.unpack(found.point), informed, branch)
@@ -209,14 +207,14 @@ def _solve_point(
         second_minima = max(second_minima, map_.rough_share)
         failed = found.status is Status.left_domain or (final and found.status is not Status.converged)
         if failed:
-            if not refine or (instead := _instead(run, rules, rule)) is None:
+            if not refine or (instead := _instead(run, rules, rule, measured.relative_error)) is None:
                 break
             rule, point, jacobian, response, second_minima = instead, began, None, None, 1.0
             continue
         finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
         if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
-            finer = _instead(run, rules, rule) if refine else None
+            finer = _instead(run, rules, rule, np.inf) if refine else None
         if finer is None:
             break
         run.learn(map_)
@@ -257,9 +255,11 @@ def _finished(
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, left)
 
 
-def _instead(run: Run, rules: Refinement, rule: Rule) -> Rule | None:
-    """The Sobol rule that replaces a tensor rule whose map has no fixed point near the start; None if none may."""
-    other = None if rule.randomised or run.spent else rules.next(rule, np.inf, 1.0)
+def _instead(run: Run, rules: Refinement, rule: Rule, error: float) -> Rule | None:
+    """The Sobol rule that replaces a tensor rule with this relative error of q; None if none may, or none is needed."""
+    if rule.randomised or run.spent or error <= rules.asked.standard_error:
+        return None
+    other = rules.next(rule, error, 1.0)
     return other if other is not None and other.randomised else None
 
 
