@@ -69,6 +69,14 @@ def _there(columns: Columns, i: int, branch: str) -> NDArray[np.bool_]:
     return there & (columns["on_branch"][i] != Identity.merged) if Branch.named(branch).is_informed else there
 
 
+def _reliable(columns: Columns, i: int, branch: str) -> NDArray[np.bool_]:
+    """Where the points of a branch are converged and, if it may end, known to be on it."""
+    converged = columns["status"][i] == Status.converged
+    return (
+        converged & (columns["on_branch"][i] == Identity.on_branch) if Branch.named(branch).is_informed else converged
+    )
+
+
 def with_boundaries(ds: xr.Dataset) -> xr.Dataset:
     """A sweep with those of `BOUNDARY_VARIABLES` that its branches have; as it is with one value of alpha.
 
@@ -104,22 +112,24 @@ def with_boundaries(ds: xr.Dataset) -> xr.Dataset:
 
 def _boundaries(line: Columns, alpha: NDArray[np.float64], branches: Sequence[str]) -> dict[str, Threshold]:
     """Those of one line of points, by the names of their variables."""
-    there = {branch: _there(line, i, branch) for i, branch in enumerate(branches)}
+    reliable = {branch: _reliable(line, i, branch) for i, branch in enumerate(branches)}
     place = {branch: i for i, branch in enumerate(branches)}
     found: dict[str, Threshold] = {}
 
     def crossed(where: NDArray[np.bool_], first: tuple[str, int], second: tuple[str, int]) -> Threshold:
         (name, i), (other, j) = first, second
+        # a refined sweep leaves out points far from every boundary
+        computed = (line["status"][i] != NOT_COMPUTED) & (line["status"][j] != NOT_COMPUTED)
         difference = np.where(where, line[name][i] - line[other][j], np.nan)
         error = np.hypot(line[f"{name}_stderr"][i], line[f"{other}_stderr"][j])
-        return crossing(alpha.tolist(), difference.tolist(), error.tolist())
+        return crossing(*(column[computed].tolist() for column in (alpha, difference, error)))
 
     if "semantic" in place:
         semantic = place["semantic"]
-        own = there["semantic"]
+        own = reliable["semantic"]
         found["alpha_l"] = crossed(own, ("test_error", semantic), ("linear_test_error", semantic))
         if "positional" in place:
-            both, positional = own & there["positional"], place["positional"]
+            both, positional = own & reliable["positional"], place["positional"]
             found["alpha_c"] = crossed(both, ("training_loss", semantic), ("training_loss", positional))
     for branch in filter(lambda name: Branch.named(name).is_informed, branches):
         i = place[branch]

@@ -129,8 +129,8 @@ def loss_crossing(theory: xr.Dataset) -> Threshold:
     Returns
     -------
     Threshold
-        By linear interpolation between points that have not merged with the uninformed one; `attnphase.thresholds` is
-        more accurate.
+        By linear interpolation between neighbours that are converged and on their own branches;
+        `attnphase.thresholds` is more accurate.
 
     Raises
     ------
@@ -148,14 +148,17 @@ def loss_crossing(theory: xr.Dataset) -> Threshold:
 def _crossing(first: xr.Dataset, name: str, second: xr.Dataset, other: str) -> Threshold:
     first, second = first.sortby("alpha"), second.sortby("alpha")
     error = np.hypot(first[f"{name}_stderr"].to_numpy(), second[f"{other}_stderr"].to_numpy())
-    there = _own_numbers(first) & _own_numbers(second)
+    there = _reliable(first) & _reliable(second)
     difference = np.where(there, first[name].to_numpy() - second[other].to_numpy(), np.nan)
-    return crossing(first["alpha"].to_numpy().tolist(), difference.tolist(), error.tolist())
+    # a refined sweep leaves out points far from every boundary
+    computed = ((first["status"] != NOT_COMPUTED) & (second["status"] != NOT_COMPUTED)).to_numpy()
+    return crossing(*(column[computed].tolist() for column in (first["alpha"].to_numpy(), difference, error)))
 
 
-def _own_numbers(line: xr.Dataset) -> np.ndarray:
-    """Where a branch has numbers of its own, as for the boundaries of a sweep (`attnphase.data.boundaries`)."""
-    return ~line["status"].isin([NOT_COMPUTED, Status.left_domain]).to_numpy() & ~_merged(line)
+def _reliable(line: xr.Dataset) -> np.ndarray:
+    """Where a branch is converged and on its own, as for the boundaries of a sweep (`attnphase.data.boundaries`)."""
+    reliable = (line["status"] == Status.converged).to_numpy()
+    return reliable & (line["on_branch"] == Identity.on_branch).to_numpy() if "on_branch" in line else reliable
 
 
 def draw_curve(ax: Axes, line: xr.Dataset, across: str, name: str, factor: float, look: Mapping[str, Any]) -> None:
