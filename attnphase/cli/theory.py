@@ -22,7 +22,7 @@ from attnphase.cli.options import (
 from attnphase.cli.outcomes import convergence, deliver, interruption_told, kept_lines, print_table, with_command
 from attnphase.cli.sweeps import distribution_options, in_blocks, make_plan, merge_plan, needed, solve_block
 from attnphase.cli.values import NUMBERS, ManyValues
-from attnphase.data.text import points_json, points_table, thresholds_table
+from attnphase.data.text import points_json, points_table, thresholds_absences, thresholds_table
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset, check_folder
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
@@ -189,8 +189,15 @@ def sweep(
 
 @click.command(cls=ManyValues)
 @problem_options
-@click.option("--omega", type=NUMBERS, multiple=True, help="One or more weights of the positional part.")
-@click.option("--vary", metavar="FIELD=VALUES", help="Instead: values of another field, as tokens.sigma=0.3:0.7:5.")
+@click.option(
+    "--omega", type=NUMBERS, multiple=True, help="Weights of the positional part; the problem's own by default."
+)
+@click.option(
+    "--vary",
+    metavar="FIELD=VALUES",
+    multiple=True,
+    help="Instead: values of another field, as tokens.sigma=0.3:0.7:5; one field only.",
+)
 @click.option("--alpha", type=(float, float), metavar="LOW HIGH", help="Range searched.")
 @click.option("--transitions", is_flag=True, help="Locate spinodals and the onsets of theta and m as well.")
 @output_option(help="Write a netCDF file.")
@@ -201,7 +208,7 @@ def thresholds(
     problem_file: Path | None,
     changes: tuple[str, ...],
     omega: tuple[tuple[float, ...], ...],
-    vary: str | None,
+    vary: tuple[str, ...],
     alpha: tuple[float, float] | None,
     transitions: bool,
     output: Path | None,
@@ -214,9 +221,12 @@ def thresholds(
     alpha_c is the sample complexity above which the semantic branch has the lower training loss, alpha_l that above
     which it has a lower test error than the linear predictor.
     """
-    fields = varied((vary,) if vary else (), changes, omega or None)
-    if not omega and not vary:
-        raise click.UsageError("Missing option '--omega' or '--vary'.")
+    fields = varied(vary, changes, omega or None)
+    if len(fields) > 1:
+        raise ProblemError(
+            "vary",
+            f"--vary names {len(fields)} fields, {', '.join(fields)}: thresholds vary along one field, give one.",
+        )
     wanted = omegas("omega", [value for values in omega for value in values]) if omega else None
     if wanted is not None and fields:
         raise ProblemError("vary", "--omega and --vary cannot both be given: thresholds vary along one field.")
@@ -229,4 +239,6 @@ def thresholds(
         problem, wanted, alpha=alpha, fields=fields or None, transitions=transitions, progress=not quiet
     )
     deliver(ds, thresholds_table, output, force, as_json, quiet)
+    for sentence in [] if quiet else thresholds_absences(ds):
+        click.echo(f"attnphase: {sentence}", err=True)
     return 0

@@ -33,6 +33,7 @@ __all__ = [
     "runs_table",
     "solutions_table",
     "terminal_width",
+    "thresholds_absences",
     "thresholds_table",
     "wrapped",
 ]
@@ -380,6 +381,12 @@ def thresholds_table(ds: xr.Dataset) -> Table:
                 cells[i] = meanings[int(here[f"{name}_status"])].replace("_", " ")
         rows.append((f"{float(here[along]):g}", *cells))
     return Table((along, *names), tuple(rows), left=())
+
+
+def thresholds_absences(ds: xr.Dataset) -> list[str]:
+    """A sentence for each threshold of which more is known than the flag: why there is none."""
+    said = {name.removesuffix("_status"): ds[name].attrs.get("comment", "") for name in map(str, ds.data_vars)}
+    return [f"{name} at {clause}." for name, clauses in said.items() for clause in clauses.splitlines()]
 
 
 def curve_table(ds: xr.Dataset) -> Table:

@@ -69,7 +69,10 @@ def follow(
                 start = _uninformed(beside)
                 point = merged_point(problem, alphas[index], branch, start, settings, tell)
             if point is None:
-                point, start = None, probe(problem, alphas[index], branch, settings) or _uninformed(beside)
+                start = probe(problem, alphas[index], branch, settings)
+                # a neighbour that did not converge says nothing of the uninformed point
+                if start is None and beside.status is Status.converged:
+                    start = _uninformed(beside)
         elif beside is not None:
             start = _extrapolated(earlier, before, beside, alphas[index])
         if point is None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise, takewhile
 
 import numpy as np
 
 from attnphase.fixed_points.branches import follow
+from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.fixed_points.threshold import NOT_FOUND, Threshold
+from attnphase.fixed_points.threshold import NOT_FOUND, Outcome, Threshold
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell
+from attnphase.state_evolution.branches import Identity
+from attnphase.state_evolution.starts import informed_signal
 
 __all__ = [
     "baseline_difference",
@@ -34,12 +39,11 @@ def crossing(alpha: Sequence[float], difference: Sequence[float], error: Sequenc
     alpha : sequence of float
         Increasing.
     difference, error : sequences of float
-        Values and standard errors; NaN where unknown.
+        Values and standard errors; NaN where unknown, and no crossing is known beside such a one.
     """
     a, d, e = (np.asarray(x, dtype=float) for x in (alpha, difference, error))
     known = np.isfinite(d) & np.isfinite(e)
-    a, d, e = a[known], d[known], e[known]
-    changes = np.flatnonzero((d[:-1] > 0) & (d[1:] <= 0))
+    changes = np.flatnonzero(known[:-1] & known[1:] & (d[:-1] > 0) & (d[1:] <= 0))
     if len(changes) == 0:
         return NOT_FOUND
     i = int(changes[-1])
@@ -63,42 +67,245 @@ def baseline_difference(semantic: BranchPoint) -> tuple[float, float]:
 
 _SCAN_POINTS = 256  # per replicate, for the scan that brackets a threshold
 _SCANNED = 15  # sample complexities
+_HALVINGS = 6  # of a gap between two of them on a logarithmic scale, down to 1/64 of it
+_SECANTS = 4
 _REFINED_POINTS = 4096  # per replicate: the same nodes for all alpha, so that the difference is smooth
 _REFINED_SOLVES = 12  # of one omega, as a rule
 _REFINED_COST = 10  # of one of them, in solves of the scan; for the progress only
+_CLEAR = 3.0  # standard errors: chance gives one of 700 differences the wrong sign by as much
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The difference of two quantities at one sample complexity.
+
+    Attributes
+    ----------
+    alpha : float
+    value, error : float
+        The difference and its standard error; NaN where a point did not converge.
+    flaw : Threshold or None
+        Why no threshold may rest on it; None where each point is converged and on its own branch.
+    all_merged : bool
+        Whether the points of both its branches are the uninformed one, so that there is no difference.
+    """
+
+    alpha: float
+    value: float
+    error: float
+    flaw: Threshold | None = None
+    all_merged: bool = False
+
+    @property
+    def sign(self) -> int:
+        """Of the difference, zero where it is within its error."""
+        return int(np.sign(self.value)) if abs(self.value) > _CLEAR * self.error else 0
+
+
+def sample_of(points: Sequence[BranchPoint], difference: Callable[..., tuple[float, float]]) -> Sample:
+    """A difference of the points of some branches at one sample complexity, and whether it may be relied on."""
+    flaws = [flaw for flaw in map(_flaw, points) if flaw is not None]
+    # that there is no branch is known, whatever else is not
+    flaws.sort(key=lambda flaw: flaw.outcome is not Outcome.no_branch)
+    converged = all(point.status is Status.converged for point in points)
+    value, error = difference(*points) if converged else (np.nan, np.nan)
+    all_merged = len(points) > 1 and [flaw.outcome for flaw in flaws] == [Outcome.no_branch] * len(points)
+    return Sample(points[0].alpha, value, error, flaws[0] if flaws else None, all_merged)
+
+
+def _flaw(point: BranchPoint) -> Threshold | None:
+    """Why a point is not known to be one of its branch; None where it is."""
+    at = f"at alpha = {point.alpha:.4g}"
+    if point.status is not Status.converged:
+        return Threshold.absent(Outcome.unsettled, f"the {point.branch} point {at} did not converge")
+    if point.on_branch is Identity.merged:
+        return Threshold.absent(Outcome.no_branch, f"there is no {point.branch} branch {at}")
+    if point.on_branch is not Identity.on_branch or informed_signal(point.restart.overlaps, point.branch) == 0:
+        return Threshold.absent(Outcome.unsettled, f"whether there is a {point.branch} branch {at} is not decided")
+    return None
+
+
+def bracketed(samples: Sequence[Sample], sample: Callable[[float], Sample]) -> tuple[Sample, Sample] | Threshold:
+    """The samples between which a difference falls through zero at the largest alpha.
+
+    Where a branch ends between two samples, the gap is halved until the crossing is met or the end is known.
+
+    Parameters
+    ----------
+    samples : sequence of Sample
+        By rising alpha.
+    sample : callable
+        The difference at another alpha.
+
+    Returns
+    -------
+    The two samples without flaws, the first positive and the second negative; or why there are none.
+    """
+    known = [one for one in samples if one.flaw or one.sign]
+    hidden: list[Threshold] = []
+    for i, (low, high) in reversed(list(enumerate(pairwise(known)))):
+        found = None
+        if low.flaw is None and high.flaw is None:
+            found = (low, high) if low.sign > high.sign else None
+        elif high.flaw is None and high.sign < 0:
+            found = _in_gap(high, known[i::-1], sample)
+        elif low.flaw is None and low.sign > 0:
+            found = _in_gap(low, known[i + 1 :], sample)
+        elif low.flaw and high.flaw and low.sign > 0:
+            after = next((one for one in known[i + 1 :] if one.sign), None)
+            if after is not None and after.flaw and after.sign < 0:
+                found = _among_flaws(low, after, sample)
+        if isinstance(found, Threshold):
+            hidden.append(found)
+        elif found is not None:
+            return found
+    if not hidden and all(one.flaw for one in known):
+        return _no_samples(samples)
+    if hidden:
+        return min(hidden, key=lambda found: found.outcome is not Outcome.unsettled)
+    first, last = samples[0], samples[-1]
+    for end, low, high in ((first, first, known[0]), (last, known[-1], last)):
+        if end.flaw is None and not end.sign and low.sign >= high.sign:
+            reason = f"the difference at alpha = {end.alpha:.4g}, where the range ends, is within its error"
+            return Threshold.absent(Outcome.unsettled, reason)
+    return NOT_FOUND
+
+
+def _in_gap(
+    good: Sample, beyond: Sequence[Sample], sample: Callable[[float], Sample]
+) -> tuple[Sample, Sample] | Threshold:
+    """The samples about a crossing between a clear sample and one with a flaw; or why there are none.
+
+    Parameters
+    ----------
+    beyond : sequence of Sample
+        Those on the other side of the gap, the nearest first.
+    """
+    sign, clear, bad = good.sign, good, beyond[0]
+    flawed = list(takewhile(lambda one: one.flaw is not None, beyond))  # the nearest first
+    for _ in range(_HALVINGS):
+        here = sample(float(np.sqrt(good.alpha * bad.alpha)))
+        if here.flaw is not None:
+            bad = here
+            flawed.insert(0, here)
+        elif here.sign == -sign:
+            return (here, clear) if sign < 0 else (clear, here)
+        else:
+            good, clear = here, here if here.sign else clear
+    # where the branches merge before the difference changes sign, it changes sign nowhere
+    changes = any(one.sign == -sign for one in takewhile(lambda one: one.sign != sign, flawed))
+    assert bad.flaw is not None
+    ends = [one.flaw for one in flawed if one.flaw is not None and one.flaw.outcome is Outcome.no_branch]
+    if ends and not (changes and (good is not clear or bad.flaw.outcome is Outcome.unsettled)):
+        return ends[0]
+    low, high = sorted((clear.alpha, bad.alpha))
+    reason = f"a crossing may lie between alpha = {low:.4g} and {high:.4g}, but {bad.flaw.reason}"
+    return Threshold.absent(Outcome.unsettled, reason)
+
+
+def _among_flaws(low: Sample, high: Sample, sample: Callable[[float], Sample]) -> tuple[Sample, Sample] | Threshold:
+    """The same between a positive and a negative sample that both have flaws: a branch may begin before one ends."""
+    for _ in range(_HALVINGS):
+        here = sample(float(np.sqrt(low.alpha * high.alpha)))
+        if here.flaw is None and here.sign:
+            return _in_gap(here, [low if here.sign < 0 else high], sample)
+        if here.flaw is None:
+            break
+        if here.all_merged:
+            return here.flaw
+        low, high = (here, high) if here.value > 0 else (low, here)
+    between = f"between alpha = {low.alpha:.4g} and {high.alpha:.4g}"
+    reason = f"a crossing may lie {between}, where the branches or their difference are not known well enough"
+    return Threshold.absent(Outcome.unsettled, reason)
+
+
+def _no_samples(samples: Sequence[Sample]) -> Threshold:
+    """Why there is no threshold where no sample can be relied on."""
+    flaws = [one.flaw for one in samples if one.flaw is not None]
+    if not flaws:
+        return Threshold.absent(Outcome.unsettled, "the difference is within its error at each alpha of the search")
+    doubtful = [flaw for flaw in flaws if flaw.outcome is Outcome.unsettled]
+    changes = any(low.sign > high.sign for low, high in pairwise(one for one in samples if one.sign))
+    if doubtful and (changes or len(doubtful) == len(flaws)):
+        return doubtful[0]
+    return Threshold.absent(Outcome.no_branch, "at no alpha of the search are the branches known to exist")
+
+
+def _root(low: Sample, high: Sample) -> float:
+    """Where the line through two samples is zero."""
+    return low.alpha + low.value / (low.value - high.value) * (high.alpha - low.alpha)
+
+
+def _by_secants(low: Sample, high: Sample, sample: Callable[[float], Sample]) -> Threshold:
+    """The crossing between a positive and a negative sample, by secants that never leave the interval.
+
+    All samples have the same nodes, hence one error. It is divided by the slope between the first two samples: between
+    samples that lie within their error of zero the slope is chance. Where the steps run out, the crossing lies anywhere
+    between the last two with equal right. An end that stays twice counts half (the Illinois rule), so that both move.
+    """
+    slope = (low.value - high.value) / (high.alpha - low.alpha)
+    error = moved = width = np.inf
+    weights, stayed = {"low": 1.0, "high": 1.0}, ""
+    for _ in range(_SECANTS):
+        weighed = (replace(end, value=weights[name] * end.value) for name, end in (("low", low), ("high", high)))
+        here = sample(_root(*weighed))
+        if here.flaw is not None:
+            return _doubtful(here.flaw)
+        low, high, new, stays = (here, high, "low", "high") if here.value > 0 else (low, here, "high", "low")
+        weights[new], weights[stays] = 1.0, weights[stays] / 2 if stays == stayed else 1.0
+        stayed = stays
+        error, width = here.error / slope, high.alpha - low.alpha
+        moved = abs(_root(low, high) - here.alpha)
+        if moved < 0.1 * error:
+            width = 0.0
+            break
+    return Threshold(_root(low, high), float(np.sqrt(error**2 + moved**2 + width**2 / 12)))
+
+
+def _doubtful(flaw: Threshold) -> Threshold:
+    """Why a crossing between two points of the branches is not known, where a point between them has a flaw."""
+    return Threshold.absent(Outcome.unsettled, f"a crossing may exist, but {flaw.reason}")
 
 
 def _refined(
-    problem: Problem, bracket: tuple[float, float], difference: Callable[[Problem, float], tuple[float, float]]
+    problem: Problem, bracket: tuple[Sample, Sample], measure: Callable[[Problem, float], Sample]
 ) -> Threshold:
-    """Secant steps inside a bracket, with many fixed nodes, or those of a rule that has no others.
+    """The crossing inside a bracket of the scan, with many fixed nodes, or those of a rule that has no others."""
+    rough, fine = _rules(problem)
+    first = _by_secants(bracket[0], bracket[1], partial(measure, rough))
+    outer = [one.alpha for one in bracket]
+    inner = list(outer)
+    if first.found:
+        half = max(4 * first.standard_error, 0.02 * first.alpha)
+        inner = [max(outer[0], first.alpha - half), min(outer[1], first.alpha + half)]
 
-    Where the steps run out before they have settled, the last one is part of the error.
-    """
-    fine = problem
-    if problem.integration.form.refines:
-        fine = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _REFINED_POINTS})
-    low, high = bracket
-    ends = [(x, *difference(fine, x)) for x in bracket]
-    moved = 0.0
-    threshold = NOT_FOUND
-    for _ in range(4):
-        ends.sort()
-        found = crossing([x for x, _, _ in ends], [d for _, d, _ in ends], [e for _, _, e in ends])
-        if not found.found:
-            # the scan's bracket was noise: the change lies just outside
-            low, high = low - (high - low), high + (high - low)
-            if low <= 0:
-                return threshold
-            ends += [(x, *difference(fine, x)) for x in (low, high)]
-            continue
-        if threshold.found:
-            moved = abs(found.alpha - threshold.alpha)
-            if moved < 0.1 * found.standard_error:
-                return found
-        threshold = found
-        ends.append((found.alpha, *difference(fine, found.alpha)))
-    return replace(threshold, standard_error=float(np.hypot(threshold.standard_error, moved)))
+    def opposed(end: Sample, sign: int) -> bool:
+        # a rule without replicates has no chance in it
+        return (end.sign if fine is not problem else np.sign(end.value)) == sign
+
+    ends = [measure(fine, alpha) for alpha in inner]
+    for i, sign in enumerate((1, -1)):
+        # the first estimate was noise: the change lies elsewhere in the bracket
+        if not opposed(ends[i], sign) and inner[i] != outer[i]:
+            ends[i] = measure(fine, outer[i])
+    for end, sign in zip(ends, (1, -1), strict=True):
+        if end.flaw is not None:
+            return _doubtful(end.flaw)
+        if not opposed(end, sign):
+            reason = f"the difference at alpha = {end.alpha:.4g}, where the branches end, is within its error"
+            return Threshold.absent(Outcome.unsettled, reason)
+    return _by_secants(ends[0], ends[1], partial(measure, fine))
+
+
+def _rules(problem: Problem) -> tuple[Problem, Problem]:
+    """The problem with the nodes of the scan, and with those of the refinement; with its own if it has no others."""
+    if not problem.integration.form.refines:
+        return problem, problem
+    rough, fine = (
+        problem.with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
+        for nodes in (_SCAN_POINTS, _REFINED_POINTS)
+    )
+    return rough, fine
 
 
 def usual_cost() -> float:
@@ -127,38 +334,37 @@ def thresholds_of(
     tell : callable
         Is told what is being done.
     """
-    alphas = np.linspace(*between, _SCANNED)
-    rough = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _SCAN_POINTS})
-    # a crossing asks for no order parameters
-    exact = replace(settings or SolverSettings(), stability=False, identity=False)
-    quick = replace(exact, tolerance=1e-6, max_maps=100)
-    semantic, positional = (
-        follow(rough, list(alphas), branch, settings=quick, on_point=lambda _: advance(1), tell=tell)
+    (rough, fine), alphas = _rules(problem), np.geomspace(*between, _SCANNED).tolist()
+    # a crossing asks for no replicon, but on which branch its points are
+    exact = replace(settings or SolverSettings(), stability=False, identity=True)
+    quick = replace(exact, tolerance=1e-6)
+    scan = [
+        follow(rough, alphas, branch, settings=quick, on_point=lambda _: advance(1), tell=tell)
         for branch in ("semantic", "positional")
-    )
-    by_loss = [loss_difference(s, p) for s, p in zip(semantic, positional, strict=True)]
-    by_baseline = [baseline_difference(s) for s in semantic]
+    ]
 
-    def at(points: list[BranchPoint], x: float) -> BranchPoint:
-        return points[int(np.abs(alphas - x).argmin())]
+    def located(lines: list[list[BranchPoint]], difference: Callable[..., tuple[float, float]]) -> Threshold:
+        def measure(one: Problem, alpha: float) -> Sample:
+            points = []
+            for line in lines:
+                near = sorted(line, key=lambda point: abs(point.alpha - alpha))
+                start = next((point for point in near if _flaw(point) is None), None)
+                asked, cost = (quick, 1) if one == rough else (exact, _REFINED_COST)
+                point = solve_point(one, alpha, line[0].branch, start=start, settings=asked, tell=tell)
+                if start is not None and point.status is not Status.converged:
+                    point = solve_point(one, alpha, line[0].branch, settings=asked, tell=tell)
+                points.append(point)
+                advance(cost)
+            return sample_of(points, difference)
 
-    def refined(fine: Problem, x: float, branch: str, scan: list[BranchPoint]) -> BranchPoint:
-        point = solve_point(fine, x, branch, start=at(scan, x), settings=exact, tell=tell)
-        advance(_REFINED_COST)
-        return point
+        def clear(one: Sample) -> Sample:
+            # more nodes tell a sign that few leave open
+            return one if one.flaw or one.sign else measure(fine, one.alpha)
 
-    def loss_at(fine: Problem, x: float) -> tuple[float, float]:
-        return loss_difference(refined(fine, x, "semantic", semantic), refined(fine, x, "positional", positional))
+        samples = [sample_of(points, difference) for points in zip(*lines, strict=True)]
+        bracket = bracketed([clear(one) for one in samples], lambda alpha: clear(measure(rough, alpha)))
+        return bracket if isinstance(bracket, Threshold) else _refined(problem, bracket, measure)
 
-    def baseline_at(fine: Problem, x: float) -> tuple[float, float]:
-        return baseline_difference(refined(fine, x, "semantic", semantic))
-
-    results = []
-    for scan, difference in ((by_loss, loss_at), (by_baseline, baseline_at)):
-        first = crossing(list(alphas), [d for d, _ in scan], [e for _, e in scan])
-        if not first.found:
-            results.append(NOT_FOUND)
-            continue
-        half = max(4 * first.standard_error, 0.02 * first.alpha)
-        results.append(_refined(problem, (first.alpha - half, first.alpha + half), difference))
-    return results[0], results[1]
+    baseline = scan[0][0].values["linear_test_error"]
+    at_baseline = NOT_FOUND if np.isnan(baseline) else located(scan[:1], baseline_difference)
+    return located(scan, loss_difference), at_baseline

@@ -37,11 +37,14 @@ class Threshold:
         NaN likewise.
     outcome : Outcome
         Whether there is one.
+    reason : str
+        Why there is none, as a clause; empty where nothing more is known than the outcome.
     """
 
     alpha: float
     standard_error: float
     outcome: Outcome = Outcome.located
+    reason: str = ""
 
     @property
     def found(self) -> bool:
@@ -49,9 +52,9 @@ class Threshold:
         return isfinite(self.alpha)
 
     @classmethod
-    def absent(cls, outcome: Outcome) -> Self:
+    def absent(cls, outcome: Outcome, reason: str = "") -> Self:
         """No threshold, and why."""
-        return cls(nan, nan, outcome)
+        return cls(nan, nan, outcome, reason)
 
 
 NOT_FOUND = Threshold.absent(Outcome.outside_range)

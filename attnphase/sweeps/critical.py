@@ -36,7 +36,8 @@ def thresholds(
     """Thresholds of the phase diagram, with standard errors.
 
     ``alpha_c``: the training losses of the semantic and the positional branch cross. ``alpha_l``: the test error of the
-    semantic branch falls below that of the linear baseline. With `transitions` also ``spinodal_semantic`` and
+    semantic branch falls below that of the linear baseline. Both come only from points that are converged, on their own
+    branches and inside the range. With `transitions` also ``spinodal_semantic`` and
     ``spinodal_positional``, where a branch begins at a fold, and ``onset_theta`` and ``onset_m``, where the order
     parameter grows continuously from the uninformed point.
 
@@ -45,7 +46,7 @@ def thresholds(
     problem : Problem
         Its ``teacher.omega``, or the field of `fields`, is replaced.
     omega : float or sequence of float, optional
-        Distinct, from 0 to 1.
+        Distinct, from 0 to 1; the problem's own by default.
     alpha : (float, float), optional
         Range searched; by default 0.2 to 3, and 0.01 to 3 for the transitions.
     fields : mapping, optional
@@ -62,7 +63,7 @@ def thresholds(
     -------
     xarray.Dataset
         Each threshold ``x`` over ``omega``, or the field, with ``x_stderr`` and the flag ``x_status``: NaN where there
-        is none, and the flag says why.
+        is none, and the flag says why. Its attribute ``comment`` has the reasons in words.
 
     Raises
     ------
@@ -76,7 +77,7 @@ def thresholds(
     if on_step is not None:
         arguments.function("on_step", on_step)
     shown = arguments.flag("progress", progress)
-    field, values = _varied(omega, fields)
+    field, values = _varied(problem, omega, fields)
     problems = [problem.with_fields({field: value}) for value in values]
     found: list[dict[str, Threshold]] = []
     cost = usual_cost() + (usual_transitions_cost() if transitions else 0.0)
@@ -103,7 +104,7 @@ def _labelled(
     problem: Problem, field: str, values: Sequence[float], found: Sequence[Mapping[str, Threshold]]
 ) -> xr.Dataset:
     columns = {name: [here[name] for here in found] for name in found[0]}
-    return from_thresholds(
+    ds = from_thresholds(
         problem,
         values,
         {name: [t.alpha for t in column] for name, column in columns.items()},
@@ -112,14 +113,18 @@ def _labelled(
         field=field,
         outcomes={name: [int(t.outcome) for t in column] for name, column in columns.items()},
     )
+    (along,) = map(str, ds["alpha_c"].dims)
+    for name, column in columns.items():
+        said = [f"{along} = {x:g}: {one.reason}" for x, one in zip(values, column, strict=True) if one.reason]
+        if said:
+            ds[f"{name}_status"].attrs["comment"] = "\n".join(said)
+    return ds
 
 
-def _varied(omega: Any, fields: Any) -> tuple[str, tuple[float, ...]]:
+def _varied(problem: Problem, omega: Any, fields: Any) -> tuple[str, tuple[float, ...]]:
     """The field that varies, and its values."""
     if fields is None:
-        if omega is None:
-            raise ProblemError("omega", "omega is missing: give the values at which thresholds are wanted, or fields.")
-        return "teacher.omega", omegas("omega", omega)
+        return "teacher.omega", omegas("omega", problem.teacher.omega if omega is None else omega)
     given = arguments.mapping("fields", fields, "a mapping from one field of the problem to its values")
     if omega is not None or len(given) != 1:
         raise ProblemError("fields", "fields must name one field, and omega must then be left out.")

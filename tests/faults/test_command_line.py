@@ -174,7 +174,7 @@ REFUSED = {
         (["--alpha", "1", "-o", "one.nc", "--checkpoint", "one.nc"], "names a file of the result"),
     ],
     "thresholds": [
-        ([], "--omega"),
+        (["--vary", "tokens.sigma=0.3,0.4", "--vary", "student.rank=1,2"], "--vary names 2 fields"),
         (["--omega", "0.3", "--vary", "tokens.sigma=0.3,0.4"], "cannot both be given"),
         (["--vary", "alpha=1,2"], "alpha is not a field"),
         (["--omega", "2"], "omega must be a number from 0 to 1"),

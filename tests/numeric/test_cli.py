@@ -14,6 +14,7 @@ from command import run
 from attnphase.data.files import load_dataset
 from attnphase.data.variables import POINT_VARIABLES
 from attnphase.errors import CacheError
+from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
 
 COARSE = ["--set", "integration.rule=sobol", "--set", "integration.nodes=16"]
@@ -193,7 +194,6 @@ def test_what_did_not_converge_is_written_flagged_and_ends_with_1(in_folder, unc
         (["sweep", "--alpha", "1,2"], "--output"),
         (["sweep", "--alpha", "1,2", "-o", "no/x.nc"], "there is no folder no"),
         (["sweep", "--alpha", "1,2", "-o", "x.nc", "--workers", "0"], "workers must"),
-        (["thresholds"], "--omega"),
         (["thresholds", "--omega", "0.1", "bad.toml"], "bad.toml"),
         (["derive", "--format", "word"], "word"),
         (["figure", "fig5"], "fig5"),
@@ -294,6 +294,23 @@ def test_thresholds_takes_many_values(in_folder, monkeypatch):
     assert load_dataset("t.nc")["alpha_c"].to_numpy().tolist() == [1.25, 1.3]
     table = run("thresholds", "--omega", "0.25", "0.3", *COARSE).stdout
     assert re.search(r"^ *0\.25 +1\.250\(10\) +1\.75\(2\) *$", table, re.MULTILINE), table
+
+
+def test_thresholds_take_the_problems_own_omega_and_say_why_there_are_none(in_folder, monkeypatch):
+    """Made-up ones again: the problem's omega is 0.17, and no branch is where alpha_l is looked for."""
+
+    def made_up(problem, *_):
+        reason = "there is no semantic branch at alpha = 0.4"
+        return CRITICAL.Threshold(1 + problem.teacher.omega, 0.01), CRITICAL.Threshold.absent(Outcome.no_branch, reason)
+
+    monkeypatch.setattr(CRITICAL, "thresholds_of", made_up)
+    result = run("thresholds", "--set", "teacher.omega=0.17", *COARSE, "-o", "t.nc")
+    assert re.search(r"^ *0\.17 +1\.170\(10\) +no branch *$", result.stdout, re.MULTILINE), result.stdout
+    assert "alpha_l at omega = 0.17: there is no semantic branch at alpha = 0.4." in result.stderr
+    ds = load_dataset("t.nc")
+    assert ds["alpha_l_status"].to_numpy().tolist() == [Outcome.no_branch]
+    assert ds["alpha_l_status"].attrs["comment"] == "omega = 0.17: there is no semantic branch at alpha = 0.4"
+    assert not run("thresholds", *COARSE, "--quiet").stderr
 
 
 @pytest.mark.parametrize(("form", "expected"), [("latex", r"\documentclass"), ("markdown", "# "), ("python", "def ")])

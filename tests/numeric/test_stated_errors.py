@@ -16,18 +16,30 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attnphase.checks.deviations import Limit, Measured
-from attnphase.fixed_points.crossings import Threshold, _refined, baseline_difference, crossing, loss_difference
+from attnphase.fixed_points import crossings
+from attnphase.fixed_points.crossings import (
+    Sample,
+    _by_secants,
+    _refined,
+    baseline_difference,
+    bracketed,
+    crossing,
+    loss_difference,
+    sample_of,
+    thresholds_of,
+)
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.errors import Response, residual_errors, standard_errors
+from attnphase.state_evolution.branches import Identity
+from attnphase.state_evolution.errors import Response, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
@@ -104,27 +116,170 @@ def test_refined_thresholds_follow_a_bent_difference(curvature):
 
 
 def test_a_threshold_that_still_moves_has_that_in_its_error():
-    """A difference so bent that a few secants do not end: where it is, is known no better than the last one moved."""
-    found, _ = refined(2.5, (1.2, 1.55))
-    assert 1e-5 < abs(found.alpha - 1.3) < 3 * found.standard_error < 0.05
+    """A difference so bent that a few secants do not end: where it is, is known no better than the interval left."""
+    low, high = (Sample(x, -(x - 1.3) - 9 * (x - 1.3) ** 3, 1e-5) for x in (0.9, 3.0))
+    found = _by_secants(low, high, lambda x: Sample(x, -(x - 1.3) - 9 * (x - 1.3) ** 3, 1e-5))
+    assert 1e-5 < abs(found.alpha - 1.3) < 3 * found.standard_error < high.alpha - low.alpha
 
 
 def refined(curvature: float, bracket: tuple[float, float]) -> tuple[Threshold, Threshold]:
     """The refined crossing of a parabola at 1.3 with exact errors of 1e-5, and that of its first secant."""
 
-    def difference(problem: Problem, alpha: float) -> tuple[float, float]:
-        assert problem.integration.nodes == 4096
-        return -(alpha - 1.3) - curvature * (alpha - 1.3) ** 2, 1e-5
+    def measure(problem: Problem, alpha: float) -> Sample:
+        assert problem.integration.nodes in (256, 4096)
+        return Sample(alpha, -(alpha - 1.3) - curvature * (alpha - 1.3) ** 2, 1e-5)
 
-    fine = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 4096})
-    values, errors = zip(*(difference(fine, x) for x in bracket), strict=True)
-    return _refined(PAPER, bracket, difference), crossing(bracket, values, errors)
+    low, high = (
+        measure(PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 256}), x) for x in bracket
+    )
+    first = crossing(bracket, (low.value, high.value), (1e-5, 1e-5))
+    return _refined(PAPER, (low, high), measure), first
 
 
-def test_a_bracket_beside_the_crossing_is_widened():
-    found = _refined(PAPER, (1.4, 1.5), lambda _, alpha: (1.35 - alpha, 1e-4))
+def test_more_nodes_search_the_whole_bracket_and_nothing_beyond():
+    """Few nodes see the crossing at 1.45, more nodes at 1.35, and none of them may look outside 1.3 to 1.6."""
+
+    def measure(problem: Problem, alpha: float, end: float = 1.35) -> Sample:
+        assert 1.3 <= alpha <= 1.6
+        return Sample(alpha, (1.45 if problem.integration.nodes == 256 else end) - alpha, 1e-4)
+
+    few = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 256})
+    bracket = measure(few, 1.3), measure(few, 1.6)
+    assert _refined(PAPER, bracket, measure).alpha == pytest.approx(1.35, abs=1e-10)
+    found = _refined(PAPER, bracket, lambda problem, alpha: measure(problem, alpha, 1.25))
+    assert found.outcome is Outcome.unsettled
+    assert not found.found
+
+
+# --- where thresholds may come from -----------------------------------------------------------------------------------
+
+
+MERGED = Threshold.absent(Outcome.no_branch, "there is no semantic branch")
+OPEN = Threshold.absent(Outcome.unsettled, "whether there is a semantic branch is not decided")
+
+
+def a_line(*, begins: float, falls_at: float, open_up_to: float = 0.0, jump: float = 0.0) -> Any:
+    """A difference that falls by one a unit of alpha, with the branch's points below `begins` merged, at -jump."""
+
+    def sample(alpha: float) -> Sample:
+        assert 0.4 <= alpha <= 40
+        flaw = MERGED if alpha < begins else OPEN if alpha < open_up_to else None
+        value = falls_at - alpha if alpha >= begins else max(falls_at - begins - jump, 0.0)
+        return Sample(alpha, value, 1e-3, flaw)
+
+    return sample
+
+
+@pytest.mark.parametrize(
+    ("begins", "falls_at", "outcome"),
+    [
+        (0.9, 1.27, Outcome.located),
+        (1.24, 1.27, Outcome.located),  # the branch begins between two samples of the scan, as does the crossing
+        (1.27, 0.8, Outcome.no_branch),  # it begins below zero already
+        (0.2, 50.0, Outcome.outside_range),
+        (0.2, 0.3, Outcome.outside_range),
+        (50.0, 0.9, Outcome.no_branch),
+    ],
+)
+def test_a_bracket_lies_on_the_branch_and_in_the_range(begins, falls_at, outcome):
+    sample = a_line(begins=begins, falls_at=falls_at)
+    for top in (4.0, 8.0, 40.0):
+        found = bracketed([sample(x) for x in np.geomspace(0.4, top, 9).tolist()], sample)
+        if isinstance(found, Threshold):
+            assert found.outcome is outcome
+            assert not found.found
+            continue
+        low, high = found
+        assert outcome is Outcome.located
+        assert begins <= low.alpha < falls_at < high.alpha <= top
+        assert low.value > 0 > high.value
+        assert low.flaw is high.flaw is None
+
+
+def test_a_crossing_where_the_branch_is_not_decided_is_unsettled():
+    """The loss is lower where the branch is known; where it is higher, none may be there."""
+    sample = a_line(begins=1.0, falls_at=1.2, open_up_to=1.3)
+    found = bracketed([sample(x) for x in np.geomspace(0.4, 4.0, 9).tolist()], sample)
     assert isinstance(found, Threshold)
-    assert found.alpha == pytest.approx(1.35, abs=1e-10)
+    assert found.outcome is Outcome.unsettled
+    assert found.reason
+
+
+def test_points_are_relied_on_if_converged_and_on_their_branch():
+    def a_point(status: Status, identity: Identity, theta: float, branch: str = "semantic") -> BranchPoint:
+        overlaps = initial_overlaps(PAPER, branch)
+        overlaps = replace(overlaps, theta=overlaps.theta * theta, m=overlaps.m * theta)
+        values = {"training_loss": 0.1}
+        restart = SimpleNamespace(overlaps=overlaps)
+        point = SimpleNamespace(alpha=1.5, status=status, on_branch=identity, branch=branch, restart=restart)
+        point.values, point.errors = values, values
+        return cast("BranchPoint", point)
+
+    good = a_point(Status.converged, Identity.on_branch, 1.0)
+    expected = [
+        (Status.converged, Identity.on_branch, 1.0, None),
+        (Status.converged, Identity.merged, 0.0, Outcome.no_branch),
+        (Status.converged, Identity.not_decided, 1.0, Outcome.unsettled),
+        (Status.converged, Identity.on_branch, 0.0, Outcome.unsettled),  # it says so, and has no order parameter
+        (Status.iteration_limit, Identity.on_branch, 1.0, Outcome.unsettled),
+        (Status.left_domain, Identity.merged, 1.0, Outcome.unsettled),
+    ]
+    for status, identity, theta, outcome in expected:
+        other = a_point(status, identity, theta, "positional")
+        for points in ((good, other), (other, good)):
+            found = sample_of(points, loss_difference)
+            assert (found.flaw and found.flaw.outcome) == outcome
+            assert np.isnan(found.value) == (status is not Status.converged)
+
+
+def test_thresholds_do_not_depend_on_the_range(monkeypatch):
+    """At 0.9 and 1.1 times alpha_c other nodes see the semantic loss above the positional one, and below it."""
+    monkeypatch.setattr(crossings, "_SCAN_POINTS", 64)
+    monkeypatch.setattr(crossings, "_REFINED_POINTS", 256)
+    problem = Problem.paper(omega=0.22)
+    results = []
+    for top, scanned in ((1.7, 3), (23.0, 9)):
+        monkeypatch.setattr(crossings, "_SCANNED", scanned)
+        between = (0.85, top)
+        found = thresholds_of(problem, between, None, lambda _: None, lambda _: None)
+        results.append(found)
+    for one, other in zip(*results, strict=True):
+        assert one.outcome is other.outcome is Outcome.located
+        assert abs(one.alpha - other.alpha) < 0.2 * min(one.standard_error, other.standard_error)
+    fields = {"integration.rule": "sobol", "integration.nodes": 256, "integration.seed": 9}
+    for factor, sign in ((0.9, 1), (1.1, -1)):
+        alpha = factor * found[0].alpha
+        points = [solve_point(problem.with_fields(fields), alpha, name) for name in ("semantic", "positional")]
+        value, error = loss_difference(*points)
+        assert sign * value > 3 * error
+
+
+def test_errors_of_thresholds_are_their_scatter_over_seeds(monkeypatch):
+    """About 1.2509(6), by the independent solver of ``data/reference/converged.csv``, whose error is a small part."""
+    monkeypatch.setattr(crossings, "_SCAN_POINTS", 64)
+    monkeypatch.setattr(crossings, "_SCANNED", 7)
+    monkeypatch.setattr(crossings, "_REFINED_POINTS", 64)
+    found = []
+    for seed in range(8):
+        problem = Problem.paper(omega=0.3).with_fields({"integration.seed": seed})
+        found.append(thresholds_of(problem, (0.9, 2.0), None, lambda _: None, lambda _: None)[0])
+    assert all(one.outcome is Outcome.located for one in found)
+    deviations, errors = (np.array([getattr(one, name) for one in found]) for name in ("alpha", "standard_error"))
+    assert errors.min() > 0.003
+    assert_calibrated(deviations - 1.2509, errors, replicates=16)
+
+
+def test_errors_of_secants_hold_for_rough_differences():
+    """All samples share their error, and single nodes that jump make the difference steep over small steps."""
+    generator, error, found = np.random.default_rng(5), 1e-3, []
+    for shift, phase in zip(generator.normal(0.0, error, 300), generator.uniform(0, 7, 300), strict=True):
+
+        def sample(alpha: float, shift: float = shift, phase: float = phase) -> Sample:
+            return Sample(alpha, 1.3 - alpha + shift + 0.5 * error * np.sin(1e5 * alpha + phase), error)
+
+        found.append(_by_secants(sample(1.27), sample(1.34), sample))
+    deviations, errors = (np.array([getattr(one, name) for one in found]) for name in ("alpha", "standard_error"))
+    assert_calibrated(deviations - 1.3, errors)
 
 
 # --- integration rules ------------------------------------------------------------------------------------------------
@@ -215,8 +370,8 @@ def response() -> Response:
 
 def stated(map_: LinearMap, other: LinearMap | None = None) -> dict[str, Any]:
     x, _ = map_.solution()
-    one, two = cast("StateEvolution", map_), [] if other is None else [cast("StateEvolution", other)]
-    return standard_errors(one, map_.measure(x), response(), variations(one, x, two))
+    one, two = cast("StateEvolution", map_), cast("StateEvolution | None", other)
+    return standard_errors(one, map_.measure(x), response(), two, x)
 
 
 # maps and measurements of one replicate go together
@@ -242,8 +397,7 @@ def test_the_error_of_a_mean_is_that_of_its_replicates():
     map_ = LinearMap(np.random.default_rng(4).normal(size=(5, 4)))
     none = Response(np.zeros((2, 2)), np.zeros((6, 2)), 256)
     x = np.array([0.3, -0.2])
-    one = cast("StateEvolution", map_)
-    found = standard_errors(one, map_.measure(x), none, variations(one, x, ()))
+    found = standard_errors(cast("StateEvolution", map_), map_.measure(x), none, None, x)
     expected = map_.noise.std(axis=0, ddof=1) / np.sqrt(5)
     assert found["q"].item() == pytest.approx(expected[0], rel=1e-12)
     assert found["test_error"] == pytest.approx(expected[2], rel=1e-12)
@@ -268,29 +422,6 @@ def test_a_second_rule_adds_its_own_scatter():
     for name in ("q", "theta", "test_error", "training_loss"):
         expected = np.hypot(np.asarray(distance[name]), np.asarray(of_replicates[name]))
         assert np.allclose(together[name], expected, rtol=1e-10, atol=0), name
-
-
-def test_a_residual_is_carried_on_to_the_fixed_point():
-    """A linear map's errors by a residual, and by a channel evaluated beside the point, are its distances."""
-    map_ = LinearMap(np.zeros((1, 4)), randomised=False)
-    (right, test_error), one = map_.solution(), cast("StateEvolution", map_)
-    x = right + np.array([0.03, -0.02])
-    measured = map_.measure(x)
-    residual = np.array([measured["q"].item(), measured["theta"].item()]) - x
-    found = residual_errors(one, measured, response(), residual, np.zeros(2))
-    assert found["q"].item() == pytest.approx(0.03, rel=1e-9)
-    assert found["theta"].item() == pytest.approx(0.02, rel=1e-9)
-    assert found["test_error"] == pytest.approx(abs(measured["test_error"].item() - test_error), rel=1e-9)
-    # F_0(x + f) has its fixed point where x = F_0(x) + J f
-    floor = np.array([0.004, 0.001])
-    moved = np.linalg.solve(np.eye(2) - map_.jacobian, np.array([0.1, 0.2]) + map_.jacobian @ floor)
-    beside = residual_errors(one, measured, response(), np.zeros(2), floor)
-    assert [beside["q"].item(), beside["theta"].item()] == pytest.approx(np.abs(moved - right), rel=1e-9)
-    assert beside["test_error"] == pytest.approx(abs((map_.slope @ (moved + floor - right)).item()), rel=1e-9)
-    # whichever signs they have, they may add up
-    both = residual_errors(one, measured, response(), residual, floor)
-    for name in ("q", "theta", "test_error"):
-        assert np.allclose(both[name], np.abs(found[name]) + beside[name], rtol=1e-9, atol=0)
 
 
 def test_seeds_scatter_as_their_errors_say():
