@@ -342,8 +342,8 @@ def followed_at(family: Family, here: CurvePoint, branch: str) -> Followed:
 def _value_error(family: Family, here: CurvePoint, run: Run, map_: StateEvolution, x: Array) -> float:
     """Standard error of the field's value at which the curve passes through the plane across it."""
     rules = map_.system.refinement(family.settings.max_nodes)
-    gauge = rules.gauge(family.rule, float(map_.second_minimum_share(np.inf).mean()))
-    moved = variations(map_, x, None if gauge is None else run.map(gauge)).images / family.scale
+    gauges = [run.map(gauge) for gauge in rules.gauges(family.rule, map_.rough_share)]
+    moved = variations(map_, x, gauges).images / family.scale
     matrix = np.vstack([here.jacobian, here.tangent])
     displaced = np.linalg.lstsq(matrix, np.vstack([-moved.T, np.zeros(len(moved))]), rcond=None)[0]
     return float(family.span * np.sqrt((displaced[-1] ** 2).sum()))

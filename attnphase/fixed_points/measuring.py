@@ -15,10 +15,10 @@ from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, 
 from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
-from attnphase.state_evolution.errors import Response, relative_error, standard_errors
+from attnphase.state_evolution.errors import Response, relative_error, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.proximal import Search
-from attnphase.state_evolution.replicates import flatten, restore
+from attnphase.state_evolution.replicates import Variations, flatten, restore, variations
 
 __all__ = ["Measured", "branch_point", "measured_at"]
 
@@ -31,16 +31,19 @@ class Measured:
     ----------
     values, errors : dict of str to array or float
     relative_error : float
-        Of q.
+        Of q, by integration: without what the iteration has left.
+    moved : Variations
+        What the errors of integration are made of.
     """
 
     values: dict[str, Any]
     errors: dict[str, Any]
     relative_error: float
+    moved: Variations
 
 
 def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response) -> Measured:
-    """Measure at the point found.
+    """Measure at the point found, with errors of integration and of the iteration.
 
     Raises
     ------
@@ -54,14 +57,20 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
         measured = map_.measure(found.point)
     if measured is None:
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
-    gauge = rules.gauge(map_.channel.rule, float(map_.second_minimum_share(np.inf).mean()))
-    errors = standard_errors(map_, measured, response, None if gauge is None else run.map(gauge), found.point)
+    gauges = rules.gauges(map_.channel.rule, 1.0 if run.contradicted else map_.rough_share)
+    moved = variations(map_, found.point, [run.map(gauge) for gauge in gauges], measured)
+    errors = standard_errors(map_, measured, response, moved)
     overlaps = map_.unpack(found.point).possible(run.system.spectrum.rho)
+    of_integration = relative_error(errors["q"], overlaps.q, run.system.spectrum.rho)
+    image, floored = map_(found.point), map_.pack(map_.channel.floored(map_.unpack(found.point)))
+    assert image is not None
+    left = residual_errors(map_, measured, response, image - found.point, floored - found.point)
+    errors = {name: error + left[name] for name, error in errors.items()}
     pooled = map_.quantities(found.point, pooled=True)
     assert pooled is not None
     values = restore(flatten(pooled)[0], pooled)
     values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
-    return Measured(values, errors, relative_error(errors["q"], overlaps.q, run.system.spectrum.rho))
+    return Measured(values, errors, of_integration, moved)
 
 
 def branch_point(

@@ -64,6 +64,8 @@ class Run:
         As Newton's method left it the last time; None where that did not converge.
     few_see : bool
         Whether few nodes have seen growth below all earlier points of the line that they were asked about, and this.
+    contradicted : bool
+        Whether Sobol points have contradicted a tensor rule: from then on no tensor rule is believed.
     """
 
     system: System
@@ -80,6 +82,7 @@ class Run:
     only_merged: bool = False
     jacobian: Array | None = None
     few_see: bool = True
+    contradicted: bool = False
 
     def begin_beside(self, previous: Restart) -> None:
         """Know what a neighbouring point lends."""

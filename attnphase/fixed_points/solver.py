@@ -25,15 +25,16 @@ from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
-from attnphase.integration.refinement import Refinement
+from attnphase.integration.refinement import SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
-from attnphase.state_evolution.errors import Response, error_near, response_at
+from attnphase.state_evolution.errors import Response, contradicted, error_near, response_at, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import check_start, informed_signal, initial_overlaps, without_signal
 from attnphase.state_evolution.symmetries import is_sign_symmetric
@@ -167,17 +168,15 @@ def _solve_point(
     refine = settings.method == "newton" and rules.refines
     # a neighbour's derivatives serve again unless Newton's method has trouble with them
     response = previous.response if previous and refine else None
-    if response is not None and len(response.jacobian) != run.sector.basis.shape[1]:
-        response = None
-    # what has a kink jumps nowhere, but no tensor rule knows its error there
-    second_minima = 1.0 if system.problem.loss.form.has_kink else 0.0
+    response = None if response is None or len(response.jacobian) != run.sector.basis.shape[1] else response
+    second_minima = float(system.problem.loss.form.has_kink)  # at a kink, too, no tensor rule knows its error
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
     jacobian, method = response.jacobian if response else None, _SINGLE[settings.method]
     learnt = None if previous is None else previous.jacobian
     if response is not None and learnt is not None and learnt.shape == response.jacobian.shape:
         jacobian = learnt
     while True:
-        map_ = run.map(rule)
+        map_, began = run.map(rule), point
         if previous is not None and previous.rule is rule:
             map_.adopt(previous.minima)
         x = map_.pack(point)
@@ -195,31 +194,42 @@ def _solve_point(
             stale = found.maps > FEW_MAPS or (response is not None and _is_stale(run, map_, found.point, response))
             if stale and response is not None and response.order <= rule.order:
                 response = None
-        # a point that was left behind outside the domain is measured on the lifted map; its status says so
-        map_.lift = found.status is Status.left_domain
+        map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         final = not rule.randomised or rule.order >= rules.medium().order  # not just a first look on few nodes
         if final and _decays(map_, found, informed, branch):
-            zeroed = without_signal(map_.unpack(found.point))
-            left = replace(settings, max_maps=max(settings.max_maps - run.maps, 50))
-            end = _solve_point(system, alpha, branch, zeroed, left, informed, tell, only_merged)
-            return None if end is None else replace(end, iterations=end.iterations + run.maps)
+            return _without_signal(run, map_.unpack(found.point), informed, branch)
         if response is None or response.order < rules.medium().order:
             tell("derivatives of the map")
             response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
         tell(f"measuring on {rule.size} nodes")
         measured = measured_at(run, rules, map_, found, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
-        second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()))
-        finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
+        second_minima = max(second_minima, map_.rough_share)
         failed = found.status is Status.left_domain or (final and found.status is not Status.converged)
-        if finer is None or failed:
+        if failed:
+            if not refine or (instead := _instead(run, rules, rule, measured.relative_error)) is None:
+                break
+            rule, point, jacobian, response, second_minima = instead, began, None, None, 1.0
+            continue
+        finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
+        if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
+            measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
+            finer = _instead(run, rules, rule, np.inf) if refine else None
+        if finer is None:
             break
         run.learn(map_)
         point, jacobian = map_.unpack(found.point), response.jacobian
-        if finer.randomised and not rule.randomised:
+        if not rule.randomised:
             response = None  # of few nodes, which tell it where the integrand is smooth
         rule = finer
     return _finished(run, rules, Place(map_, found, measured, response), informed, branch, None if refine else method)
+
+
+def _without_signal(run: Run, point: Overlaps, informed: Overlaps, branch: str) -> BranchPoint | None:
+    """The uninformed point to which an iteration is on its slow way."""
+    left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
+    end = _solve_point(run.system, run.alpha, branch, without_signal(point), left, informed, run.tell, run.only_merged)
+    return None if end is None else replace(end, iterations=end.iterations + run.maps)
 
 
 def _finished(
@@ -234,7 +244,7 @@ def _finished(
     def again(x: Array) -> FixedPoint:
         return run.newton(map_, x, newton) if method is None else run.iterate(map_, x, method())
 
-    place = _verified(run, rules, place, again, FIRST_ROUND)
+    place = _at_rest(run, rules, _verified(run, rules, place, again, FIRST_ROUND))
     if run.settings.identity or run.settings.stability:  # which search other nodes
         run.learn(place.map_)
     settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
@@ -243,6 +253,26 @@ def _finished(
         return None
     left = learnt if method is None and place.response is response else None
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, left)
+
+
+def _instead(run: Run, rules: Refinement, rule: Rule, error: float) -> Rule | None:
+    """The Sobol rule that replaces a tensor rule with this relative error of q; None if none may, or none is needed."""
+    if rule.randomised or run.spent or error <= rules.asked.standard_error:
+        return None
+    other = rules.next(rule, error, 1.0)
+    return other if other is not None and other.randomised else None
+
+
+def _is_contradicted(run: Run, rules: Refinement, place: Place) -> bool:
+    """Whether Sobol points contradict an accepted tensor rule, which is asked once: its orders may agree by chance."""
+    other = rules.comparison(place.map_.channel.rule)
+    if other is None or run.contradicted:
+        return False
+    run.tell("comparing with Sobol points")
+    map_ = run.map(other)
+    against = variations(place.map_, place.found.point, (map_,))
+    run.contradicted = contradicted(place.measured.moved, against, place.response) or map_.rough_share > SMOOTH
+    return run.contradicted
 
 
 def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:
@@ -266,6 +296,26 @@ def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array]
     if found is place.found:
         return place
     return replace(place, found=found, measured=measured_at(run, rules, place.map_, found, place.response))
+
+
+def _at_rest(run: Run, rules: Refinement, place: Place) -> Place:
+    """A point that is iterated further where the iteration has left more of the way than its tolerance and its errors.
+
+    A residual r leaves ``(I - J)^-1 r``: where an eigenvalue of the map is near 1, many times the tolerance.
+    """
+    map_, found, response = place.map_, place.found, place.response
+    image = map_(found.point)
+    if found.status is not Status.converged or image is None:
+        return place
+    left = way_left(map_, found.point, image - found.point, response, place.measured.moved, run.settings.tolerance)
+    if not left > 1:
+        return place
+    further = run.iterate(map_, found.point, Newton(response.jacobian.copy()), FEW_MAPS, found.residual / left)
+    if not further.residual < found.residual:
+        return place
+    # it had converged before
+    found = replace(further, status=Status.converged)
+    return replace(place, found=found, measured=measured_at(run, rules, map_, found, response))
 
 
 def _first_rule(rules: Refinement, previous: Restart | None, response: Response | None, second_minima: float) -> Rule:

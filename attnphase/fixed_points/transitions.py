@@ -219,19 +219,20 @@ def _displaced(family: Family, place: Array, matrix: Array) -> Array:
     x, value = family.split(place)
     map_ = family.map_at(value)
     assert map_ is not None
-    moved = variations(map_, x, _gauge(family, map_)).images / family.scale
+    moved = variations(map_, x, _gauges(family, map_)).images / family.scale
     right = np.vstack([-moved.T, np.zeros(len(moved))])
     return family.span * np.linalg.lstsq(matrix, right, rcond=None)[0][-1]
 
 
-def _gauge(family: Family, map_: StateEvolution) -> StateEvolution | None:
-    """The map under the rule that one without replicates is held against."""
-    if family.rule.randomised:
-        return None
-    rule = map_.system.refinement(family.settings.max_nodes).gauge(family.rule, 1.0)
-    assert rule is not None
-    other = replace(family, rule=rule, minima=None)
-    return other.map_at(map_.alpha)
+def _gauges(family: Family, map_: StateEvolution) -> list[StateEvolution]:
+    """The map under the rules that one without replicates is held against."""
+    rules = map_.system.refinement(family.settings.max_nodes).gauges(family.rule, 1.0)
+    found = []
+    for rule in rules:
+        other = replace(family, rule=rule, minima=None).map_at(map_.alpha)
+        assert other is not None  # as the map itself, at the same value
+        found.append(other)
+    return found
 
 
 def _lowest(sizes: Array, alphas: Array, rows: Array, *, to_zero: bool) -> Threshold:
@@ -324,7 +325,7 @@ class _SymmetricPoints:
             return float("nan")
         family, map_, x = found
         growth = growth_at(map_, x)[self.name]
-        moved = variations(map_, x, None).images / family.scale
+        moved = variations(map_, x, ()).images / family.scale
         jacobian = family.derivative(family.place(map_.unpack(x), alpha))
         if jacobian is None:
             return float("nan")

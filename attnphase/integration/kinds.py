@@ -110,7 +110,7 @@ class Automatic(Sobol):
             return self.sobol(self.medium_points)
         good = error <= self.asked.standard_error
         if not rule.randomised:
-            return None if good else self.finer_gauss_hermite(rule.order)
+            return None if good else self.finer_gauss_hermite(rule.order) or self.sobol(self.medium_points)
         smooth = second_minima == 0 and rule.order <= self.medium_points
         if smooth and not good and self.dimensions[0] <= _TENSOR_DIMENSIONS:
             return self.finer_gauss_hermite(0)
@@ -118,10 +118,11 @@ class Automatic(Sobol):
 
     def of_derivatives(self, rule: Rule) -> Rule:
         """See `Refinement`."""
-        # where it stays with a tensor rule, the integrand is smooth
-        if rule.randomised or rule.order <= TENSOR_OF_DERIVATIVES:
+        medium = self.sobol(self.medium_points)
+        if rule.randomised or rule.size <= medium.size:
             return super().of_derivatives(rule)
-        return self.gauss_hermite(TENSOR_OF_DERIVATIVES)
+        # where the first tensor rule does, a lower order does for derivatives; it does not where a higher one is needed
+        return self.gauss_hermite(TENSOR_OF_DERIVATIVES) if rule.order == GAUSS_HERMITE_ORDERS[0] else medium
 
     def low_order(self, above: int = 0) -> Rule | None:
         """See `Refinement`."""
@@ -163,9 +164,13 @@ class Published(Refinement):
         """See `Refinement`."""
         return
 
-    def gauge(self, rule: Rule, second_minima: float) -> Rule:
+    def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
         """See `Refinement`."""
-        return self.sobol(GAUGE_POINTS)
+        return (self.sobol(GAUGE_POINTS),)
+
+    def comparison(self, rule: Rule) -> None:
+        """See `Refinement`."""
+        return
 
 
 RULES: dict[str, type[Refinement]] = {rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Published)}

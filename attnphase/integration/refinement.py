@@ -150,9 +150,25 @@ class Refinement(ABC):
         A lower order of the same kind tells the error of a smooth integrand only; with a share ``second_minima`` of
         nodes where the minimiser may jump, a Gauss-Hermite rule is held against Sobol points.
         """
+        return next(iter(self.gauges(rule, second_minima)), None)
+
+    def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
+        """All rules that a deterministic one is compared with; none for a randomised one.
+
+        The second Gauss-Hermite rule has an order of the other parity. A narrow peak of the integrand, or a pole beside
+        the real axis, gives errors of one sign in even orders and of the other sign in odd ones: two even orders agree
+        long before they are right.
+        """
         if rule.randomised:
-            return None
-        return self.sobol(GAUGE_POINTS) if second_minima > SMOOTH else self.gauss_hermite(max(rule.order - 4, 2))
+            return ()
+        lower = [rule.order - 4, rule.order - 3]
+        if second_minima > SMOOTH or lower[0] < 1:
+            return (self.sobol(GAUGE_POINTS),)
+        return tuple(self.gauss_hermite(order) for order in lower)
+
+    def comparison(self, rule: Rule) -> Rule | None:
+        """The rule of another kind that an accepted tensor rule is compared with once; None for any other rule."""
+        return None if rule.randomised else self.sobol(GAUGE_POINTS)
 
     def low_order(self, above: int = 0) -> Rule | None:
         """The next tensor rule of low order, in dimensions of which larger ones have too many nodes; None if none is.

@@ -17,17 +17,22 @@ from attnphase.integration.rules import Rule
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.replicates import flatten, packed_images, restore, restore_all, rows_of, variations
+from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
 
 __all__ = [
     "Displaced",
     "Displacements",
     "Response",
+    "contradicted",
     "error_near",
     "relative_error",
+    "residual_errors",
     "response_at",
     "standard_errors",
+    "way_left",
 ]
+
+_CONTRADICTED = 3.0  # standard errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +87,71 @@ def _propagate(image_change: Array, measured_change: Array, response: Response) 
 
 
 def standard_errors(
-    map_: StateEvolution, measured: dict[str, Array], response: Response, gauge_rule: StateEvolution | None, x: Array
+    map_: StateEvolution, measured: dict[str, Array], response: Response, moved: Variations
 ) -> dict[str, Any]:
-    """Standard errors: scatter of independent replicates, or the distance to a second rule for deterministic ones.
+    """Standard errors of integration: scatter of replicates, or the distances to other rules for deterministic ones.
 
-    Where the second rule is itself randomised, its own scatter is added in quadrature: two rules may agree by chance.
+    The distances are added in quadrature, and with them the scatter of a rule that is itself randomised: two rules may
+    agree by chance.
     """
-    moved = variations(map_, x, gauge_rule, measured)
     dx, change = _propagate(moved.images, moved.values, response)
     error_x, error, error_energy = (np.sqrt((rows**2).sum(axis=0)) for rows in (dx, change, moved.energy))
-    errors = restore(error, measured)
-    point = map_.sector.errors(error_x)
-    errors |= {"q": point.q, "V": point.V, "m": point.m[..., 0], "theta": point.theta}
     # -Phi is stationary, so that to first order only the explicit change of its energy term is left
-    errors["training_loss"] = float(error_energy)
-    return errors
+    return _labelled(map_, measured, error_x, error) | {"training_loss": float(error_energy)}
+
+
+def residual_errors(
+    map_: StateEvolution, measured: dict[str, Array], response: Response, residual: Array, floor: Array
+) -> dict[str, Any]:
+    """How far the fixed point, and everything measured there, lies from a point that leaves a residual ``F(x) - x``.
+
+    ``|(I - J)^-1 (F(x) - x)|``: near a transition, or an interpolation peak, many times the residual. The channel is
+    evaluated at a point that differs from x by the ``floor``, ``F(x) = F_0(x + f)``, which moves the fixed point too.
+    """
+    by_floor = response.jacobian @ floor, response.measured @ floor
+    images = np.stack([residual, by_floor[0]])
+    dx, change = _propagate(images, np.stack([np.zeros_like(by_floor[1]), by_floor[1]]), response)
+    return _labelled(map_, measured, np.abs(dx).sum(axis=0), np.abs(change).sum(axis=0))
+
+
+def _labelled(map_: StateEvolution, measured: dict[str, Array], of_point: Array, of_measured: Array) -> dict[str, Any]:
+    """Errors by the names of what was measured, those of the overlaps by the coordinates of the point."""
+    point = map_.sector.errors(of_point)
+    overlaps = {"q": point.q, "V": point.V, "m": point.m[..., 0], "theta": point.theta}
+    return restore(of_measured, measured) | overlaps
+
+
+def way_left(
+    map_: StateEvolution, x: Array, residual: Array, response: Response, moved: Variations, tolerance: float
+) -> float:
+    """How far the fixed point lies from ``x``, in units of what is known of it.
+
+    These are the errors of integration, or the tolerance where it is larger; of all coordinates the worst one's.
+    """
+    rows = np.vstack([residual, moved.images])
+    dx, _ = _propagate(rows, np.zeros((len(rows), len(response.measured))), response)
+    known = np.maximum(np.sqrt((dx[1:] ** 2).sum(axis=0)), tolerance * map_.scales(x))
+    return float(np.max(np.abs(dx[0]) / known))
+
+
+def contradicted(own: Variations, other: Variations, response: Response) -> bool:
+    """Whether a randomised rule puts the fixed point, or anything measured there, elsewhere than a deterministic one.
+
+    By more than `_CONTRADICTED` combined errors.
+
+    Parameters
+    ----------
+    own : Variations
+        The deterministic rule's distances to others of its kind.
+    other : Variations
+        Its distance to the randomised rule, the first row, and the scatter of that.
+    """
+    mine, others = (
+        np.concatenate([*_propagate(moved.images, moved.values, response), moved.energy[:, None]], axis=1)
+        for moved in (own, other)
+    )
+    combined = np.sqrt((mine**2).sum(axis=0) + (others[1:] ** 2).sum(axis=0))
+    return bool((np.abs(others[0]) > _CONTRADICTED * combined).any())
 
 
 @dataclass(frozen=True, eq=False)

@@ -310,6 +310,13 @@ class StateEvolution:
         near = self.minima.has_second(within).reshape(len(probabilities), -1, *rule.nodes.shape[:2])
         return probabilities @ (near @ rule.weights).mean(axis=1)
 
+    @property
+    def rough_share(self) -> float:
+        """Share of nodes near which the minimiser may jump or has a kink, which no tensor rule knows its error at."""
+        if self.system.problem.loss.form.has_kink:
+            return 1.0
+        return float(self.second_minimum_share(np.inf).mean())
+
     def free_entropy(self, x: Array) -> float:
         """``-Phi`` at ``x`` and its conjugates.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,15 +65,15 @@ class Variations:
 
 
 def variations(
-    map_: StateEvolution, x: Array, gauge: StateEvolution | None, measured: dict[str, Array] | None = None
+    map_: StateEvolution, x: Array, gauges: Sequence[StateEvolution], measured: dict[str, Array] | None = None
 ) -> Variations:
     """What the replicates say at a point.
 
     Parameters
     ----------
-    gauge : StateEvolution or None
-        The map under a second rule, where the first has no replicates: the distance to it is the first row, and its own
-        scatter, if it has any, the others: two rules may agree by chance.
+    gauges : sequence of StateEvolution
+        The map under other rules, where the first has no replicates: the distance to each is a row, and its own
+        scatter, if it has any, further ones: two rules may agree by chance.
     measured : dict, optional
         What the map's replicates measure at ``x``, where that is known.
 
@@ -82,14 +83,15 @@ def variations(
         The point lies outside the domain of one of the maps.
     """
     own = _columns(map_, map_.measure(x) if measured is None else measured)
-    if gauge is None:
+    if not gauges:
         return Variations(*(rows_of(column) for column in own))
-    others = _columns(gauge, gauge.measure(x))
-    parts = []
-    for mine, other in zip(own, others, strict=True):
-        shift = (other.mean(axis=0) - mine.mean(axis=0))[None]
-        parts.append(np.concatenate([shift, rows_of(other)]) if gauge.channel.rule.randomised else shift)
-    return Variations(*parts)
+    parts: list[list[Array]] = [[] for _ in own]
+    for gauge in gauges:
+        for part, mine, other in zip(parts, own, _columns(gauge, gauge.measure(x)), strict=True):
+            part.append((other.mean(axis=0) - mine.mean(axis=0))[None])
+            if gauge.channel.rule.randomised:
+                part.append(rows_of(other))
+    return Variations(*(np.concatenate(part) for part in parts))
 
 
 def _columns(map_: StateEvolution, measured: dict[str, Array] | None) -> tuple[Array, Array, Array]:

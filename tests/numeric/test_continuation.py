@@ -322,7 +322,7 @@ def test_growth_is_that_of_a_small_order_parameter(branch, alpha):
         image = other(at)
         assert image is not None
         answers.append(image[index] / at[index])
-        rows.append(variations(other, at, None).images[:, index] / at[index])
+        rows.append(variations(other, at, ()).images[:, index] / at[index])
     even = np.linalg.pinv(np.vander(shares**2, 2, increasing=True))[0]  # the growth is even in the size
     difference = even @ np.array(answers) - growth.factor
     error = np.sqrt(((even @ np.array(rows) - growth.rows) ** 2).sum())

@@ -37,9 +37,10 @@ from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Identity
-from attnphase.state_evolution.errors import Response, standard_errors
+from attnphase.state_evolution.errors import Response, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
@@ -370,8 +371,8 @@ def response() -> Response:
 
 def stated(map_: LinearMap, other: LinearMap | None = None) -> dict[str, Any]:
     x, _ = map_.solution()
-    one, two = cast("StateEvolution", map_), cast("StateEvolution | None", other)
-    return standard_errors(one, map_.measure(x), response(), two, x)
+    one, two = cast("StateEvolution", map_), [] if other is None else [cast("StateEvolution", other)]
+    return standard_errors(one, map_.measure(x), response(), variations(one, x, two))
 
 
 # maps and measurements of one replicate go together
@@ -397,7 +398,8 @@ def test_the_error_of_a_mean_is_that_of_its_replicates():
     map_ = LinearMap(np.random.default_rng(4).normal(size=(5, 4)))
     none = Response(np.zeros((2, 2)), np.zeros((6, 2)), 256)
     x = np.array([0.3, -0.2])
-    found = standard_errors(cast("StateEvolution", map_), map_.measure(x), none, None, x)
+    one = cast("StateEvolution", map_)
+    found = standard_errors(one, map_.measure(x), none, variations(one, x, ()))
     expected = map_.noise.std(axis=0, ddof=1) / np.sqrt(5)
     assert found["q"].item() == pytest.approx(expected[0], rel=1e-12)
     assert found["test_error"] == pytest.approx(expected[2], rel=1e-12)
@@ -422,6 +424,29 @@ def test_a_second_rule_adds_its_own_scatter():
     for name in ("q", "theta", "test_error", "training_loss"):
         expected = np.hypot(np.asarray(distance[name]), np.asarray(of_replicates[name]))
         assert np.allclose(together[name], expected, rtol=1e-10, atol=0), name
+
+
+def test_a_residual_is_carried_on_to_the_fixed_point():
+    """A linear map's errors by a residual, and by a channel evaluated beside the point, are its distances."""
+    map_ = LinearMap(np.zeros((1, 4)), randomised=False)
+    (right, test_error), one = map_.solution(), cast("StateEvolution", map_)
+    x = right + np.array([0.03, -0.02])
+    measured = map_.measure(x)
+    residual = np.array([measured["q"].item(), measured["theta"].item()]) - x
+    found = residual_errors(one, measured, response(), residual, np.zeros(2))
+    assert found["q"].item() == pytest.approx(0.03, rel=1e-9)
+    assert found["theta"].item() == pytest.approx(0.02, rel=1e-9)
+    assert found["test_error"] == pytest.approx(abs(measured["test_error"].item() - test_error), rel=1e-9)
+    # F_0(x + f) has its fixed point where x = F_0(x) + J f
+    floor = np.array([0.004, 0.001])
+    moved = np.linalg.solve(np.eye(2) - map_.jacobian, np.array([0.1, 0.2]) + map_.jacobian @ floor)
+    beside = residual_errors(one, measured, response(), np.zeros(2), floor)
+    assert [beside["q"].item(), beside["theta"].item()] == pytest.approx(np.abs(moved - right), rel=1e-9)
+    assert beside["test_error"] == pytest.approx(abs((map_.slope @ (moved + floor - right)).item()), rel=1e-9)
+    # whichever signs they have, they may add up
+    both = residual_errors(one, measured, response(), residual, floor)
+    for name in ("q", "theta", "test_error"):
+        assert np.allclose(both[name], np.abs(found[name]) + beside[name], rtol=1e-9, atol=0)
 
 
 def test_seeds_scatter_as_their_errors_say():
