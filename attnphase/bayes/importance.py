@@ -12,7 +12,7 @@ errors.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -191,14 +191,21 @@ class Noisy:
         return mean, square, spread, log
 
     def second_moments(self, fields: Fields) -> SecondMoments:
-        """See `Channel`."""
+        """See `Channel`.
+
+        Twice the square of a mean of two estimates, less half of the square of either, is their product: that has no
+        error of its own where their draws are independent. So each label stands for three with these weights.
+        """
         S, N, L, t = fields.omega.shape
-        first, second = np.empty((S * N, L * t)), np.empty((S * N, L * t, L * t))
-        for part, drawn in self._in_parts(fields):
-            first[part] = np.einsum("bn,bni->bi", drawn.weights, drawn.fields)
-            second[part] = np.einsum("bn,bni,bnj->bij", drawn.weights, drawn.fields, drawn.fields)
-        ones = np.ones((S, N, 1))
-        return SecondMoments(ones, first.reshape(S, N, 1, L, t), second.reshape(S, N, 1, L, t, L, t))
+        first, second = np.empty((S * N, 3, L * t)), np.empty((S * N, 3, L * t, L * t))
+        for y, one in enumerate((self, replace(self, seed=self.seed + 1)), start=1):
+            for part, drawn in one._in_parts(fields):
+                first[part, y] = (drawn.weights[:, None] @ drawn.fields)[:, 0]
+                second[part, y] = (drawn.weights[..., None] * drawn.fields).mT @ drawn.fields
+        for both in (first, second):
+            both[:, 0] = both[:, 1:].mean(axis=1)
+        weight = np.broadcast_to([2.0, -0.5, -0.5], (S, N, 3))
+        return SecondMoments(weight, first.reshape(S, N, 3, L, t), second.reshape(S, N, 3, L, t, L, t))
 
     def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, _Draws]]:
         """Slices of the nodes in a row, and the draws for them."""

@@ -79,11 +79,14 @@ class Labels:
         return Posterior(second - square, square, outer(mean, fields.deviation), log, mean)
 
     def second_moments(self, fields: Fields) -> SecondMoments:
-        """See `Channel`."""
-        parts = [_given(about, likelihood) for _, about, likelihood in self._in_parts(fields)]
-        weight, mean, second = (np.concatenate([part[i] for part in parts]) for i in range(3))
-        shape = (*fields.omega.shape[:2], weight.shape[1])
-        t = self.rank
+        """See `Channel`: nothing is known, so that all nodes of a replicate see the same few labels.
+
+        The nodes' own fields and their opposites are the draws, so that even labels have a mean of exactly zero.
+        """
+        k = fields.deviation[:, :, 0]
+        k = np.concatenate([k, -k], axis=1)
+        weight, mean, second = _given(k, self.probabilities(k))
+        shape, t = (len(weight), 1, weight.shape[1]), self.rank
         return SecondMoments(weight.reshape(shape), mean.reshape(*shape, 1, t), second.reshape(*shape, 1, t, 1, t))
 
     def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, Array, Array]]:

@@ -19,7 +19,7 @@ from attnphase.bayes.importance import Noisy
 from attnphase.bayes.lattices import FieldLaw, LabelPlane, label_plane, lattice_means
 from attnphase.bayes.setting import setting_of
 from attnphase.bayes.solving import Start, solve_bayes
-from attnphase.bayes.thresholds import bayes_thresholds
+from attnphase.bayes.thresholds import _weak_recovery, bayes_thresholds
 from attnphase.bayes.two_points import TwoPoints
 from attnphase.errors import ProblemError
 from attnphase.integration.rules import sobol
@@ -118,6 +118,61 @@ def test_weak_recovery_of_a_field_known_up_to_its_sign(length):
     each = np.array([np.linalg.eigvals(one).real.max() for one in operators])
     assert z_score(each.mean(), each.std(ddof=1) / 4, length * (length + 1)) < 4
     assert first.max() == 0.0
+
+
+def weak_recovery_on_a_grid(omega, sigma, noise):
+    """Of two tokens: rows of the score matrix sum to one, so that labels are two numbers with half of the noise."""
+    k = np.linspace(-6, 6, 81)
+    first, second = (x.ravel() for x in np.meshgrid(k, k))
+    law = np.exp(-(first**2 + second**2) / 2)
+    law /= law.sum()
+    both = sigma**2 * np.array([first * first, first * second, second * second])
+    attended = 1 / (1 + np.exp(both[1] - both[0])), 1 / (1 + np.exp(both[1] - both[2]))
+    a, b = ((1 - omega) * x + 0.6 * omega for x in attended)
+    deviation = math.sqrt(noise / 2)
+    y, z = (np.linspace(x.min() - 6 * deviation, x.max() + 6 * deviation, 60) for x in (a, b))
+    near_a, near_b = (
+        np.exp(-((at[:, None] - x) ** 2) / noise) / (deviation * math.sqrt(2 * math.pi)) for at, x in ((y, a), (z, b))
+    )
+    chance, *moments = (
+        np.einsum("yk,zk->yz", near_a * law * f, near_b)
+        for f in (np.ones_like(first), first**2 - 1, second**2 - 1, first * second)
+    )
+    squares = moments[0] ** 2 + moments[1] ** 2 + 2 * moments[2] ** 2
+    return 1 / ((squares / np.maximum(chance, 1e-200)).sum() * (y[1] - y[0]) * (z[1] - z[0]))
+
+
+def z_of_weak_recovery(setting, points, alpha):
+    """And its relative error."""
+    found = _weak_recovery(setting.evolution(points, 16))
+    return z_score(found.alpha, found.standard_error, alpha), found.standard_error / found.alpha
+
+
+@pytest.mark.parametrize(("omega", "sigma", "noise"), [(0.2, 0.6, 0.5), (0.45, 0.5, 0.08)])
+def test_weak_recovery_under_noise_against_a_grid(omega, sigma, noise):
+    """Few draws of the posterior have squares that are too large, which would be a threshold that is too low."""
+    problem = Problem.paper(omega=omega).with_fields({"tokens.sigma": sigma, "teacher.noise": noise})
+    z, error = z_of_weak_recovery(setting_of(problem), 512, weak_recovery_on_a_grid(omega, sigma, noise))
+    assert z < 4
+    assert error < 0.03
+
+
+UPPER_THIRD = 0.9674215661017015  # of a normal's size
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "alpha"),
+    [
+        # E[k^2 - 1 | y] is twice U phi(U) over the probability, a third of the time, and minus half of it otherwise
+        (f"sign(abs(k0_0) - {0.8 * UPPER_THIRD:.15f})", 1, (2 / 9) / (2 * UPPER_THIRD * norm.pdf(UPPER_THIRD)) ** 2),
+        ("sign(k0_0*k0_1)", 2, math.pi**2 / 4),  # E[k_0 k_1 | y] = 2 y / pi
+    ],
+)
+def test_weak_recovery_of_even_labels_in_closed_form(text, rank, alpha):
+    problem = Problem.from_dict({"tokens": {"length": 1, "sigma": 0.8}, "teacher": {"rank": rank}})
+    z, error = z_of_weak_recovery(setting_of(problem, text), 8192, alpha)
+    assert z < 4
+    assert error < 2e-3
 
 
 def test_the_paper_s_teacher_has_no_jump():
