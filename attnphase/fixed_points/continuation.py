@@ -21,6 +21,7 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.processes.progress import Tell, silent
 from attnphase.processes.threads import available_cores
+from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -139,8 +140,8 @@ def family_of(
     points: int | None = None,
 ) -> Family:
     """The maps along a field, in the sector of a branch and in units of a start on it."""
-    informed = initial_overlaps(setting.problem, branch)
     system = system_of(setting, settings)
+    informed = nearest_start(informed_starts(system, branch), start)
     sector = Sector.of(informed, _symmetries(setting, between, settings))
     # at an end of the range the fields may have fewer dimensions: those without noise of the labels
     rules = system_of(_inside(setting, between), settings).refinement(settings.max_nodes)

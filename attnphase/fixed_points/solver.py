@@ -30,6 +30,7 @@ from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
 from attnphase.processes.threads import available_cores
+from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
 from attnphase.state_evolution.errors import Response, contradicted, error_near, response_at, way_left
 from attnphase.state_evolution.map import StateEvolution
@@ -125,6 +126,10 @@ def _point(
         # what overflows leaves the domain, which the status says
         with np.errstate(all="ignore"):
             system = _system(problem, settings, tell)
+            starts = informed_starts(system, branch)
+            informed = starts[0] if start is None else nearest_start(starts, _overlaps_of(start))
+            if start is None and len(starts) > 1:
+                return _lowest_of(system, alpha, branch, starts, settings, tell)
             return _solve_point(system, alpha, branch, start, settings, informed, tell, only_merged)
     except SolverError:
         raise
@@ -133,6 +138,32 @@ def _point(
             f"the {branch} branch at alpha = {alpha:g} cannot be evaluated in double precision: "
             "bring tokens.sigma, regularizer.strength, teacher.mixing and alpha closer to one."
         ) from error
+
+
+def _lowest_of(
+    system: System, alpha: float, branch: str, starts: list[Overlaps], settings: SolverSettings, tell: Tell
+) -> BranchPoint | None:
+    """The point of lowest training loss among those of several starts: converged, on a branch, stable, in this order.
+
+    Few nodes tell them apart; each start has the maps of the settings. A point is stable if no eigenvalue of the map's
+    Jacobian exceeds one.
+    """
+    few = min(settings.max_nodes, system.refinement(settings.max_nodes).medium().size)  # enough to tell losses apart
+    quick = replace(settings, stability=False, identity=False, max_nodes=few)
+    found: list[tuple[tuple[bool, bool, bool, float], BranchPoint, Overlaps]] = []
+    for number, informed in enumerate(starts, 1):
+        own = within(f"start {number} of {len(starts)}", tell)
+        point = _solve_point(system, alpha, branch, None, quick, informed, own)
+        assert point is not None
+        gone = informed_signal(point.restart.overlaps, branch) < SMALL_SIGNAL * informed_signal(informed, branch)
+        unstable = bool(np.nanmax(point.values["map_eigenvalue"]) > 1)
+        rank = point.status is not Status.converged, gone, unstable, float(point.values["training_loss"])
+        found.append((rank, point, informed))
+    _, best, informed = min(found, key=lambda one: one[0])
+    # the plain start decides where none leads anywhere
+    start, informed = (best, informed) if best.status is Status.converged else (None, starts[0])
+    end = _solve_point(system, alpha, branch, start, settings, informed, tell)
+    return None if end is None else replace(end, iterations=end.iterations + (best.iterations if start else 0))
 
 
 def _overlaps_of(start: object) -> Overlaps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -13,7 +14,15 @@ from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 
-__all__ = ["ProblemSymmetry", "is_sign_symmetric", "loss_symmetries", "problem_symmetries", "site_permutations"]
+__all__ = [
+    "ProblemSymmetry",
+    "is_sign_symmetric",
+    "leave_loss",
+    "loss_symmetries",
+    "problem_symmetries",
+    "site_permutations",
+    "teacher_unchanged",
+]
 
 Element = tuple[Array, Array]
 """Signed permutations (A, B) of the student's and the teacher's columns."""
@@ -45,6 +54,18 @@ def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
     SolverError
         The loss is no number on some of the fields.
     """
+    columns, rank = kernels.columns, kernels.teacher_rank
+    return leave_loss(kernels, list(itertools.product(_signed_permutations(columns), _signed_permutations(rank))))
+
+
+def leave_loss(kernels: Kernels, candidates: Sequence[Element]) -> tuple[Element, ...]:
+    """Those of some pairs (A, B), the identity first, with ``loss(h A^T, k B^T) = loss(h, k)`` on random fields.
+
+    Raises
+    ------
+    SolverError
+        The loss is no number on some of the fields.
+    """
     generator = np.random.default_rng(20)
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
     h = generator.normal(0.1, 1.2, (_SAMPLES, length, columns))
@@ -53,7 +74,6 @@ def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
     mixing = generator.uniform(0.2, 0.8, (length, length))
     parameters = np.array([0.37, 1.3, 0.8])
     variance = generator.uniform(0.3, 0.9, length)
-    candidates = list(itertools.product(_signed_permutations(columns), _signed_permutations(rank)))
     fields = np.ascontiguousarray(np.concatenate([h @ A.T for A, _ in candidates]))
     labels = [np.concatenate([k @ B.T, noise], axis=-1) for _, B in candidates]
     teacher = np.ascontiguousarray(np.concatenate(labels))
@@ -155,14 +175,14 @@ def problem_symmetries(
     count = spectrum.gamma.shape[0]
     elements = []
     allowed = [
-        (A, B) for A, B in loss_symmetries(kernels) if (even or A.min() >= 0) and _teacher_unchanged(spectrum, B, count)
+        (A, B) for A, B in loss_symmetries(kernels) if (even or A.min() >= 0) and teacher_unchanged(spectrum, B, count)
     ]
     for order in site_permutations(problem, spectrum):
         elements += [(order, A, B) for A, B in allowed]
     return tuple(elements)
 
 
-def _teacher_unchanged(spectrum: Spectrum, B: Array, count: int) -> bool:
+def teacher_unchanged(spectrum: Spectrum, B: Array, count: int) -> bool:
     """Whether the measure and the teacher's mean fields are unchanged by ``pi -> B pi``."""
     whole = np.eye(count + len(B))
     whole[count:, count:] = B
