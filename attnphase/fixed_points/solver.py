@@ -74,7 +74,8 @@ def solve_point(
     alpha : float
         Sample complexity n/d, positive.
     branch : {"semantic", "positional", "uninformed", "mixed"}
-        Names the result and, without `start`, chooses the starting point.
+        Names the result and, without `start`, chooses the starting point: of several, where the loss does not treat
+        its columns alike, the one that leads to the stable point of lowest training loss.
     start : Overlaps or BranchPoint, optional
         Where to start from; a neighbouring point of the branch also lends its Jacobian.
     settings : SolverSettings, optional
