@@ -12,7 +12,6 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 
@@ -59,7 +58,7 @@ class Case:
         """The map at the point, under a rule or under Sobol points, so many per replicate."""
         if isinstance(rule, int):
             rule = self.system.refinement(_MOST).sobol(rule)
-        sector = Sector.of(initial_overlaps(self.problem, self.point.branch), self.system.symmetries)
+        sector = self.system.sector_of(initial_overlaps(self.problem, self.point.branch))
         return StateEvolution(Channel(self.system, rule), self.point.alpha, sector)
 
     def channel(self, points: int = FEW) -> Channel:

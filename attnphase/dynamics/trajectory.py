@@ -21,7 +21,6 @@ from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.errors import relative_error
-from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.starts import sized_rows
 from attnphase.state_evolution.system import System
@@ -346,7 +345,7 @@ def started(system: System, start: Sizes, settings: FlowSettings, rule: Rule) ->
     """The dynamics in the symmetry of its start, and the start's state."""
     dynamics = Dynamics.of(system, rule, settings)
     state = dynamics.rows.start(*sized_rows(system.problem, start))
-    dynamics.sector = Sector.of(dynamics.rows.overlaps(state)[0], system.symmetries)
+    dynamics.sector = system.sector_of(dynamics.rows.overlaps(state)[0])
     return dynamics, state
 
 

@@ -142,7 +142,7 @@ def family_of(
     """The maps along a field, in the sector of a branch and in units of a start on it."""
     system = system_of(setting, settings)
     informed = nearest_start(informed_starts(system, branch), start)
-    sector = Sector.of(informed, _symmetries(setting, between, settings))
+    sector = Sector.of(informed, _symmetries(setting, between, settings), system.units)
     # at an end of the range the fields may have fewer dimensions: those without noise of the labels
     rules = system_of(_inside(setting, between), settings).refinement(settings.max_nodes)
     rule = rules.single() if points is None or not rules.single().randomised else rules.sobol(points)

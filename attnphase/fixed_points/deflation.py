@@ -91,13 +91,13 @@ class _Search:
         self, start: Overlaps, points: int | None, symmetries: Sequence[ProblemSymmetry] | None = None
     ) -> Family:
         """The maps in the sector of a start: all that share its symmetries, or those among some."""
-        sector = Sector.of(start, symmetries or self.system.symmetries)
+        sector = Sector.of(start, symmetries or self.system.symmetries, self.system.units)
         rules = self.system.refinement(self.settings.max_nodes)
         rule = rules.single()
         if points is not None and rule.randomised:
             rule = rules.sobol(min(points, rule.order))
         first = np.abs(sector.basis).argmax(axis=0)
-        return Family(self.setting, sector, rule, self.settings, self.scale[first], self.setting.alpha)
+        return Family(self.setting, sector, rule, self.settings, (self.scale / sector.sizes)[first], self.setting.alpha)
 
 
 def solutions_of(
@@ -204,7 +204,8 @@ def _beside(search: _Search, solution: Overlaps, known: Sequence[Overlaps]) -> l
 def _deflated(search: _Search, family: Family, start: Overlaps, known: Sequence[Overlaps]) -> Overlaps | None:
     """Newton's method on the deflated residual."""
     poles = np.array([one.pack() / search.scale for solution in known for one in search.images(solution)])
-    basis = family.sector.basis * family.scale / search.scale[:, None]
+    sector = family.sector
+    basis = sector.basis * family.scale * (sector.sizes / search.scale)[:, None]
     family.measuring = False
     place = family.place(start, search.setting.alpha)
     value = family.careful(place)

@@ -33,7 +33,6 @@ from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.errors import Response, response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import without_signal
 
 __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
@@ -223,7 +222,7 @@ def _in_own_sector(run: Run, place: Place, informed: Overlaps) -> Place:
     """A point that was solved without its order parameter, among those that have it."""
     if len(place.map_.sector.odd):
         return place
-    sector = Sector.of(informed, run.system.symmetries)
+    sector = run.system.sector_of(informed)
     map_ = StateEvolution(place.map_.channel, place.map_.alpha, sector)
     map_.adopt(place.map_.minima)
     ends = (place.map_.unpack(end) for end in (place.found.point, place.found.image))
@@ -240,7 +239,7 @@ def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place
     if identity is Identity.merged and size > 0:
         # of all symmetries, which keep the zeros exact
         uninformed = without_signal(place.overlaps)
-        run.sector = Sector.of(uninformed, run.system.symmetries)
+        run.sector = run.system.sector_of(uninformed)
         map_ = StateEvolution(map_.channel, map_.alpha, run.sector)
         target = map_.pack(uninformed)
     elif identity is Identity.on_branch and verdict.grows is not None:

@@ -19,6 +19,7 @@ from attnphase.state_evolution.errors import Response, relative_error, residual_
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.proximal import Search
 from attnphase.state_evolution.replicates import Variations, flatten, restore, variations
+from attnphase.state_evolution.starts import vanishes
 
 __all__ = ["Measured", "branch_point", "measured_at"]
 
@@ -83,7 +84,10 @@ def branch_point(
     identity: Identity = Identity.on_branch,
     jacobian: Array | None = None,
 ) -> BranchPoint:
-    """The point with everything that its dataset holds."""
+    """The point with everything that its dataset holds.
+
+    It is on no branch where it has not converged, or an order parameter of the branch vanishes.
+    """
     values, errors = dict(result.values), dict(result.errors)
     direct = values.pop("training_loss_direct")
     errors.pop("training_loss_direct")
@@ -96,6 +100,9 @@ def branch_point(
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
     gap = float(stability.values["overlap_gap"])
     status = Status.left_domain if map_.bottomless else found.status
+    overlaps = map_.unpack(found.point)
+    if status is not Status.converged or vanishes(run.system.problem, overlaps, branch):
+        identity = Identity.not_decided if identity is Identity.on_branch else identity
     rule, sole = map_.channel.rule, -np.inf if map_.minima is None else map_.minima.sole
     return BranchPoint(
         problem=run.system.problem,
@@ -109,7 +116,7 @@ def branch_point(
         rule=rule.name,
         nodes=rule.size,
         restart=Restart(
-            overlaps=map_.unpack(found.point),
+            overlaps=overlaps,
             response=response,
             rule=rule,
             minima=map_.minima,

@@ -36,7 +36,6 @@ from attnphase.state_evolution.errors import Response, contradicted, error_near,
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
-from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import check_start, informed_signal, initial_overlaps, without_signal
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
@@ -191,7 +190,7 @@ def _solve_point(
         point = system.in_gauge(start, informed)
     # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
     exact = isinstance(start, Overlaps) or (previous is not None and not point.has_signal)
-    sector = Sector.of(point if exact else informed, system.symmetries)
+    sector = system.sector_of(point if exact else informed)
     run = Run(system, alpha, settings, sector, tell, only_merged=only_merged)
     if previous is not None:
         run.begin_beside(previous)
@@ -432,7 +431,7 @@ def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings)
     informed = initial_overlaps(problem, branch)
     system = _system(problem, settings)
     rough = replace(settings, tolerance=1e-3, max_maps=75)
-    run = Run(system, alpha, rough, Sector.of(informed, system.symmetries))
+    run = Run(system, alpha, rough, system.sector_of(informed))
     map_ = run.map(system.refinement(settings.max_nodes).first())
     full = informed_signal(informed, branch)
 

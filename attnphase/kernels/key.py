@@ -11,6 +11,7 @@ from attnphase.arrays import Array
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.own_functions import printed_scores
 from attnphase.problem.problem import Problem
+from attnphase.problem.units import Units
 
 __all__ = ["ModelKey", "model_numbers"]
 
@@ -69,5 +70,9 @@ class ModelKey:
 
 
 def model_numbers(problem: Problem) -> Array:
-    """What generated code takes as ``parameters``: omega and the temperatures of student and teacher."""
-    return np.array([problem.teacher.omega, problem.student.temperature, problem.teacher.temperature], dtype=float)
+    """What compiled code takes as ``parameters``: omega, the temperatures of student and teacher, and units.
+
+    These are at the places `LENGTH_UNIT` and from `MATCHED` on.
+    """
+    units, temperatures = Units.of(problem), (problem.student.temperature, problem.teacher.temperature)
+    return np.array([problem.teacher.omega, *temperatures, np.sqrt(units.energy), *units.matched], dtype=float)

@@ -67,7 +67,8 @@ class Regularizer:
     strength: Annotated[
         float,
         Strict(),
-        Field(ge=1e-8, le=1e8, allow_inf_nan=False, description="a number from 1e-8 to 1e8"),
+        # the paper's in units 2^10 times as small has 2^-20 times the strength
+        Field(ge=2.0**-27, le=2.0**27, allow_inf_nan=False, description="a number from 1e-8 to 1e8"),
         PLAIN,
     ] = _STRENGTH
     ridge: Annotated[

@@ -146,7 +146,8 @@ Score = Annotated[
 Temperature = Annotated[
     float,
     Strict(),
-    Field(ge=1e-6, le=1e6, allow_inf_nan=False, description="a number from 1e-6 to 1e6"),
+    # tokens in units of 2^10 more, or less, have temperatures 2^20 times as large
+    Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False, description="a number from 1e-6 to 1e6"),
     PLAIN,
 ]
 Flag = Annotated[bool, Strict(), Field(description="true or false"), PLAIN]

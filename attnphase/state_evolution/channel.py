@@ -25,7 +25,8 @@ from attnphase.state_evolution.system import System
 __all__ = ["Channel", "ChannelPass", "replicates_in"]
 
 # Directions of W with no overlap (the trivial point; Q - K of an untied student) have q = 0, where Stein's form of
-# V_hat is 0/0. A variance of this share of rho is added in the channel: V_hat becomes a finite difference of E[g].
+# V_hat is 0/0. A variance of this share of rho, as a teacher with the student's logits would have it, is added in the
+# channel: V_hat becomes a finite difference of E[g].
 _VARIANCE_FLOOR = 1e-8
 
 
@@ -114,7 +115,8 @@ class Channel:
         """What is added to q, (r, r)."""
         rho = self.system.spectrum.rho
         natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
-        return _VARIANCE_FLOOR * natural * np.eye(self.system.kernels.columns)
+        units = self.system.units
+        return _VARIANCE_FLOOR * natural * np.diag(units.weights**2)
 
     def draws(self, sign: int, part: slice = slice(None)) -> Draws:
         """Nodes of the rule under a sign change, replicate after replicate."""

@@ -216,11 +216,11 @@ class Copies:
         """Where a gap ends on these nodes, None if at nothing.
 
         What copies make of their gap grows slower than the gap itself, so that there is one end, and it is reached
-        from above.  With ``x`` the logarithm of the gap's size, that of its image is ``x + f(x)``: the zero of the
-        decreasing f is found by secants, in the direction of the last image.
+        from above.  With ``x`` the logarithm of the gap's share of q, that of its image is ``x + f(x)``: the zero
+        of the decreasing f is found by secants, in the direction of the last image.
         """
         total = _trace(self.overlaps.q).sum()
-        widest = np.log(_trace(self._free).sum())
+        widest = np.log(_trace(self._free).sum() / total)
         before: tuple[float, float] | None = None
         passes = 0
         while True:
@@ -229,7 +229,7 @@ class Copies:
             growth = _trace(images).sum(axis=0) / size
             if not _trace(mean).sum() > RESOLVED * total:
                 return None
-            x, f = float(np.log(size)), float(np.log(growth.mean()))
+            x, f = float(np.log(size / total)), float(np.log(growth.mean()))
             if before is not None and x != before[0]:
                 slope = float(np.clip((f - before[1]) / (x - before[0]), -1.0, -0.05))
             before = x, f
@@ -238,7 +238,7 @@ class Copies:
                 return _End(covariance, slope, growth, minima)
             # never above where nothing is shared, and towards zero no more than a hundredfold at once
             wanted = min(max(x - f / slope, x - np.log(100.0)), widest)
-            covariance = at_most(np.exp(wanted) / _trace(mean).sum() * mean, self._free)
+            covariance = at_most(np.exp(wanted) * (total / _trace(mean).sum()) * mean, self._free)
 
     def growth_of(self, covariance: Array) -> Array:
         """Size of the image of a gap, relative to the gap's, of every replicate (S,)."""

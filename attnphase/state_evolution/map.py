@@ -18,8 +18,8 @@ from attnphase.state_evolution.sector import Sector
 
 __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 
-LOWER = 1e-9  # relative difference of energies by which one minimum counts as lower than another
-NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted
+LOWER = 1e-9  # difference of energies by which one minimum counts as lower, relative to their size and unit
+NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted, in the unit of energy
 CHECKED = 2**14  # nodes of which a fresh search says enough about all
 _SAFE = 1.4  # second minima were looked for from half the energy on at which they were known: so near is a surprise
 _FEW_MISSED = 2e-3  # share of nodes whose lowest minimum may be missed where only the growth is asked for
@@ -162,9 +162,9 @@ class StateEvolution:
         self._expect(fresh)  # for the next search: of the sample all nodes were searched, whatever their energy
         if fresh.bottomless:
             return False
-        lower, lost = _news(fresh, known)
+        lower, lost = _news(fresh, known, self.system.units.energy)
         # of the nearly degenerate ones no more than the error of counting them
-        return bool(lower.mean() <= share and lost.sum() ** 2 <= (fresh.gap < NEAR_DEGENERATE).sum())
+        return bool(lower.mean() <= share and lost.sum() ** 2 <= (fresh.gap < self._near_degenerate).sum())
 
     def learnt(self) -> Search:
         """How nodes of other rules are to be searched, by what is known of these where the map was evaluated last."""
@@ -183,7 +183,7 @@ class StateEvolution:
         few, known = self._asked()
         found = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
         self.likely_second_share = max(self.likely_second_share, float(found.has_second(np.inf).mean()))
-        return not (found.bottomless or any(new.any() for new in _news(known, found)))
+        return not (found.bottomless or any(new.any() for new in _news(known, found, self.system.units.energy)))
 
     def _foremost_suffice(self) -> bool:
         """Whether `Starts.LOWEST` leads to the lowest minima of nearly all nodes that `likely_suffice` has asked."""
@@ -192,7 +192,7 @@ class StateEvolution:
         (few, known), x = self._asked(), self._known[0]
         channel = replace(self.channel, rule=few)
         found = channel.evaluate(self.alpha, self.unpack(x), Starts.LOWEST, sole=self.minima.sole).minima
-        return bool(_news(known, found)[0].mean() <= _FEW_MISSED)
+        return bool(_news(known, found, self.system.units.energy)[0].mean() <= _FEW_MISSED)
 
     def _asked(self) -> tuple[Rule, Minima]:
         """Nodes that are asked about the starts: all of a small rule, or a sample."""
@@ -207,6 +207,10 @@ class StateEvolution:
         step = max(5, rule.size // CHECKED | 1)
         few = replace(rule, nodes=rule.nodes[:, ::step], weights=rule.weights[::step].copy())
         return few, self.minima.part(rule.nodes.shape[:2], slice(None, None, step))
+
+    @property
+    def _near_degenerate(self) -> float:
+        return NEAR_DEGENERATE * self.system.units.energy
 
     def image(self, conjugates: Conjugates, *, lift: bool = False) -> Overlaps | None:
         """Overlaps from conjugates, equation (7)."""
@@ -253,7 +257,7 @@ class StateEvolution:
         if self._loss_at_omega is None:
             self._loss_at_omega = self.channel.loss_at_omega(overlaps)
         means = [self.last.envelope, self.last.loss_at_prox, self._loss_at_omega]
-        means.append(self.second_minimum_share(NEAR_DEGENERATE))
+        means.append(self.second_minimum_share(self._near_degenerate))
         whole, alone = hats.mean(), len(self.last.envelope) == 1
         if not (pooled or alone) and (self.lift or self.prior.has_image(whole)):
             # a rest of the replicates may lie outside the domain where all lie inside; it only serves the errors
@@ -347,8 +351,8 @@ def _pseudo_values(values: Array) -> Array:
     return whole + (len(without) - 1) * (whole - without)
 
 
-def _news(minima: Minima, beside: Minima) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _news(minima: Minima, beside: Minima, unit: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """At which nodes a minimum is lower than the lowest beside, and where a nearly degenerate one is missing there."""
     lowest = beside.energies[:, 0]
-    lower = minima.energies[:, 0] <= lowest - LOWER * (1 + np.abs(lowest))
-    return lower, (minima.gap < NEAR_DEGENERATE) & (beside.gap > minima.gap + LOWER)
+    lower = minima.energies[:, 0] <= lowest - LOWER * (unit + np.abs(lowest))
+    return lower, (minima.gap < NEAR_DEGENERATE * unit) & (beside.gap > minima.gap + LOWER * unit)

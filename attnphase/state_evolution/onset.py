@@ -22,7 +22,8 @@ __all__ = ["Growth", "growth_at", "growth_within", "has_symmetric_point"]
 
 _STEP = 1e-3  # of a conjugate, for the prior's derivative, relative to the root of q_hat
 _DECOUPLED = 1e-9  # mean of tau pi that is rounding
-_SMALLEST = 1e-4  # share of the teacher's variance below which a direction of q has no density to differentiate
+# share of the teacher's variance, in units of the weights, below which a direction of q has no density to differentiate
+_SMALLEST = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +92,9 @@ def growth_within(map_: StateEvolution, x: Array) -> Growth | None:
     """
     overlaps = map_.channel.floored(map_.unpack(x))
     rho = map_.system.spectrum.rho
-    smallest = np.linalg.eigvalsh(overlaps.q).min() / np.trace(rho, axis1=-2, axis2=-1).mean()
+    weights = map_.system.units.weights
+    sizes = np.linalg.eigvalsh(overlaps.q / np.outer(weights, weights))
+    smallest = sizes.min() / np.trace(rho, axis1=-2, axis2=-1).mean()
     if smallest < _SMALLEST or map_(x) is None:
         return None
     odd, nothing = map_.sector.odd, map_.unpack(0 * x)
@@ -173,9 +176,11 @@ def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
 
 def _of_prior(map_: StateEvolution, conjugates: Conjugates) -> Array:
     """Derivatives of m and theta by m_hat and theta_hat (E, E), by central differences of a function without noise."""
-    step = _STEP * max(float(np.sqrt(np.abs(conjugates.q_hat).max())), 1e-12)
+    step = _STEP * max(float(np.sqrt(np.abs(conjugates.q_hat).max())), np.finfo(float).tiny)
     count, size = conjugates.m_hat.size, conjugates.m_hat.size + conjugates.theta_hat.size
-    sides = step * np.concatenate([np.eye(size), -np.eye(size)])
+    steps = np.full(size, step)
+    steps[count:] /= map_.system.units.tokens  # theta_hat multiplies tokens once more
+    sides = np.concatenate([np.diag(steps), -np.diag(steps)])
 
     def of_sides(values: Array, like: Array) -> Array:
         """As replicates, behind the sites."""
@@ -187,4 +192,4 @@ def _of_prior(map_: StateEvolution, conjugates: Conjugates) -> Array:
     if images is None:
         raise ArithmeticError("the uninformed point lies at the edge of the domain")
     ends = np.concatenate([images.m.reshape(len(sides), -1), images.theta.reshape(len(sides), -1)], axis=1)
-    return (ends[:size] - ends[size:]).T / (2 * step)
+    return (ends[:size] - ends[size:]).T / (2 * steps)

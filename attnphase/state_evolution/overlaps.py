@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Conjugates", "Overlaps", "packed_scales", "whole_and_without", "without_each"]
+__all__ = ["VANISHING", "Conjugates", "Overlaps", "packed_scales", "whole_and_without", "without_each"]
+
+
+VANISHING = 1e-6
+"""Share of their natural size below which order parameters count as zero."""
 
 
 @cache
@@ -157,7 +161,7 @@ def _floors(rho: Array) -> tuple[float, float, float, float]:
     natural = float(np.einsum("lii->", rho)) / (length * rank)
     # floor for |theta| follows from |theta|^2 <= q rho; m has the size of sqrt(q); V is held against the loss's
     # curvature, of the teacher's size: it vanishes where a sparse regulariser makes all weights zero
-    return 1e-6 * natural, 1e-6 / natural, 1e-6 * float(np.sqrt(natural)), 1e-6 * natural
+    return VANISHING * natural, VANISHING / natural, VANISHING * float(np.sqrt(natural)), VANISHING * natural
 
 
 @cache

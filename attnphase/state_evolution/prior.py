@@ -12,6 +12,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels, Maps
 from attnphase.problem.problem import Problem
+from attnphase.problem.units import Units
 from attnphase.rows.means import row_moments
 from attnphase.rows.moments import RowMoments
 from attnphase.rows.regularizer import RowRegularizer
@@ -61,12 +62,15 @@ class Prior:
         lambda, if the regulariser is the ridge.
     rows : RowRegularizer or None
         Any other regulariser.
+    units : Units or None
+        The problem's; None for ones.
     """
 
     kernels: Kernels
     spectrum: Spectrum
     strength: float
     rows: RowRegularizer | None = None
+    units: Units | None = None
 
     @classmethod
     def of(cls, problem: Problem, kernels: Kernels, spectrum: Spectrum | None = None) -> Prior:
@@ -75,7 +79,7 @@ class Prior:
         ridge = regularizer.form.quadratic
         rows = None if ridge else problem.rows
         strength = float(regularizer.strength) if ridge else rows.ridge if rows else 0.0
-        return cls(kernels, spectrum or Spectrum.of(problem), strength, rows)
+        return cls(kernels, spectrum or Spectrum.of(problem), strength, rows, Units.of(problem))
 
     @property
     def maps(self) -> Maps:
@@ -107,7 +111,11 @@ class Prior:
         if lowest <= 0:
             if not lift:
                 return None
-            target = 0.1 * self.strength if self.strength > 0 else max(1e-3 * float(np.abs(curvature).max()), 1e-6)
+            target = (
+                0.1 * self.strength
+                if self.strength > 0
+                else max(1e-3 * float(np.abs(curvature).max()), 1e-6 * self._stiffness)
+            )
             shift = (target - lowest) / self.spectrum.gamma.sum(axis=0).min()
             conjugates = replace(conjugates, V_hat=conjugates.V_hat + shift * np.eye(self.kernels.columns))
         return self._images(conjugates).replicate(0)
@@ -138,7 +146,7 @@ class Prior:
         )
         V = symmetric(V)
         if self.rows is not None:
-            floor = _VARIANCE_FLOOR * self.spectrum.site_variances[:, None, None, None]
+            floor = _VARIANCE_FLOOR / self._stiffness * self.spectrum.site_variances[:, None, None, None]
             V = V + floor * np.eye(self.kernels.columns)
         return Overlaps(symmetric(q), V, m, theta)
 
@@ -194,6 +202,11 @@ class Prior:
         replicates, r = conjugates.q_hat.shape[1], self.kernels.columns
         from_tau = np.broadcast_to(np.moveaxis(conjugates.m_hat[..., 0], 0, -1), (atoms, replicates, r, count))
         return np.concatenate([from_tau, self._over_sites(conjugates.theta_hat)], axis=3)
+
+    @property
+    def _stiffness(self) -> float:
+        """Unit of the penalty's curvature."""
+        return 1.0 if self.units is None else self.units.curvature
 
     def _curvature(self, conjugates: Conjugates) -> Array:
         """``sum_s gamma_s V_hat_s`` on every atom, (A, S, r, r)."""
@@ -287,9 +300,11 @@ class Prior:
         gain = spectrum.covariance[:, None] @ linear.mT
         covariance = symmetric(self._over_sites(conjugates.q_hat) + linear @ gain)
         largest = [np.abs(x).max(axis=(0, 2, 3)) for x in (covariance, mean[..., None], curvature)]
-        natural = largest[0] + largest[1] ** 2 + largest[2] ** 2
+        # in the unit of a source, that of the curvature times the weights' one
+        weight = 1.0 if self.units is None else float(self.units.weights[0])
+        natural = largest[0] + largest[1] ** 2 + (weight * largest[2]) ** 2
         values, vectors = np.linalg.eigh(covariance)
-        values = np.maximum(values, _NOISE_FLOOR**2 * (natural + 1e-12)[:, None])
+        values = np.maximum(values, _NOISE_FLOOR**2 * (natural + 1e-12 * (weight * self._stiffness) ** 2)[:, None])
         root = (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
         average = np.broadcast_to(spectrum.mean[:, None], (atoms, replicates, spectrum.mean.shape[1]))
         every = (mean, root, curvature, average, gain)

@@ -14,6 +14,7 @@ from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
 from attnphase.state_evolution.proximal import Minima, Search, lower_factors
+from attnphase.state_evolution.sector import scales_of
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.system import System
 
@@ -83,7 +84,7 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
     heavy tail makes large, is taken off: what it adds to a sum of squares is known by the replicates' scatter.
     """
     rule, rho = channel.rule, channel.system.spectrum.rho
-    scale = overlaps.scales(rho)
+    scale = scales_of(overlaps, channel.system.units, rho)
     few = min(_FEW, rule.order)
     known = minima.part(rule.nodes.shape[:2], slice(few))
     coarse = replace(rule, nodes=rule.nodes[:, :few], weights=np.full(few, 1 / few), order=few)

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.problem.units import Units
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 
-__all__ = ["Sector"]
+__all__ = ["Sector", "scales_of"]
 
 _Element = tuple[list[int], NDArray[Any], NDArray[Any]]
 
@@ -33,6 +34,8 @@ class Sector:
     group : tuple
         The symmetries: (order of the sites, (r, r) student matrix, (t, t) teacher matrix).
     length, columns, teacher_rank : int
+    units : Units or None
+        In which coordinates are given; None for ones.
     """
 
     basis: Array
@@ -40,9 +43,10 @@ class Sector:
     length: int
     columns: int
     teacher_rank: int
+    units: Units | None = None
 
     @classmethod
-    def of(cls, start: Overlaps, symmetries: Sequence[ProblemSymmetry]) -> Sector:
+    def of(cls, start: Overlaps, symmetries: Sequence[ProblemSymmetry], units: Units | None = None) -> Sector:
         """The sector of a starting point.
 
         Those of the problem's symmetries that leave the start unchanged define the sector. A semantic start has m = 0
@@ -54,27 +58,29 @@ class Sector:
         start : Overlaps
         symmetries : sequence of (order of the sites, (r, r) array, (t, t) array)
             Those of the problem, see `System.symmetries`, the identity among them.
+        units : Units, optional
+            The problem's, in which coordinates are of order one.
         """
-        kept = _unchanged(start, symmetries)
+        kept = _unchanged(start, symmetries, _packed(units, *start.theta.shape))
         group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
         key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
-        return cls(_basis_of(key, *start.theta.shape), group, *start.theta.shape)
+        return cls(_basis_of(key, *start.theta.shape), group, *start.theta.shape, units)
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""
-        return self._projection @ overlaps.pack()
+        return self._projection @ (overlaps.pack() / self.sizes)
 
     def pack_all(self, several: Overlaps) -> Array:
         """Coordinates of several overlaps, whose number stands before the site axis: (N, D)."""
-        return several.pack() @ self._projection.T
+        return (several.pack() / self.sizes) @ self._projection.T
 
     def unpack(self, vector: Array) -> Overlaps:
         """Overlaps with the given coordinates."""
-        return Overlaps.unpack(self.basis @ vector, self.length, self.columns, self.teacher_rank)
+        return Overlaps.unpack(self.sizes * (self.basis @ vector), self.length, self.columns, self.teacher_rank)
 
     def unpack_all(self, vectors: Array) -> Overlaps:
         """Overlaps with coordinates (N, D); their number stands before the site axis."""
-        return Overlaps.unpack(vectors @ self.basis.T, self.length, self.columns, self.teacher_rank)
+        return Overlaps.unpack(self.sizes * (vectors @ self.basis.T), self.length, self.columns, self.teacher_rank)
 
     def symmetrized(self, conjugates: Conjugates) -> Conjugates:
         """Mean over the group: a sampled mean obeys the symmetries only up to its error."""
@@ -113,7 +119,12 @@ class Sector:
 
     def scales(self, vector: Array, rho: Array) -> Array:
         """As `Overlaps.scales`, for the coordinates."""
-        return packed_scales(self.basis @ vector, self.columns, rho)[self._first]
+        return packed_scales(self.basis @ vector, self.columns, _in_units(rho, self.units))[self._first]
+
+    @cached_property
+    def sizes(self) -> Array:
+        """Units of the packed entries."""
+        return _packed(self.units, self.length, self.columns, self.teacher_rank)
 
     @cached_property
     def odd(self) -> NDArray[np.int64]:
@@ -137,7 +148,7 @@ class Sector:
 
     def errors(self, vector: Array) -> Overlaps:
         """Standard errors of the coordinates as those of the entries."""
-        return Overlaps.unpack(np.abs(self.basis) @ vector, self.length, self.columns, self.teacher_rank)
+        return Overlaps.unpack(self.sizes * (np.abs(self.basis) @ vector), self.length, self.columns, self.teacher_rank)
 
 
 def _exact_mean(values: Array) -> Array:
@@ -153,12 +164,33 @@ def _transformed(overlaps: Overlaps, elements: tuple[NDArray[np.int64], Array, A
     return Overlaps(A @ q @ A.mT, A @ V @ A.mT, A @ m, A @ theta @ B.mT)
 
 
-def _unchanged(start: Overlaps, symmetries: Sequence[ProblemSymmetry]) -> NDArray[np.bool_]:
+def scales_of(overlaps: Overlaps, units: Units, rho: Array) -> Array:
+    """As `Overlaps.scales`, for a problem of other units than one."""
+    length, columns, teacher_rank = overlaps.theta.shape
+    sizes = _packed(units, length, columns, teacher_rank)
+    return sizes * packed_scales(overlaps.pack() / sizes, columns, _in_units(rho, units))
+
+
+def _in_units(rho: Array, units: Units | None) -> Array:
+    return rho if units is None else rho / units.tokens**2
+
+
+def _packed(units: Units | None, length: int, columns: int, teacher_rank: int) -> Array:
+    """Units of the packed entries, (P,)."""
+    fields, tokens, energy = (
+        (np.ones(columns), 1.0, 1.0) if units is None else (units.fields, units.tokens, units.energy)
+    )
+    q = np.tile(fields[:, None] * fields, (length, 1, 1))
+    m = np.tile(fields[:, None], (length, 1, 1))
+    return Overlaps(q, q / energy, m, np.repeat(tokens * m, teacher_rank, axis=-1)).pack()
+
+
+def _unchanged(start: Overlaps, symmetries: Sequence[ProblemSymmetry], sizes: Array) -> NDArray[np.bool_]:
     """Which symmetries leave the overlaps as they are."""
     orders, students, teachers = zip(*symmetries, strict=True)
     packed = start.pack()
     images = _transformed(start, (np.array(orders), np.array(students)[:, None], np.array(teachers)[:, None])).pack()
-    kept: NDArray[np.bool_] = np.all(np.abs(images - packed) <= 1e-12 + 1e-9 * np.abs(packed), axis=1)
+    kept: NDArray[np.bool_] = np.all(np.abs(images - packed) <= 1e-12 * sizes + 1e-9 * np.abs(packed), axis=1)
     return kept
 
 

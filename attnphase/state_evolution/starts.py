@@ -9,9 +9,10 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
+from attnphase.problem.units import Units
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.branches import BRANCHES, Branch
-from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.overlaps import VANISHING, Overlaps
 from attnphase.state_evolution.sizes import Sizes
 
 __all__ = [
@@ -22,11 +23,14 @@ __all__ = [
     "initial_overlaps",
     "random_overlaps",
     "sized_rows",
+    "vanishes",
     "without_signal",
 ]
 
-_SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2  # size of the signal, or of the noise without one
+# in the units of the weights: size of the signal, or variance of the noise without one
+_SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2
 _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside the signal
+_RANK_ONE = 2.0  # principal eigenvalue of the paper's encodings, at which the positional signal has its unit
 
 
 def branches_of(problem: Problem) -> list[str]:
@@ -46,6 +50,9 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
     encodings, plus noise. Mixed: the first column semantic, the second positional. Uninformed: noise. Untied weights
     start with Q = K up to noise. The columns of a value matrix start along the teacher's, except uninformed.
 
+    Sizes are in the problem's `Units`: a semantic start has the teacher's logits, up to a factor, and neither noise nor
+    encodings make larger logits than in the paper's problem.
+
     Of a student of rank 2 with a teacher of rank 1, "both columns semantic" is the semantic start: a rotation of the
     columns, which the loss does not see, brings the signal into one of them.
 
@@ -54,17 +61,17 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
     ProblemError
         Unknown branch, the positional one of a problem without encodings, or the mixed one of rank 1.
     """
-    wanted, spectrum = Branch.named(branch), measure_of(problem)
+    wanted, spectrum, units = Branch.named(branch), measure_of(problem), Units.of(problem)
     count, rank, teacher = spectrum.gamma.shape[0], problem.student.rank, problem.teacher.rank
     width = problem.loss.value_columns
     copies = (problem.columns - width) // rank
     # W = signal (tau, pi) + noise, row by row
     signal = np.zeros((rank, count + problem.teacher_columns))
-    noise = np.full(rank, _UNINFORMED)
+    noise = _UNINFORMED * units.weights[:rank] ** 2
     first = wanted.semantic_columns(rank)
-    noise[:first] = _SEMANTIC_NOISE
+    noise[:first] = _SEMANTIC_NOISE * units.matched[:first] ** 2
     for column in range(min(first, teacher)):
-        signal[column, count + column] = _SEMANTIC
+        signal[column, count + column] = _SEMANTIC * units.matched[column]
     if wanted.positional:
         sizes, directions = _directions(problem, spectrum)
         if len(sizes) == 0:
@@ -76,10 +83,10 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
                 "student.rank", f"the {branch} branch needs student.rank of at least {wanted.least_rank}."
             )
         for column, (size, direction) in enumerate(zip(sizes[: rank - first], directions, strict=False), first):
-            signal[column, :count] = _POSITIONAL * direction / np.sqrt(size)
-        noise[first:] = _POSITIONAL_NOISE
+            signal[column, :count] = _POSITIONAL * _along_encodings(units, sizes)[column] * direction / np.sqrt(size)
+        noise[first:] = _POSITIONAL_NOISE * _along_encodings(units, sizes)[first:rank] ** 2
     informed = bool(wanted.order_parameters)
-    shared = np.zeros((rank, rank)) if informed or copies == 1 else 0.1 * np.eye(rank)
+    shared = np.zeros((rank, rank)) if informed or copies == 1 else noise * np.eye(rank) / 2
     whole = np.zeros((problem.columns, count + problem.teacher_columns))
     scatter = np.zeros((problem.columns, problem.columns))
     for copy in range(copies):
@@ -137,13 +144,22 @@ def sized_rows(problem: Problem, sizes: Sizes) -> tuple[Array, Array]:
 
 def random_overlaps(problem: Problem, generator: np.random.Generator) -> Overlaps:
     """Overlaps of random weights: along random directions of encodings and teacher, with noise of random size."""
-    spectrum = measure_of(problem)
+    spectrum, units = measure_of(problem), Units.of(problem)
     count, columns = spectrum.gamma.shape[0], problem.columns
     signal = generator.normal(0.0, _SEMANTIC / np.sqrt(2), (columns, count + problem.teacher_columns))
-    signal[:, :count] *= _POSITIONAL / _SEMANTIC
+    signal[:, :count] *= _POSITIONAL / _SEMANTIC * (units.weights / units.tokens)[:, None]
+    signal[:, count:] *= units.matched[:, None]
     mixing = generator.normal(0.0, 1.0, (columns, columns))
     scatter = generator.uniform(0.1, 1.0) * _SEMANTIC_NOISE * (np.eye(columns) + mixing @ mixing.T) / (1 + columns)
-    return _overlaps_of(problem, spectrum, signal, scatter)
+    return _overlaps_of(problem, spectrum, signal, units.weights[:, None] * scatter * units.weights)
+
+
+def _along_encodings(units: Units, sizes: Array) -> Array:
+    """Unit of the weights along encodings whose largest principal size is given, column by column.
+
+    The smaller of that which tokens and of that which encodings make fields of unit size of: larger ones saturate.
+    """
+    return np.minimum(units.weights, units.fields * np.sqrt(_RANK_ONE / sizes[0]))
 
 
 def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: Array) -> Overlaps:
@@ -154,9 +170,20 @@ def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: A
     q = signal @ weighted @ signal.T + variance * scatter
     theta = signal @ weighted[:, :, count:]
     m = np.einsum("ij,ajl,a->li", signal, moments[:, :, :count], weights)[:, :, None]
-    strength = max(problem.regularizer.strength or 0.0, problem.regularizer.ridge or 0.0) or 0.01
-    V = 0.5 * variance / strength * np.eye(problem.columns)
+    V = 0.5 * variance / _stiffness(problem) * np.eye(problem.columns)
     return Overlaps(q, V, np.ascontiguousarray(m), np.ascontiguousarray(theta))
+
+
+def _stiffness(problem: Problem) -> float:
+    """About the curvature of the penalty, for weights of unit size."""
+    regularizer, units = problem.regularizer, Units.of(problem)
+    if "strength" not in regularizer.form.keys:
+        strength = 0.01 * units.curvature
+    elif regularizer.form.quadratic:
+        strength = regularizer.strength
+    else:  # of a norm
+        strength = regularizer.strength / float(units.weights[0])
+    return max(strength, regularizer.ridge)
 
 
 def _directions(problem: Problem, spectrum: Spectrum) -> tuple[Array, list[Array]]:
@@ -171,10 +198,11 @@ def _directions(problem: Problem, spectrum: Spectrum) -> tuple[Array, list[Array
     marginal = np.zeros((problem.tokens.length, count))
     for sites, probability in zip(configurations, probabilities, strict=True):
         marginal[np.arange(len(sites)), sites] += probability
+    least = 1e-12 * Units.of(problem).tokens ** 2
     for average in (marginal, np.eye(count)):
         values, vectors = np.linalg.eigh(average @ sites_gram @ average.T)
         values, vectors = values[::-1], vectors[:, ::-1]
-        known = int((values > 1e-9 * values[0]).sum()) if values[0] > 1e-12 else 0
+        known = int((values > 1e-9 * values[0]).sum()) if values[0] > least else 0
         if known:
             axes = [vectors[:, i] * np.sign(vectors[np.abs(vectors[:, i]).argmax(), i]) for i in range(known)]
             return values[:known], [axis @ average for axis in axes]
@@ -185,6 +213,17 @@ def informed_signal(overlaps: Overlaps, branch: str) -> float:
     """Size of the order parameter that tells an informed branch from the uninformed one: theta or m, or the smaller."""
     names = Branch.named(branch).order_parameters or ("q",)
     return min(float(np.abs(getattr(overlaps, name)).max()) for name in names)
+
+
+def vanishes(problem: Problem, overlaps: Overlaps, branch: str) -> bool:
+    """Whether an order parameter of the branch is zero to the accuracy of a solver, which measures no smaller ones."""
+    units, rho = Units.of(problem), measure_of(problem).rho
+    natural = np.trace(rho, axis1=-2, axis2=-1).mean() / (rho.shape[-1] * units.tokens**2)
+    sizes = {"m": np.sqrt(natural), "theta": natural * units.tokens}
+    return any(
+        np.abs(getattr(overlaps, name) / units.fields[:, None]).max() <= VANISHING * sizes[name]
+        for name in Branch.named(branch).order_parameters
+    )
 
 
 def without_signal(overlaps: Overlaps) -> Overlaps:

@@ -13,11 +13,13 @@ from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
 from attnphase.kernels.key import model_numbers
 from attnphase.problem.problem import Problem
+from attnphase.problem.units import Units
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.gauge import Gauge, gauge_of
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.symmetries import ProblemSymmetry, is_sign_symmetric, problem_symmetries
 
 __all__ = ["System"]
@@ -97,6 +99,13 @@ class System:
         sites = tuple(range(self.spectrum.gamma.shape[0]))
         kept = [A for order, A, B in self.symmetries if order == sites and np.array_equal(B, np.eye(len(B)))]
         return self.gauge.turned(overlaps, target, kept)
+    def units(self) -> Units:
+        """The problem's own."""
+        return Units.of(self.problem)
+
+    def sector_of(self, start: Overlaps) -> Sector:
+        """The order parameters that share a starting point's symmetries, in the problem's units."""
+        return Sector.of(start, self.symmetries, self.units)
 
     @property
     def reflects(self) -> bool:

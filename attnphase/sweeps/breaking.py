@@ -104,7 +104,7 @@ def one_step(
         if start == "replica-symmetric":
             beginning, share = _without_breaking(problem, alpha, branch, settings, line.tell)
         begun = apart_by(beginning, system.spectrum.rho, share)
-        sector = Sector.of(beginning, system.symmetries)
+        sector = system.sector_of(beginning)
         try:
             points = _solved(system, alpha, tilts, sector, (outer, inner), begun, settings, line.tell)
         except SolverError:
@@ -171,6 +171,6 @@ def _solved(
 def _first_tilt(system: System, alpha: float, begun: GroupOverlaps) -> float:
     """Where the search for the maximum of F begins: the weights ``exp(-y M)`` differ by factors of order one."""
     nodes = GroupNodes(system, 32, 4, REPLICATES)
-    probe = GroupMap(nodes, alpha, 1.0, Sector.of(begun.near, system.symmetries))
+    probe = GroupMap(nodes, alpha, 1.0, system.sector_of(begun.near))
     probe(probe.pack(begun))
     return _GUESS / probe.mean_envelope()

@@ -12,12 +12,15 @@ from derivations.codegen.ir import Assign, Call, Ordered, Select, Value, element
 from derivations.codegen.lane_state import Block
 from derivations.codegen.unrolled import scalar
 
-__all__ = ["ACCEPTED", "ARGUMENTS", "VALUE", "LaneStep", "all_of", "size_of"]
+__all__ = ["ACCEPTED", "ARGUMENTS", "LENGTH_UNIT", "UNIT", "VALUE", "LaneStep", "all_of", "size_of"]
 
 ARGUMENTS = ("state", "factor", "variance", "parameters")
 """Of what is done in every lane: a block's state, and what its samples share."""
 
 VALUE, ACCEPTED = map(name, ("value", "accepted"))
+
+LENGTH_UNIT, UNIT = map(name, ("length_unit", "energy_unit"))
+"""Of the points u, and of the energy: lengths and energies count as small in these."""
 
 
 def all_of(conditions: Iterable[Value]) -> Value:
@@ -55,6 +58,8 @@ class LaneStep:
         """What all lanes share: the parameters, the diagonal of D, the Cholesky factors of V."""
         for i in range(3):
             yield Assign(scalar("parameters", i), element("parameters", i))
+        yield Assign(LENGTH_UNIT, element("parameters", 3))
+        yield Assign(UNIT, LENGTH_UNIT**2)
         for token in range(self.block.length):
             yield Assign(scalar("variance", token), element("variance", token))
             for i in range(self.block.columns):
@@ -137,7 +142,7 @@ class LaneStep:
         before, now, left, scale = map(name, ("tried_square", "step_square", "left_square", "point_scale"))
         yield Assign(before, Add(*(scalar("tried", i) ** 2 for i in range(size))))
         yield Assign(now, Add(*(scalar("step", i) ** 2 for i in range(size))))
-        yield Assign(scale, 1 + name("norm"))
+        yield Assign(scale, UNIT + name("norm"))
         slopes = Add(*(scalar("new_slope", i) ** 2 for i in range(size)))
         bound = Mul(name("GRADIENT_TOLERANCE") ** 2, scale, evaluate=False)
         yield Assign(name("level"), Ordered("<=", (slopes, bound)))

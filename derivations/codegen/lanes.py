@@ -30,7 +30,7 @@ from derivations.codegen.ir import (
 )
 from derivations.codegen.lane_rows import RowByRow
 from derivations.codegen.lane_state import LANE, Block
-from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, VALUE, LaneStep, all_of, size_of
+from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, LENGTH_UNIT, UNIT, VALUE, LaneStep, all_of, size_of
 from derivations.codegen.rows import RowFunctions
 from derivations.codegen.unrolled import names_in, scalar, unrolled
 
@@ -175,7 +175,7 @@ class _Trial(LaneStep):
         energy, trial, first = name("energy"), name("trial_energy"), name("first")
         yield Assign(first, Ordered("<", (name("steps"), 0.0)))
         lower = Select(first, name("FINITE"), energy - name("DECREASE") * name("expected"))
-        within = Select(first, 0.0, Ordered("*", (name("ROUNDING"), Ordered("+", (1.0, size_of(energy))))))
+        within = Select(first, 0.0, Ordered("*", (name("ROUNDING"), Ordered("+", (UNIT, size_of(energy))))))
         yield Assign(name("bound"), Ordered("+", (lower, within)))
         compared = Select(first, size_of(trial), trial)
         yield Assign(ACCEPTED, all_of([_POSITIVE, Ordered("<=", (compared, name("bound")))]))
@@ -222,7 +222,7 @@ class _Trial(LaneStep):
         yield Assign(name("widest"), self.row("WIDEST"))
         inside = all_of([Ordered("<", (norm, name("widest"))), Ordered(">", (trial, name("deepest")))])
         yield Assign(name("inside"), inside)
-        fall = Ordered("*", (-name("FAR"), Ordered("+", (1.0, size_of(trial)))))
+        fall = Ordered("*", (-name("FAR"), Ordered("+", (UNIT, size_of(trial)))))
         started = all_of([first, ACCEPTED])
         yield Assign(self.row("DEEPEST"), Select(started, fall, name("deepest")))
         yield from self._near("BEST", "best")
@@ -246,7 +246,7 @@ class _Trial(LaneStep):
         close = []
         for i in range(self.block.size):
             known = scalar(minimum, i)
-            width = Ordered("*", (name("CAPTURED"), Ordered("+", (1.0, size_of(known)))))
+            width = Ordered("*", (name("CAPTURED"), Ordered("+", (LENGTH_UNIT, size_of(known)))))
             close.append(Ordered("<=", (size_of(scalar("trial", i) - known), width)))
         yield Assign(name(f"near_{minimum}"), all_of(close))
 

@@ -14,7 +14,7 @@ from sympy import Symbol
 
 from derivations.codegen.ir import Assign, Function, Loop, Module, Ordered, Select, name
 from derivations.codegen.lane_state import LANE, Block
-from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, LaneStep, all_of, size_of
+from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, UNIT, LaneStep, all_of, size_of
 from derivations.codegen.lanes import straight_block
 from derivations.codegen.unrolled import renamed, scalar
 
@@ -91,16 +91,17 @@ class _RegularStep(LaneStep):
         """Whether a descent that is under way goes down here as one expects, and the curvature is positive."""
         energy, trial = name("energy"), name("trial_energy")
         lower = energy - name("DECREASE") * name("expected")
-        within = Ordered("*", (name("ROUNDING"), Ordered("+", (1.0, size_of(energy)))))
+        within = Ordered("*", (name("ROUNDING"), Ordered("+", (UNIT, size_of(energy)))))
         yield Assign(name("event"), self.row("EVENT"))
         yield Assign(name("bound"), Ordered("+", (lower, within)))
+        yield Assign(name("far"), name("FAR") * UNIT)
         yield Assign(name("under_way"), Ordered("<=", (name("event"), name("GOES_ON"))))
         regular = (
             name("under_way"),
             name("solvable"),
             Ordered("<=", (trial, name("bound"))),
-            Ordered("<", (size_of(trial), name("FAR"))),
-            Ordered("<", (name("norm"), name("FAR"))),
+            Ordered("<", (size_of(trial), name("far"))),
+            Ordered("<", (name("norm"), name("far"))),
         )
         yield Assign(ACCEPTED, all_of(regular))
 

@@ -20,8 +20,10 @@ __all__ = [
     "GOES_ON",
     "GRADIENT_TOLERANCE",
     "IRREGULAR",
+    "LENGTH_UNIT",
     "LIKELY_STARTS",
     "LOWEST_STARTS",
+    "MATCHED",
     "MAX_NEWTON",
     "MAX_TRIES",
     "MERGED",
@@ -35,15 +37,21 @@ __all__ = [
     "Starts",
 ]
 
+LENGTH_UNIT = 3
+"""Place among the parameters of a loss of the length e: ``e^2`` is the unit of its energies."""
+
+MATCHED = 4
+"""Place of the first of the factors that make the student's fields of the teacher's, one a column."""
+
 MAX_NEWTON = 200
 MAX_TRIES = 60
 """Of a step with growing damping."""
 
 GRADIENT_TOLERANCE = 1e-11
-"""On the norm of the gradient in u, relative to the root of ``1 + |u|^2``."""
+"""On the norm of the gradient in u, relative to the root of ``e^2 + |u|^2`` with the length e of `LENGTH_UNIT`."""
 
 CLOSE = 1e-7
-"""Longest step, relative to the root of ``1 + |u|^2``, that a lane may take without a look at where it leads."""
+"""Longest step, relative to the root of ``e^2 + |u|^2``, that a lane may take without a look at where it leads."""
 
 PIVOT = 1e-12
 """A matrix whose pivots are not above it counts as not positive definite."""
@@ -52,7 +60,7 @@ DECREASE = 1e-4
 """Share of the decrease by the slope that a step must bring."""
 
 ROUNDING = 4e-16
-"""Of the energy, relative to its size: rounding decides below."""
+"""Of the energy, relative to e^2 and its size: rounding decides below."""
 
 FIRST_SHIFT, NO_SHIFT = 0.1, 0.05
 """Smallest damping, and the one below which an accepted step drops it."""
@@ -61,10 +69,13 @@ CONVEX, STEEPER, EASED = 2.0, 4.0, 0.25
 """Factors of the damping: where the matrix is not positive definite, a step is refused, a step is accepted."""
 
 DISTINCT = 1e-5
-"""Two minima are one if no coordinate differs by more, relative to 1 + |u|."""
+"""Two minima are one if no coordinate differs by more, relative to e + |u|."""
 
 CAPTURED = 1e-2
-"""A descent this close to a known minimum is taken to end there; torch knows none while all are under way."""
+"""A descent this close to a known minimum, relative to e + |u|, is taken to end there.
+
+Torch knows none while all are under way.
+"""
 
 FAR = 1e30
 """Growth of |u|^2, or of the energy's size on its way down, by which a descent counts as run away."""
@@ -96,8 +107,8 @@ class Starts(IntEnum):
     """Starting points of the local minimisation.
 
     WARM: the two lowest minima of the previous pass.  FROM_ZERO: zero alone, as in the published recipe.  COLD: omega,
-    the teacher's field lifted to the student's columns with both signs, zero, the reflected omega, and omega with one
-    token reflected.  REFRESH: both, so that a pass can only find lower minima.  LIKELY: of COLD, omega and the
+    the teacher's field lifted to the student's columns, in their units, with both signs, zero, the reflected omega, and
+    omega with one token reflected.  REFRESH: both, so that a pass can only find lower minima.  LIKELY: of COLD, omega and the
     teacher's field with both signs, which lead to all minima that matter at most fixed points.  LOWEST: of these,
     omega and the teacher's field, which lead to the lowest minima.  FOLLOWED: WARM and the teacher's field, likewise.
     """

@@ -21,6 +21,7 @@ from .constants import (
     FAR,
     FIRST_SHIFT,
     GRADIENT_TOLERANCE,
+    LENGTH_UNIT,
     MAX_NEWTON,
     MAX_TRIES,
     NO_SHIFT,
@@ -35,20 +36,21 @@ __all__ = ["descend"]
 
 
 @compiled
-def near(u: Array, minimum: Array) -> bool:
+def near(u: Array, minimum: Array, length: float) -> bool:
     """Whether ``u`` is within CAPTURED of a minimum in every coordinate."""
     apart = False
     for i in range(SIZE):
-        apart = apart or abs(u[i] - minimum[i]) > CAPTURED * (1.0 + abs(minimum[i]))
+        apart = apart or abs(u[i] - minimum[i]) > CAPTURED * (length + abs(minimum[i]))
     return not apart
 
 
 @compiled
-def arrives(step: Array, tried: float, curvature: Array, before: Array, norm: float) -> bool:
+def arrives(step: Array, tried: float, curvature: Array, before: Array, scale: float) -> bool:
     """Whether a step leads to the minimum: it is small, and the slope it leaves is below the tolerance.
 
     That slope is half of how much the curvature changes along the step, times the step; by how much it has changed
-    along the step before, of squared length ``tried``, in proportion.  Only lower triangles are read.
+    along the step before, of squared length ``tried``, in proportion.  ``scale`` is ``e^2 + |u|^2``.  Only lower
+    triangles are read.
     """
     length, left = squared_norm(step), 0.0
     for i in range(SIZE):
@@ -57,8 +59,8 @@ def arrives(step: Array, tried: float, curvature: Array, before: Array, norm: fl
             a, b = max(i, j), min(i, j)
             bend += (curvature[a, b] - before[a, b]) * step[j]
         left += bend * bend
-    small = length <= CLOSE * CLOSE * (1.0 + norm)
-    return small and left * length <= (2.0 * GRADIENT_TOLERANCE) ** 2 * (1.0 + norm) * tried
+    small = length <= CLOSE * CLOSE * scale
+    return small and left * length <= (2.0 * GRADIENT_TOLERANCE) ** 2 * scale * tried
 
 
 @compiled
@@ -90,20 +92,21 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
     """
     target, variance, factor, parameters = terms
     u, h, gradient, hessian, contracted, slope, curvature, before, lower, trial, best, other = work
-    shift, tried = 0.0, 0.0
+    length = parameters[LENGTH_UNIT]
+    unit, shift, tried = length * length, 0.0, 0.0
     place(u, center, factor, h)
     value = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
     norm_u = squared_norm(u)
     energy = 0.5 * norm_u + value
     if not abs(energy) < np.inf:
         return np.inf, value, -1
-    far, deep = FAR * (1.0 + norm_u), -FAR * (1.0 + abs(energy))
+    far, deep = FAR * (unit + norm_u), -FAR * (unit + abs(energy))
     for iteration in range(MAX_NEWTON):
         for i in range(SIZE):
             for j in range(i + 1):
                 before[i, j] = curvature[i, j]
         scale_derivatives(u, factor, gradient, hessian, slope, curvature)
-        if squared_norm(slope) <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * (1.0 + norm_u):
+        if squared_norm(slope) <= GRADIENT_TOLERANCE * GRADIENT_TOLERANCE * (unit + norm_u):
             return energy, value, iteration
         accepted = False
         norm_trial, value_trial, energy_trial = norm_u, value, energy
@@ -115,7 +118,7 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
             decrease = 0.0
             for i in range(SIZE):
                 decrease += slope[i] * trial[i]
-            if iteration > 0 and shift == 0.0 and arrives(trial, tried, curvature, before, norm_u):
+            if iteration > 0 and shift == 0.0 and arrives(trial, tried, curvature, before, unit + norm_u):
                 change = arrive(trial, factor, u, gradient, hessian)
                 return energy - 0.5 * decrease, value - 0.5 * decrease - change, iteration + 1
             for i in range(SIZE):
@@ -126,7 +129,7 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
             value_trial = loss_derivatives(h, target, variance, parameters, gradient, hessian, contracted)
             energy_trial = 0.5 * norm_trial + value_trial
             # rounding decides below 1e-14 of the energy: accept, the gradient is the stopping rule
-            if energy_trial <= energy - DECREASE * decrease + ROUNDING * (1.0 + abs(energy)):
+            if energy_trial <= energy - DECREASE * decrease + ROUNDING * (unit + abs(energy)):
                 accepted = True
                 break
             shift = max(STEEPER * shift, FIRST_SHIFT)
@@ -141,7 +144,7 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
         norm_u, value, energy = norm_trial, value_trial, energy_trial
         if not (norm_u < far and energy > deep):
             return np.inf, value, RUNAWAY
-        if (known > 0 and near(u, best)) or (known > 1 and near(u, other)):
+        if (known > 0 and near(u, best, length)) or (known > 1 and near(u, other, length)):
             return np.inf, value, iteration
         shift = 0.0 if shift < NO_SHIFT else EASED * shift
     if not factorise(curvature, 0.0, lower):

@@ -22,6 +22,7 @@ from .constants import (
     FAR,
     FLED,
     GOES_ON,
+    LENGTH_UNIT,
     MAX_NEWTON,
     MERGED,
     RUNAWAY,
@@ -115,8 +116,8 @@ def load(centers: Array, node: int, lane: int, targets: Array, state: Array) -> 
 
 
 @compiled
-def begin(lane: int, state: Array) -> None:
-    """Let a lane's next trial be its point, with which a descent begins."""
+def begin(lane: int, length: float, state: Array) -> None:
+    """Let a lane's next trial be its point, with which a descent begins; ``length`` is the unit of these."""
     norm = 0.0
     for i in range(SIZE):
         norm += state[lane + (POINT + i) * LANES] ** 2
@@ -127,7 +128,7 @@ def begin(lane: int, state: Array) -> None:
     state[lane + SHIFT * LANES] = 0.0
     state[lane + STEPS * LANES] = -1.0
     state[lane + TRIES * LANES] = 0.0
-    state[lane + WIDEST * LANES] = FAR * (1.0 + norm)
+    state[lane + WIDEST * LANES] = FAR * (length * length + norm)
     state[lane + DEEPEST * LANES] = -np.inf
     state[lane + EVENT * LANES] = GOES_ON
 
@@ -147,21 +148,22 @@ def next_start(lane: int, starts: int, nodes: Nodes, solution: Solution, field: 
         s += 1
     if is_enough(s, starts, state[LOWEST + lane], nodes.sole):
         return False
-    if not start_field(s, nodes.centers[node], nodes.teacher_fields[node], solution.minima[node], starts, field):
+    center, k, minima = nodes.centers[node], nodes.teacher_fields[node], solution.minima[node]
+    if not start_field(s, center, k, minima, nodes.parameters, starts, field):
         return False
     state[NEXT + lane] = s + 1
-    to_scaled(field, nodes.centers[node], nodes.factor, state[lane + POINT * LANES :: LANES])
-    begin(lane, state)
+    to_scaled(field, center, nodes.factor, state[lane + POINT * LANES :: LANES])
+    begin(lane, nodes.parameters[LENGTH_UNIT], state)
     return True
 
 
 @compiled
-def distance(lane: int, state: Array) -> float:
-    """Largest difference of a coordinate from the lowest minimum, relative to 1 + |u|."""
+def distance(lane: int, length: float, state: Array) -> float:
+    """Largest difference of a coordinate from the lowest minimum, relative to the unit of length + |u|."""
     gap = 0.0
     for i in range(SIZE):
         kept = state[lane + (BEST + i) * LANES]
-        gap = max(gap, abs(state[lane + (POINT + i) * LANES] - kept) / (1.0 + abs(kept)))
+        gap = max(gap, abs(state[lane + (POINT + i) * LANES] - kept) / (length + abs(kept)))
     return gap
 
 
@@ -177,7 +179,7 @@ def is_convex(lane: int, curvature: Array, lower: Array, state: Array) -> bool:
 
 
 @compiled
-def settle(lane: int, curvature: Array, lower: Array, state: Array) -> None:
+def settle(lane: int, length: float, curvature: Array, lower: Array, state: Array) -> None:
     """Keep the end of a lane's descent if it is one of the two lowest minima."""
     event, steps = state[lane + EVENT * LANES], state[lane + STEPS * LANES]
     if event == FLED or (event == ENDLESS and not is_convex(lane, curvature, lower, state)):
@@ -186,7 +188,7 @@ def settle(lane: int, curvature: Array, lower: Array, state: Array) -> None:
     if event == MERGED or steps < 0.0:
         return
     energy, lowest = state[lane + ENERGY * LANES], state[LOWEST + lane]
-    if lowest < np.inf and not distance(lane, state) > DISTINCT:
+    if lowest < np.inf and not distance(lane, length, state) > DISTINCT:
         return
     if energy < lowest:
         state[SECOND + lane] = lowest
@@ -204,12 +206,12 @@ def settle(lane: int, curvature: Array, lower: Array, state: Array) -> None:
 
 
 @compiled
-def go_to_center(lane: int, state: Array) -> None:
+def go_to_center(lane: int, length: float, state: Array) -> None:
     """Let a lane's next trial be the centre."""
     state[NEXT + lane] = AT_CENTER
     for i in range(SIZE):
         state[lane + (POINT + i) * LANES] = 0.0
-    begin(lane, state)
+    begin(lane, length, state)
 
 
 @compiled
@@ -257,16 +259,17 @@ def goes_on(
 
     ``field``, ``curvature`` and ``lower`` are scratch.
     """
+    length = nodes.parameters[LENGTH_UNIT]
     if state[NEXT + lane] == AT_CENTER:
         fall_back(lane, state)
     elif state[lane + EVENT * LANES] == GOES_ON:
         return True
     else:
-        settle(lane, curvature, lower, state)
+        settle(lane, length, curvature, lower, state)
         if next_start(lane, starts, nodes, solution, field, state):
             return True
         if state[LOWEST + lane] == np.inf:
-            go_to_center(lane, state)
+            go_to_center(lane, length, state)
             return True
     write(lane, nodes, solution, state)
     state[NODE + lane] = NOBODY

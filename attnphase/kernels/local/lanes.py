@@ -11,7 +11,7 @@ import numpy as np
 from attnphase.arrays import Array
 
 from .compiled import side_by_side
-from .constants import CONVERGED, FINITE, GOES_ON, GRADIENT_TOLERANCE, STUCK
+from .constants import CONVERGED, FINITE, GOES_ON, GRADIENT_TOLERANCE, LENGTH_UNIT, STUCK
 
 __all__ = ["LANES", "lane_losses", "newton_trial", "teacher_targets"]
 
@@ -37,7 +37,7 @@ def newton_trial(state: Array, factor: Array, variance: Array, parameters: Array
             state[n + STEP * LANES] = slope / (1.0 + scale**2)
             state[n + ENERGY * LANES], state[n + LOSS * LANES] = energy, loss
             state[n + STEPS * LANES] += 1.0
-        flat = slope**2 <= GRADIENT_TOLERANCE**2 * (1.0 + point**2)
+        flat = slope**2 <= GRADIENT_TOLERANCE**2 * (parameters[LENGTH_UNIT] ** 2 + point**2)
         finished = CONVERGED if flat else GOES_ON
         state[n + EVENT * LANES] = finished if np.abs(energy) <= FINITE else STUCK
 

@@ -8,7 +8,7 @@ from attnphase.arrays import Array
 from attnphase.kernels.local.values import Energy, Found, Workspace
 
 from .compiled import allocating, compiled
-from .constants import DISTINCT, LIKELY_STARTS, LOWEST_STARTS, OTHER_STARTS, RUNAWAY, Starts
+from .constants import DISTINCT, LENGTH_UNIT, LIKELY_STARTS, LOWEST_STARTS, MATCHED, OTHER_STARTS, RUNAWAY, Starts
 from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH, LIFT, closed_form, loss, loss_derivatives
@@ -44,7 +44,7 @@ def empty_target() -> Array:
 
 
 @compiled
-def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, start: Array) -> bool:
+def start_field(s: int, center: Array, k: Array, minima: Array, parameters: Array, starts: int, start: Array) -> bool:
     """Field of the s-th start of `Starts`; False when there are no more.  ``minima`` are those of the previous pass."""
     if starts == Starts.FROM_ZERO:
         start[:] = 0.0
@@ -73,7 +73,7 @@ def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, sta
         return False
     for a in range(LENGTH):
         for i in range(COLUMNS):
-            lifted = k[a, LIFT[i]]
+            lifted = parameters[MATCHED + i] * k[a, LIFT[i]]
             if s == 0:
                 start[a, i] = center[a, i]
             elif s == 1:
@@ -90,11 +90,11 @@ def start_field(s: int, center: Array, k: Array, minima: Array, starts: int, sta
 
 
 @compiled
-def distance(u: Array, minimum: Array) -> float:
-    """Largest difference of a coordinate, relative to 1 + |u|."""
+def distance(u: Array, minimum: Array, length: float) -> float:
+    """Largest difference of a coordinate, relative to the unit of length + |u|."""
     gap = 0.0
     for i in range(SIZE):
-        gap = max(gap, abs(u[i] - minimum[i]) / (1.0 + abs(minimum[i])))
+        gap = max(gap, abs(u[i] - minimum[i]) / (length + abs(minimum[i])))
     return gap
 
 
@@ -160,7 +160,7 @@ def search(
     best_flag = 0
     bottomless = False
     for s in range(MOST_STARTS):
-        if not start_field(s, center, k, found.minima, starts, work.h):
+        if not start_field(s, center, k, found.minima, terms.parameters, starts, work.h):
             break
         if (
             s == 1
@@ -176,7 +176,7 @@ def search(
         if energy == np.inf:
             bottomless = bottomless or flag == RUNAWAY
             continue
-        gap = distance(work.u, work.best) if known > 0 else 0.0
+        gap = distance(work.u, work.best, terms.parameters[LENGTH_UNIT]) if known > 0 else 0.0
         if known == 0 or (energy < best_energy and gap > DISTINCT):
             for i in range(SIZE):
                 work.other[i], work.best[i] = work.best[i], work.u[i]

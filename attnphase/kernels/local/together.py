@@ -13,7 +13,7 @@ from attnphase.arrays import Array
 from attnphase.kernels.local.values import Nodes, Solution
 
 from .compiled import compiled, entry
-from .constants import CONVERGED, FAR, GOES_ON, IRREGULAR, Starts
+from .constants import CONVERGED, FAR, GOES_ON, IRREGULAR, LENGTH_UNIT, Starts
 from .lane import (
     ALL_ROWS,
     NEXT,
@@ -67,9 +67,10 @@ def put_in(first: int, starts: int, nodes: Nodes, solution: Solution, k: Array, 
         node = first + n
         occupy(node, n, block)
         block[NEXT + n] = 1.0
-        start_field(0, nodes.centers[node], nodes.teacher_fields[node], solution.minima[node], starts, field)
-        to_scaled(field, nodes.centers[node], nodes.factor, block[n + POINT * LANES :: LANES])
-        begin(n, block)
+        center, own, minima = nodes.centers[node], nodes.teacher_fields[node], solution.minima[node]
+        start_field(0, center, own, minima, nodes.parameters, starts, field)
+        to_scaled(field, center, nodes.factor, block[n + POINT * LANES :: LANES])
+        begin(n, nodes.parameters[LENGTH_UNIT], block)
         # that of no loss, from which on it is seen to change
         row = CURVATURE
         for i in range(SIZE):
@@ -121,14 +122,14 @@ def next_waiting(lane: int, count: int, block: Array) -> int:
 
 
 @compiled
-def hand_over(waiting: int, block: Array, lane: int, state: Array) -> None:
-    """Put a lane of the block where it goes on with trials."""
+def hand_over(waiting: int, length: float, block: Array, lane: int, state: Array) -> None:
+    """Put a lane of the block where it goes on with trials; ``length`` is the unit of these."""
     for row in range(ALL_ROWS):
         state[lane + row * LANES] = block[waiting + row * LANES]
     if state[lane + EVENT * LANES] == IRREGULAR:
         state[lane + EVENT * LANES] = GOES_ON
     if state[lane + STEPS * LANES] >= 0.0:
-        state[lane + DEEPEST * LANES] = -FAR * (1.0 + abs(state[lane + ENERGY * LANES]))
+        state[lane + DEEPEST * LANES] = -FAR * (length * length + abs(state[lane + ENERGY * LANES]))
 
 
 @entry(NODES, INTEGER, SOLUTION)
@@ -153,7 +154,7 @@ def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
                         continue
                     busy -= 1
                 if waiting < begun:
-                    hand_over(waiting, block, lane, state)
+                    hand_over(waiting, nodes.parameters[LENGTH_UNIT], block, lane, state)
                     waiting = next_waiting(waiting + 1, begun, block)
                     busy += goes_on(lane, starts, nodes, solution, field, curvature, lower, state)
             tried = False

@@ -67,8 +67,9 @@ class Nodes(NamedTuple):
     teacher_fields : (N, L, t) array, with noise (N, L, t + noise)
     factor : (L, r, r) array
         Lower Cholesky factor of V.
-    mixing, parameters, variance : (L, L), (3,) and (L,) arrays
-        Parameters of the loss: the matrix A; omega and the temperatures of student and teacher; the diagonal of D.
+    mixing, parameters, variance : (L, L), (4 + r,) and (L,) arrays
+        Parameters of the loss: the matrix A; omega, the temperatures of student and teacher, and units, see
+        `attnphase.kernels.key.model_numbers`; the diagonal of D.
     sole : float
         Energy below which a node's first minimum is taken for its only one: no other start is tried there.
     """
@@ -98,7 +99,7 @@ class SampleNodes(NamedTuple):
         Of every token.
     factors : (P, r, r) array
         Lower Cholesky factors of V of every site.
-    parameters : (3,) array
+    parameters : (4 + r,) array
     """
 
     centers: Array
@@ -150,7 +151,7 @@ class Energy(NamedTuple):
         The diagonal of D, or the Gram matrix.
     factor : (L, r, r) array
         Lower Cholesky factor C of V.
-    parameters : (3,) array
+    parameters : (4 + r,) array
     """
 
     target: Array

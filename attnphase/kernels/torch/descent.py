@@ -33,14 +33,14 @@ def descend(lanes: Lanes, u: Tensor) -> tuple[Point, Tensor]:
     One that begins where the energy is not finite and one that finds no bottom end with infinite energy, the latter
     with RUNAWAY steps.
     """
-    point = lanes.at(u)
-    far, deep = FAR * (1 + point.norm), -FAR * (1 + point.energy.abs())
+    point, unit = lanes.at(u), lanes.length_unit**2
+    far, deep = FAR * (unit + point.norm), -FAR * (unit + point.energy.abs())
     left = torch.arange(u.shape[-1], device=u.device)
     steps, tries = torch.zeros_like(left), torch.zeros_like(left)
     shift = torch.zeros_like(point.energy)
     ends: list[tuple[Tensor, Point, Tensor]] = []
     while True:
-        arrived = point.slope.square().sum(dim=0) <= GRADIENT_TOLERANCE**2 * (1 + point.norm)
+        arrived = point.slope.square().sum(dim=0) <= GRADIENT_TOLERANCE**2 * (unit + point.norm)
         finite = point.energy.isfinite()
         exhausted = steps >= MAX_NEWTON
         away = (steps > 0) & ~(finite & (point.norm < far) & (point.energy > deep))
@@ -64,7 +64,7 @@ def descend(lanes: Lanes, u: Tensor) -> tuple[Point, Tensor]:
         step, decrease, definite = _newton_step(point, shift, tries)
         trial = lanes.at(point.u - step.view_as(point.u))
         # rounding decides below 1e-14 of the energy: accept, the gradient is the stopping rule
-        allowed = point.energy - DECREASE * decrease + ROUNDING * (1 + point.energy.abs())
+        allowed = point.energy - DECREASE * decrease + ROUNDING * (unit + point.energy.abs())
         good = definite & (trial.energy <= allowed)
         point = point.moved(trial, good)
         steps, tries = steps + good, torch.where(good, 0, tries + 1)

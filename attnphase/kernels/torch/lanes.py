@@ -11,6 +11,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from attnphase.kernels.local.constants import LENGTH_UNIT
+
 __all__ = ["Lanes", "Point"]
 
 
@@ -22,7 +24,7 @@ class Lanes:
     ----------
     module : module
         The generated loss.
-    parameters : (3,) tensor
+    parameters : (4 + r,) tensor
     center : (L, r, N) tensor
         ``omega``.
     target : (L, x, N) tensor
@@ -37,6 +39,11 @@ class Lanes:
     target: Tensor
     weights: Tensor
     factor: Tensor
+
+    @property
+    def length_unit(self) -> Tensor:
+        """That of the points u."""
+        return self.parameters[LENGTH_UNIT]
 
     def take(self, index: Tensor) -> Lanes:
         """Some of the lanes."""

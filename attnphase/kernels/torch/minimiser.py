@@ -102,7 +102,8 @@ def _minimise(
         part = slice(begin, begin + block)
         lanes = batch.lanes(part, module, parameters)
         before = None if previous is None else (previous[0][part].double(), previous[1][part].double())
-        fields, used = starting_fields(module, lanes.center, last_axis(batch.teacher_fields[part]), starts, before)
+        k = last_axis(batch.teacher_fields[part])
+        fields, used = starting_fields(module, parameters, lanes.center, k, starts, before)
         parts.append(search(lanes, fields, used))
     return TorchSolution(*(torch.cat(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from attnphase.kernels.local.constants import DISTINCT, RUNAWAY, Starts
+from attnphase.kernels.local.constants import DISTINCT, MATCHED, RUNAWAY, Starts
 from attnphase.kernels.torch.descent import descend
 from attnphase.kernels.torch.lanes import Lanes
 
@@ -59,7 +59,7 @@ def search(nodes: Lanes, fields: Tensor, used: Tensor) -> TorchSolution:
     chosen = torch.zeros_like(best, dtype=torch.int64)
     # in the kernel's order, so that of equal minima the same one counts
     for s in range(starts):
-        gap = ((u[..., s, :] - best_u).abs() / (1 + best_u.abs())).amax(dim=(0, 1))
+        gap = ((u[..., s, :] - best_u).abs() / (nodes.length_unit + best_u.abs())).amax(dim=(0, 1))
         candidate, distinct = ~torch.isinf(energy[s]), gap > DISTINCT
         lower = candidate & (torch.isinf(best) | ((energy[s] < best) & distinct))
         second = candidate & ~lower & distinct & (energy[s] < other)
@@ -88,7 +88,12 @@ def search(nodes: Lanes, fields: Tensor, used: Tensor) -> TorchSolution:
 
 
 def starting_fields(
-    module: ModuleType, center: Tensor, k: Tensor, starts: Starts, previous: tuple[Tensor, Tensor] | None
+    module: ModuleType,
+    parameters: Tensor,
+    center: Tensor,
+    k: Tensor,
+    starts: Starts,
+    previous: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor]:
     """Starting points (L, r, s, N) of the compiled kernel in its order, and which of them are used, (s, N)."""
     zero = torch.zeros_like(center)
@@ -102,7 +107,7 @@ def starting_fields(
     if starts is Starts.FROM_ZERO:
         fields = [zero]
     elif starts is not Starts.WARM:
-        lifted = k[:, list(module.LIFT)]
+        lifted = parameters[MATCHED:, None] * k[:, list(module.LIFT)]
         signs = 1 - 2 * torch.eye(len(center), dtype=center.dtype, device=center.device)
         reflected = [center * sign[:, None, None] for sign in signs]
         cold = [center, lifted, -lifted, zero, -center, *reflected]
