@@ -29,8 +29,8 @@ __all__ = [
 
 # in the units of the weights: size of the signal, or variance of the noise without one
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2
+_WEAK = 0.1  # in the unit of fields: the smallest that a positional start has
 _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside the signal
-_RANK_ONE = 2.0  # principal eigenvalue of the paper's encodings, at which the positional signal has its unit
 
 
 def branches_of(problem: Problem) -> list[str]:
@@ -50,8 +50,7 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
     encodings, plus noise. Mixed: the first column semantic, the second positional. Uninformed: noise. Untied weights
     start with Q = K up to noise. The columns of a value matrix start along the teacher's, except uninformed.
 
-    Sizes are in the problem's `Units`: a semantic start has the teacher's logits, up to a factor, and neither noise nor
-    encodings make larger logits than in the paper's problem.
+    Sizes are in the problem's `Units`: a semantic start has the teacher's logits, up to a factor.
 
     Of a student of rank 2 with a teacher of rank 1, "both columns semantic" is the semantic start: a rotation of the
     columns, which the loss does not see, brings the signal into one of them.
@@ -155,11 +154,13 @@ def random_overlaps(problem: Problem, generator: np.random.Generator) -> Overlap
 
 
 def _along_encodings(units: Units, sizes: Array) -> Array:
-    """Unit of the weights along encodings whose largest principal size is given, column by column.
+    """Unit of the weights along encodings of these principal sizes, column by column.
 
-    The smaller of that which tokens and of that which encodings make fields of unit size of: larger ones saturate.
+    The teacher's, as long as encodings make fields of it from `_WEAK` to one: a score saturates by larger ones, and
+    smaller ones are lost in the noise. It is no larger for weak encodings than what tokens make fields of unit size of.
     """
-    return np.minimum(units.weights, units.fields * np.sqrt(_RANK_ONE / sizes[0]))
+    strong = units.fields / (_POSITIONAL * np.sqrt(sizes[0]))
+    return np.clip(units.matched, np.minimum(_WEAK * strong, units.weights), strong)
 
 
 def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: Array) -> Overlaps:

@@ -181,23 +181,26 @@ def test_mirror_images_of_nodes_have_mirrored_minimisers(zero):
 
 
 def test_local_searches_start_where_they_are_said_to(monkeypatch):
-    """omega, the teacher's field with both signs, zero, the reflected omega, and omega with each token reflected."""
+    """omega, the teacher's field with both signs, zero, the reflected omega, and omega with each token reflected.
+
+    The teacher's field is multiplied by the last of the parameters, here by 2: to the student's units.
+    """
     search: Any = importlib.import_module("attnphase.kernels.local.search")
     # what Numba compiles, run by Python
     for name, value in {"LENGTH": 2, "COLUMNS": 1, "LIFT": (0,), "copy": lambda a, b: np.copyto(b, a)}.items():
         monkeypatch.setattr(search, name, value)
     center, k = (np.array(x)[:, None] for x in ([0.3, -0.7], [1.1, 0.4]))
-    known = np.array([[0.2, 0.9], [-0.5, 0.6]])[:, :, None]
+    known, parameters = np.array([[0.2, 0.9], [-0.5, 0.6]])[:, :, None], np.array([0.3, 4.0, 1.0, 1.0, 2.0])
 
     def starts(mode: Starts) -> list[list[float]]:
         found, start = [], np.empty((2, 1))
         for s in range(99):
-            if not search.start_field.py_func(s, center, k, known, int(mode), start):
+            if not search.start_field.py_func(s, center, k, known, parameters, int(mode), start):
                 break
             found.append(start[:, 0].tolist())
         return found
 
-    cold = [[0.3, -0.7], [1.1, 0.4], [-1.1, -0.4], [0.0, 0.0], [-0.3, 0.7], [-0.3, -0.7], [0.3, 0.7]]
+    cold = [[0.3, -0.7], [2.2, 0.8], [-2.2, -0.8], [0.0, 0.0], [-0.3, 0.7], [-0.3, -0.7], [0.3, 0.7]]
     assert starts(Starts.COLD) == cold
     assert starts(Starts.LIKELY) == [cold[s] for s in (0, 1, 2, 4)]
     assert starts(Starts.WARM) == known[..., 0].tolist()

@@ -108,9 +108,10 @@ class Starts(IntEnum):
 
     WARM: the two lowest minima of the previous pass.  FROM_ZERO: zero alone, as in the published recipe.  COLD: omega,
     the teacher's field lifted to the student's columns, in their units, with both signs, zero, the reflected omega, and
-    omega with one token reflected.  REFRESH: both, so that a pass can only find lower minima.  LIKELY: of COLD, omega and the
-    teacher's field with both signs, which lead to all minima that matter at most fixed points.  LOWEST: of these,
-    omega and the teacher's field, which lead to the lowest minima.  FOLLOWED: WARM and the teacher's field, likewise.
+    omega with one token reflected.  REFRESH: both, so that a pass can only find lower minima.  LIKELY: of COLD, omega
+    and the teacher's field with both signs, which lead to all minima that matter at most fixed points.  LOWEST: of
+    these, omega and the teacher's field, which lead to the lowest minima.  FOLLOWED: WARM and the teacher's field,
+    likewise.
     """
 
     COLD = 0

@@ -1,0 +1,156 @@
+"""A change of units changes no result: fields in other units, and a temperature that the weights take up.
+
+Tokens and encodings times c, with both temperatures and the penalty times c^2, leave the weights: fields are c times, and
+losses c^2 times what they were. Where the loss compares the student's field with a sign, the weights are 1/c times as
+large instead, and losses stay. A student's temperature times T, with the penalty's curvature over T, makes the weights
+``sqrt(T)`` times as large and nothing else. Every expected number is that of the problem before the change, times a
+power of c and of T that follows from this.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.problem.problem import Problem
+
+ONE_THREAD = SolverSettings(threads=1)
+COMMON = {
+    "tokens.sigma": [0.47, 0.58],
+    "teacher.omega": 0.23,
+    "regularizer.strength": 0.012,
+    "integration.rule": "sobol",
+    "integration.nodes": 32,
+}
+ONE_TOKEN = {"tokens.length": 1, "tokens.sigma": 0.68, "positions.kind": "none"}
+CLUSTERS = [[{"sigma": 0.42, "mean": [0.5]}, {"sigma": 0.61, "mean": [-0.8]}], [{"sigma": 0.52, "mean": [0.2]}]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem with the branch and the sample complexity where it is solved."""
+
+    fields: dict[str, Any]
+    alpha: float
+    branch: str = "semantic"
+
+    @property
+    def problem(self) -> Problem:
+        # encodings as their products, whose units can be changed
+        encodings = {"positions.gram": [[1.1, -0.9], [-0.9, 0.95]]} if "tokens.length" not in self.fields else {}
+        return Problem().with_fields({**COMMON, **encodings, **self.fields})
+
+
+CASES = {
+    "softmax": Case({}, 2.2),
+    "positional": Case({}, 0.9, "positional"),
+    "uninformed": Case({}, 1.4, "uninformed"),
+    "untied": Case({"student.tied": False}, 2.4),
+    "rank two": Case({"student.rank": 2, "teacher.rank": 2}, 3.1),
+    "linear": Case({"student.score": "linear", "teacher.score": "linear"}, 1.6),
+    "causal": Case({"student.causal": True, "teacher.causal": True}, 2.1),
+    "three tokens": Case(
+        {
+            "tokens.length": 3,
+            "tokens.sigma": [0.45, 0.62, 0.53],
+            "positions.gram": [[1.1, -0.4, 0.1], [-0.4, 0.8, -0.2], [0.1, -0.2, 0.9]],
+        },
+        2.6,
+    ),
+    "square": Case({**ONE_TOKEN, "loss.kind": "square", "teacher.noise": 0.1}, 1.4),
+    "logistic": Case({**ONE_TOKEN, "loss.kind": "logistic"}, 1.4),
+    "hinge": Case({**ONE_TOKEN, "loss.kind": "hinge"}, 1.4),
+    "values": Case({"loss.kind": "values", "loss.width": 1}, 2.0),
+    "lasso": Case({"regularizer.kind": "lasso", "regularizer.strength": 0.0012}, 1.7),
+    "clusters": Case({"tokens.kind": "mixture", "tokens.sigma": None, "tokens.clusters": CLUSTERS}, 1.9, "positional"),
+    "gauss-hermite": Case({"integration.rule": "gauss-hermite", "integration.nodes": None}, 2.2),
+}
+# the penalty of a value matrix says what its weights are
+WITH_TEMPERATURE = [name for name, case in CASES.items() if "loss.kind" not in case.fields]
+
+
+def in_units(problem: Problem, c: float, T: float = 1.0) -> tuple[Problem, float]:
+    """The problem in other units, and what its weights are multiplied by."""
+    labels, attention = problem.loss.form.has_labels, problem.loss.form.has_attention
+    weights = 1 / c if labels else float(np.sqrt(T))
+    energy = 1.0 if labels else c**2
+    fields: dict[str, Any] = {}
+    if problem.tokens.clusters is None:
+        fields["tokens.sigma"] = (c * np.array(problem.tokens.sigma)).tolist()
+    else:
+        fields["tokens.clusters"] = [
+            [{"sigma": c * one["sigma"], "mean": (c * np.array(one["mean"])).tolist()} for one in row]
+            for row in CLUSTERS
+        ]
+    if problem.positions.kind != "none":
+        fields["positions.gram"] = (c**2 * np.array(problem.positions.gram)).tolist()
+    if attention:
+        fields["teacher.temperature"] = c**2 * problem.teacher.temperature
+        fields["student.temperature"] = c**2 * T * problem.student.temperature
+    elif not labels:
+        fields["teacher.noise"] = c**2 * problem.teacher.noise
+    power = 2 if problem.regularizer.kind == "ridge" else 1
+    fields["regularizer.strength"] = problem.regularizer.strength * energy / weights**power
+    return problem.with_fields(fields), weights
+
+
+def in_the_units_of(point: BranchPoint, weights: float, c: float, energy: float) -> BranchPoint:
+    """Values and errors of a point whose weights, tokens and losses are multiplied, divided by the same."""
+    h = c * weights
+    sizes = {"q": h**2, "V": h**2 / energy, "m": h, "theta": h * c, "weight_norm": weights**2}
+    sizes |= {"q_hat": (energy / h) ** 2, "V_hat": energy / h**2, "m_hat": energy / h, "theta_hat": energy / (h * c)}
+    sizes |= dict.fromkeys(("training_loss", "test_error", "linear_test_error", "free_energy_gap"), energy)
+
+    def divided(table: dict[str, Any]) -> dict[str, Any]:
+        return {name: np.asarray(value) / sizes.get(name, 1.0) for name, value in table.items()}
+
+    return replace(point, values=divided(point.values), errors=divided(point.errors))
+
+
+def solved_in(case: Case, c: float, T: float = 1.0) -> BranchPoint:
+    problem, weights = in_units(case.problem, c, T)
+    energy = 1.0 if problem.loss.form.has_labels else c**2
+    return in_the_units_of(solve_point(problem, case.alpha, case.branch, settings=ONE_THREAD), weights, c, energy)
+
+
+def said_of(point: BranchPoint) -> tuple[Any, ...]:
+    return point.status, point.on_branch, point.iterations, point.rule, point.nodes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_powers_of_two_change_no_bit(name):
+    """Every value, error, status and number of steps, at k = -10 and 7; the temperature by 4^3 where weights take it up."""
+    case = CASES[name]
+    expected = solved_in(case, 1.0)
+    # a weak penalty 2^20 times as weak would be refused
+    others = [solved_in(case, 2.0**-8 if name == "lasso" else 2.0**-10), solved_in(case, 2.0**7)]
+    others += [solved_in(case, 0.5, 64.0)] if name in WITH_TEMPERATURE and name != "lasso" else []
+    for other in others:
+        assert said_of(other) == said_of(expected)
+        for found, known in ((other.values, expected.values), (other.errors, expected.errors)):
+            for key, value in known.items():
+                np.testing.assert_array_equal(found[key], value, err_msg=key)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_other_units_change_no_more_than_rounding(name):
+    """Within 1e-8 at c = .3, and for temperatures from .01 to 1000 times as large."""
+    case = CASES[name]
+    expected = solved_in(case, 1.0)
+    others = [solved_in(case, 0.3)]
+    others += [solved_in(case, 1.0, 1000.0), solved_in(case, 0.07, 0.01)] if name in WITH_TEMPERATURE else []
+    # these are differences of equal numbers
+    rounding = {"free_energy_gap", "linear_test_error"}
+    for other in others:
+        assert said_of(other) == said_of(expected)
+        for key, value in expected.values.items():
+            if key not in rounding:
+                size = np.abs(expected.values["map_eigenvalue"] if key == "map_eigenvalue_imag" else value).max()
+                np.testing.assert_allclose(other.values[key], value, rtol=1e-8, atol=1e-8 * size)
+        for key, value in expected.errors.items():
+            if key not in rounding:
+                np.testing.assert_allclose(other.errors[key], value, rtol=1e-6, atol=1e-6 * np.abs(value).max())
