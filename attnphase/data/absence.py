@@ -115,7 +115,9 @@ def doubts(points: Sequence[BranchPoint]) -> dict[str, str]:
     """A sentence for every branch of which it is not decided whether it reaches one sample complexity, by its name."""
     sentences = {}
     for point in points:
-        if point.on_branch is Identity.not_decided:
+        if point.on_branch is Identity.not_decided and point.status is not Status.converged:
+            sentences[point.branch] = f"{point.branch}: not converged, so it is not decided whether this is the branch."
+        elif point.on_branch is Identity.not_decided:
             names = " and ".join(Branch.named(point.branch).order_parameters)
             sentences[point.branch] = (
                 f"{point.branch}: whether this is the branch or the uninformed point is not decided: "

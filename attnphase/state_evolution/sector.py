@@ -144,7 +144,8 @@ class Sector:
 
     def taken_over(self, matrix: Array, other: Sector) -> Array:
         """A linear map in the coordinates of another sector, in those of this one; zero on what that one lacks."""
-        return self._projection @ other.basis @ matrix @ other._projection @ self.basis
+        units = (other.sizes / self.sizes)[:, None]
+        return self._projection @ (units * other.basis) @ matrix @ other._projection @ (self.basis / units)
 
     def errors(self, vector: Array) -> Overlaps:
         """Standard errors of the coordinates as those of the entries."""

@@ -15,7 +15,8 @@ from attnphase.data.validate import validate_dataset
 from attnphase.figures.theory import fig2
 from attnphase.fixed_points import identity
 from attnphase.fixed_points.branches import follow
-from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.reduced import Level, _top, at_rest, growth_noise, level_at, levels_at, shrinking_down_to
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
@@ -143,6 +144,32 @@ def test_far_from_its_end_a_branch_is_itself_and_below_it_is_not():
         ("uninformed", 0.3, Identity.on_branch),
     ):
         assert solve_point(paper(0.33, 64), alpha, branch, settings=SETTINGS).on_branch is expected, (branch, alpha)
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional", "uninformed"])
+def test_a_point_that_has_not_converged_is_on_no_branch(branch):
+    """Its order parameter is large and its derivatives are known, but it is no fixed point."""
+    point = solve_point(paper(0.27, 64, 1, 0.55), 0.8, branch, settings=replace(SETTINGS, max_maps=9))
+    assert point.status is Status.iteration_limit
+    assert point.on_branch is Identity.not_decided
+    assert doubts([point]) == {branch: f"{branch}: not converged, so it is not decided whether this is the branch."}
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1e-7, Identity.not_decided), (0.1, Identity.on_branch)])
+def test_a_point_without_its_order_parameter_is_on_no_branch(share, expected):
+    """A theta of 1e-7 of the start's is zero to a solver's accuracy: residuals are relative to a millionth at least."""
+    problem, system = (one := paper(0.27, 16, sigma=0.55)), System.of(one, "numba", 1)
+    informed = initial_overlaps(problem, "semantic")
+    run = Run(system, 1.2, replace(SETTINGS, stability=False), system.sector_of(informed))
+    rules = system.refinement(2**12)
+    map_ = run.map(rules.sobol(16))
+    x = map_.pack(replace(without_signal(informed), theta=share * informed.theta))
+    image, response = map_(x), response_at(map_, x, map_.channel.rule)
+    assert image is not None
+    found = FixedPoint(x, image, 0.0, 1, Status.converged)
+    measured = measured_at(run, rules, map_, found, response)
+    point = branch_point(run, "semantic", map_, found, measured, response, Identity.on_branch)
+    assert point.on_branch is expected
 
 
 def test_nothing_is_decided_unasked():

@@ -1,10 +1,10 @@
 """A change of units changes no result: fields in other units, and a temperature that the weights take up.
 
-Tokens and encodings times c, with both temperatures and the penalty times c^2, leave the weights: fields are c times, and
-losses c^2 times what they were. Where the loss compares the student's field with a sign, the weights are 1/c times as
-large instead, and losses stay. A student's temperature times T, with the penalty's curvature over T, makes the weights
-``sqrt(T)`` times as large and nothing else. Every expected number is that of the problem before the change, times a
-power of c and of T that follows from this.
+Tokens and encodings times c, with both temperatures and the penalty times c^2, leave the weights: fields are c times,
+and losses c^2 times what they were. Where the loss compares the student's field with a sign, the weights are 1/c times
+as large instead, and losses stay. A student's temperature times T, with the penalty's curvature over T, makes the
+weights ``sqrt(T)`` times as large and nothing else. Every expected number is that of the problem before the change,
+times a power of c and of T that follows from this.
 """
 
 from dataclasses import dataclass, replace
@@ -123,7 +123,7 @@ def said_of(point: BranchPoint) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_powers_of_two_change_no_bit(name):
-    """Every value, error, status and number of steps, at k = -10 and 7; the temperature by 4^3 where weights take it up."""
+    """Every value, error, status and number of steps, at k = -10 and 7; also of a temperature 4^3 times as large."""
     case = CASES[name]
     expected = solved_in(case, 1.0)
     # a weak penalty 2^20 times as weak would be refused
