@@ -127,5 +127,5 @@ def branch_point(
             few_see=run.few_see,
         ),
         on_branch=identity,
-        zero_weights=map_.unpack(found.point).vanish(run.system.spectrum.rho),
+        zero_weights=map_.unpack(found.point).vanish(run.system.spectrum.rho, run.system.units.weights),
     )

@@ -250,7 +250,7 @@ class Channel:
         all of which is that of Stein's form: V_hat takes it back. Where weights vanish this is 0/0.
         """
         stretches = self.system.gauge.stretches
-        if not len(stretches) or overlaps.vanish(self.system.spectrum.rho):
+        if not len(stretches) or overlaps.vanish(self.system.spectrum.rho, self.system.units.weights):
             return hats
         q, V, m, theta = (x[:, None] for x in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
         change = q @ hats.V_hat - V @ hats.q_hat - m @ hats.m_hat.mT - theta @ hats.theta_hat.mT

@@ -91,10 +91,13 @@ class Overlaps:
             return self
         return replace(self, q=told + (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.mT)
 
-    def vanish(self, rho: Array) -> bool:
-        """Whether all weights are zero, as far as residuals tell: q is below what these are held against."""
+    def vanish(self, rho: Array, unit: Array | float = 1.0) -> bool:
+        """Whether all weights, in a unit of theirs, are zero as far as residuals tell.
+
+        Then q is below what these are held against.
+        """
         floor, *_ = _floors(rho)
-        return bool(np.abs(self.q).max() < floor)
+        return bool((np.abs(self.q) < floor * np.multiply.outer(unit, unit)).all())
 
     @property
     def has_signal(self) -> bool:

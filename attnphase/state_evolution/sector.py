@@ -61,7 +61,8 @@ class Sector:
         units : Units, optional
             The problem's, in which coordinates are of order one.
         """
-        kept = _unchanged(start, symmetries, _packed(units, *start.theta.shape))
+        length, columns, rank = start.theta.shape
+        kept = _unchanged(start, symmetries, _packed(units, length, columns, rank))
         group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
         key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
         return cls(_basis_of(key, *start.theta.shape), group, *start.theta.shape, units)

@@ -98,7 +98,10 @@ class System:
             overlaps = overlaps.changed(self.gauge.balancing(norms))
         sites = tuple(range(self.spectrum.gamma.shape[0]))
         kept = [A for order, A, B in self.symmetries if order == sites and np.array_equal(B, np.eye(len(B)))]
-        return self.gauge.turned(overlaps, target, kept)
+        # theta counts in the unit of m
+        return self.gauge.turned(overlaps, replace(target, theta=target.theta / self.units.tokens**2), kept)
+
+    @cached_property
     def units(self) -> Units:
         """The problem's own."""
         return Units.of(self.problem)
