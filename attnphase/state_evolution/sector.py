@@ -65,7 +65,7 @@ class Sector:
         kept = _unchanged(start, symmetries, _packed(units, length, columns, rank))
         group = tuple(([*order], A, B) for (order, A, B), keeps in zip(symmetries, kept, strict=True) if keeps)
         key = tuple((tuple(order), A.tobytes(), B.tobytes()) for order, A, B in group)
-        return cls(_basis_of(key, *start.theta.shape), group, *start.theta.shape, units)
+        return cls(_basis_of(key, length, columns, rank), group, length, columns, rank, units)
 
     def pack(self, overlaps: Overlaps) -> Array:
         """Coordinates (D,) of the projection on the sector."""
