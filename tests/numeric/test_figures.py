@@ -20,6 +20,7 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.text import Annotation
 
 from attnphase.cli.commands import main
+from attnphase.data.boundaries import with_boundaries
 from attnphase.data.build import from_points, from_thresholds
 from attnphase.data.files import load_dataset, save_dataset
 from attnphase.data.variables import COORDINATES
@@ -644,14 +645,25 @@ def test_both_panels_beside_the_limit_mark_a_branch_alike():
     np.testing.assert_allclose(np.ptp(band[np.isclose(band[:, 0], 0.5), 1]), 2 * reach)
 
 
-@pytest.mark.parametrize("merged", [False, True])
-def test_curves_and_map_have_the_same_thresholds_none_of_them_from_a_merged_point(merged):
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (None, 0),
+        ("on_branch", Identity.merged),
+        ("on_branch", Identity.not_decided),
+        ("status", Status.iteration_limit),
+    ],
+)
+def test_curves_and_map_have_the_same_thresholds_and_only_from_reliable_points(name, value):
     """Of the made-up losses, by hand: alpha_c = 1.2; alpha_l where 0.0112 - 0.0005 alpha + 0.005 omega is 0.01165."""
     alphas, omegas = [0.5, 1.25, 2.0, 3.0], [0.2, 0.3]
     theory = grid({"teacher.omega": omegas}, alphas=alphas, linear_test_error=0.01165)
-    if merged:
-        theory["on_branch"].loc[{"branch": "semantic", "omega": 0.2, "alpha": 0.5}] = Identity.merged
+    if name is not None:
+        theory[name].loc[{"branch": "semantic", "omega": 0.2, "alpha": 0.5}] = value
+    merged = name is not None
     known = {r"$\alpha_c$": [np.nan if merged else 1.2, 1.2], r"$\alpha_l$": [np.nan if merged else 1.1, 2.1]}
+    ds = with_boundaries(theory)
+    np.testing.assert_allclose([ds.alpha_c, ds.alpha_l], list(known.values()))
     limit = limit_of(alphas, omegas)
     lines = [line for line in gap_figure(theory, limit=limit).axes[0].get_lines() if line.get_color() == "white"]
     for line, places in zip(lines, known.values(), strict=True):

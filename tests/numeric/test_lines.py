@@ -119,13 +119,13 @@ def test_a_line_begins_at_the_largest_alpha_and_is_extrapolated(monkeypatch):
 
 
 def test_a_point_that_did_not_converge_is_not_continued(monkeypatch):
-    """The next one starts afresh: from the probe, or without what was lost."""
+    """The next one starts afresh: from the probe, or from the branch's own start."""
     solver = Solver(lost=(1.5,))
     followed(monkeypatch, solver, [2.0, 1.5, 1.0])
-    # the lost point is tried again by itself, then the next starts with theta = 0
+    # the lost point is tried again by itself
     assert [alpha for alpha, _ in solver.asked] == [2.0, 1.5, 1.5, 1.0]
     assert solver.asked[2][1] is None
-    assert not solver.asked[3][1].restart.overlaps.theta.any()
+    assert solver.asked[3][1] is None
 
 
 def test_what_has_left_the_domain_leads_nowhere(monkeypatch):
