@@ -288,7 +288,7 @@ def test_rows_one_after_another_are_one_straight_line(label):
     ways = run_as_python(lanes(problem)), run_as_python(lanes(problem, rows_apart(model, model.rows)))
     assert ways[0]["LANES"] > ways[1]["LANES"] == 16
     factor = np.linalg.cholesky(np.eye(model.columns) + 0.3 * rng.random((model.length, 1, 1)))
-    variance, parameters = rng.uniform(0.4, 1.2, model.length), np.array([0.37, 1.3, 0.8])
+    variance, parameters = rng.uniform(0.4, 1.2, model.length), np.array([0.37, 1.3, 0.8, 0.7])
     mixing, k = (
         rng.uniform(0, 1, (model.length, model.length)),
         rng.normal(size=(model.length * (model.teacher_rank + model.noise_columns), 16)),
@@ -326,7 +326,7 @@ def test_a_regular_step_is_a_trial_where_nothing_is_refused():
     problem = local_problem(model)
     trial, step = run_as_python(lanes(problem)), run_as_python(steps(problem))["newton_step"]
     width, factor = trial["LANES"], np.array([[[1.2]], [[1.9]]])
-    variance, parameters = np.array([0.9, 1.2]), np.array([0.37, 1.3, 0.8])
+    variance, parameters = np.array([0.9, 1.2]), np.array([0.37, 1.3, 0.8, 0.7])
     state = np.zeros((trial["ROWS"], width))
     state[trial["CENTER"] : trial["CENTER"] + 2] = rng.normal(size=(2, width)) * 2
     state[trial["TARGET"] : trial["TARGET"] + 4] = rng.uniform(0, 1, (4, width))
