@@ -237,5 +237,10 @@ class Run:
             return found
         if map_.thorough:
             return found
+        if not map_.channel.rule.randomised:  # no node jumps: derivatives on the way lead where those of afar did not
+            nearer = self.iterate(map_, found.point, Newton(), 2 * len(x) + 15)
+            if nearer.status is Status.converged:
+                return nearer
+            found = min(found, nearer, key=lambda one: one.residual)
         retry = self.iterate(map_, x, Anderson(), 50)
         return retry if retry.residual < found.residual else found

@@ -431,6 +431,24 @@ def test_a_second_rule_adds_its_own_scatter():
         assert np.allclose(together[name], expected, rtol=1e-10, atol=0), name
 
 
+class Bounded(LinearMap):
+    """A map that has no image where it is asked, unless it is lifted."""
+
+    lift = False
+
+    def measure(self, x: Array) -> Any:
+        return super().measure(x) if self.lift else None
+
+
+def test_a_second_rule_without_an_image_tells_by_its_lifted_map():
+    """A point under one rule may lie outside the domain under another, which is no reason to know nothing of it."""
+    alone, far = LinearMap(np.zeros((1, 4)), randomised=False), np.array([[3.0, -2.0, 0.5, 0.1]])
+    expected = stated(alone, LinearMap(far, randomised=False))
+    found = stated(alone, Bounded(far, randomised=False))
+    for name in ("q", "theta", "test_error", "training_loss"):
+        assert np.array_equal(found[name], expected[name]), name
+
+
 def test_a_residual_is_carried_on_to_the_fixed_point():
     """A linear map's errors by a residual, and by a channel evaluated beside the point, are its distances."""
     map_ = LinearMap(np.zeros((1, 4)), randomised=False)

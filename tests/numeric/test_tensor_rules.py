@@ -186,7 +186,7 @@ def assert_ridge_regression(point: BranchPoint, sigma: float, strength: float, n
         assert abs(np.ravel(point.values[name])[0] - value) < 3 * error, name
 
 
-@pytest.mark.parametrize(("sigma", "strength", "noise"), [(0.7, 2e-7, 0.4), (1.5, 3e-6, 0.1)])
+@pytest.mark.parametrize(("sigma", "strength", "noise"), [(0.7, 2e-7, 0.4), (1.5, 3e-6, 0.1), (0.8, 1e-8, 0.3)])
 def test_what_a_residual_leaves_is_in_the_errors_and_small(sigma, strength, noise):
     """At an interpolation peak the fixed point is a thousand residuals away: it is iterated on, and states the rest."""
     problem = Problem.from_dict(
