@@ -113,9 +113,14 @@ def figure(
         check_output(file, force)
     from attnphase.data.files import load_dataset, save_dataset
     from attnphase.figures import FIGURES, save_figure
+    from attnphase.figures.selection import check_dataset, need_dimensions
 
     over = {} if thresholds is None else {"thresholds": load_dataset(thresholds)}
     datasets = [load_dataset(file) for file in data] if data else _computed(name, changes, workers, quiet)
+    with files_named(theory=data, dataset=data):
+        for ds in datasets:  # before captions and limits are made of them
+            check_dataset("theory", ds, "points")
+            need_dimensions(ds, "branch", "alpha")
     if with_data:  # first, so that nothing that drawing meets loses them
         for ds, file in zip(datasets, kept, strict=False):
             save_dataset(ds, file, force)

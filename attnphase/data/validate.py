@@ -26,6 +26,7 @@ from attnphase.data.variables import (
 from attnphase.errors import AttnphaseError, DatasetError
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
+from attnphase.problem.schema import keys, sections
 from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["validate_dataset", "validate_kind"]
@@ -117,6 +118,9 @@ def _check_attributes(ds: xr.Dataset) -> str:
 
 def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     """The swept dimensions, in order."""
+    for name in map(str, ds.coords):
+        if "field" in ds[name].attrs and not _is_field(ds[name].attrs["field"]):
+            raise DatasetError(f'attribute "field" of variable "{name}" must be a field, such as "tokens.sigma".')
     last = SCHEMAS[kind][-1]
     if last.name not in ds:
         raise DatasetError(f'variable "{last.name}" is missing.')
@@ -125,6 +129,9 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
         if name not in ds.coords:
             raise DatasetError(f'coordinate "{name}" is missing.')
         _check_described(ds, name)
+        # an epoch of the histogram task may be missing
+        if kind != "histogram" and ds[name].dtype.kind == "f" and not bool(np.isfinite(ds[name]).all()):
+            raise DatasetError(f'coordinate "{name}" must be finite numbers: select the others.')
     for dim in map(str, ds.dims):
         if ds.sizes[dim] == 0:
             raise DatasetError(f"the dataset has nothing along {dim}: select at least one value of it.")
@@ -143,6 +150,12 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
             if ds[name].dtype.kind not in "iuf" or not bool((ds[name] > 0).all()):
                 raise DatasetError(f'coordinate "{name}" must be positive numbers.')
     return leading
+
+
+def _is_field(given: object) -> bool:
+    """Whether an attribute names a field of a problem."""
+    section, key = (*given.split("."), "")[:2] if isinstance(given, str) else ("", "")
+    return section in sections() and key in keys(sections()[section])
 
 
 def _check_described(ds: xr.Dataset, name: str, units: str = "1") -> None:

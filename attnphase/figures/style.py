@@ -205,7 +205,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
         image = io.BytesIO()
         try:
             figure.savefig(image, format=kind)
-        except ValueError as error:  # of a label that is no formula
+        except (ValueError, RecursionError) as error:  # of a label that is no formula, or nested without end
             reason = " ".join(str(error).split())[-100:]
             raise DatasetError(
                 f"{path}: the figure cannot be drawn: {reason}: mend the attributes latex of the dataset."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -185,6 +185,7 @@ def follow_field(
     settings: SolverSettings | None = None,
     curve: CurveSettings | None = None,
     tell: Tell = silent,
+    advance: Callable[[float], None] | None = None,
 ) -> Curve:
     """The curve of fixed points through one of them, in both directions, as far as the range reaches.
 
@@ -196,6 +197,8 @@ def follow_field(
         Range of the field.
     start : Overlaps, optional
         Near a fixed point there, which need not be stable; by default the branch is solved for.
+    advance : callable, optional
+        Takes the share of the range that the curve has covered, after every point.
 
     Raises
     ------
@@ -231,6 +234,9 @@ def follow_field(
             # the start is measured once
             found = sides[0][0] if sides and not side else followed_at(family, point, branch)
             side.append(found)
+            if advance is not None:
+                covered = [one.value for known in (*sides, side) for one in known]
+                advance((max(covered) - min(covered)) / (between[1] - between[0]))
             tell(f"{branch}, {setting.field} = {found.value:.4g}, {family.maps} maps")
         sides.append(side)
     backwards = (replace(one, arclength=-one.arclength) for one in reversed(sides[0][1:]))

@@ -1,7 +1,7 @@
 """What is being done, for people who wait: one line on standard error.
 
 On a terminal and in a notebook it is live, appears after a second and is gone in the end.  Elsewhere, as in a log, a
-plain line is printed every ten seconds.
+plain line is printed every ten seconds.  What takes more than a minute is estimated once, as soon as something is done.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ Tell = Callable[[str], None]
 
 _SILENT = 1.0  # seconds in which what is quick ends without a word
 _PLAIN = 10.0  # seconds between two lines where nothing can be live
+_SOON = 3.0  # seconds of counting after which the whole is estimated
+_LONG = 60.0  # seconds of a whole that is worth an estimate
 _REFRESH = 0.1  # of a live line
 _NOTEBOOK = 0.5  # likewise; every update is a message to the browser
 
@@ -57,6 +59,8 @@ class ProgressLine:
         Of what is counted one by one, such as "points"; empty where `total` is only a measure.
     enough : float, optional
         How much has to be counted before its rate is taken for that of the rest; a twentieth of it by default.
+    announce : callable, optional
+        Takes a sentence on how long all of it takes, once, where that is long.
     """
 
     text: str
@@ -64,6 +68,7 @@ class ProgressLine:
     done: float = 0.0
     unit: str = ""
     enough: float | None = None
+    announce: Callable[[str], None] | None = None
     _begin: float = field(default_factory=time.monotonic)
     _first: tuple[float, float] | None = field(default=None, init=False)  # the time of the first count, and the count
 
@@ -83,6 +88,23 @@ class ProgressLine:
         elif self._first is None and done > self.done:
             self._first = (time.monotonic(), done)
         self.done = done
+        if self.announce is not None and self.total is not None and self._first is not None:
+            self._estimate(self.announce, self.total, *self._first)
+
+    def _estimate(self, announce: Callable[[str], None], total: float, begin: float, first: float) -> None:
+        """Say how long it takes, as soon as something was counted for a while."""
+        counted, seconds = self.done - first, time.monotonic() - begin
+        if counted <= 0 or seconds < _SOON:
+            return
+        self.announce = None
+        left = (total - self.done) * seconds / counted
+        if left > _LONG:
+            what = (
+                f"{total - self.done:.0f} of {total:.0f} {self.unit} are left, which take"
+                if self.unit
+                else "this takes"
+            )
+            announce(f"{what} about {_duration(round(left))}, if the rest costs what the first part did")
 
     @property
     def rate(self) -> float | None:
@@ -136,6 +158,9 @@ class ProgressLine:
 
 def _duration(seconds: int) -> str:
     minutes, rest = divmod(seconds, 60)
+    if minutes >= 100:
+        hours, minutes = divmod(minutes, 60)
+        return f"{hours} h {minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
@@ -176,6 +201,7 @@ def progress_line(
     if not flag("progress", shown) or sys.stderr is None:
         yield line
         return
+    line.announce = _say
     over = threading.Event()
     # a thread, since a computation says nothing while it is in machine code
     watcher = threading.Thread(target=_watch, args=(line, over), daemon=True)
@@ -185,6 +211,12 @@ def progress_line(
     finally:
         over.set()
         watcher.join()  # which takes the line away and gives the cursor back
+
+
+def _say(sentence: str) -> None:
+    """Print a sentence; above a line that is live."""
+    with suppress(OSError):  # nobody reads it any more
+        print(f"attnphase: {sentence}.", file=sys.stderr, flush=True)
 
 
 def _watch(line: ProgressLine, over: threading.Event) -> None:

@@ -17,7 +17,7 @@ from attnphase.fixed_points.settings import SolverSettings, check_affordable, sa
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, progress_line
+from attnphase.processes.progress import ProgressLine, Tell, progress_line
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.copies import RESOLVED
@@ -98,7 +98,11 @@ def one_step(
     informed = initial_overlaps(problem, branch)
     if isinstance(start, Overlaps):
         check_start(problem, start, informed)
-    with progress_line(progress, "one step") as line, np.errstate(over="ignore", invalid="ignore"):
+    count = len(tilts) or None
+    with (
+        progress_line(progress, "one step", count, unit="values of y") as line,
+        np.errstate(over="ignore", invalid="ignore"),
+    ):
         system = System.of(problem, "numba", settings.threads or available_cores(), line.tell)
         beginning, share = start if isinstance(start, Overlaps) else informed, _APART
         if start == "replica-symmetric":
@@ -106,7 +110,7 @@ def one_step(
         begun = apart_by(beginning, system.spectrum.rho, share)
         sector = system.sector_of(beginning)
         try:
-            points = _solved(system, alpha, tilts, sector, (outer, inner), begun, settings, line.tell)
+            points = _solved(system, alpha, tilts, sector, (outer, inner), begun, settings, line)
         except SolverError:
             raise
         except (ArithmeticError, np.linalg.LinAlgError) as error:
@@ -142,16 +146,17 @@ def _solved(
     sizes: tuple[int, int],
     begun: GroupOverlaps,
     settings: SolverSettings,
-    tell: Tell,
+    line: ProgressLine,
 ) -> list[GroupPoint]:
     nodes = GroupNodes(system, *sizes, REPLICATES)
     first = tilts[0] if tilts else _first_tilt(system, alpha, begun)
-    solving = Breaking(GroupMap(nodes, alpha, first, sector), settings, tell)
+    solving = Breaking(GroupMap(nodes, alpha, first, sector), settings, line.tell)
     x = solving.map_.pack(begun)
     if not tilts:
         return [solving.point(solving.stationary(x), stationary=True)]
     points: list[GroupPoint] = []
-    for tilt in tilts:
+    for done, tilt in enumerate(tilts):
+        line.reach(done)
         solving.map_.y = tilt
         try:
             found = solving.settled(x, fresh=not points)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import xarray as xr
 
 from attnphase import arguments
@@ -79,9 +81,10 @@ def follow(
     check_affordable(setting.problem)
     if overlaps is not None:
         check_start(setting.problem, overlaps, initial_overlaps(setting.problem, branch))
-    with progress_line(progress, "following") as line:
+    with progress_line(progress, "following", total=1.0) as line:
+        watched: dict[str, Any] = {"tell": line.tell, "advance": line.reach}
         try:
-            found = follow_field(setting, branch, (low, high), start=overlaps, settings=settings, tell=line.tell)
+            found = follow_field(setting, branch, (low, high), start=overlaps, settings=settings, **watched)
         except ArithmeticError as error:
             raise SolverError(
                 f"the {branch} branch cannot be followed from {field} = {setting.value:g}: start elsewhere."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,14 @@ from attnphase.errors import NotFoundError, ProblemError
 from attnphase.files.checkpoints import BASINS
 from attnphase.fixed_points.settings import omegas
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import progress_line, within
+from attnphase.processes.progress import ProgressLine, progress_line, within
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.sweeps.kept import checkpoint_for_us
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from attnphase.dynamics.planes import Arrival, Memory
 
 __all__ = [
     "angles_of",
@@ -233,6 +235,18 @@ def noise_of(noise: Any) -> float:
     return arguments.number("noise", noise, lambda x: 0 <= x <= _LARGEST_SIZE, span)
 
 
+def _counted(ends: Memory, line: ProgressLine, angles: int) -> Memory:
+    """The ends of a plane's starts, counted as parts of the plane: one for every angle, as many for the boundary."""
+    begun = line.done
+
+    def remembered(rule: str, angle: float, follow: Callable[[], Arrival]) -> Arrival:
+        found = ends(rule, angle, follow)
+        line.reach(min(line.done + 0.5 / angles, begun + 1))
+        return found
+
+    return remembered
+
+
 def basins(
     problem: Problem,
     omega: float | Sequence[float] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
@@ -302,7 +316,7 @@ def basins(
             at = problem.with_fields({"teacher.omega": value})
             for size in scales:
                 told = within(f"omega = {value:g}, scale = {size:g}", line.tell)
-                start, ends = Sizes(semantic=size, noise=noise), kept.plane(value, size)
+                start, ends = Sizes(semantic=size, noise=noise), _counted(kept.plane(value, size), line, len(angles))
                 planes[value, size] = found = follow_plane(at, settings, start, angles, ends, told)
                 if found.without:
                     sentence = f"omega = {value:g}, scale = {size:g}: there is no boundary, as {found.without}."

@@ -782,3 +782,33 @@ def test_the_command_computes_the_limit_of_a_sweep_or_takes_one(tmp_path, monkey
     wrong = CliRunner().invoke(main, ["figure", "fig3", "--data", "a.nc", "--limit", "gap-limit.nc"])
     assert wrong.exit_code == 2
     assert "--limit is drawn beside what training reaches: ask for limits or gap." in wrong.stderr
+
+
+@pytest.mark.parametrize("name", ["fig2", "fig3", "fig8", "fig9", "limits", "gap"])
+def test_what_no_figure_can_draw_is_refused_before_anything_is_written(name, tmp_path, monkeypatch):
+    """Thresholds have no branch and no alpha; and of one branch alone the dimension is gone."""
+    monkeypatch.chdir(tmp_path)
+    found, errors = {"alpha_c": [1.1, 1.2], "alpha_l": [1.3, 1.4]}, {"alpha_c": [0.1, 0.1], "alpha_l": [0.1, 0.1]}
+    crossings = from_thresholds(Problem(), [0.2, 0.3], found, errors, "sobol")
+    save_dataset(crossings, "crossings.nc")
+    save_dataset(grid({"tokens.sigma": [0.4, 0.5]}).isel(branch=1), "one.nc")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    for data, sentence in (
+        ("crossings.nc", 'must be a dataset of kind "points"'),
+        ("one.nc", "has no dimension branch"),
+    ):
+        asked = ["figure", name, "--data", data, "--with-data", "-o", "x.svg", "--quiet"]
+        result = CliRunner().invoke(main, asked, prog_name="attnphase")
+        assert result.exit_code == 2, result.output
+        assert sentence in " ".join(result.output.split())
+        assert data in result.output
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("latex", ["{" * 4000 + "x" + "}" * 4000, r"\frac{" * 500 + "x" + "}{2}" * 500])
+def test_labels_nested_without_end_are_refused(latex, tmp_path):
+    ds = grid({"tokens.sigma": [0.4, 0.5]})
+    ds["training_loss"].attrs["latex"] = latex
+    with pytest.raises(DatasetError, match=r"the figure cannot be drawn: .*: mend the attributes latex"):
+        save_figure(fig2(ds, at={"tokens.sigma": 0.4}), tmp_path / "x.svg")
+    assert list(tmp_path.iterdir()) == []

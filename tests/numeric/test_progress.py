@@ -185,6 +185,31 @@ def test_compiling_does_not_enter_the_rate(clock):
     assert line.plain.endswith("100/1300 points, 10.0 points/s, 2 min 0 s left (0 s)")
 
 
+def test_a_long_run_is_estimated_once_as_soon_as_something_was_counted_for_a_while(clock):
+    """By the first of a million points, of which a twentieth would be reached in a day."""
+    said: list[str] = []
+    line = ProgressLine("solving", 1_000_000, 0, "points", announce=said.append)
+    for done in range(1, 9):
+        line.reach(done)
+        clock.now += 2
+    # counting began with the first point, and 2 s for each of the 999997 that are left are 33333 min 14 s
+    sentence = (
+        "999997 of 1000000 points are left, which take about 555 h 33 min, if the rest costs what the first part did"
+    )
+    assert said == [sentence]
+    for total, unit in ((30, "points"), (None, "")):  # half a minute; nobody knows
+        line = ProgressLine("solving", total, 0, unit, announce=said.append)
+        for done in range(1, 9):
+            line.reach(done)
+            clock.now += 1
+    assert said == [sentence]
+    line = ProgressLine("following", 1.0, announce=said.append)
+    line.reach(0.01)
+    clock.now += 4
+    line.reach(0.03)
+    assert said[1] == "this takes about 3 min 14 s, if the rest costs what the first part did"
+
+
 def test_no_time_is_said_from_a_few_points(clock):
     line = ProgressLine("sweeping", 1001, 0, "points")
     for done in range(1, 51):

@@ -158,3 +158,20 @@ def test_coordinates_of_runs_are_numbers(name: str):
     ds = runs()
     texts = (name, [f"{value:g}" for value in ds[name].to_numpy()], ds[name].attrs)
     assert f'coordinate "{name}" must be positive numbers' in refused(ds.assign_coords({name: texts}))
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_coordinates_are_finite(value: float):
+    """A figure has no place for anything else, and a page no way to write it."""
+    for ds, name in ((points(), "alpha"), (runs(), "alpha")):
+        values = np.atleast_1d(ds[name].to_numpy()).astype(float).copy()
+        values[-1] = value
+        changed = ds.assign_coords({name: (ds[name].dims, values.reshape(ds[name].shape), ds[name].attrs)})
+        assert f'coordinate "{name}" must be' in refused(changed)
+
+
+@pytest.mark.parametrize("field", [np.array([1, 2]), 3, "", "tokens", "tokens.", "tokens..sigma", "nothing.sigma"])
+def test_the_field_of_a_coordinate_is_one_of_a_problem(field: object):
+    ds = points()
+    ds["alpha"].attrs["field"] = field
+    assert 'attribute "field" of variable "alpha" must be a field' in refused(ds)
