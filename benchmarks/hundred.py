@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.independent_attention import Attention, attention_reference
+from benchmarks.independent_attention import RELATIVE, Attention, attention_reference
 from benchmarks.independent_scalar import HUBER_WIDTH, Scalar, scalar_reference
 
 __all__ = ["LARGEST", "MOST_FLAGGED", "Drawn", "Outcome", "Reference", "compare", "drawn", "summary"]
@@ -50,7 +50,9 @@ MOST_FLAGGED = 10
 _BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
 _LINE = [[1.0, 0.0, -1.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 1.0]]  # encodings along one direction
 _SIMPLEX = [[1.0, -0.5, -0.5], [-0.5, 1.0, -0.5], [-0.5, -0.5, 1.0]]
-_SIZES = {"attention": {2: 16, 3: 12}} | {name: {1: 12, 2: 3, 3: 3} for name in ("square", "huber", "logistic", "hinge")}
+_SIZES = {"attention": {2: 16, 3: 12}} | {
+    name: {1: 12, 2: 3, 3: 3} for name in ("square", "huber", "logistic", "hinge")
+}
 # of y = k + noise and h, or of the label's sign
 _FORMULAS = {
     "square": "0.5*({y}-({h}))**2",
@@ -119,7 +121,9 @@ class Outcome:
 
 def drawn() -> list[Drawn]:
     """The hundred problems."""
-    shapes = [(loss, length, turn) for loss in _SIZES for length, count in _SIZES[loss].items() for turn in range(count)]
+    shapes = [
+        (loss, length, turn) for loss in _SIZES for length, count in _SIZES[loss].items() for turn in range(count)
+    ]
     return [_problem(number, *shape) for number, shape in enumerate(shapes)]
 
 
@@ -209,11 +213,11 @@ def solved(problem: Drawn) -> tuple[Any, str]:
     return point, point.on_branch.name if point.on_branch is Identity.not_decided else ""
 
 
-def reference_of(problem: Drawn) -> Reference:
+def reference_of(problem: Drawn, relative: float = RELATIVE) -> Reference:
     """Compute a reference; m of a scalar problem is zero, as are its tokens' encodings."""
     if isinstance(problem.independent, Scalar):
         return Reference(*scalar_reference(problem.independent))
-    return Reference(*attention_reference(problem.independent))
+    return Reference(*attention_reference(problem.independent, relative))
 
 
 def read() -> dict[int, Reference]:
@@ -259,7 +263,8 @@ def failure_lines(problem: Drawn, point: Any, reference: Reference, outcome: Out
     yield f"\n## problem {problem.number}: {outcome.flag or 'wrong: ' + ', '.join(outcome.wrong)}\n"
     yield f"`ap.solve(ap.Problem.from_dict({problem.fields}), alpha={problem.alpha}, branch={problem.branch!r})`"
     yield f"\nrule {point.rule}, nodes {point.nodes}, {point.on_branch.name}, residual {point.residual:.0e}\n"
-    yield "| quantity | value | stated error | reference | its error | deviation |\n| --- | --- | --- | --- | --- | --- |"
+    yield "| quantity | value | stated error | reference | its error | deviation |"
+    yield "| --- | --- | --- | --- | --- | --- |"
     for name, deviation in outcome.deviations.items():
         rows = point.values[name], point.errors[name], reference.values[name], reference.errors[name]
         cells = [" ".join(f"{one:.7g}" for one in _array(row)) for row in rows]
@@ -272,6 +277,7 @@ def main() -> None:
     parser.add_argument("--only", choices=_SIZES, nargs="+", default=tuple(_SIZES), help="these losses alone")
     parser.add_argument("--problems", type=int, nargs="+", metavar="NUMBER", help="these problems alone")
     parser.add_argument("--references", action="store_true", help="compute the references anew and save them")
+    parser.add_argument("--relative", type=float, default=RELATIVE, help="error asked for of attention's references")
     parser.add_argument("--failures", type=Path, metavar="FILE", help="describe what is wrong or flagged in this file")
     asked = parser.parse_args()
     chosen = [one for one in drawn() if one.loss in asked.only and one.number in (asked.problems or range(100))]
@@ -279,7 +285,7 @@ def main() -> None:
         references = read() if REFERENCES.exists() else {}
         for problem in chosen:
             begin = time.perf_counter()
-            references[problem.number] = reference_of(problem)
+            references[problem.number] = reference_of(problem, asked.relative)
             write(references)
             print(problem.number, problem.loss, f"{time.perf_counter() - begin:.1f} s", flush=True)
         return

@@ -1,4 +1,4 @@
-"""Return state-evolution points of losses of one field by one-dimensional quadrature: references of `benchmarks.hundred`.
+"""Return state-evolution points of losses of one field by quadrature: references of `benchmarks.hundred`.
 
 Nothing here comes from the package: neither its integration rules, nor its starts, nor its minimisers. Tokens are
 Gaussian with one variance, the penalty is the ridge, and student and teacher have one column. The equations are
