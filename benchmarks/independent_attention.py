@@ -9,8 +9,7 @@ is the part of q that is neither along the teacher nor along the encodings: q = 
 - Teacher's fields come first: k ~ N(0, σ²), and ω given k ~ N(v m + θ k / σ², q - θ² / σ²). Both are the points of a
   rank-one lattice with random shifts, folded by the baker's transform. V̂ is Stein's mean over ω given k, and θ̂ follows
   from it. Shifts are independent, so that their scatter is the standard error.
-- The proximal point is the lowest of several minima that damped Newton steps reach: from ω, and from the lowest few
-  of a net of points spanned by ω, k and differences of tokens.
+- The proximal point is the lowest of several minima: `benchmarks.independent_minima`.
 - The fixed point is found by damped steps from weights that equal the teacher's, or the encodings, then by Newton steps
   on few points, then by corrections (I - J)⁻¹ (F(x) - x) on more and more points, until the errors are small.
 - Where the weights vanish, V is a one-dimensional root: the means are over k alone, with the curvature at h = 0.
@@ -21,13 +20,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba as nb
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtri, softmax
 
-__all__ = ["RELATIVE", "Attention", "attention_reference", "lattice", "lowest_minima", "sums"]
+from benchmarks.independent_minima import sums
+
+__all__ = ["RELATIVE", "Attention", "attention_reference", "lattice"]
 
 Array = NDArray[np.float64]
 Numbers = dict[str, float | list[float]]
@@ -42,15 +42,9 @@ RELATIVE = 4e-4
 """Error at which the corrections end."""
 _SURE = 4.0  # standard errors that an order parameter of a branch has at least
 _VANISHED = 1e-7  # of σ²: smaller q are those of W = 0
-_DESCENTS = 5  # of a local problem: against dense nets of starts none of 1600 lowest minima was missed
 _DAMPED = 600  # steps at most
 _LOST = 0.01  # of the start's order parameter: what damped steps leave where there is no branch
-_STIFF = 30.0  # V σ² from which on narrow valleys hide minima: three descents more
 _STEP = 2e-2  # of the differences for J, in the logarithms
-
-
-# infinities are used: they must not be assumed away
-_FAST: Any = {"error_model": "numpy", "cache": True, "fastmath": {"nnan", "nsz", "arcp", "contract", "afn", "reassoc"}}
 
 
 @dataclass(frozen=True)
@@ -100,233 +94,6 @@ class Attention:
         if values[-2] > 1e-9:
             raise ValueError("a positional point needs encodings along one direction")
         return np.sqrt(values[-1]) * vectors[:, -1]
-
-
-@nb.njit(**_FAST)
-def _target(k, omega, mixing, T):
-    """Fill T with the teacher's matrix."""
-    L = len(k)
-    for a in range(L):
-        top, total = -np.inf, 0.0
-        for b in range(L):
-            top = max(top, k[a] * k[b])
-        for b in range(L):
-            T[a, b] = np.exp(k[a] * k[b] - top)
-            total += T[a, b]
-        for b in range(L):
-            T[a, b] = (1 - omega) * T[a, b] / total + omega * mixing[a, b]
-
-
-@nb.njit(**_FAST)
-def _loss(h, T, gamma):
-    """Half the squared distance of the attention matrices, times the tokens' variance."""
-    L, loss = len(h), 0.0
-    for a in range(L):
-        top, total, square, cross, own = -np.inf, 0.0, 0.0, 0.0, 0.0
-        for b in range(L):
-            top = max(top, h[a] * h[b])
-        for b in range(L):
-            e = np.exp(h[a] * h[b] - top)
-            total += e
-            square += e * e
-            cross += e * T[a, b]
-            own += T[a, b] ** 2
-        loss += square / total**2 - 2 * cross / total + own
-    return gamma * loss / 2
-
-
-@nb.njit(**_FAST)
-def _derivatives(h, T, gamma, gradient, hessian):
-    """The loss; fill its gradient and Hessian in h, row by row of the attention matrix."""
-    L, loss = len(h), 0.0
-    gradient[:] = 0
-    hessian[:] = 0
-    p, d, K = np.empty(3), np.empty(3), np.empty((3, 3))
-    for a in range(L):
-        top, total = -np.inf, 0.0
-        for b in range(L):
-            top = max(top, h[a] * h[b])
-        for b in range(L):
-            p[b] = np.exp(h[a] * h[b] - top)
-            total += p[b]
-        mean, square = 0.0, 0.0
-        for b in range(L):
-            p[b] /= total
-            d[b] = gamma * (p[b] - T[a, b])
-            loss += d[b] ** 2 / (2 * gamma)
-            mean += p[b] * d[b]
-            square += p[b] ** 2
-        # K_bc = d^2 loss / ds_b ds_c, then d_b = d loss / ds_b, of the logits s_b = h_a h_b
-        for b in range(L):
-            for c in range(L):
-                same = 1.0 if b == c else 0.0
-                slope = p[c] * (d[c] - mean) + gamma * p[c] * (p[c] - square)
-                K[b, c] = p[b] * ((same - p[c]) * (d[b] - mean + gamma * p[b]) - slope)
-        for b in range(L):
-            d[b] = p[b] * (d[b] - mean)
-        for b in range(L):
-            gradient[a] += d[b] * h[b]
-            gradient[b] += d[b] * h[a]
-            hessian[a, b] += d[b]
-            hessian[b, a] += d[b]
-            for c in range(L):
-                hessian[a, a] += K[b, c] * h[b] * h[c]
-                hessian[a, c] += K[b, c] * h[b] * h[a]
-                hessian[b, a] += K[b, c] * h[a] * h[c]
-                hessian[b, c] += K[b, c] * h[a] * h[a]
-    return loss
-
-
-@nb.njit(**_FAST)
-def _solve(A, lift, rhs, out, C):
-    """Solve (A + lift) out = rhs by Cholesky's factors; False where it is not positive definite."""
-    L = len(rhs)
-    for i in range(L):
-        for j in range(i + 1):
-            s = A[i, j] + (lift if i == j else 0.0)
-            for n in range(j):
-                s -= C[i, n] * C[j, n]
-            if i == j:
-                if not s > 1e-12 * (1 + abs(A[i, i])):
-                    return False
-                C[i, i] = np.sqrt(s)
-            else:
-                C[i, j] = s / C[j, j]
-    for i in range(L):
-        s = rhs[i]
-        for n in range(i):
-            s -= C[i, n] * out[n]
-        out[i] = s / C[i, i]
-    for i in range(L - 1, -1, -1):
-        s = out[i]
-        for n in range(i + 1, L):
-            s -= C[n, i] * out[n]
-        out[i] = s / C[i, i]
-    return True
-
-
-@nb.njit(**_FAST)
-def _descend(h, w, T, V, gamma, gradient, hessian, step, trial, C):
-    """Move h to a minimum of |h - w|^2 / 2 + V loss by Levenberg's damped Newton steps; return V Psi there."""
-    L, lift = len(h), 0.0
-    value = V * _derivatives(h, T, gamma, gradient, hessian)
-    for i in range(L):
-        value += (h[i] - w[i]) ** 2 / 2
-    for _ in range(200):
-        size, scale = 0.0, 1e-12
-        for i in range(L):
-            gradient[i] = -(V * gradient[i] + h[i] - w[i])
-            size = max(size, abs(gradient[i]))
-            scale = max(scale, abs(w[i]), abs(h[i]))
-            for j in range(L):
-                hessian[i, j] *= V
-            hessian[i, i] += 1
-        if size < 1e-11 * scale:
-            return value
-        while True:
-            if _solve(hessian, lift, gradient, step, C):
-                new = 0.0
-                for i in range(L):
-                    trial[i] = h[i] + step[i]
-                    new += (trial[i] - w[i]) ** 2 / 2
-                new += V * _loss(trial, T, gamma)
-                if new < value:
-                    break
-            lift = max(4 * lift, 0.05)
-            if lift > 1e14:
-                return value
-        lift = lift / 8 if lift > 0.05 else 0.0
-        for i in range(L):
-            h[i] = trial[i]
-        value = V * _derivatives(h, T, gamma, gradient, hessian)
-        for i in range(L):
-            value += (h[i] - w[i]) ** 2 / 2
-    return value
-
-
-@nb.njit(**_FAST)
-def _lowest(w, k, T, V, gamma, best, net, energies, h, gradient, hessian, step, trial, C):
-    """Fill best with the lowest minimum found; return V Psi there."""
-    L, count = len(w), 0
-    for a in (0.0, 0.5, 1.0, -1.0):
-        for b in (0.0, 0.5, -0.5, 1.0, -1.0, 1.6, -1.6):
-            for i in range(L):
-                net[count, i] = a * w[i] + b * k[i]
-            count += 1
-    for centre in (0.0, 1.0):
-        for size in (0.6, 1.2, 2.4):
-            for i in range(L):
-                for j in range(L):
-                    if i != j:
-                        for n in range(L):
-                            net[count, n] = centre * w[n]
-                        net[count, i] += size
-                        net[count, j] -= size
-                        count += 1
-    for n in range(count):
-        s = V * _loss(net[n], T, gamma)
-        for i in range(L):
-            s += (net[n, i] - w[i]) ** 2 / 2
-        energies[n] = s
-    # row 14 of the net is w
-    lowest = np.inf
-    pairs = L * (L - 1)
-    for turn in range(_DESCENTS + (3 if V * gamma > _STIFF else 0)):
-        if turn == _DESCENTS + 2:
-            h[:] = -best
-        else:
-            n = 14 if turn == 0 else np.argmin(energies[:count])
-            if turn >= _DESCENTS:  # the best of tokens that differ
-                n = 28 + np.argmin(energies[28 : 28 + pairs])
-            energies[n] = np.inf
-            h[:] = net[n, :L]
-        value = _descend(h, w, T, V, gamma, gradient, hessian, step, trial, C)
-        if value < lowest:
-            lowest = value
-            best[:] = h
-    return lowest
-
-
-@nb.njit(**_FAST)
-def sums(normals, spread, V, m, theta, gamma, omega, mixing, v):
-    """Means over the points of g·g, g·v, g·z, g·k, the loss at the proximal point, and the loss at ω; shape (6,).
-
-    spread is the standard deviation of ω given k.
-    """
-    L, out = len(v), np.zeros(6)
-    T, C, hessian = np.empty((L, L)), np.empty((L, L)), np.empty((L, L))
-    k, w, h, best, gradient, step, trial = [np.empty(L) for _ in range(7)]
-    net, energies = np.empty((28 + 6 * L * (L - 1), L)), np.empty(28 + 6 * L * (L - 1))
-    for n in range(len(normals)):
-        for i in range(L):
-            k[i] = np.sqrt(gamma) * normals[n, i]
-            w[i] = v[i] * m + theta / gamma * k[i] + spread * normals[n, L + i]
-        _target(k, omega, mixing, T)
-        _lowest(w, k, T, V, gamma, best, net, energies, h, gradient, hessian, step, trial, C)
-        for i in range(L):
-            g = (best[i] - w[i]) / V
-            out[0] += g * g
-            out[1] += g * v[i]
-            out[2] += g * normals[n, L + i]
-            out[3] += g * k[i]
-        out[4] += _loss(best, T, gamma)
-        out[5] += _loss(w, T, gamma)
-    return out / len(normals)
-
-
-@nb.njit(**_FAST)
-def lowest_minima(fields, centres, targets, V, gamma):
-    """The proximal points of many local problems, one a row, and V Psi there."""
-    count, L = centres.shape
-    found, values = np.empty((count, L)), np.empty(count)
-    C, hessian = np.empty((L, L)), np.empty((L, L))
-    h, gradient, step, trial = [np.empty(L) for _ in range(4)]
-    net, energies = np.empty((28 + 6 * L * (L - 1), L)), np.empty(28 + 6 * L * (L - 1))
-    for n in range(count):
-        values[n] = _lowest(
-            centres[n], fields[n], targets[n], V, gamma, found[n], net, energies, h, gradient, hessian, step, trial, C
-        )
-    return found, values
 
 
 def lattice(points: int, dimensions: int, shift: Array) -> Array:
@@ -388,7 +155,8 @@ def _start(problem: Attention) -> Array:
 
 def _into_the_basin(problem: Attention, map_: _Map, x: Array) -> Array:
     """Damped steps until little changes, or q vanishes."""
-    share = 0.3 if problem.branch == "semantic" else 0.3 / max(1.0, problem.alpha / 2)
+    # the map's slope in m is about -1.5 α at a positional point
+    share = 0.3 / max(1.0, problem.alpha / 2 if problem.branch == "positional" and not map_.merged else 1.0)
     first = abs(x[2])
     for _ in range(min(round(60 / share), _DAMPED)):
         change = map_(x) - x
@@ -434,11 +202,12 @@ def attention_reference(
     x = _into_the_basin(problem, _Map(problem, _FEW), _start(problem) if start is None else start)
     lost = abs(x[2]) < _LOST * abs(_start(problem)[2])
     for merged in (True,) if lost else (False, True):
-        x = x * [1, 1, not merged]
+        if merged:
+            x = _into_the_basin(problem, _Map(problem, _FEW, merged), x * [1, 1, 0])
+        if problem.overlap(x) < _VANISHED * problem.sigma**2:
+            return _without_weights(problem)
         for points in (_FEW, _DERIVATIVES):
             x = _newton(_Map(problem, points, merged), x)
-            if problem.overlap(x) < _VANISHED * problem.sigma**2:
-                return _without_weights(problem)
         for end in (most,) if merged else (_FIRST, most):
             found, errors = _corrected(problem, x, relative, end, merged)
             if abs(found[2]) <= _SURE * errors[2]:
@@ -473,7 +242,15 @@ def _corrected(problem: Attention, x: Array, relative: float, most: int, merged:
 
 
 def _named(problem: Attention, found: Array, errors: Array) -> tuple[Numbers, Numbers]:
-    """Values and errors of (q, V, θ or m, training loss, test error) by name."""
+    """Values and errors of (q, V, θ or m, training loss, test error) by name.
+
+    Raises
+    ------
+    ArithmeticError
+        The iteration has left the domain.
+    """
+    if not np.all(np.isfinite([found, errors])):
+        raise ArithmeticError(f"{problem}: no fixed point found")
     names = ("q", "V", "theta" if problem.branch == "semantic" else "m", "training_loss", "test_error")
     values, stated = (dict[str, float | list[float]](zip(names, row.tolist(), strict=True)) for row in (found, errors))
     if problem.branch == "positional":

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.hundred import LARGEST, Outcome, Reference, compare, drawn, read, summary
-from benchmarks.independent_attention import lowest_minima
+from benchmarks.independent_minima import lowest_minima
 from benchmarks.independent_scalar import Scalar, scalar_reference
 
 
