@@ -290,6 +290,9 @@ def main() -> None:
             print(problem.number, problem.loss, f"{time.perf_counter() - begin:.1f} s", flush=True)
         return
     outcomes, references, lines = [], read(), []
+    missing = [one.number for one in chosen if one.number not in references]
+    if missing:
+        raise SystemExit(f"no references of the problems {missing}: compute them with --references --problems")
     print("problem | loss | L | branch | identity | rule | nodes | seconds | largest deviation | ")
     for problem in chosen:
         begin = time.perf_counter()

@@ -77,7 +77,8 @@ class Attention:
     def overlap(self, x: Array) -> Array:
         """The overlap q of points x, the last axis being theirs."""
         gamma = self.sigma**2
-        return np.exp(x[..., 0]) + x[..., 2] ** 2 * (1 / gamma if self.branch == "semantic" else gamma)
+        along = x[..., 2] ** 2 * (1 / gamma if self.branch == "semantic" else gamma)
+        return np.asarray(np.exp(x[..., 0]) + along, dtype=np.float64)
 
     @property
     def direction(self) -> Array:
@@ -133,7 +134,8 @@ class _Map:
         # symmetry, which a shifted lattice does not have, keeps an order parameter at zero
         aligned = 0 * aligned if self.merged else aligned
         loss = p.alpha * means[:, 4] + p.ridge / 2 * q / gamma
-        return np.column_stack([np.log(new[0]), np.log(new[1]), aligned, loss, 2 / p.length * means[:, 5]])
+        columns = np.log(new[0]), np.log(new[1]), aligned, loss, 2 / p.length * means[:, 5]
+        return np.column_stack(columns).astype(np.float64)
 
     def __call__(self, x: Array) -> Array:
         """F(x) from all shifts."""
@@ -143,7 +145,7 @@ class _Map:
         """Derivatives of F, and of what is observed, by central differences; shape (5, 3)."""
         steps = np.diag(_STEP * np.array([1, 1, max(abs(x[2]), 1e-6)]))
         moved = [(self.images(x + step)[0] - self.images(x - step)[0]) / 2 for step in steps]
-        return np.linalg.solve(steps, np.array(moved)).T
+        return np.linalg.solve(steps, np.array(moved)).T.astype(np.float64)
 
 
 def _start(problem: Attention) -> Array:
@@ -208,14 +210,14 @@ def attention_reference(
             return _without_weights(problem)
         for points in (_FEW, _DERIVATIVES):
             x = _newton(_Map(problem, points, merged), x)
-        for end in (most,) if merged else (_FIRST, most):
-            found, errors = _corrected(problem, x, relative, end, merged)
-            if abs(found[2]) <= _SURE * errors[2]:
-                break
-        else:
-            return _named(problem, found, errors)
+        if not merged:
+            found, errors = _corrected(problem, x, relative, _FIRST, merged)
+            if abs(found[2]) > _SURE * errors[2]:
+                found, errors = _corrected(problem, x, relative, most, merged)
+            if abs(found[2]) > _SURE * errors[2]:
+                return _named(problem, found, errors)
     # an order parameter within its error of zero is that of the uninformed point
-    return _named(problem, found, errors)
+    return _named(problem, *_corrected(problem, x, relative, most, True))
 
 
 def _corrected(problem: Attention, x: Array, relative: float, most: int, merged: bool) -> tuple[Array, Array]:
