@@ -168,7 +168,8 @@ def bracketed(samples: Sequence[Sample], sample: Callable[[float], Sample]) -> t
         if end.flaw is None and not end.sign and low.sign >= high.sign:
             reason = f"the difference at alpha = {end.alpha:.4g}, where the range ends, is within its error"
             return Threshold.absent(Outcome.unsettled, reason)
-    return NOT_FOUND
+    reason = f"the difference falls through zero nowhere from alpha = {first.alpha:.4g} to {last.alpha:.4g}"
+    return Threshold.absent(Outcome.outside_range, reason)
 
 
 def _in_gap(
@@ -366,5 +367,7 @@ def thresholds_of(
         return bracket if isinstance(bracket, Threshold) else _refined(problem, bracket, measure)
 
     baseline = scan[0][0].values["linear_test_error"]
-    at_baseline = NOT_FOUND if np.isnan(baseline) else located(scan[:1], baseline_difference)
-    return located(scan, loss_difference), at_baseline
+    at_loss = located(scan, loss_difference)
+    if np.isnan(baseline):
+        return at_loss, Threshold.absent(Outcome.outside_range, "the linear predictor is not defined for this loss")
+    return at_loss, located(scan[:1], baseline_difference)

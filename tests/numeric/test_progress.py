@@ -23,6 +23,8 @@ from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes import progress as module
 from attnphase.processes.progress import ProgressLine, progress_line, silent, within
+from attnphase.state_evolution.branches import Identity
+from attnphase.state_evolution.starts import initial_overlaps
 
 SOLVER, CROSSINGS = (importlib.import_module(f"attnphase.fixed_points.{name}") for name in ("solver", "crossings"))
 POINTS, CRITICAL = (importlib.import_module(f"attnphase.sweeps.{name}") for name in ("points", "critical"))
@@ -420,6 +422,8 @@ def test_thresholds_know_how_much_is_done(monkeypatch, expected):
             "linear_test_error": 0.0,
         }
         point = SimpleNamespace(alpha=alpha, branch=branch, values=values, errors=dict.fromkeys(values, 1e-3))
+        point.status, point.on_branch = Status.converged, Identity.on_branch
+        point.restart = SimpleNamespace(overlaps=initial_overlaps(problem, branch))
         dones.append(lines[0].done)
         return point
 

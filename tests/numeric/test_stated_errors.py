@@ -193,6 +193,7 @@ def test_a_bracket_lies_on_the_branch_and_in_the_range(begins, falls_at, outcome
         found = bracketed([sample(x) for x in np.geomspace(0.4, top, 9).tolist()], sample)
         if isinstance(found, Threshold):
             assert found.outcome is outcome
+            assert found.reason
             assert not found.found
             continue
         low, high = found
