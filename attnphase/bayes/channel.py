@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.bayes.lattices import Sums
 from attnphase.bayes.one_sign import SignSums, given_sign
+from attnphase.bayes.response import Response, of_preimages
 from attnphase.bayes.two_points import TwoPoints
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "Fields",
     "Posterior",
     "Preimages",
-    "SecondMoments",
     "Signs",
     "blocks",
     "draw_sets",
@@ -86,23 +86,6 @@ class Posterior:
     alignment: Array
     log_evidence: Array
     mean: Array | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class SecondMoments:
-    """Moments of the fields given observations, Y of them a node.
-
-    Attributes
-    ----------
-    weight : (S, N, Y) array
-        Probability of the observation; they sum to one.
-    first : (S, N, Y, L, t) array
-    second : (S, N, Y, L, t, L, t) array
-    """
-
-    weight: Array
-    first: Array
-    second: Array
 
 
 class Channel(Protocol):
@@ -166,8 +149,8 @@ class Channel(Protocol):
         """What one label of every node says, which its field and its normals make; with ``mean``."""
         ...
 
-    def second_moments(self, fields: Fields) -> SecondMoments:
-        """Moments of the fields, for the linear operator at ``q = 0``."""
+    def response(self, root: Array, seed: int) -> Response:
+        """What labels tell where nothing is known, of fields (F,) with a root of their covariance."""
         ...
 
 
@@ -254,11 +237,9 @@ class Preimages:
             mean,
         )
 
-    def second_moments(self, fields: Fields) -> SecondMoments:
+    def response(self, root: Array, seed: int) -> Response:
         """See `Channel`: at ``omega = 0`` both signs are equally likely."""
-        k = fields.k[:, :, None]
-        first = np.zeros_like(k) if self.even else k
-        return SecondMoments(np.ones(k.shape[:3]), first, k[..., :, :, None, None] * k[..., None, None, :, :])
+        return of_preimages(len(root), self.even)
 
 
 @dataclass(frozen=True)
@@ -303,12 +284,7 @@ class Signs:
         mean, spread = mean[..., None, None], spread[..., None, None, None]
         return Posterior(spread, outer(mean, mean), outer(mean, fields.deviation), logs, mean)
 
-    def second_moments(self, fields: Fields) -> SecondMoments:
-        """See `Channel`."""
-        shape = fields.omega.shape
-        V = fields.V[0, 0, 0]
-        zero = np.zeros(shape[:2])
-        both = [given_sign(label, zero, V, self.noise) for label in (1, -1)]
-        weight, mean, spread = (np.stack([one[i] for one in both], axis=-1) for i in range(3))
-        second = (spread + mean**2)[..., None, None, None, None]
-        return SecondMoments(weight, mean[..., None, None], second)
+    def response(self, root: Array, seed: int) -> Response:
+        """See `Channel`: the square of the field tells nothing of its sign, nor the sign of it."""
+        variance = float(root[0, 0]) ** 2
+        return Response(np.zeros((2, 1, 1, 1, 1)), np.full(2, 2 / np.pi * variance / (variance + self.noise)))

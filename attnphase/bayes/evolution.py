@@ -276,27 +276,23 @@ class Evolution:
             Mean square of the first moments over that of the fields: zero if nothing is learned at first order.
         """
         P, t = self.rho.shape[:2]
-        inverse = np.linalg.inv(self.rho)
         covariances = np.linalg.inv(self.prior.precision)
         # q_s = int dnu gamma_s gamma_u C q_hat_u C
         spectral = np.einsum("a,sa,ua,aij,akl->sikujl", *(
             self.prior.weights, self.prior.gamma, self.prior.gamma, covariances, covariances))  # fmt: skip
-        channel = np.zeros((self.replicates, P, t, t, P, t, t))
-        first = np.zeros(self.replicates)
+        channel, first = 0.0, 0.0
         for sites, probability in zip(self.configurations, self.probabilities, strict=True):
-            found = self.channel.second_moments(self.fields(self.rho * (1 - 1e-14), sites))
-            second, local = found.second.copy(), inverse[sites]
-            for token in range(len(sites)):
-                second[..., token, :, token, :] -= self.rho[sites[token]]
-            G = np.einsum("lab,snylbmc,mcd->snylamd", local, second, local)
-            weight = found.weight / found.weight.shape[1]
-            whole = np.einsum("sny,snylamb,snylcmd->slacmbd", weight, G, G)
+            root = blocks(np.asarray(np.linalg.cholesky(self.rho[sites]), float))
+            found, inverse = self.channel.response(root, self.seed), np.linalg.inv(root)
+            of_tokens = np.einsum("xi,yj,zk,wl,sxyzw->sijkl", *[inverse] * 4, found.operator, optimize=True)
+            whole = of_tokens.reshape(-1, *(len(sites), t) * 4)
+            own = np.zeros((len(whole), P, t, t, P, t, t))
             for a, s in enumerate(sites):
                 for b, u in enumerate(sites):
-                    channel[:, s, :, :, u, :, :] += probability * whole[:, a, :, :, b, :, :]
-            first += probability * np.einsum("sny,snyla->s", found.weight, found.first**2) / found.weight.shape[1]
+                    own[:, s, :, :, u, :, :] += np.einsum("ricjd->rijcd", whole[:, a, :, b, :, a, :, b, :])
+            channel, first = channel + probability * own, first + probability * found.first
         operator = np.einsum("sikujl,rujlvmn->rsikvmn", spectral, channel)
-        return operator.reshape(self.replicates, P * t * t, -1), first / np.trace(self.rho, axis1=1, axis2=2).mean()
+        return operator.reshape(len(operator), P * t * t, -1), np.asarray(first)
 
 
 def joined(values: Array) -> Array:

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, blocks, draw_sets, outer
+from attnphase.bayes.channel import SETS, Fields, Posterior, blocks, draw_sets, outer
 from attnphase.bayes.lattices import LATTICE_FEW_NODES, LATTICE_NODES, LATTICE_TOLERANCE, LabelPlane
+from attnphase.bayes.response import Response, of_noisy_labels
 from attnphase.integration.rules import sobol
 
 __all__ = ["Noisy", "Target"]
@@ -33,6 +34,7 @@ _DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a 
 _NEWTON_STEPS = 2
 _HIGHEST_RISE = 700.0  # whose exponential is a number
 _RESOLUTION, _RESOLUTION_OF_DRAWS = 1e-12, 1e-4  # over the noise: what is learned against rounding, and draws' errors
+_RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = 1024, 16, 256  # where nothing is known; draws of all peaks
 _INFLATION = 1.15  # of a peak's standard deviations, for tails that are not normal
 
 
@@ -190,22 +192,41 @@ class Noisy:
         mean, square, spread, log = (2 * x - (y + z) / 2 for x, y, z in zip(all_draws, *values, strict=True))
         return mean, square, spread, log
 
-    def second_moments(self, fields: Fields) -> SecondMoments:
-        """See `Channel`.
+    def response(self, root: Array, seed: int) -> Response:
+        """See `Channel`."""
+        found = of_noisy_labels(self._labels, root, self.noise, seed)
+        return self._drawn_response(root, seed) if found is None else found
 
-        Twice the square of a mean of two estimates, less half of the square of either, is their product: that has no
-        error of its own where their draws are independent. So each label stands for three with these weights.
-        """
-        S, N, L, t = fields.omega.shape
-        first, second = np.empty((S * N, 3, L * t)), np.empty((S * N, 3, L * t, L * t))
-        for y, one in enumerate((self, replace(self, seed=self.seed + 1)), start=1):
-            for part, drawn in one._in_parts(fields):
-                first[part, y] = (drawn.weights[:, None] @ drawn.fields)[:, 0]
-                second[part, y] = (drawn.weights[..., None] * drawn.fields).mT @ drawn.fields
-        for both in (first, second):
-            both[:, 0] = both[:, 1:].mean(axis=1)
-        weight = np.broadcast_to([2.0, -0.5, -0.5], (S, N, 3))
-        return SecondMoments(weight, first.reshape(S, N, 3, L, t), second.reshape(S, N, 3, L, t, L, t))
+    def _drawn_response(self, root: Array, seed: int) -> Response:
+        """By importance sampling: of the two factors one is that of the true field."""
+        size = len(root)
+        normals = sobol(size + self.size, 0, False, _RESPONSE_NODES, _RESPONSE_REPLICATES, seed + 17).nodes
+        u, noise = np.split(normals, [size], axis=-1)
+        k = (u @ root.T).reshape(*u.shape[:2], self.length, self.rank)
+        V = np.einsum("lilj->lij", (root @ root.T).reshape((self.length, self.rank) * 2))
+        fields = Fields(np.zeros_like(k), k, V, noise)
+        inverse, one = np.linalg.inv(root), np.eye(size)
+        flat = u.reshape(-1, size)
+        operator, first = np.empty((len(flat), size**4)), np.empty(len(flat))
+        draws = max(_RESPONSE_DRAWS // len(self.images), self.draws)
+        finer = replace(self, draws=draws)
+        for part, drawn in finer._in_parts(fields):
+            white = drawn.fields @ inverse.T
+            half = np.arange(white.shape[1]) // (draws // 2) % 2 == 1
+            parts = (slice(None), half, ~half)
+            whole, *halves = (_two_moments(white[:, some], drawn.weights[:, some]) for some in parts)
+            # ratios of means over n draws are wrong by a multiple of 1/n, this is not
+            mean, second = (2 * x - (y + z) / 2 for x, y, z in zip(whole, *halves, strict=True))
+            true = flat[part]
+            G, of_true = second - one, true[:, :, None] * true[:, None] - one
+            both = np.einsum("bij,bkl->bijkl", G, of_true)
+            operator[part] = ((both + both.transpose(0, 3, 4, 1, 2)) / 2).reshape(len(true), -1)
+            first[part] = (mean * true).mean(axis=1)
+        shape = (_RESPONSE_REPLICATES, -1)
+        return Response(
+            operator.reshape(*shape, size**4).mean(axis=1).reshape(-1, size, size, size, size),
+            first.reshape(shape).mean(axis=1),
+        )
 
     def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, _Draws]]:
         """Slices of the nodes in a row, and the draws for them."""
@@ -281,6 +302,13 @@ class Noisy:
         residual = (nodes.labels - self._labels(k))[..., None]
         force = (slope @ residual)[..., 0] / self.noise - (k - nodes.omega) @ nodes.precision
         return np.asarray(np.linalg.solve(curvature, force[..., None])[..., 0], float), curvature
+
+
+def _two_moments(fields: Array, weights: Array) -> tuple[Array, Array]:
+    """Mean (B, F) and second moments (B, F, F) of draws (B, n, F)."""
+    weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+    weighted = weights[..., None] * fields
+    return weighted.sum(axis=1), weighted.mT @ fields
 
 
 def _log_normal(draws: Array, center: Array, root: Array) -> Array:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.bayes.channel import SETS, Fields, Posterior, SecondMoments, draw_sets, outer
+from attnphase.bayes.channel import SETS, Fields, Posterior, draw_sets, outer
+from attnphase.bayes.response import Response, of_labels
 from attnphase.integration.rules import sobol
 
 __all__ = ["Labels"]
@@ -78,16 +79,9 @@ class Labels:
         square, log = outer(mean, mean), np.log(np.maximum(chances, _LEAST)).reshape(shape)
         return Posterior(second - square, square, outer(mean, fields.deviation), log, mean)
 
-    def second_moments(self, fields: Fields) -> SecondMoments:
-        """See `Channel`: nothing is known, so that all nodes of a replicate see the same few labels.
-
-        The nodes' own fields and their opposites are the draws, so that even labels have a mean of exactly zero.
-        """
-        k = fields.deviation[:, :, 0]
-        k = np.concatenate([k, -k], axis=1)
-        weight, mean, second = _given(k, self.probabilities(k))
-        shape, t = (len(weight), 1, weight.shape[1]), self.rank
-        return SecondMoments(weight.reshape(shape), mean.reshape(*shape, 1, t), second.reshape(*shape, 1, t, 1, t))
+    def response(self, root: Array, seed: int) -> Response:
+        """See `Channel`."""
+        return of_labels(self.probabilities, root, seed)
 
     def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, Array, Array]]:
         """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""

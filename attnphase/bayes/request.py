@@ -51,6 +51,12 @@ def channel_of(problem: Problem, channel: str | None) -> str | None:
             )
         _check_scores(problem)
         return None
+    if problem.tokens.length != 1 and channel is None:
+        raise ProblemError(
+            "tokens.length",
+            f"tokens.length must be 1 for this theory where the labels are no score matrices (loss.kind ="
+            f' "{problem.loss.kind}"), not {problem.tokens.length}.',
+        )
     if problem.tokens.length != 1:
         raise ProblemError(
             "channel",

@@ -22,11 +22,10 @@ __all__ = ["BayesThreshold", "Place", "bayes_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
-_FINE, _MANY = 32768, 16  # nodes and replicates for the operator at q = 0, whose moments have heavy tails
 _SHARES = 36
 _LOWEST = 1e-3  # shares known, where the curve is followed
 _HIGHEST, _HIGHEST_WITH_NOISE = 1 - 1e-10, 0.999
-_EVEN = 1e-6  # mean square of E[k | Y] below which it is zero
+_EVEN = 1e-10  # mean square of E[k | Y] below which it is zero: places of jumps are known to rounding
 _CONVERGED, _MAX_MAPS = 1e-6, 60
 _JUMP = 1e-3  # relative fall of alpha that counts
 
@@ -92,9 +91,8 @@ def bayes_thresholds(
     """
     if tell is not None:
         tell("weak recovery")
-    fine = setting.channel.noise_dimensions == 0
-    weak = _weak_recovery(setting.evolution(max(points, _FINE), _MANY) if fine else setting.evolution(points))
     evolution = setting.evolution(points)
+    weak = _weak_recovery(evolution)
     if setting.channel.sums is not None:
         evolution = setting.evolution(setting.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
     if tell is not None:
