@@ -116,7 +116,7 @@ class Channel:
         rho = self.system.spectrum.rho
         natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
         units = self.system.units
-        return _VARIANCE_FLOOR * natural * np.diag(units.weights**2)
+        return _VARIANCE_FLOOR * natural * np.diag(units.matched**2)
 
     def draws(self, sign: int, part: slice = slice(None)) -> Draws:
         """Nodes of the rule under a sign change, replicate after replicate."""

@@ -29,7 +29,8 @@ __all__ = [
 
 # in the units of the weights: size of the signal, or variance of the noise without one
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2
-_WEAK = 0.1  # in the unit of fields: the smallest that a positional start has
+# in the unit of fields, of a positional start: logits of 9 leave a softmax no more than exp(-9)
+_WEAK, _STRONG = 0.1, 3.0
 _SEMANTIC_NOISE, _POSITIONAL_NOISE = 0.3, 0.05  # variance of the noise beside the signal
 
 
@@ -156,11 +157,11 @@ def random_overlaps(problem: Problem, generator: np.random.Generator) -> Overlap
 def _along_encodings(units: Units, sizes: Array) -> Array:
     """Unit of the weights along encodings of these principal sizes, column by column.
 
-    The teacher's, as long as encodings make fields of it from `_WEAK` to one: a score saturates by larger ones, and
-    smaller ones are lost in the noise. It is no larger for weak encodings than what tokens make fields of unit size of.
+    The teacher's, as long as encodings make fields of it from `_WEAK` to `_STRONG`: smaller ones are lost in the noise.
+    It is no larger for weak encodings than what tokens make fields of unit size of.
     """
-    strong = units.fields / (_POSITIONAL * np.sqrt(sizes[0]))
-    return np.clip(units.matched, np.minimum(_WEAK * strong, units.weights), strong)
+    single = units.fields / (_POSITIONAL * np.sqrt(sizes[0]))
+    return np.clip(units.matched, np.minimum(_WEAK * single, units.weights), _STRONG * single)
 
 
 def _overlaps_of(problem: Problem, spectrum: Spectrum, signal: Array, scatter: Array) -> Overlaps:
