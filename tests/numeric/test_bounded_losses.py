@@ -200,7 +200,7 @@ def nodes(V: float) -> dict[str, Any]:
         "teacher_fields": rng.normal(size=(3, 1, 1)),
         "factor": np.sqrt(V) * np.eye(2)[None],
         "mixing": np.ones((1, 1)),
-        "parameters": np.array([0.3, 1.0, 1.0, 1.0, 1.0]),
+        "parameters": np.array([0.3, 1.0, 1.0, 1.0, 1.0, 1.0]),
         "variance": np.array([0.25]),
         "sole": -np.inf,
         "minima": np.zeros((3, 2, 1, 2)),
