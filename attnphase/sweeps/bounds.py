@@ -101,13 +101,13 @@ def optimal(
     for flag, given in (("thresholds", thresholds), ("progress", progress)):
         arguments.flag(flag, given)
     max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**5)
-    path = None if checkpoint is None else LIMITS.check(checkpoint)
-    swept = _fields(fields, thresholds)
+    path, swept = None if checkpoint is None else LIMITS.check(checkpoint), _fields(fields, thresholds)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
-    settings = _settings(problem, grid, channel)
+    with progress_line(progress, "loading the kernels"):  # which may have to be compiled
+        settings = _settings(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
     points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
-    with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places)) as line:
+    with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places), unit="points") as line:
         kept = KeptLimits.of(path, problem, channel, max_nodes, places)
         for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
             options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
