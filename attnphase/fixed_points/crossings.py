@@ -250,6 +250,9 @@ def _by_secants(low: Sample, high: Sample, sample: Callable[[float], Sample]) ->
     for _ in range(_SECANTS):
         weighed = (replace(end, value=weights[name] * end.value) for name, end in (("low", low), ("high", high)))
         here = sample(_root(*weighed))
+        if np.isnan(here.value):  # not converged: between its neighbours, which are, the crossing lies anywhere
+            error, moved, width = max(low.error, high.error) / slope, 0.0, high.alpha - low.alpha
+            break
         if here.flaw is not None:
             return _doubtful(here.flaw)
         low, high, new, stays = (here, high, "low", "high") if here.value > 0 else (low, here, "high", "low")

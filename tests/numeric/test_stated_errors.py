@@ -128,6 +128,13 @@ def test_a_threshold_that_still_moves_has_that_in_its_error():
     assert 1e-5 < abs(found.alpha - 1.3) < 3 * found.standard_error < high.alpha - low.alpha
 
 
+def test_a_point_that_did_not_converge_leaves_the_interval_about_it():
+    """Of a uniform place in an interval of 0.12 the standard deviation is 0.12 / sqrt(12)."""
+    found = _by_secants(Sample(1.24, 0.06, 1e-6), Sample(1.36, -0.06, 1e-6), lambda x: Sample(x, np.nan, np.nan, OPEN))
+    assert found.alpha == pytest.approx(1.3)
+    assert found.standard_error == pytest.approx(0.12 / 12**0.5, rel=1e-3)
+
+
 def refined(curvature: float, bracket: tuple[float, float]) -> tuple[Threshold, Threshold]:
     """The refined crossing of a parabola at 1.3 with exact errors of 1e-5, and that of its first secant."""
 
