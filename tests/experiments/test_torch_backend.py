@@ -19,6 +19,7 @@ from attnphase.experiments.optimizers.local_minima import minimised_in_torch
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.kernels.compiler import kernels_for, sample_kernels_for
+from attnphase.kernels.key import model_numbers
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes as NodeArrays
 from attnphase.kernels.local.values import SampleNodes, Solution
@@ -235,7 +236,7 @@ def test_samples_have_the_minima_of_the_compiled_kernel(problem):
     root = rng.normal(size=(runs, sites, columns, columns))
     factors = np.linalg.cholesky(10 * (root @ root.mT + 0.1 * np.eye(columns)))
     grams = samples.grams.numpy() if loss.has_grams else np.ones((runs, count, length, length))
-    numbers = np.array([problem.teacher.omega, problem.student.temperature, problem.teacher.temperature])
+    numbers = model_numbers(problem)
     minima, energies = np.zeros((runs, count, 2, length, columns)), np.zeros((runs, count, 2))
     for starts in Starts:
         centers, roots, *previous = (torch.from_numpy(x.copy()) for x in (omega, factors, minima, energies))
