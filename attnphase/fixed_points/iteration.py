@@ -23,6 +23,7 @@ __all__ = [
     "FixedPoint",
     "Method",
     "Newton",
+    "Plain",
     "Status",
     "iterate",
 ]
@@ -84,6 +85,22 @@ class Damped:
 
 
 @dataclass
+class Plain:
+    """``x + share (F(x) - x)`` with the largest share, up to one, at which the residual does not turn round."""
+
+    share: float = 0.2
+    _last: Array | None = None
+
+    def step(self, point: Array, image: Array, scale: Array, evaluate: Map) -> Array:
+        """The next point, see `Method`."""
+        residual = (image - point) / scale
+        if self._last is not None:
+            self.share = min(1.0, 2 * self.share) if self._last @ residual > 0 else self.share / 2
+        self._last = residual
+        return point + self.share * (image - point)
+
+
+@dataclass
 class Anderson:
     """Anderson mixing with a short memory, in variables scaled to order one.
 
@@ -110,6 +127,8 @@ class Anderson:
             return point + self.mixing * residual
         dx = np.stack([b - a for a, b in zip(self._points[:-1], self._points[1:], strict=True)], axis=1)
         df = np.stack([b - a for a, b in zip(self._residuals[:-1], self._residuals[1:], strict=True)], axis=1)
+        if not np.isfinite(df / scale[:, None]).all():  # LAPACK would print a complaint
+            return point + self.mixing * residual
         # relative cut-off: nearly parallel differences carry only noise
         weights = np.linalg.lstsq(df / scale[:, None], residual / scale, rcond=1e-8)[0]
         return point + self.mixing * residual - (dx + self.mixing * df) @ weights
@@ -147,6 +166,8 @@ class Newton:
                 self.learnt = self.jacobian
         self._last = (point, residual)
         system = (np.eye(len(point)) - self.jacobian) * scale[None, :] / scale[:, None]
+        if not np.isfinite(system).all():  # unknown derivatives, of which LAPACK would print a complaint
+            return Damped().step(point, image, scale, evaluate)
         return point + scale * np.linalg.lstsq(system, residual / scale, rcond=1e-10)[0]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
+from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Plain, Status, iterate
 from attnphase.fixed_points.point import Restart
 from attnphase.fixed_points.reduced import Level
 from attnphase.fixed_points.settings import SolverSettings
@@ -28,6 +29,9 @@ _MISSED = 0.1
 # what a second evaluation may differ by: descents that begin elsewhere end within their own tolerance
 _REPEATED = 1e-9
 _IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
+# maps within which Anderson's residual must halve: the 23 halvings from one to 1e-7 then take about the default of 400
+_HALVED = 20
+_LONGER = 1.2  # by what plain steps go on farther from one try of Anderson's to the next
 _SHORTER = 4.0  # by what damped steps are where the order parameter swings past zero
 # of iteration between searches of all minima
 ALL_ROUNDS = range(6)
@@ -228,6 +232,40 @@ class Run:
         yield led(share / _SHORTER, until)
         yield led(share, until)
 
+    def persistent(
+        self, map_: StateEvolution, x: Array, until: Callable[[Array, Array], bool] = lambda point, image: False
+    ) -> FixedPoint:
+        """Iterate with all maps that are left: by Anderson where it makes progress, else by plain steps.
+
+        Plain steps lead to a branch far from its start, as near a hard margin. Anderson's leave the domain on the way.
+        `until` is asked after some plain steps whether no more is wanted.
+
+        Returns
+        -------
+        FixedPoint
+            With the smallest residual met if nothing converged; the last one where `until` has ended it.
+        """
+        steps, length = Plain(), float(_HALVED)
+        best = self.iterate(map_, x, Anderson(), until=_stalled(map_))
+        while best.status is not Status.converged and not self.spent:
+            plain = self.iterate(map_, x, steps, until=_after(round(length)))
+            if until(plain.point, plain.image):
+                return plain
+            found, x, length = [best, plain], plain.point, _LONGER * length
+            if plain.status is Status.iteration_limit and not self.spent:
+                found.append(self.iterate(map_, x, Anderson(), until=_stalled(map_)))
+            best = min(found, key=lambda one: (one.status is not Status.converged, one.residual))
+            if plain.status is Status.left_domain:
+                break
+        return best
+
+    def insisting(self, map_: StateEvolution, found: FixedPoint, until: Callable[[Array, Array], bool]) -> FixedPoint:
+        """What was found, or if that has not converged what `persistent` finds from there; `until` is asked of both."""
+        if found.status is Status.converged or self.spent or until(found.point, found.image):
+            return found
+        last = self.persistent(map_, found.point, until)
+        return found if last.status is Status.left_domain else last
+
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails, unless every map searches all minima."""
         method, self.jacobian = Newton(jacobian.copy()), None
@@ -244,3 +282,22 @@ class Run:
             found = min(found, nearer, key=lambda one: one.residual)
         retry = self.iterate(map_, x, Anderson(), 50)
         return retry if retry.residual < found.residual else found
+
+
+def _after(maps: int) -> Callable[[Array, Array], bool]:
+    """Whether so many maps have been made."""
+    seen = count()
+    return lambda point, image: next(seen) >= maps
+
+
+def _stalled(map_: StateEvolution) -> Callable[[Array, Array], bool]:
+    """Whether the residual has not halved within `_HALVED` maps."""
+    goal, waited = np.inf, 0
+
+    def stalled(point: Array, image: Array) -> bool:
+        nonlocal goal, waited
+        residual = float(np.max(np.abs(image - point) / map_.scales(point)))
+        goal, waited = (residual / 2, 0) if residual <= goal else (goal, waited + 1)
+        return waited >= _HALVED
+
+    return stalled

@@ -20,7 +20,7 @@ from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_points.identity import SMALL_SIGNAL, Place, identified
-from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status
+from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Newton, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run
@@ -48,8 +48,6 @@ _STALE = 1.5  # factor by which an error of the map may move the point more, or 
 _GONE = 0.1  # share of an informed start's order parameter from which on down a probe finds no branch
 _SECOND_LOOK = 25  # maps of a probe among the lowest minima
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
-# of a solve on one rule, where Newton's method has no coarse solution to start from
-_SINGLE: dict[str, Callable[[], Method]] = {"newton": Anderson, "anderson": Anderson, "damped": Damped}
 
 
 def _system(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> System:
@@ -184,35 +182,27 @@ def _solve_point(
     tell: Tell,
     only_merged: bool = False,
 ) -> BranchPoint | None:
-    previous = start.restart if isinstance(start, BranchPoint) else None
-    point = previous.overlaps if previous else informed
-    if isinstance(start, Overlaps):
-        point = system.in_gauge(start, informed)
-    # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
-    exact = isinstance(start, Overlaps) or (previous is not None and not point.has_signal)
-    sector = system.sector_of(point if exact else informed)
+    previous, point, sector = _beginning(system, start, informed)
     run = Run(system, alpha, settings, sector, tell, only_merged=only_merged)
     if previous is not None:
         run.begin_beside(previous)
     rules = system.refinement(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
-    # a neighbour's derivatives serve again unless Newton's method has trouble with them
-    response = previous.response if previous and refine else None
-    response = None if response is None or len(response.jacobian) != run.sector.basis.shape[1] else response
+    response, jacobian = _lent(previous, sector) if previous and refine else (None, None)
     second_minima = float(system.problem.loss.form.has_kink)  # at a kink, too, no tensor rule knows its error
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
-    jacobian, method = response.jacobian if response else None, _SINGLE[settings.method]
-    learnt = None if previous is None else previous.jacobian
-    if response is not None and learnt is not None and learnt.shape == response.jacobian.shape:
-        jacobian = learnt
+
+    def decays(x: Array, image: Array) -> bool:
+        return _decays(map_, x, image, informed, branch)
+
     while True:
         map_, began = run.map(rule), point
         if previous is not None and previous.rule is rule:
             map_.adopt(previous.minima)
         x = map_.pack(point)
         if not refine:
-            found = run.iterate(map_, x, method())
+            found = _on_one_rule(run, map_, x)
         elif jacobian is None:
             map_, found, response, second_minima = _from_coarse(run, rules, map_, x, second_minima)
             rule, point = map_.channel.rule, map_.unpack(found.point)
@@ -227,20 +217,25 @@ def _solve_point(
                 response = None
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         final = not rule.randomised or rule.order >= rules.medium().order  # not just a first look on few nodes
-        if final and _decays(map_, found, informed, branch):
+        if final and found.status is not Status.converged and decays(found.point, found.image):
             return _without_signal(run, map_.unpack(found.point), informed, branch)
         if response is None or response.order < rules.medium().order:
-            tell("derivatives of the map")
-            response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
+            response = _response(run, rules, map_, found.point)
+            if found.status is Status.converged and not response.known:
+                found = replace(found, status=Status.left_domain)
         tell(f"measuring on {rule.size} nodes")
         measured = measured_at(run, rules, map_, found, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)
         failed = found.status is Status.left_domain or (final and found.status is not Status.converged)
         if failed:
-            if not refine or (instead := _instead(run, rules, rule, measured.relative_error)) is None:
+            if (instead := _instead(run, rules, rule, measured.relative_error) if refine else None) is not None:
+                rule, point, jacobian, response, second_minima = instead, began, None, None, 1.0
+                continue
+            last = run.insisting(map_, found, decays) if refine else found
+            if last is found:
                 break
-            rule, point, jacobian, response, second_minima = instead, began, None, None, 1.0
+            point, jacobian = map_.unpack(last.point), response.jacobian
             continue
         finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
         if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
@@ -253,7 +248,7 @@ def _solve_point(
         if not rule.randomised:
             response = None  # of few nodes, which tell it where the integrand is smooth
         rule = finer
-    return _finished(run, rules, Place(map_, found, measured, response), informed, branch, None if refine else method)
+    return _finished(run, rules, Place(map_, found, measured, response), informed, branch, newton=refine)
 
 
 def _without_signal(run: Run, point: Overlaps, informed: Overlaps, branch: str) -> BranchPoint | None:
@@ -263,17 +258,38 @@ def _without_signal(run: Run, point: Overlaps, informed: Overlaps, branch: str) 
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 
 
+def _beginning(
+    system: System, start: Overlaps | BranchPoint | None, informed: Overlaps
+) -> tuple[Restart | None, Overlaps, Sector]:
+    """What a neighbouring point lends, where the iteration begins, and the sector that it stays in."""
+    previous = start.restart if isinstance(start, BranchPoint) else None
+    point = previous.overlaps if previous else informed
+    if isinstance(start, Overlaps):
+        point = system.in_gauge(start, informed)
+    # a neighbour counts as informed even where its order parameter is small, unless it is exactly uninformed
+    exact = isinstance(start, Overlaps) or (previous is not None and not point.has_signal)
+    return previous, point, system.sector_of(point if exact else informed)
+
+
+def _lent(previous: Restart, sector: Sector) -> tuple[Response | None, Array | None]:
+    """A neighbour's derivatives, which serve again until Newton's method has trouble with them, and its learnt ones."""
+    response, learnt = previous.response, previous.jacobian
+    if response is None or len(response.jacobian) != sector.basis.shape[1] or not response.known:
+        return None, None
+    return response, learnt if learnt is not None and learnt.shape == response.jacobian.shape else response.jacobian
+
+
 def _finished(
-    run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str, method: Callable[[], Method] | None
+    run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str, *, newton: bool
 ) -> BranchPoint | None:
-    """A fixed point in its lowest minima with its identity and all that is measured; ``method`` is Newton's if None."""
+    """A fixed point in its lowest minima with its identity and all that is measured."""
     map_, response = place.map_, place.response
-    newton = learnt = response.jacobian
-    if run.jacobian is not None and run.jacobian.shape == newton.shape:
+    jacobian = learnt = response.jacobian
+    if run.jacobian is not None and run.jacobian.shape == jacobian.shape:
         learnt = run.jacobian
 
     def again(x: Array) -> FixedPoint:
-        return run.newton(map_, x, newton) if method is None else run.iterate(map_, x, method())
+        return run.newton(map_, x, jacobian) if newton else _on_one_rule(run, map_, x)
 
     place = _at_rest(run, rules, _verified(run, rules, place, again, FIRST_ROUND))
     if run.settings.identity or run.settings.stability:  # which search other nodes
@@ -282,7 +298,7 @@ def _finished(
     place = identified(run, rules, place, informed, branch, settle)
     if run.only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
         return None
-    left = learnt if method is None and place.response is response else None
+    left = learnt if newton and place.response is response else None
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, left)
 
 
@@ -304,6 +320,20 @@ def _is_contradicted(run: Run, rules: Refinement, place: Place) -> bool:
     against = variations(place.map_, place.found.point, (map_,))
     run.contradicted = contradicted(place.measured.moved, against, place.response) or map_.rough_share > SMOOTH
     return run.contradicted
+
+
+def _on_one_rule(run: Run, map_: StateEvolution, x: Array) -> FixedPoint:
+    """Where a method leads that does not refine; Newton's has no coarse solution to start from there."""
+    return run.iterate(map_, x, Damped()) if run.settings.method == "damped" else run.persistent(map_, x)
+
+
+def _response(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> Response:
+    """Derivatives at a point; unknown ones where no difference stays inside the domain."""
+    run.tell("derivatives of the map")
+    try:
+        return response_at(map_, x, rules.of_derivatives(map_.channel.rule))
+    except ArithmeticError:
+        return Response.unknown(map_, x)
 
 
 def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:
@@ -384,8 +414,7 @@ def _from_coarse(
     run.learn(map_)
     second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()), map_.likely_second_share)
     map_ = run.map(_after_coarse(rules, coarse, second_minima) or finer)
-    run.tell("derivatives of the map")
-    response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
+    response = _response(run, rules, map_, found.point)
     found = run.newton(map_, found.point, response.jacobian)
     # where the point has moved away from the coarse one, so have the derivatives
     return map_, found, response if found.maps <= STILL_GOOD else None, second_minima
@@ -405,20 +434,18 @@ def _ahead(
     return finer, point if point.feasible(map_.system.spectrum.rho) else map_.unpack(x)
 
 
-def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:
-    """Whether an iteration that did not converge is on its slow way to the uninformed point.
+def _decays(map_: StateEvolution, x: Array, image: Array, informed: Overlaps, branch: str) -> bool:
+    """Whether an iteration that has not converged is on its slow way to the uninformed point.
 
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
     smaller still, the branch has no fixed point of its own here.
     """
-    if found.status is Status.converged or not Branch.named(branch).is_informed:
+    if not Branch.named(branch).is_informed or not is_sign_symmetric(map_.system.kernels):
         return False
-    if not is_sign_symmetric(map_.system.kernels):
-        return False
-    small = informed_signal(map_.unpack(found.point), branch)
+    small = informed_signal(map_.unpack(x), branch)
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
         return False
-    return informed_signal(map_.unpack(found.image), branch) < small
+    return informed_signal(map_.unpack(image), branch) < small
 
 
 def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:

@@ -53,6 +53,18 @@ class Response:
     measured: Array
     order: float
 
+    @classmethod
+    def unknown(cls, map_: StateEvolution, x: Array) -> Response:
+        """Of a point at which no derivatives can be had: not numbers."""
+        measured = map_.measure(x, pooled=True)
+        count = 0 if measured is None else flatten(measured).shape[1]
+        return cls(np.full((len(x), len(x)), np.nan), np.full((count, len(x)), np.nan), np.inf)
+
+    @property
+    def known(self) -> bool:
+        """Whether the derivatives are numbers."""
+        return bool(np.isfinite(self.jacobian).all())
+
 
 def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     """Derivatives by finite differences, 2 D evaluations, under the map's rule or another."""
