@@ -229,8 +229,9 @@ def _solve_point(
         second_minima = max(second_minima, map_.rough_share)
         failed = found.status is Status.left_domain or (final and found.status is not Status.converged)
         if failed:
-            if (instead := _instead(run, rules, rule, measured.relative_error) if refine else None) is not None:
-                rule, point, jacobian, response, second_minima = instead, began, None, None, 1.0
+            if (instead := _instead(run, rules, rule) if refine else None) is not None:
+                point = map_.unpack(found.point) if np.isfinite(found.residual) else began
+                rule, jacobian, response, second_minima = instead, None, None, 1.0
                 continue
             last = run.insisting(map_, found, decays) if refine else found
             if last is found:
@@ -240,7 +241,7 @@ def _solve_point(
         finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
         if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
-            finer = _instead(run, rules, rule, np.inf) if refine else None
+            finer = _instead(run, rules, rule) if refine else None
         if finer is None:
             break
         run.learn(map_)
@@ -302,11 +303,9 @@ def _finished(
     return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, left)
 
 
-def _instead(run: Run, rules: Refinement, rule: Rule, error: float) -> Rule | None:
-    """The Sobol rule that replaces a tensor rule with this relative error of q; None if none may, or none is needed."""
-    if rule.randomised or run.spent or error <= rules.asked.standard_error:
-        return None
-    other = rules.next(rule, error, 1.0)
+def _instead(run: Run, rules: Refinement, rule: Rule) -> Rule | None:
+    """The Sobol rule that replaces a tensor rule whose map has no fixed point near the start; None if none may."""
+    other = None if rule.randomised or run.spent else rules.next(rule, np.inf, 1.0)
     return other if other is not None and other.randomised else None
 
 
@@ -408,6 +407,10 @@ def _from_coarse(
     """
     coarse = map_.channel.rule
     finer = _after_coarse(rules, coarse, second_minima)
+    if finer is None and run.maps:  # a tensor rule has led here
+        found = run.persistent(map_, x)
+        if found.status is not Status.left_domain:
+            return map_, found, None, second_minima
     found = run.coarse(map_, x, run.settings.tolerance if finer is None else ROUGH)
     if finer is None or found.status is Status.left_domain:
         return map_, found, None, second_minima
