@@ -36,6 +36,7 @@ from attnphase.state_evolution.errors import Response, contradicted, error_near,
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
+from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import check_start, informed_signal, initial_overlaps, without_signal
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
