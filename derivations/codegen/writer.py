@@ -29,6 +29,8 @@ from derivations.codegen.layout import WIDTH, folded
 
 __all__ = ["written"]
 
+_WIDEST = 2**53  # integer: larger ones are no exact doubles, and from 2**63 on compiled code has none
+
 
 class _ScalarPrinter(PythonCodePrinter):
     """Straight-line scalar code with the bare function names that every header provides."""
@@ -41,7 +43,11 @@ class _ScalarPrinter(PythonCodePrinter):
         return f"exp({self._print(expr.args[0])})"
 
     def _print_Rational(self, expr: Any) -> str:
-        return f"ratio({expr.p}, {expr.q})"
+        wide = max(abs(expr.p), expr.q) > _WIDEST
+        return repr(expr.p / expr.q) if wide else f"ratio({expr.p}, {expr.q})"
+
+    def _print_Integer(self, expr: Any) -> str:
+        return repr(float(expr)) if abs(expr.p) > _WIDEST else str(expr.p)
 
 
 def written(module: Module) -> str:
