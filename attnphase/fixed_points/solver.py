@@ -195,7 +195,7 @@ def _solve_point(
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
 
     def decays(x: Array, image: Array) -> bool:
-        return _decays(map_, x, image, informed, branch)
+        return _decays(map_, FixedPoint(x, image, np.inf, 0, Status.iteration_limit), informed, branch)
 
     while True:
         map_, began = run.map(rule), point
@@ -218,7 +218,7 @@ def _solve_point(
                 response = None
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         final = not rule.randomised or rule.order >= rules.medium().order  # not just a first look on few nodes
-        if final and found.status is not Status.converged and decays(found.point, found.image):
+        if final and _decays(map_, found, informed, branch):
             return _without_signal(run, map_.unpack(found.point), informed, branch)
         if response is None or response.order < rules.medium().order:
             response = _response(run, rules, map_, found.point)
@@ -438,18 +438,20 @@ def _ahead(
     return finer, point if point.feasible(map_.system.spectrum.rho) else map_.unpack(x)
 
 
-def _decays(map_: StateEvolution, x: Array, image: Array, informed: Overlaps, branch: str) -> bool:
-    """Whether an iteration that has not converged is on its slow way to the uninformed point.
+def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:
+    """Whether an iteration that did not converge is on its slow way to the uninformed point.
 
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
     smaller still, the branch has no fixed point of its own here.
     """
-    if not Branch.named(branch).is_informed or not is_sign_symmetric(map_.system.kernels):
+    if found.status is Status.converged or not Branch.named(branch).is_informed:
         return False
-    small = informed_signal(map_.unpack(x), branch)
+    if not is_sign_symmetric(map_.system.kernels):
+        return False
+    small = informed_signal(map_.unpack(found.point), branch)
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
         return False
-    return informed_signal(map_.unpack(image), branch) < small
+    return informed_signal(map_.unpack(found.image), branch) < small
 
 
 def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:
