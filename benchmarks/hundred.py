@@ -20,8 +20,9 @@ its order parameter is zero, without an error, and so is the reference's, or the
 is wrong if it is not flagged and one deviation exceeds 4. The test passes if none is wrong and at most 10 are flagged.
 A reference resolves a stated error if its own error is at most half of it; numbers without that are counted, too.
 
-**Limits of the saved references.** Those of attention are coarse: their errors come from eight shifts, and the lattice's
-scatter falls slowly with its points. A deviation of attention between 4 and 6 may be chance, and needs a finer reference.
+**Limits of the saved references.** Those of attention are coarse: their errors come from eight shifts, and the scatter
+of the lattice falls slowly with its points. A deviation of attention between 4 and 6 may be chance, and needs a finer
+reference.
 """
 
 from __future__ import annotations
