@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations, product
 
 import numpy as np
 
@@ -48,7 +50,7 @@ class Labels:
         spread, gain = np.zeros((count, self.rank, self.rank)), np.zeros((count, self.rank, self.rank))
         evidence = np.zeros(count)
         for part, about, likelihood in self._in_parts(fields):
-            half = about.shape[1] // 2  # of a Sobol sequence, which is spread out by itself
+            half = about.shape[1] // 2  # drawn by itself
             parts = [_over_labels(about[:, some], likelihood[:, some]) for some in (slice(half), slice(half, None))]
             whole = _over_labels(about, likelihood)
             # ratios of means are wrong by a multiple of one over the number of draws, this is not
@@ -83,16 +85,40 @@ class Labels:
         """See `Channel`."""
         return of_labels(self.probabilities, root, seed)
 
+    @cached_property
+    def _normals(self) -> Array:
+        """Sets of normals for the draws, (sets, n, t), of which each half has all symmetries of the labels.
+
+        Where columns are told apart by little, so are means over such draws: without, their noise would be larger. The
+        halves are drawn by themselves: those of one sequence make up for each other's errors, which are to be told.
+        """
+        group = _symmetries(self.probabilities, self.rank)
+        count = 2 ** max(int(np.log2(self.draws // 2 / len(group))), 4)
+        halves = [sobol(self.rank, 0, False, count, SETS, self.seed + 7919 + i).nodes for i in (0, 1)]
+        return np.concatenate([half @ element.T for half in halves for element in group], axis=1)
+
     def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, Array, Array]]:
         """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""
         omega = fields.omega[:, :, 0].reshape(-1, self.rank)
-        normals = sobol(self.rank, 0, False, self.draws, SETS, self.seed + 7919).nodes
-        centered = normals @ np.linalg.cholesky(fields.V[0]).T
+        values, vectors = np.linalg.eigh(fields.V[0])  # a root that commutes with what leaves V unchanged
+        centered = self._normals @ (vectors * np.sqrt(values)) @ vectors.T
         sets = draw_sets(*fields.omega.shape[:2])
         for first in range(0, len(omega), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
             about = centered[sets[part]]
             yield part, about, self.probabilities(omega[part, None] + about)
+
+
+def _symmetries(probabilities: Callable[[Array], Array], rank: int) -> list[Array]:
+    """Signed permutations of the columns that leave all labels as likely as they are, on random fields."""
+    fields = np.random.default_rng(7).standard_normal((256, rank))
+    known, found = probabilities(fields), []
+    for order in permutations(range(rank)):
+        for signs in product((1.0, -1.0), repeat=rank):
+            element = np.diag(signs)[list(order)]
+            if np.allclose(probabilities(fields @ element.T), known, atol=1e-12):
+                found.append(element)
+    return found
 
 
 def _given(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:

@@ -240,19 +240,24 @@ class _Iteration:
 
     def jacobian(self, x: Array) -> Array:
         step = np.sqrt(self.evolution.channel.tolerance) * self.size(x)
-        ways = self.ways(len(x))
+        ways = self.ways()
         here = self.residual(x)
         # where more is known: nothing lies beyond the place where nothing is
         columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
-        return np.stack(columns, axis=1) @ ways
+        return np.stack(columns, axis=1) @ np.linalg.pinv(ways).T
 
-    def ways(self, size: int) -> Array:
-        """Orthonormal rows: directions in which the map's image may lie."""
-        if not self.evolution.round:
-            return np.eye(size)
+    def ways(self) -> Array:
+        """Rows: directions in which the map's image may lie, less along each of which makes more known.
+
+        Such steps stay inside the domain: squares of the unit vectors, and of sums of two.
+        """
         sites, rank = self.evolution.rho.shape[:2]
-        one = joined(np.eye(rank)[None]) / np.sqrt(rank)
-        return np.kron(np.eye(sites), one)
+        if self.evolution.round:
+            return np.kron(np.eye(sites), joined(np.eye(rank)[None]))
+        one = np.eye(rank)
+        sums = [one[i] + one[j] for i, j in zip(*np.triu_indices(rank), strict=True)]
+        squares = np.array([np.outer(v, v) / (v @ v) for v in sums])
+        return np.kron(np.eye(sites), joined(squares[:, None]))
 
     def settled(self, x: Array, tolerance: float) -> Array:
         """The fixed point, or a stable one beside it.
@@ -265,6 +270,19 @@ class _Iteration:
             return x
         more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
         return self.run(x - _KICK * self.size(x) * more, tolerance)[0]
+
+    def growing(self, x: Array) -> Array | None:
+        """Direction in which the map leaves a fixed point, towards where more is known; None where it is stable."""
+        rank = self.evolution.rho.shape[1]
+        if rank == 1 or self.evolution.round or self.ended(x):
+            return None
+        values, vectors = np.linalg.eig(self.jacobian(x))
+        top = int(np.argmax(values.real))
+        if values[top].real <= 1:
+            return None
+        way = np.real(vectors[:, top])
+        more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
+        return way if way @ more >= 0 else -way
 
     def displaced(self, found: _Found) -> Array:
         """How far every replicate by itself is from the fixed point of all, to first order, (S, n)."""
@@ -385,6 +403,9 @@ def solve_bayes(
             x, residual, status = run.run(x, exact)
             if status is Status.converged and not run.ended(x):
                 x, residual, jacobian = run.polish(x, run.jacobian(x), exact)
+        if status is Status.converged and (way := run.growing(x)) is not None:
+            x, residual, status = run.run(x - _KICK * run.size(x) * way, exact)
+            x, residual, jacobian = run.polish(x, run.jacobian(x), exact)
         found = _Found(x, residual, run.verdict(x, status), maps, jacobian)
         displaced = run.displaced(found)
         last = 2 * points > most or residual > exact or run.ended(x)
@@ -480,7 +501,8 @@ def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found, disp
     total, x = values.copy(), found.x
     if not np.abs(displaced).max() <= _NEGLIGIBLE * run.size(x):  # also where it is not known
         step = 1e-3 * run.size(x)
-        for way in run.ways(len(x)):
+        ways = run.ways()
+        for way, dual in zip(ways, np.linalg.pinv(ways).T, strict=True):
             beside = setting.readout.error(run.evolution, run.coordinates.matrices(x - step * way))
-            total = total + displaced @ way * (values - beside).mean() / step
+            total = total + displaced @ dual * (values - beside).mean() / step
     return float(values.mean()), float(_scatter(total))
