@@ -526,6 +526,51 @@ def test_the_committee_tells_its_members_apart_above_two():
     assert 0.1 < apart[2.5] < 0.4
 
 
+def committee_overlap(alpha):
+    """q of ``sign(k_0) + sign(k_1)`` by Gauss rules: ``q_hat = alpha E sum_y grad P(y) grad P(y)^T / P(y)``."""
+    x, w = np.polynomial.hermite_e.hermegauss(36)
+    u, of_u = np.polynomial.legendre.leggauss(60)
+    first, second = (a.ravel() for a in np.meshgrid(x, x, indexing="ij"))
+    law, q = np.outer(w, w).ravel() / w.sum() ** 2, np.array([[0.5, 0.2], [0.2, 0.5]])
+    for _ in range(200):
+        V = np.eye(2) - q
+        s, slope = math.sqrt(V[0, 0]), V[0, 1] / V[0, 0]
+        rest = math.sqrt(V[1, 1] - slope * V[0, 1])
+
+        def both_positive(omega, s=s, slope=slope, rest=rest):
+            low = np.maximum(0.0, omega[:, :1] - 9 * s)
+            half = np.maximum(omega[:, :1] + 9 * s - low, 1e-9) / 2
+            k = low + half * (1 + u)
+            after = norm.cdf((omega[:, 1:] + slope * (k - omega[:, :1])) / rest)
+            gradient = [
+                norm.pdf(omega[:, i] / s) / s * norm.cdf((omega[:, 1 - i] - slope * omega[:, i]) / rest) for i in (0, 1)
+            ]
+            return (norm.pdf(k, omega[:, :1], s) * after * half) @ of_u, np.stack(gradient)
+
+        values, vectors = np.linalg.eigh(q)
+        omega = np.stack([first, second], axis=1) @ ((vectors * np.sqrt(values)) @ vectors.T)
+        (p, of_p), (m, of_m) = both_positive(omega), both_positive(-omega)
+        labels = ((p, of_p), (m, -of_m), (np.maximum(1 - p - m, 1e-12), of_m - of_p))
+        q_hat = alpha * sum((law / np.maximum(one, 1e-300) * d) @ d.T for one, d in labels)
+        new = q_hat @ np.linalg.inv(np.eye(2) + q_hat)
+        if np.abs(new - q).max() < 1e-6:
+            return new
+        q = new
+    raise AssertionError("no fixed point")
+
+
+@pytest.mark.slow
+def test_a_start_that_knows_nothing_leads_to_where_the_columns_are_told_apart():
+    """The point that does not tell them apart is a fixed point too, and unstable here."""
+    expected = committee_overlap(2.35)
+    problem = Problem.from_dict({"tokens": {"length": 1, "sigma": 1.0}, "teacher": {"rank": 2}})
+    point = solve_bayes(setting_of(problem, "sign(k0_0) + sign(k0_1)"), 2.35, Start.uninformed, max_nodes=2**14)
+    assert point.status == 0
+    assert (np.abs(point.q[0] - expected) < 4 * point.errors["q"][0]).all()
+    assert (point.errors["q"] < 0.02).all()
+    assert expected[0, 0] - expected[0, 1] > 0.1
+
+
 def test_clusters_that_are_alike_are_no_clusters():
     """Sites that share a law get the overlap of the problem without them; one that is wider by a factor, by its square.
 
