@@ -102,7 +102,7 @@ def simulate(
     from attnphase.experiments.plan import Plan
 
     asked: dict[str, Any] = {"alpha": alpha, "start": starts or None, "dimension": dimension}
-    asked |= settings | {"optimizer": optimizer or "lbfgs"}
+    asked |= settings | {"optimizer": optimizer}
     plan = Plan.of(**asked)
     checkpoint = checked_checkpoint(RUNS, checkpoint, output, force)
     problem = problem_of(problem_file, changes)

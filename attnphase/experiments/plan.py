@@ -165,7 +165,7 @@ class Plan:
         start: Any = None,
         dimension: Any = 1000,
         seeds: int = 8,
-        optimizer: str = "lbfgs",
+        optimizer: str | None = None,
         *,
         seed: int = 0,
         steps: int | None = None,
@@ -192,6 +192,7 @@ class Plan:
             PyTorch is not installed.
         """
         require_torch()
+        optimizer = "lbfgs" if optimizer is None else optimizer  # before there is a problem that wants another
         settings = TrainingSettings(optimizer, steps, tolerance, learning_rate, damping, trajectory, batch, channel)
         samples = arguments.whole("test_samples", test_samples, 0)
         if samples == 1:
