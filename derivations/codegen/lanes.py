@@ -15,6 +15,8 @@ from functools import reduce
 from itertools import product
 from typing import Any
 
+from sympy import Add
+
 from derivations.codegen.ir import (
     Assign,
     Call,
@@ -30,7 +32,7 @@ from derivations.codegen.ir import (
 )
 from derivations.codegen.lane_rows import RowByRow
 from derivations.codegen.lane_state import LANE, Block
-from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, LENGTH_UNIT, UNIT, VALUE, LaneStep, all_of, size_of
+from derivations.codegen.lane_steps import ACCEPTED, ARGUMENTS, UNIT, VALUE, LaneStep, all_of, size_of
 from derivations.codegen.rows import RowFunctions
 from derivations.codegen.unrolled import names_in, scalar, unrolled
 
@@ -243,12 +245,10 @@ class _Trial(LaneStep):
     def _near(self, quantity: str, minimum: str) -> Iterator[Assign]:
         """Whether the trial is as close to a known minimum as a captured descent; an unknown one is not a number."""
         yield from self.vector(quantity, minimum)
-        close = []
-        for i in range(self.block.size):
-            known = scalar(minimum, i)
-            width = Ordered("*", (name("CAPTURED"), Ordered("+", (LENGTH_UNIT, size_of(known)))))
-            close.append(Ordered("<=", (size_of(scalar("trial", i) - known), width)))
-        yield Assign(name(f"near_{minimum}"), all_of(close))
+        known = [scalar(minimum, i) for i in range(self.block.size)]
+        apart = Add(*((scalar("trial", i) - one) ** 2 for i, one in enumerate(known)))
+        width = Ordered("*", (name("CAPTURED") ** 2, Add(*(one**2 for one in known))))
+        yield Assign(name(f"near_{minimum}"), Ordered("<=", (apart, width)))
 
 
 def _choice(cases: Sequence[tuple[Value, Value]], otherwise: Value) -> Value:

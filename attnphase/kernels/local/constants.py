@@ -72,7 +72,9 @@ DISTINCT = 1e-5
 """Two minima are one if no coordinate differs by more, relative to e + |u|."""
 
 CAPTURED = 1e-2
-"""A descent this close to a known minimum, relative to e + |u|, is taken to end there.
+"""A descent this close to a known minimum, relative to the length of its u, is taken to end there.
+
+No other length will do: where V is large, minima that are far apart in h are close in u.
 
 Torch knows none while all are under way.
 """

@@ -36,12 +36,13 @@ __all__ = ["descend"]
 
 
 @compiled
-def near(u: Array, minimum: Array, length: float) -> bool:
-    """Whether ``u`` is within CAPTURED of a minimum in every coordinate."""
-    apart = False
+def near(u: Array, minimum: Array) -> bool:
+    """Whether ``u`` is within CAPTURED of a minimum."""
+    apart, size = 0.0, 0.0
     for i in range(SIZE):
-        apart = apart or abs(u[i] - minimum[i]) > CAPTURED * (length + abs(minimum[i]))
-    return not apart
+        apart += (u[i] - minimum[i]) ** 2
+        size += minimum[i] ** 2
+    return apart <= CAPTURED * CAPTURED * size
 
 
 @compiled
@@ -144,7 +145,7 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
         norm_u, value, energy = norm_trial, value_trial, energy_trial
         if not (norm_u < far and energy > deep):
             return np.inf, value, RUNAWAY
-        if (known > 0 and near(u, best, length)) or (known > 1 and near(u, other, length)):
+        if (known > 0 and near(u, best)) or (known > 1 and near(u, other)):
             return np.inf, value, iteration
         shift = 0.0 if shift < NO_SHIFT else EASED * shift
     if not factorise(curvature, 0.0, lower):
