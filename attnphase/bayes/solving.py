@@ -259,20 +259,12 @@ class _Iteration:
         squares = np.array([np.outer(v, v) / (v @ v) for v in sums])
         return np.kron(np.eye(sites), joined(squares[:, None]))
 
-    def settled(self, x: Array, tolerance: float) -> Array:
-        """The fixed point, or a stable one beside it.
+    def growing(self, x: Array) -> Array | None:
+        """Direction in which the map leaves a fixed point, towards where more is known; None where it is stable.
 
         The columns of the teacher's weights may be exchangeable: then a start that knows nothing leads to a point that
-        does not tell them apart, also where that is unstable.  So a little more of each is made known.
+        does not tell them apart, also where that is unstable.
         """
-        rank = self.evolution.rho.shape[1]
-        if rank == 1 or self.evolution.round or self.ended(x):
-            return x
-        more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))
-        return self.run(x - _KICK * self.size(x) * more, tolerance)[0]
-
-    def growing(self, x: Array) -> Array | None:
-        """Direction in which the map leaves a fixed point, towards where more is known; None where it is stable."""
         rank = self.evolution.rho.shape[1]
         if rank == 1 or self.evolution.round or self.ended(x):
             return None
@@ -386,7 +378,6 @@ def solve_bayes(
         run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha)
         found = _Found(x, 0.0, run.verdict(x, status), maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
-    x = run.settled(x, max(_COARSE_TOLERANCES[-1], exact))
     jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps

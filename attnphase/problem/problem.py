@@ -41,7 +41,6 @@ from attnphase.problem.values import (
     CONFIG,
 )
 from attnphase.rows.regularizer import RowRegularizer
-from derivations.models.foreign import is_of_a_module
 
 __all__ = ["DataProblem", "Problem"]
 
@@ -99,7 +98,7 @@ class Problem(Sections):
         if self.loss.has_attention:
             named = {"teacher.score": self.teacher.score, "student.score": self.student.score}
         named["regularizer.prox"] = self.regularizer.prox or ""
-        return {name: value for name, value in named.items() if is_of_a_module(value)}
+        return {name: value for name, value in named.items() if ":" in value}
 
     def require_functions(self) -> None:
         """Refuse functions of modules that nobody but data asks for, before they are looked up; see ``DataProblem``.
@@ -353,7 +352,7 @@ class DataProblem(Problem):
         return super().from_dict(data)
 
     def _may_look_up(self, name: str) -> bool:
-        return not is_of_a_module(name) and not name.isidentifier()  # what is no formula is of a module, or registered
+        return ":" not in name and not name.isidentifier()  # what is no formula is of a module, or registered
 
     def require_functions(self) -> None:
         """Refuse functions of modules.

@@ -25,7 +25,6 @@ from attnphase.cli.commands import main
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import DatasetError, ProblemError, SolverError
 from attnphase.files import writing as files
-from attnphase.fixed_points.settings import METHODS
 from attnphase.pages.page import page_of
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.symmetries import loss_symmetries
@@ -360,10 +359,6 @@ def test_a_search_without_stationary_points_has_not_converged(monkeypatch, capsy
         main(["stationary", "--starts", "0", "--learning-rate", rate, "--quiet"])
     assert end.value.code == 1
     assert words in " ".join(capsys.readouterr().err.split())
-
-
-def test_names_of_methods_are_those_there_are():
-    assert sorted(METHODS) == sorted(importlib.import_module("attnphase.fixed_points.solver")._SINGLE)
 
 
 def test_formats_of_figures_are_those_of_matplotlib():

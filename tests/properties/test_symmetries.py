@@ -352,7 +352,12 @@ def test_untied_channel_has_the_gauge_freedom_of_its_logits(seed, problem):
     turns = np.linalg.solve(matrix_root(y.q), G @ matrix_root(x.q))
     before, after = evaluated(problem, x, rule), evaluated(problem, y, with_student_normals(rule, problem, turns))
     np.testing.assert_allclose(after[0].envelope, before[0].envelope, rtol=1e-5)
-    assert_same(after[0].conjugates, moved_conjugates(before[0].conjugates, G), 1e-5)
+    found, expected = after[0].conjugates, moved_conjugates(before[0].conjugates, G)
+    # V_hat is corrected by its integration error so that one gauge is balanced: by so much it may depend on the gauge
+    error = expected.V_hat.std(axis=1, ddof=1) / np.sqrt(expected.V_hat.shape[1])
+    apart = np.abs(found.V_hat - expected.V_hat).mean(axis=1)
+    assert (apart <= 4 * error + 1e-5 * np.abs(expected.V_hat).max()).all()
+    assert_same(replace(found, V_hat=expected.V_hat), expected, 1e-5)
 
 
 def random_fields(problem: Problem, seed: int, samples: int = 40) -> tuple[np.ndarray, np.ndarray]:

@@ -107,7 +107,7 @@ def starting_fields(
     if starts is Starts.FROM_ZERO:
         fields = [zero]
     elif starts is not Starts.WARM:
-        lifted = parameters[MATCHED:, None] * k[:, list(module.LIFT)]
+        lifted = parameters[MATCHED : MATCHED + len(module.LIFT), None] * k[:, list(module.LIFT)]
         signs = 1 - 2 * torch.eye(len(center), dtype=center.dtype, device=center.device)
         reflected = [center * sign[:, None, None] for sign in signs]
         cold = [center, lifted, -lifted, zero, -center, *reflected]
