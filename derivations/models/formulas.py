@@ -16,9 +16,11 @@ from sympy import (
     Add,
     Expr,
     Float,
+    Function,
     I,
     Integer,
     Number,
+    Pow,
     Rational,
     cos,
     cosh,
@@ -26,6 +28,7 @@ from sympy import (
     log,
     nan,
     oo,
+    preorder_traversal,
     sin,
     sinh,
     sqrt,
@@ -67,6 +70,7 @@ _DEEPEST = 200
 _LARGEST = 1e60  # number: generated code multiplies a few of them
 _SMALLEST = 1e-300
 _EXACT = 10**15  # largest numerator or denominator of a number that is kept as a fraction
+_MOST_IN_A_NUMBER = 8  # functions and powers: nested ones take 0.3 s, 10 take 7 s, and each further one longer still
 _MOST_TERMS = 10_000  # of a second derivative, about; SymPy takes a second for as many
 _FEW = 3
 
@@ -112,7 +116,7 @@ def _finished(expression: Any) -> Any:
     if known.has(nan, zoo, oo, -oo):
         raise FormulaError("it is not finite anywhere.")
     for number in known.atoms(Number):
-        _check_size(abs(float(number)))
+        _check_size(_size(number))
     return known
 
 
@@ -130,6 +134,11 @@ def _tree(text: str, length: int = 1) -> ast.expr:
         level, depth = [child for node in level for child in ast.iter_child_nodes(node)], depth + 1
         if depth > _DEEPEST:
             raise FormulaError(f"it is nested more than {_DEEPEST} levels deep; put brackets in long sums.")
+    for node in ast.walk(tree):
+        # the parser reads a decimal below the smallest double as zero
+        if isinstance(node, ast.Constant) and isinstance(node.value, float) and node.value == 0:
+            digits = (ast.get_source_segment(text.strip(), node) or "").lower().partition("e")[0]
+            _check_size(_SMALLEST / 2 if digits.strip("0._") else 0.0)
     # derivatives are checked for a few logits only; the whole row is written out once
     if max(_terms(tree, min(length, _FEW))) > _MOST_TERMS or _terms(tree, length).value > _MOST_TERMS:
         raise FormulaError(
@@ -192,20 +201,30 @@ def _product(left: _Terms, right: _Terms) -> _Terms:
 def _read(node: ast.expr, names: Mapping[str, Any], row: Sequence[Any] | None) -> Any:
     value: Any = _value(node, names, row)
     if value.is_number:
+        if sum(isinstance(part, (Function, Pow)) for part in preorder_traversal(value)) > _MOST_IN_A_NUMBER:
+            raise FormulaError(
+                f"it holds a number of more than {_MOST_IN_A_NUMBER} functions and powers, {_unparsed(node)!r};"
+                " write its value."
+            )
         if value.has(nan, zoo, oo, -oo, I) or value.is_real is False:
             raise FormulaError(f"{_unparsed(node)!r} is not a finite real number.")
         try:
-            size = abs(float(value))
+            size = _size(value)
         except (TypeError, ValueError):
             raise FormulaError(f"{_unparsed(node)!r} is not a finite real number.") from None
-        except OverflowError:
-            size = float("inf")
-        if size == 0 and value != 0:
-            size = _SMALLEST / 2
         _check_size(size)
         if isinstance(value, Rational) and max(abs(value.p), value.q) >= _EXACT:
             return Float(value)
     return value
+
+
+def _size(number: Any) -> float:
+    """Absolute value in double precision, but not zero where only the rounding makes it so."""
+    try:
+        size = abs(float(number))
+    except OverflowError:
+        return float("inf")
+    return _SMALLEST / 2 if size == 0 and number != 0 else size
 
 
 def _check_size(size: float) -> None:

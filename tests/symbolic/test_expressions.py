@@ -99,8 +99,8 @@ def test_random_formulas_mean_what_they_say(formula, x, y):
     try:
         read = parse_formula(text, {"x": X, "y": Y})
     except FormulaError as error:
-        # a constant part that SymPy finds to be 1/0 and floating point does not
-        assume("not a finite real number" not in str(error))
+        # a constant part that SymPy finds to be 1/0 and floating point does not, or one of many functions
+        assume("not a finite real number" not in str(error) and "functions and powers" not in str(error))
         raise
     value = lambdify((X, Y), read, [NUMERIC, "math"])(x, y)
     assert abs(value - expected) < 1e-6 * (1 + abs(expected))
@@ -162,6 +162,12 @@ def test_every_function_of_the_grammar_is_in_the_random_formulas():
         ("sqrt(-2) * x", "'sqrt(-2)' is not a finite real number"),
         ("x**sqrt(-1)", "is not a finite real number"),
         ("(-3)**(1/3) * x", "is not a finite real number"),
+        ("tanh(0.3+" * 19 + "y-y" + ")" * 19 + "*x", "more than 8 functions and powers"),
+        ("x*(" + "+".join(f"cos({n})" for n in range(2, 99)) + ")", "more than 8 functions and powers"),
+        ("2.5E-4711*x", "too near to zero"),
+        ("x - 0.00_7e-999", "too near to zero"),
+        ("3e-301*x", "too near to zero"),
+        ("2e-170*x*3e-170", "too near to zero"),
         ("-" * 1500 + "x", "nested"),
         ("+".join(["x"] * 900), "nested"),
         ("x" + "+x" * 1001, "longer than 2000"),
@@ -172,6 +178,17 @@ def test_everything_else_is_refused(text, words):
         parse_formula(text, {"x": X, "y": Y})
     assert words in str(caught.value)
     assert str(caught.value).endswith(".")
+
+
+def test_zero_may_be_written_with_any_exponent():
+    assert parse_formula("x + 0.0e-4711*y + .0", {"x": X, "y": Y}) == X
+
+
+@pytest.mark.parametrize("name", ["z", "L"])
+def test_a_row_formula_with_a_number_of_many_functions_is_refused(name):
+    number = "sigmoid(0.1+" * 17 + f"{name}/{name}" + ")" * 17
+    with pytest.raises(FormulaError, match="more than 8 functions and powers"):
+        parse_row_formula(f"{number}*z", [X, Y])
 
 
 def test_text_is_required():
