@@ -126,5 +126,6 @@ class FlowSettings:
         if problem.loss.form.has_kink:
             raise ProblemError(
                 "loss.kind",
-                f"loss.kind {problem.loss.kind} has a kink, which SGD steps across: use logistic.",
+                f"loss.kind {problem.loss.kind} has a kink, which SGD steps across: use a smooth loss, such"
+                " as logistic.",
             )

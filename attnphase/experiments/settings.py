@@ -115,8 +115,8 @@ class TrainingSettings:
         if problem.loss.form.has_kink:
             raise ProblemError(
                 "loss.kind",
-                f"loss.kind {problem.loss.kind} has a kink, which the experiments' optimisers cannot handle; use"
-                " logistic.",
+                f"loss.kind {problem.loss.kind} has a kink, which the experiments' optimisers cannot handle; use a"
+                " smooth loss, such as logistic.",
             )
         if self.kind.smooth_only and not problem.regularizer.form.quadratic:
             substitutes = {kind.substitute for kind in OPTIMIZERS.values()}

@@ -37,8 +37,9 @@ class Loss:
     expression
         For ``"expression"``: a formula in the fields ``h0_0`` (token 0, column 0) and ``k0_0``, or
         plain ``h`` and ``k`` if there is one of each. Finite for all fields, and falling more slowly
-        than their square. ``noise0_1``, or ``noise`` for one token, is the labels' noise in entry (0, 1), of
-        variance ``teacher.noise``.
+        than their square; ``sign`` takes no field of the student, since the loss would jump.
+        ``noise0_1``, or ``noise`` for one token, is the labels' noise in entry (0, 1), of variance
+        ``teacher.noise``.
 
     Raises
     ------
@@ -71,7 +72,7 @@ class Loss:
     @property
     def form(self) -> LossKind:
         """What its kind is: flags, and the symbolic model."""
-        return LOSSES[self.kind]
+        return LOSSES[self.kind].of(self.expression)
 
     @property
     def value_columns(self) -> int:

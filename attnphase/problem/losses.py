@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 
 from attnphase.problem.attention import matrices_of_weights
@@ -91,8 +93,6 @@ class LossKind(ABC):
         a linear student is then a closed form.
     has_labels : bool
         Whether only the sign of the teacher's field enters, so that there are wrong labels to count.
-    has_kink : bool
-        Whether it is not differentiable somewhere, which optimisers of finite instances and GPUs cannot handle.
     noisy_fields : bool
         Whether ``teacher.noise`` is added to the teacher's field, and not to what is made of the fields.
     noise_is_quadratic : bool
@@ -112,12 +112,20 @@ class LossKind(ABC):
     has_attention: ClassVar[bool] = False
     has_grams: ClassVar[bool] = False
     has_labels: ClassVar[bool] = False
-    has_kink: ClassVar[bool] = False
     noisy_fields: ClassVar[bool] = False
     noise_is_quadratic: ClassVar[bool] = False
     is_squared: ClassVar[bool] = False
     requires: ClassVar[Mapping[str, Any]] = {}
     example: ClassVar[Mapping[str, Any]] = {}
+
+    @property
+    def has_kink(self) -> bool:
+        """Whether it is not differentiable somewhere, which optimisers of finite instances and GPUs cannot handle."""
+        return False
+
+    def of(self, expression: str | None) -> LossKind:
+        """The kind of a loss with this formula, if it takes one."""
+        return self
 
     @abstractmethod
     def model(self, of: Architecture) -> Any:
@@ -183,9 +191,14 @@ class Hinge(Scalar):
 
     name = "hinge"
     has_labels = True
-    has_kink = True
+
+    @property
+    def has_kink(self) -> bool:
+        """See `LossKind`."""
+        return True
 
 
+@dataclass(frozen=True)
 class Formula(LossKind):
     """``"expression"``: a formula of the user's own in all fields, and in the labels' noise."""
 
@@ -193,6 +206,16 @@ class Formula(LossKind):
     keys = ("expression",)
     needs = ("expression",)
     example: ClassVar = {"tokens.length": 1, "loss.expression": "sqrt(1 + (h0_0 - k0_0)**2)"}
+    text: str = ""
+
+    @property
+    def has_kink(self) -> bool:
+        """See `LossKind`; imports SymPy."""
+        return bool(self.text) and _has_kink(self.text)
+
+    def of(self, expression: str | None) -> Formula:
+        """See `LossKind`."""
+        return Formula(expression or "")
 
     def model(self, of: Architecture) -> Any:
         """See `LossKind`."""
@@ -200,6 +223,13 @@ class Formula(LossKind):
 
         columns = of.rank * matrices_of_weights(of.tied)
         return formula_loss(of.expression, of.length, columns, of.teacher_rank, of.noisy)
+
+
+@lru_cache(maxsize=64)
+def _has_kink(expression: str) -> bool:
+    from derivations.models.scalar import formula_has_kink
+
+    return formula_has_kink(expression)
 
 
 LOSSES: dict[str, LossKind] = {

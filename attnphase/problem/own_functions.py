@@ -128,6 +128,7 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int,
 
     from derivations.models.bounds import fall_of, singular_point
     from derivations.models.formulas import FormulaError
+    from derivations.models.functions import Sign
     from derivations.models.scalar import formula_loss
 
     field = "loss.expression"
@@ -141,6 +142,14 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int,
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
+    own = {symbol for row in h for symbol in row}
+    jumping = next((node for node in loss.atoms(Sign) if node.free_symbols & own), None)
+    if jumping is not None:
+        raise ProblemError(
+            field,
+            f"{field} takes {str(jumping).lower()}, which jumps in a student's field and may leave no minimum:"
+            " take sign of the teacher's fields alone, and abs, max, min or relu of the student's.",
+        )
     present = [symbol for row in drawn for symbol in row if loss.has(symbol)]
     if noise and not present:
         names = "noise" if length == 1 else "noise0_0, noise0_1, ..."

@@ -118,6 +118,7 @@ class AttentionModel:
     finite: bool = False
     noisy: bool = False
     prox = None
+    has_kink = False
 
     @property
     def columns(self) -> int:

@@ -38,7 +38,7 @@ from sympy import (
 
 from derivations.models.functions import Modulus, Relu, Sigmoid, Sign, Softplus, with_known_functions
 
-__all__ = ["FUNCTIONS", "FormulaError", "parse_formula", "parse_row_formula", "shortened"]
+__all__ = ["FUNCTIONS", "FormulaError", "names_in", "parse_formula", "parse_row_formula", "shortened"]
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": exp,
@@ -83,6 +83,17 @@ def shortened(text: str) -> str:
     """A formula as a message shows it: on one line, and not all of a long one."""
     line = " ".join(str(text).split())
     return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+def names_in(text: str) -> list[str]:
+    """Names of a formula other than those of functions, in alphabetical order.
+
+    Raises
+    ------
+    FormulaError
+        It is no formula.
+    """
+    return sorted({node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)} - FUNCTIONS.keys())
 
 
 def parse_formula(text: str, names: Mapping[str, Expr]) -> Any:

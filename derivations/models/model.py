@@ -123,6 +123,11 @@ class Model(Protocol):
         ...
 
     @property
+    def has_kink(self) -> bool:
+        """Whether the loss's gradient jumps somewhere in the student's fields."""
+        ...
+
+    @property
     def prox(self) -> Any:
         """``prox(omega, k, V)`` as pairs (value, condition), where a formula is known; else None."""
         ...

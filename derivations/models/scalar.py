@@ -10,11 +10,12 @@ from typing import Any
 from sympy import Expr, Integer, Symbol
 
 from derivations.algebra import symbols as sym
-from derivations.models.formulas import parse_formula
-from derivations.models.functions import KINKED, Relu, Sign, Softplus, with_known_functions
+from derivations.models.formulas import names_in, parse_formula
+from derivations.models.functions import Relu, Sign, Softplus, with_known_functions
+from derivations.models.kinks import has_kink
 from derivations.models.model import Definition, numbered, teacher_fields
 
-__all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_loss"]
+__all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_has_kink", "formula_loss"]
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,11 @@ class ScalarModel:
         unsigned = loss.xreplace({Sign(k): Symbol(f"sign_{k}") for k in teacher})
         return unsigned != loss and not unsigned.free_symbols & {*teacher}
 
-    @property
+    @cached_property
     def has_kink(self) -> bool:
         """Whether it is not differentiable in the student's fields everywhere."""
         loss, student, _ = self._expression
-        return any(node.free_symbols & {*student} for node in loss.atoms(*KINKED))
+        return has_kink(loss, student)
 
     def definitions(self, *, shifted: bool = False) -> tuple[Definition, ...]:
         """The loss of one sample in the symbols of `derivations.algebra.symbols`, as of `AttentionModel`."""
@@ -128,3 +129,15 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
         return parse_formula(text, names)
 
     return ScalarModel(text, loss, length, columns, teacher_rank, noise_columns=length if noisy else 0)
+
+
+def formula_has_kink(text: str) -> bool:
+    """Whether a formula's gradient jumps somewhere in the student's fields, whose names begin with ``h``.
+
+    Raises
+    ------
+    FormulaError
+        The formula cannot be read.
+    """
+    fields = {one: Symbol(one, real=True) for one in names_in(text)}
+    return has_kink(parse_formula(text, fields), [x for one, x in fields.items() if one.startswith("h")])

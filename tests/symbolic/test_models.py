@@ -236,6 +236,14 @@ def test_every_model_has_the_same_functions():
     assert len({tuple(one) for one in signatures.values()}) == 1
     names = [name for name, _ in signatures["samples"]]
     assert names == ["teacher_target", "loss", "loss_gradient", "loss_derivatives", "weights_of", "closed_form"]
-    sizes = {"LENGTH": 2, "COLUMNS": 3, "TEACHER_RANK": 4, "NOISE": 0, "LABEL_FIELDS": 4, "LIFT": (0, 2, 3)}
+    sizes = {
+        "LENGTH": 2,
+        "COLUMNS": 3,
+        "TEACHER_RANK": 4,
+        "NOISE": 0,
+        "LABEL_FIELDS": 4,
+        "LIFT": (0, 2, 3),
+        "ONE_KINKED": False,
+    }
     assert found["values"].constants == sizes
     assert Integer(0) not in MODELS["samples"].rows.loss.args

@@ -15,6 +15,7 @@ TEACHER_RANK = 1
 NOISE = 0
 LABEL_FIELDS = 1
 LIFT = (0,)
+ONE_KINKED = False
 
 
 @compiled

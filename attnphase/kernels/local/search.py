@@ -7,15 +7,18 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.kernels.local.values import Energy, Found, Workspace
 
+from .bracket import descend_to_kink
 from .compiled import allocating, compiled
 from .constants import DISTINCT, LENGTH_UNIT, LIKELY_STARTS, LOWEST_STARTS, MATCHED, OTHER_STARTS, RUNAWAY, Starts
 from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
-from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH, LIFT, closed_form, loss, loss_derivatives
+from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH, LIFT, ONE_KINKED, closed_form, loss, loss_derivatives
 
 __all__ = ["MOST_STARTS", "empty_target", "is_enough", "search", "start_field", "workspace"]
 
 MOST_STARTS = Starts.REFRESH.number(LENGTH)
+
+to_minimum = descend_to_kink if ONE_KINKED else descend
 
 
 @allocating
@@ -172,7 +175,7 @@ def search(
             break
         to_scaled(work.h, center, terms.factor, work.u)
         known = 0 if best_energy == np.inf else (1 if other_energy == np.inf else 2)
-        energy, value, flag = descend(center, terms, work, known)
+        energy, value, flag = to_minimum(center, terms, work, known)
         if energy == np.inf:
             bottomless = bottomless or flag == RUNAWAY
             continue
