@@ -11,6 +11,7 @@ import pytest
 from scipy import integrate
 from scipy.stats import norm
 
+from attnphase import solve
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem import Problem, Regularizer
 from attnphase.spectrum.measure import Spectrum
@@ -114,3 +115,54 @@ def test_what_vanishes_is_held_against_its_natural_size():
     scales = Overlaps(zero, zero, zero, zero).scales(np.full((2, 1, 1), natural))
     expected = np.repeat([natural, 1 / natural, np.sqrt(natural), natural], 2)
     np.testing.assert_allclose(scales, 1e-6 * expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "regularizer",
+    [
+        {"kind": "lasso", "strength": 0.004},
+        {"kind": "group-lasso", "strength": 0.004},
+        {"kind": "expression", "expression": "0.008*sqrt(w**2 + 0.2)"},
+    ],
+    ids=lambda given: given["kind"],
+)
+@pytest.mark.parametrize("given", ["two-level", "atoms"])
+def test_a_share_of_directions_without_variance_is_less_data_and_more_variance(regularizer, given):
+    """Their weights are zero: with a share w of them it is the problem of alpha/(1 - w) and variance gamma (1 - w)."""
+    share, gamma, alpha = 0.23, 0.41, 2.3
+    spectra: dict[str, Any] = {
+        "two-level": {"kind": "two-level", "variances": [0.0, gamma], "fraction": share},
+        "atoms": [
+            {"weight": share / 4, "variances": [0.0, 0.0]},
+            {"weight": 1 - share, "variances": [gamma, gamma]},
+            {"weight": 3 * share / 4, "variances": [0.0, 0.0]},
+        ],
+    }
+    sigma = float(np.sqrt(gamma * (1 - share)))
+    rest = {"positions": {"kind": "none"}, "regularizer": regularizer, "integration": {"rule": "sobol", "nodes": 64}}
+    problems = [
+        Problem.from_dict({"tokens": given, **rest}) for given in ({"spectrum": spectra[given]}, {"sigma": sigma})
+    ]
+    found, right = (solve(p, a, "semantic") for p, a in zip(problems, (alpha, alpha / (1 - share)), strict=True))
+    assert int(found.status) == int(right.status) == 0
+    for name in ("q", "V", "m", "theta"):
+        # both are solved to 1e-9 or so; the noise floor of a smooth penalty is 1e-7 of a source
+        size = float(np.abs(right[name]).max())
+        np.testing.assert_allclose(found[name].values, right[name].values, rtol=0, atol=1e-7 * size + 1e-9)
+    assert float(found.density) == pytest.approx((1 - share) * float(right.density), rel=1e-6)
+
+
+def test_encodings_along_directions_without_variance_leave_a_lasso_without_minimum():
+    """The source there is ``m_hat tau``, of any size, and no curvature holds it; without encodings weights are zero."""
+    prior = prior_of({"kind": "lasso", "strength": 0.3}, 1)
+    spectrum = prior.spectrum
+    gamma = np.array([[0.0, 0.7, 0.0]])
+    covariance = np.tile(spectrum.covariance, (3, 1, 1))
+    mean = np.zeros((3, spectrum.mean.shape[1]))
+    mean[2, 0] = 1.3
+    wide = Spectrum(np.array([0.2, 0.5, 0.3]), gamma, mean, covariance, spectrum.teacher_means)
+    hat = hats([0.5], [0.8])
+    assert not Prior(prior.kernels, wide, 0.0, prior.rows).has_image(hat)
+    mean[2, 0] = 0.0
+    still = Spectrum(np.array([0.2, 0.5, 0.3]), gamma, mean, covariance, spectrum.teacher_means)
+    assert Prior(prior.kernels, still, 0.0, prior.rows).has_image(hat)
