@@ -244,7 +244,7 @@ class _Iteration:
         here = self.residual(x)
         # where more is known: nothing lies beyond the place where nothing is
         columns = [(self.residual(x - step * way) - here) / -step + way for way in ways]
-        return np.stack(columns, axis=1) @ np.linalg.pinv(ways).T
+        return np.asarray(np.stack(columns, axis=1) @ np.linalg.pinv(ways).T, float)
 
     def ways(self) -> Array:
         """Rows: directions in which the map's image may lie, less along each of which makes more known.
@@ -253,11 +253,11 @@ class _Iteration:
         """
         sites, rank = self.evolution.rho.shape[:2]
         if self.evolution.round:
-            return np.kron(np.eye(sites), joined(np.eye(rank)[None]))
+            return np.asarray(np.kron(np.eye(sites), joined(np.eye(rank)[None])), float)
         one = np.eye(rank)
         sums = [one[i] + one[j] for i, j in zip(*np.triu_indices(rank), strict=True)]
         squares = np.array([np.outer(v, v) / (v @ v) for v in sums])
-        return np.kron(np.eye(sites), joined(squares[:, None]))
+        return np.asarray(np.kron(np.eye(sites), joined(squares[:, None])), float)
 
     def growing(self, x: Array) -> Array | None:
         """Direction in which the map leaves a fixed point, towards where more is known; None where it is stable.
@@ -269,8 +269,9 @@ class _Iteration:
         if rank == 1 or self.evolution.round or self.ended(x):
             return None
         values, vectors = np.linalg.eig(self.jacobian(x))
-        top = int(np.argmax(values.real))
-        if values[top].real <= 1:
+        growth = np.real(values)
+        top = int(np.argmax(growth))
+        if growth[top] <= 1:
             return None
         way = np.real(vectors[:, top])
         more = joined(np.broadcast_to(np.eye(rank), self.evolution.rho.shape))

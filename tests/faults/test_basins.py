@@ -12,6 +12,7 @@ from attnphase.cli.commands import main
 from attnphase.data.files import load_dataset
 from attnphase.dynamics import planes
 from attnphase.errors import DatasetError
+from attnphase.files.checkpoints import BASINS
 from attnphase.files.writing import write_file
 from attnphase.problem import Problem
 from attnphase.sweeps import kept
@@ -81,12 +82,12 @@ def test_checkpoints_of_other_basins_and_damaged_ones_are_refused(tmp_path):
 
 def test_a_checkpoint_belongs_to_one_command_at_a_time(tmp_path):
     ends = tmp_path / "kept"
-    with kept.checkpoint_for_us(ends, "basins"):
+    with kept.checkpoint_for_us(ends, BASINS):
         with pytest.raises(DatasetError, match="kept: other basins are written to this checkpoint; wait for them"):
             basins(PROBLEM, 0.27, 0.6, 30.0, checkpoint=ends)
         assert not ends.exists()
     assert list(tmp_path.iterdir()) == []
-    with kept.checkpoint_for_us(ends, "basins"), kept.checkpoint_for_us(tmp_path / "other", "basins"):
+    with kept.checkpoint_for_us(ends, BASINS), kept.checkpoint_for_us(tmp_path / "other", BASINS):
         pass
 
 

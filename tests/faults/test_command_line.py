@@ -230,7 +230,7 @@ def refused_files():
     """Every command that writes a file or keeps a checkpoint, with every kind of name where there can be none."""
     for name in commands():
         *groups, last = name.split()
-        owner = main.commands[groups[0]] if groups else main
+        owner: Any = main.commands[groups[0]] if groups else main
         for param in owner.commands[last].params:
             kinds = {"output": NO_FILES, "checkpoint": NO_CHECKPOINTS}.get(param.name, [])
             if isinstance(param.type, click.Path) and not (param.name == "output" and not param.type.file_okay):

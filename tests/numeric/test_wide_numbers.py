@@ -13,7 +13,7 @@ def test_wide_fractions_and_integers_are_written_as_doubles():
     x = Symbol("x")
     wide, large = Rational(7648421872, 10**10) ** 8, Integer(3) ** 60
     text = written(Module({}, (Function("f", ("x",), (Assign(x, wide * x + large),)),)))
-    assert repr(wide.p / wide.q) in text
+    assert repr(7648421872**8 / 10**80) in text
     assert repr(float(3**60)) in text
     assert "ratio" not in text
     assert "ratio(1, 3)" in written(Module({}, (Function("f", ("x",), (Assign(x, x / 3),)),)))
