@@ -66,7 +66,7 @@ class ScalarModel:
         unsigned = loss.xreplace({Sign(k): Symbol(f"sign_{k}") for k in teacher})
         return unsigned != loss and not unsigned.free_symbols & {*teacher}
 
-    @cached_property
+    @property
     def has_kink(self) -> bool:
         """Whether it is not differentiable in the student's fields everywhere."""
         loss, student, _ = self._expression

@@ -164,7 +164,7 @@ def test_the_minimiser_jumps_where_the_compiled_one_does():
 
 @pytest.mark.parametrize("name", ["paper", pytest.param("ranks 2", marks=pytest.mark.slow)])
 def test_no_minimum_that_a_single_descent_finds_is_missed(name):
-    """Where V is huge the compiled kernel may stop a descent that only passes by a known minimum; torch never does."""
+    """Nor is a descent stopped that only passes by a known minimum, which is near in u where V is huge."""
     nodes = Nodes((CASES | SLOW_CASES)[name], 1500, 7, spread=5.0, variance=1000.0)
     whole, found = nodes.solve("numba", Starts.COLD), nodes.solve("torch", Starts.COLD)
     reflected = [nodes.centers * sign[:, None] for sign in (np.array([-1.0, 1.0]), np.array([1.0, -1.0]))]
@@ -176,8 +176,7 @@ def test_no_minimum_that_a_single_descent_finds_is_missed(name):
         singles.append(nodes.solve("numba", Starts.WARM, previous)[1][:, 0])
     lowest = np.min(singles, axis=0)
     np.testing.assert_allclose(found[1][:, 0], lowest, rtol=1e-10, atol=1e-10)
-    missed = whole[1][:, 0] > lowest + 1e-8
-    assert missed.any() == (name == "ranks 2")
+    assert (whole[1][:, 0] <= lowest + 1e-8).all()
 
 
 def test_small_blocks_give_what_one_block_gives(monkeypatch):

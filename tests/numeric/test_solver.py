@@ -873,7 +873,7 @@ def test_what_did_not_converge_is_kept_and_flagged(fields, alpha, branch, settin
     point = solve_point(problem, alpha, branch, settings=settings)
     assert point.status is status
     assert point.residual > 1e-3
-    assert 0 < point.iterations <= settings.max_maps + 1
+    assert 0 < point.iterations <= settings.max_maps + 2  # with looks at where it ended
     ds = validate_dataset(from_points([point]))
     assert ds["status"].item() == status
     # there is no stability of what is no fixed point
