@@ -233,8 +233,8 @@ def compare(
         theory = branches_of_limit(theory, experiment)
     theory = at_problem(theory, problem)
     if of_theory == "flow":
-        with progress_line(progress, "following the runs' own starts") as line:
-            return compare_trajectories(theory, experiment, problem, line.tell)
+        with progress_line(progress, "following the runs' own starts", experiment["status"].size, unit="runs") as line:
+            return compare_trajectories(theory, experiment, problem, line.tell, line.reach)
     frame = RunsOwnFrame()
     if of_theory == "points":
         with progress_line(progress, "loading the kernels") as line:

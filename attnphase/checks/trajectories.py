@@ -8,8 +8,9 @@ order 1/d.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 
 import numpy as np
 import xarray as xr
@@ -23,7 +24,7 @@ from attnphase.data.variables import RunStatus
 from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell
+from attnphase.processes.progress import Advance, Tell, uncounted
 from attnphase.state_evolution.sizes import Sizes
 
 __all__ = ["TrajectoryComparison", "TrajectoryQuantity", "compare_trajectories"]
@@ -205,7 +206,7 @@ def _fit_table(fits: Mapping[tuple[str, str], Limit]) -> Table:
 
 
 def compare_trajectories(
-    theory: xr.Dataset, experiment: xr.Dataset, problem: Problem, tell: Tell
+    theory: xr.Dataset, experiment: xr.Dataset, problem: Problem, tell: Tell, advance: Advance = uncounted
 ) -> TrajectoryComparison:
     """Hold trajectories of SGD against a dataset of kind ``flow``.
 
@@ -225,6 +226,11 @@ def compare_trajectories(
     theories = theory if "start" in theory.dims else theory.expand_dims("start")
     quantities: list[TrajectoryQuantity] = []
     excluded: list[str] = []
+    numbers = count(1)
+
+    def followed() -> None:
+        advance(next(numbers))
+
     for start in map(str, experiment["start"].to_numpy()):
         if start not in theories["start"].to_numpy().tolist():
             raise CompareError(f'the theory has no start "{start}", where the experiment starts: follow it too.')
@@ -237,11 +243,14 @@ def compare_trajectories(
                     excluded.append(f"{start}, d = {d}: {bad.size} runs diverged: not counted.")
                 runs = runs.isel(seed=np.setdiff1d(np.arange(runs.sizes["seed"]), bad))
                 if runs.sizes["seed"] > 1:
-                    quantities += _quantities(theories.sel(start=start), runs, problem)
+                    quantities += _quantities(theories.sel(start=start), runs, problem, followed)
     return TrajectoryComparison(problem, tuple(quantities), tuple(excluded), theory, experiment)
 
 
-def _quantities(theory: xr.Dataset, runs: xr.Dataset, problem: Problem) -> Iterator[TrajectoryQuantity]:
+def _quantities(
+    theory: xr.Dataset, runs: xr.Dataset, problem: Problem, followed: Callable[[], None]
+) -> Iterator[TrajectoryQuantity]:
+    """All that is recorded, against the theory of every run; `followed` is called after each of these."""
     from scipy.interpolate import CubicSpline
 
     from attnphase.experiments.own_theory import own_trajectory
@@ -257,7 +266,10 @@ def _quantities(theory: xr.Dataset, runs: xr.Dataset, problem: Problem) -> Itera
     times = times[known]
     settings = FlowSettings(float(theory["learning_rate"]), batch, float(times[-1]), at_rest=0.0)
     seed, sizes = int(runs.attrs["seed"]), Sizes.of(start)
-    own = [own_trajectory(problem, sizes, settings, times, d, seed, int(run)) for run in runs["seed"]]
+    own: list[dict[str, Array]] = []
+    for run in runs["seed"]:
+        own.append(own_trajectory(problem, sizes, settings, times, d, seed, int(run)))
+        followed()
     for name in _NAMES:
         measured = runs[f"trajectory_{_RUN_NAMES.get(name, name)}"].to_numpy()[:, known]
         limit = CubicSpline(theory["time"].to_numpy(), theory[name].to_numpy())(times)

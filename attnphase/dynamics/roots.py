@@ -18,7 +18,7 @@ from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, replicat
 from attnphase.dynamics.trajectory import error_of, measured, started
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Advance, Tell, silent, uncounted
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.symmetries import ProblemSymmetry
@@ -61,18 +61,24 @@ class StationaryPoint:
 
 
 def stationary_points(
-    problem: Problem, settings: FlowSettings, starts: Sequence[Sizes], tell: Tell = silent
+    problem: Problem,
+    settings: FlowSettings,
+    starts: Sequence[Sizes],
+    tell: Tell = silent,
+    advance: Advance = uncounted,
 ) -> list[StationaryPoint]:
     """All stationary points that searches from these starts lead to, by rising risk.
 
-    Every search is a root search in the symmetry of its start, so that it ends at unstable points too.
+    Every search is a root search in the symmetry of its start, so that it ends at unstable points too. `advance` takes
+    the number of searches that were begun before each.
     """
     system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
     found: list[tuple[Dynamics, Array, Overlaps]] = []
     counts: list[int] = []
-    for start in starts:
+    for i, start in enumerate(starts):
+        advance(i)
         tell(f"searching from {start.text}")
         dynamics, state = started(system, start, settings, rule)
         root = _root(dynamics, state)

@@ -19,7 +19,7 @@ from attnphase.errors import SolverError
 from attnphase.integration.refinement import COARSE_POINTS
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Advance, Tell, silent, uncounted
 from attnphase.state_evolution.errors import relative_error
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.starts import sized_rows
@@ -103,7 +103,9 @@ class _Leg(NamedTuple):
     path: Any = None
 
 
-def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> Integrated:
+def integrated(
+    dynamics: Dynamics, state: Array, times: Array | None = None, advance: Advance = uncounted
+) -> Integrated:
     """Follow the dynamics from a state, until the time is over or it is at rest.
 
     Where it is slow the eigenvalues of the rates' Jacobian tell rest from passing by a saddle: if one grows, and the
@@ -116,6 +118,8 @@ def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> 
     state : (D,) array
     times : (T,) array, optional
         What is recorded; left out, the steps that the integration makes.
+    advance : callable, optional
+        Takes the share of the time that is over.
 
     Raises
     ------
@@ -125,7 +129,7 @@ def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> 
     settings, slow = dynamics.settings, dynamics.settings.at_rest
     least = max(EVEN, _BLURRED * slow)
     largest = dynamics.rows.overlaps(state)[1] + np.trace(dynamics.system.spectrum.rho, axis1=1, axis2=2).max()
-    legs = [_leg(dynamics, state, 0.0, slow, _LARGEST * largest, times)]
+    legs = [_leg(dynamics, state, 0.0, slow, _LARGEST * largest, times, advance)]
     while True:
         end = legs[-1]
         if end.status is FlowStatus.at_rest:
@@ -140,7 +144,7 @@ def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> 
             status, rate = end.status, math.nan
             break
         ahead = None if times is None else times[times > end.end]
-        legs.append(_leg(dynamics, end.last, end.end, slow, _LARGEST * largest, ahead))
+        legs.append(_leg(dynamics, end.last, end.end, slow, _LARGEST * largest, ahead, advance))
     reached, known = (np.concatenate([getattr(leg, name) for leg in legs]) for name in ("times", "states"))
     if times is None:
         return Integrated(reached, known, status, end.end, rate)
@@ -151,11 +155,23 @@ def integrated(dynamics: Dynamics, state: Array, times: Array | None = None) -> 
     return Integrated(times, states, status, end.end, rate, lambda t: end.path(t).T, end.path.ts)
 
 
-def _leg(dynamics: Dynamics, state: Array, begin: float, slow: float, largest: float, times: Array | None) -> _Leg:
+def _leg(
+    dynamics: Dynamics,
+    state: Array,
+    begin: float,
+    slow: float,
+    largest: float,
+    times: Array | None,
+    advance: Advance,
+) -> _Leg:
     """From a state until no overlap moves by more than ``slow`` of itself, or the weights' square is too large."""
     from scipy.integrate import solve_ivp  # a tenth of a second to import, which who is refused should not wait
 
     settings, rows = dynamics.settings, dynamics.rows
+
+    def rate(t: float, y: Array) -> Array:
+        advance(t / settings.until)
+        return dynamics.rate(y)
 
     def rest(_: float, y: Array) -> float:
         return dynamics.speed(y) - slow
@@ -177,7 +193,7 @@ def _leg(dynamics: Dynamics, state: Array, begin: float, slow: float, largest: f
         return _Leg(here + begin, np.repeat(state[None], len(here), axis=0), FlowStatus.at_rest, begin, state)
     with np.errstate(over="ignore", invalid="ignore"):
         found: Any = solve_ivp(
-            lambda _, y: dynamics.rate(y),
+            rate,
             (begin, settings.until),
             state,
             t_eval=times,
@@ -199,8 +215,12 @@ def _leg(dynamics: Dynamics, state: Array, begin: float, slow: float, largest: f
     )
 
 
-def follow_flow(problem: Problem, start: Sizes, settings: FlowSettings, tell: Tell = silent) -> Trajectory:
+def follow_flow(
+    problem: Problem, start: Sizes, settings: FlowSettings, tell: Tell = silent, advance: Advance = uncounted
+) -> Trajectory:
     """A trajectory under rules that are refined until q is as accurate as the problem's ``integration`` asks.
+
+    `advance` takes the share of the time that is over under the first of them; the others are corrections to it.
 
     Raises
     ------
@@ -212,7 +232,7 @@ def follow_flow(problem: Problem, start: Sizes, settings: FlowSettings, tell: Te
     system = system_of(problem, tell)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
-    ways = _Ways.of(system, start, settings, rule)
+    ways = _Ways.of(system, start, settings, rule, advance)
     while True:
         tell(f"following under {rule.size} nodes")
         found = _under(ways, rule, gauges_of(rules, rule, smooth), tell)
@@ -252,13 +272,14 @@ class _Ways:
     settings: FlowSettings
     whole: Dynamics
     state: Array
+    advance: Advance
     kept: dict[int, _Followed] = field(default_factory=dict)  # of tensor rules, by their order: gauges of the next
     first: _Followed | None = None
     known: KnownWay | None = None
 
     @classmethod
-    def of(cls, system: System, start: Sizes, settings: FlowSettings, rule: Rule) -> _Ways:
-        return cls(start, settings, *started(system, start, settings, rule))
+    def of(cls, system: System, start: Sizes, settings: FlowSettings, rule: Rule, advance: Advance) -> _Ways:
+        return cls(start, settings, *started(system, start, settings, rule), advance)
 
     @property
     def times(self) -> Array:
@@ -301,7 +322,7 @@ class _Ways:
         return Dynamics.of(self.whole.system, rule, self.settings, self.whole.sector)
 
     def _integrated(self, dynamics: Dynamics) -> _Followed:
-        way = integrated(dynamics, self.state, self.times)
+        way = integrated(dynamics, self.state, self.times, self.advance if self.first is None else uncounted)
         numbers = _numbers(dynamics, way.states)
         return _Followed(dynamics, way, measured(dynamics, way.states, numbers), numbers, dynamics.evaluations)
 

@@ -83,7 +83,10 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
         check_passing(posterior)
     experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept, posterior)
     experiment.plan()
-    with threads_for_runs() as threads, progress_line(plan.progress, "drawing samples", grid.size) as line:
+    drawing = progress_line(
+        plan.progress, "drawing samples", grid.size, before="where runs converge before their last step"
+    )
+    with threads_for_runs() as threads, drawing as line:
         experiment.threads = threads if loss.device.type == "cpu" else 1
         if settings.kind.message_passing and loss.device.type == "cpu":
             tell_if_compiling(problem, line.tell, finite=True)

@@ -111,9 +111,9 @@ def _threads(settings: SolverSettings) -> int:
     return settings.threads or available_cores()
 
 
-def system_of(setting: Setting, settings: SolverSettings) -> System:
+def system_of(setting: Setting, settings: SolverSettings, tell: Tell = silent) -> System:
     """The system at a value of the field."""
-    return System.of(setting.problem, settings.backend, _threads(settings))
+    return System.of(setting.problem, settings.backend, _threads(settings), tell)
 
 
 def _symmetries(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Sequence[ProblemSymmetry]:

@@ -20,7 +20,7 @@ from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Advance, Tell, silent, uncounted
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import branches_of, initial_overlaps, random_overlaps
@@ -108,6 +108,7 @@ def solutions_of(
     seed: int = 0,
     settings: SolverSettings | None = None,
     tell: Tell = silent,
+    advance: Advance = uncounted,
 ) -> list[Solution]:
     """Fixed points at one sample complexity, stable or not, the one of lowest training loss first.
 
@@ -120,10 +121,12 @@ def solutions_of(
         Random ones.
     seed : int
         From which they follow.
+    advance : callable, optional
+        Takes the number of starts that were searched from, those of the branches too.
     """
     settings = settings or SolverSettings()
     setting = Setting(problem, alpha)
-    system = system_of(setting, settings)
+    system = system_of(setting, settings, tell)
     informed = [initial_overlaps(problem, branch) for branch in branches_of(problem)]
     natural = informed[0].scales(system.spectrum.rho)
     scale = np.max([scale_of(one.pack(), one.pack(), natural) for one in informed], axis=0)
@@ -145,6 +148,7 @@ def solutions_of(
         for overlaps in _ends(search, start, known):
             tell(f"start {i + 1} of {len(beginnings)}, {len(known)} solutions")
             count(overlaps)
+        advance(i + 1)
     looked = 0
     while looked < len(known):  # beside what was found: at a fold two solutions meet
         tell(f"beside {looked + 1} of {len(known)} solutions")

@@ -28,10 +28,9 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Nodes, SampleNodes, Solution
 from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import COMPILING, Tell, silent
 
 __all__ = [
-    "COMPILING",
     "Kernels",
     "Maps",
     "SampleKernels",
@@ -44,9 +43,6 @@ __all__ = [
     "slopes_for",
     "tell_if_compiling",
 ]
-
-COMPILING = "compiling the kernels of this model, once"
-"""What is told before that."""
 
 _MAPS = ("ridge", "separable")
 # Fields of a sample up to which its nodes are done side by side: above, compiling the step alone takes longer than all

@@ -1,7 +1,8 @@
 """What is being done, for people who wait: one line on standard error.
 
 On a terminal and in a notebook it is live, appears after a second and is gone in the end.  Elsewhere, as in a log, a
-plain line is printed every ten seconds.  What takes more than a minute is estimated once, as soon as something is done.
+plain line is printed every ten seconds.  What takes more than a minute is estimated in a sentence, as soon as
+something is done; where nothing is done for ten seconds, from below at first.
 """
 
 from __future__ import annotations
@@ -20,21 +21,32 @@ from attnphase.arguments import flag
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ProgressLine", "Tell", "progress_line", "silent", "within"]
+__all__ = ["COMPILING", "Advance", "ProgressLine", "Tell", "progress_line", "silent", "uncounted", "within"]
 
 Tell = Callable[[str], None]
 """Takes a few words on what is being done.  Called often, from within a computation."""
 
+Advance = Callable[[float], None]
+"""Takes how much is done, in the unit of what is counted."""
+
+COMPILING = "compiling the kernels of this model, once"
+
 _SILENT = 1.0  # seconds in which what is quick ends without a word
 _PLAIN = 10.0  # seconds between two lines where nothing can be live
 _SOON = 3.0  # seconds of counting after which the whole is estimated
+_WAITED = 10.0  # seconds without a count after which the whole is estimated from below
 _LONG = 60.0  # seconds of a whole that is worth an estimate
 _REFRESH = 0.1  # of a live line
 _NOTEBOOK = 0.5  # likewise; every update is a message to the browser
+_LOOK = 0.5  # seconds between two looks at whether the whole can be estimated
 
 
 def silent(text: str) -> None:
     """Tell nobody."""
+
+
+def uncounted(done: float) -> None:
+    """Count nothing."""
 
 
 def within(place: str, tell: Tell) -> Tell:
@@ -60,7 +72,11 @@ class ProgressLine:
     enough : float, optional
         How much has to be counted before its rate is taken for that of the rest; a twentieth of it by default.
     announce : callable, optional
-        Takes a sentence on how long all of it takes, once, where that is long.
+        Takes a sentence on how long all of it takes, where that is long.
+    at_once : int
+        How many of what is counted are done at the same time.
+    before : str
+        What may end it before all is done, as a clause; empty where nothing does.
     """
 
     text: str
@@ -69,11 +85,21 @@ class ProgressLine:
     unit: str = ""
     enough: float | None = None
     announce: Callable[[str], None] | None = None
-    _begin: float = field(default_factory=time.monotonic)
+    at_once: int = 1
+    before: str = ""
+    _begin: float = field(default_factory=lambda: time.monotonic())
     _first: tuple[float, float] | None = field(default=None, init=False)  # the time of the first count, and the count
+    _ready: float = field(init=False)  # when the work began: after compiling, which is done once
+    _held: float = field(init=False)  # what was done then
+    _warned: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._ready, self._held = self._begin, self.done
 
     def tell(self, text: str) -> None:
         """Say what is being done."""
+        if self.text.endswith(COMPILING):
+            self._ready = time.monotonic()
         self.text = text
 
     def at(self, done: float, text: str) -> None:
@@ -88,23 +114,35 @@ class ProgressLine:
         elif self._first is None and done > self.done:
             self._first = (time.monotonic(), done)
         self.done = done
-        if self.announce is not None and self.total is not None and self._first is not None:
-            self._estimate(self.announce, self.total, *self._first)
 
-    def _estimate(self, announce: Callable[[str], None], total: float, begin: float, first: float) -> None:
-        """Say how long it takes, as soon as something was counted for a while."""
-        counted, seconds = self.done - first, time.monotonic() - begin
-        if counted <= 0 or seconds < _SOON:
+    def estimate(self) -> None:
+        """Say how long all of it takes, once that can be said; from below while nothing is counted."""
+        announce, now = self.announce, time.monotonic()
+        if announce is None or self.total is None or self.text.endswith(COMPILING):
             return
+        rest = self.total - self.done
+        if self._first is None:
+            waited = now - self._ready
+            if self.unit and not self._warned and waited >= _WAITED:
+                self._warned = True
+                if (least := rest / self.at_once * waited) > _LONG:
+                    took = f"none of {rest:.0f} {self.unit} is done after {waited:.0f} s"
+                    announce(f"{took}: all of them may take {_duration(round(least))} or more")
+            return
+        begin, first = self._first
+        counted, seconds = self.done - first, now - begin
+        if seconds < _SOON:
+            return
+        if counted <= 0:  # only the first, whose own time may have much in it that the others do not need
+            counted, seconds = first - self._held, max(seconds, begin - self._ready)
+            if self.at_once > 1:
+                counted = max(counted, self.at_once)
         self.announce = None
-        left = (total - self.done) * seconds / counted
-        if left > _LONG:
-            what = (
-                f"{total - self.done:.0f} of {total:.0f} {self.unit} are left, which take"
-                if self.unit
-                else "this takes"
-            )
-            announce(f"{what} about {_duration(round(left))}, if the rest costs what the first part did")
+        if (left := rest * seconds / counted) > _LONG:
+            what = f"{rest:.0f} of {self.total:.0f} {self.unit} are left, which take" if self.unit else "this takes"
+            about = "at most about" if self.before else "about"
+            less = f"; less {self.before}" if self.before else ""
+            announce(f"{what} {about} {_duration(round(left))}, if the rest costs what the first part did{less}")
 
     @property
     def rate(self) -> float | None:
@@ -172,6 +210,7 @@ def progress_line(
     done: float = 0.0,
     unit: str = "",
     enough: float | None = None,
+    before: str = "",
 ) -> Iterator[ProgressLine]:
     """Show what is being done until the block ends, however it ends.
 
@@ -191,32 +230,41 @@ def progress_line(
         Of what is counted, if it is; then the line says how many there are and how fast they come.
     enough : float, optional
         How much is counted before the time left is said; see `ProgressLine`.
+    before : str
+        What may end it before all is done; see `ProgressLine`.
 
     Raises
     ------
     ProblemError
         `shown` is neither True nor False; the message calls it progress, as the functions that take it do.
     """
-    line = ProgressLine(text, total, done, unit, enough)
+    line = ProgressLine(text, total, done, unit, enough, before=before)
     if not flag("progress", shown) or sys.stderr is None:
         yield line
         return
     line.announce = _say
     over = threading.Event()
     # a thread, since a computation says nothing while it is in machine code
-    watcher = threading.Thread(target=_watch, args=(line, over), daemon=True)
-    watcher.start()
+    watchers = [threading.Thread(target=one, args=(line, over), daemon=True) for one in (_watch, _estimate)]
+    for one in watchers:
+        one.start()
     try:
         yield line
     finally:
         over.set()
-        watcher.join()  # which takes the line away and gives the cursor back
+        for one in watchers:
+            one.join()  # the first takes the line away and gives the cursor back
 
 
 def _say(sentence: str) -> None:
     """Print a sentence; above a line that is live."""
     with suppress(OSError):  # nobody reads it any more
         print(f"attnphase: {sentence}.", file=sys.stderr, flush=True)
+
+
+def _estimate(line: ProgressLine, over: threading.Event) -> None:
+    while line.announce is not None and not over.wait(_LOOK):
+        line.estimate()
 
 
 def _watch(line: ProgressLine, over: threading.Event) -> None:

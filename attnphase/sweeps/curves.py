@@ -18,7 +18,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import check_start, initial_overlaps
+from attnphase.state_evolution.starts import branches_of, check_start, initial_overlaps
 
 __all__ = ["follow", "solutions"]
 
@@ -81,7 +81,7 @@ def follow(
     check_affordable(setting.problem)
     if overlaps is not None:
         check_start(setting.problem, overlaps, initial_overlaps(setting.problem, branch))
-    with progress_line(progress, "following", total=1.0) as line:
+    with progress_line(progress, "following", total=1.0, before="where the curve ends inside the range") as line:
         watched: dict[str, Any] = {"tell": line.tell, "advance": line.reach}
         try:
             found = follow_field(setting, branch, (low, high), start=overlaps, settings=settings, **watched)
@@ -136,8 +136,9 @@ def solutions(
     seed = arguments.whole("seed", seed, 0)
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     check_affordable(problem)
-    with progress_line(progress, "searching") as line:
-        found = solutions_of(problem, alpha, starts=starts, seed=seed, settings=settings, tell=line.tell)
+    with progress_line(progress, "searching", len(branches_of(problem)) + starts, unit="starts") as line:
+        watched = {"tell": line.tell, "advance": line.reach}
+        found = solutions_of(problem, alpha, starts=starts, seed=seed, settings=settings, **watched)
     if not found:
         raise SolverError(f"no fixed point was found at alpha = {alpha:g}: give more starts.")
     return from_solutions(found, problem)

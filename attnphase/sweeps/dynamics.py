@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from attnphase.dynamics.planes import Arrival, Memory
+    from attnphase.dynamics.trajectory import Trajectory
 
 __all__ = [
     "angles_of",
@@ -108,11 +109,18 @@ def flow(
     from attnphase.data.flows import from_trajectories
     from attnphase.dynamics.trajectory import follow_flow
 
-    with progress_line(progress, "following") as line:
-        found = [follow_flow(problem, one, settings, within(one.text, line.tell)) for one in starts]
+    found: list[Trajectory] = []
+    with progress_line(progress, "following", len(starts), before=_BEFORE) as line:
+
+        def advance(share: float) -> None:
+            line.reach(max(line.done, len(found) + share))  # a step may be tried again, and a shorter one
+
+        for one in starts:
+            found.append(follow_flow(problem, one, settings, within(one.text, line.tell), advance))
     return from_trajectories(found, single=isinstance(start, str | Sizes | Mapping))
 
 
+_BEFORE = "where the steps in time grow, or the weights come to rest"  # what makes a flow take less than it began with
 _MOST_STARTS, _LARGEST_SIZE = 1000, 1e3
 
 
@@ -188,8 +196,8 @@ def stationary(
 
     encoded = has_directions(problem)
     sizes = [one if encoded else Sizes(one.semantic, 0.0, one.noise) for one in random_starts(starts, seed)]
-    with progress_line(progress, "searching") as line:
-        found = stationary_points(problem, settings, sizes, line.tell)
+    with progress_line(progress, "searching", len(sizes), unit="starts") as line:
+        found = stationary_points(problem, settings, sizes, line.tell, line.reach)
     if not found:
         rate = f"learning_rate = {settings.learning_rate:g}" if learning_rate else "gradient flow"
         cure = "lower the learning rate, or give" if learning_rate else "give"

@@ -32,10 +32,10 @@ from attnphase.data.files import save_dataset
 from attnphase.errors import ProblemError, SweepError
 from attnphase.files.writing import check_dataset
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities
-from attnphase.kernels.compiler import COMPILING, are_intact, kernels_for
+from attnphase.kernels.compiler import are_intact, kernels_for
 from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import ProgressLine, progress_line
+from attnphase.processes.progress import COMPILING, ProgressLine, progress_line
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.starts import initial_overlaps

@@ -111,7 +111,7 @@ class Work:
         The points of a line do not cost the same: that is so once every worker has been through one.
         """
         whole = max((len(self.lines[i].alphas) for i in self.todo), default=0)
-        shown.enough = min(workers * whole, (self.points - self.points_done) / 4)
+        shown.enough, shown.at_once = min(workers * whole, (self.points - self.points_done) / 4), max(workers, 1)
 
     def done(self, i: int, ds: xr.Dataset) -> None:
         """Take the result of a line, and keep it."""

@@ -193,6 +193,7 @@ def test_a_long_run_is_estimated_once_as_soon_as_something_was_counted_for_a_whi
     line = ProgressLine("solving", 1_000_000, 0, "points", announce=said.append)
     for done in range(1, 9):
         line.reach(done)
+        line.estimate()
         clock.now += 2
     # counting began with the first point, and 2 s for each of the 999997 that are left are 33333 min 14 s
     sentence = (
@@ -203,13 +204,69 @@ def test_a_long_run_is_estimated_once_as_soon_as_something_was_counted_for_a_whi
         line = ProgressLine("solving", total, 0, unit, announce=said.append)
         for done in range(1, 9):
             line.reach(done)
+            line.estimate()
             clock.now += 1
     assert said == [sentence]
     line = ProgressLine("following", 1.0, announce=said.append)
     line.reach(0.01)
     clock.now += 4
     line.reach(0.03)
+    line.estimate()
     assert said[1] == "this takes about 3 min 14 s, if the rest costs what the first part did"
+    line = ProgressLine("following", 1.0, announce=said.append, before="where it ends before")
+    line.reach(0.01)
+    clock.now += 4
+    line.reach(0.03)
+    line.estimate()
+    assert said[2] == said[1].replace("about", "at most about") + "; less where it ends before"
+
+
+def test_what_takes_long_one_by_one_is_estimated_before_the_second_is_done(clock):
+    """From below while the first is under way, and then by the first; what is compiled once counts for neither."""
+    said: list[str] = []
+    line = ProgressLine("solving", 40, 0, "points", announce=said.append)
+    line.tell("compiling the kernels of this model, once")
+    clock.now += 30
+    line.estimate()
+    assert said == []
+    line.tell("semantic")
+    for _ in range(7):
+        clock.now += 2
+        line.estimate()
+    assert said == ["none of 40 points is done after 10 s: all of them may take 6 min 40 s or more"]
+    line.reach(1)
+    line.estimate()
+    assert len(said) == 1  # a second may follow at once
+    clock.now += 3
+    line.estimate()
+    assert said[1:] == [
+        "39 of 40 points are left, which take about 9 min 6 s, if the rest costs what the first part did"
+    ]
+    clock.now += 3
+    line.estimate()
+    assert len(said) == 2
+    line = ProgressLine("sweeping", 40, 0, "points", announce=said.append, at_once=8)
+    clock.now += 10
+    line.estimate()
+    assert said[2:] == []  # 50 s, by eight at once
+    line.reach(1)
+    clock.now += 3
+    line.estimate()
+    assert said[2:] == []  # likewise
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_an_estimate_is_printed_while_nothing_is_done(monkeypatch, shown):
+    """On a stream that is no terminal too, before the first of many is done; and never where all is quiet."""
+    log = standard_error(monkeypatch, io.StringIO())
+    monkeypatch.setattr(module, "_LOOK", 0.001)
+    monkeypatch.setattr(module, "_WAITED", 0.01)
+    with progress_line(shown, "solving", 1_000_000, unit="points"):
+        if shown:
+            until(lambda: "attnphase: none of 1000000 points is done after 0 s: all of them may" in log.getvalue())
+        else:
+            time.sleep(0.1)
+    assert shown or log.getvalue() == ""
 
 
 def test_no_time_is_said_from_a_few_points(clock):
