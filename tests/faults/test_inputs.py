@@ -1,10 +1,12 @@
 """Inputs that have no end, are waited for, or are larger than can be meant: refused in a sentence, and at once."""
 
+import hashlib
 import importlib
 import os
 import re
 import signal
 import socket
+import time
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,12 @@ from typing import Any
 import netCDF4
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from made_up import made_up_point
 
+from attnphase.cli.commands import main
 from attnphase.data import files
+from attnphase.data.build import from_points
 from attnphase.data.files import load_dataset
 from attnphase.errors import AttnphaseError, DatasetError, ExperimentError, ProblemError
 from attnphase.files import reading as inputs
@@ -405,3 +411,43 @@ def test_results_that_do_not_fit_are_refused_before_anything_is_drawn(monkeypatc
     with pytest.raises(ExperimentError) as caught:
         simulate(**settings)
     assert words in str(caught.value)
+
+
+NUMBER = "tanh(0.31+" * 18 + "0.7" + ")" * 18  # without a bound on its levels it takes minutes to evaluate
+HANGING = {
+    "score": ('score = "softmax"', f'score = "{NUMBER}*z"'),
+    "loss": ("[regularizer]", f'[loss]\nkind = "expression"\nexpression = "{NUMBER}*(h0_0-k0_0)**2"\n\n[regularizer]'),
+    "regularizer": ('kind = "ridge"', f'kind = "expression"\nexpression = "{NUMBER}*w**2"'),
+}
+READING = (
+    "figure fig2 --data own.nc -o own.png",
+    "figure fig3 --data own.nc -o own.png",
+    "explore own.nc -o own.html",
+    "compare own.nc own.nc",
+    "sweep --alpha 0.7,1.3 -o own.nc --resume",
+)
+
+
+@pytest.mark.parametrize("command", READING)
+@pytest.mark.parametrize("place", HANGING)
+def test_a_formula_that_hangs_is_refused_at_once_in_a_dataset_too(place, command, tmp_path, monkeypatch):
+    """Its hash is that of the changed problem, so that nothing but the formula is wrong."""
+    problem = Problem.paper(omega=0.37)
+    ds = from_points([made_up_point(problem, alpha, "semantic") for alpha in (0.7, 1.3)], {"alpha": [0.7, 1.3]})
+    old, new = HANGING[place]
+    assert old in ds.attrs["problem"]
+    text = ds.attrs["problem"].replace(old, new)
+    ds.attrs |= {"problem": text, "problem_hash": hashlib.sha256(text.encode()).hexdigest()[:16]}
+    ds.to_netcdf(tmp_path / "own.nc")
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):  # the first time something may be imported
+        begin = time.process_time()
+        result = CliRunner().invoke(main, command.split(), prog_name="attnphase")
+    assert time.process_time() - begin < 1.0
+    assert result.exit_code == 2, result.output
+    assert re.fullmatch(
+        r'attnphase: error: own\.nc: global attribute "problem" is not a problem: .*'
+        r"more than 8 functions and powers, .*; write its value\..*\n",
+        result.stderr,
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.nc"]
