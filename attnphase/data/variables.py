@@ -80,8 +80,8 @@ POINT_VARIABLES = (
     Variable(
         "second_minimum_share",
         (),
-        "share of samples whose second-lowest local minimum lies within 1e-3 of the lowest",
-        r"P(\Psi_2 - \Psi_1 < 10^{-3})",
+        "share of samples whose second-lowest local minimum lies within 1e-3 units of energy of the lowest",
+        r"P(\Psi_2 - \Psi_1 < 10^{-3} E)",
         True,
     ),
     Variable("replicon", (), "spectral radius of the linearised GAMP iteration", r"\Lambda", True, optional=True),

@@ -210,7 +210,7 @@ def follow_field(
     family = family_of(setting, branch, overlaps, between, settings, curve.points)
     steps = steps_of(family, settings, curve.most)
     place, size = started(family, overlaps, setting.value, steps.tolerance)
-    if size > steps.loose or _signal(family, place, branch) < _VANISHED:
+    if size > steps.loose or _signal(family, place, branch, place) < _VANISHED:
         name = setting.field
         raise ProblemError(
             name, f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is one."
@@ -222,7 +222,7 @@ def follow_field(
         traced: list[CurvePoint] = []
         family.careful(place)
         points = trace(family, place, sign * np.eye(len(place))[-1], steps)
-        for point in _within(family, points, between, steps, branch):
+        for point in _within(family, points, between, steps, branch, place):
             if isinstance(point, End):
                 ends.append(point)
                 break
@@ -262,19 +262,26 @@ def solved_start(setting: Setting, branch: str, settings: SolverSettings, tell: 
     return point.restart.overlaps
 
 
-def _signal(family: Family, place: Array, branch: str) -> float:
-    """The order parameter, relative to that of the informed start; one for the uninformed branch."""
+def _signal(family: Family, place: Array, branch: str, start: Array) -> float:
+    """The order parameter, relative to that of the informed start; one for the uninformed branch.
+
+    What has another sign than at the start of the curve does not count: the other side of zero is another branch.
+    """
     if not Branch.named(branch).is_informed:
         return 1.0
     informed = initial_overlaps(family.setting.problem, branch)
-    # signed, so that the other side of zero is not taken for the same branch
-    x, reference = family.split(place)[0], family.sector.pack(informed)
+    x, reference = family.split(place)[0], family.split(start)[0]
     here = family.sector.unpack(np.where(x * reference < 0, 0.0, x))
     return informed_signal(here, branch) / informed_signal(informed, branch)
 
 
 def _within(
-    family: Family, points: Iterator[CurvePoint], between: tuple[float, float], steps: Steps, branch: str
+    family: Family,
+    points: Iterator[CurvePoint],
+    between: tuple[float, float],
+    steps: Steps,
+    branch: str,
+    start: Array,
 ) -> Iterator[CurvePoint | End]:
     """The points inside the range, the last one on its edge, as long as there is an order parameter; then the end."""
     last: CurvePoint | None = None
@@ -287,7 +294,7 @@ def _within(
             yield from () if ended is None else (ended,)
             yield End.edge
             return
-        if last is not None and _signal(family, point.place, branch) < _VANISHED:
+        if last is not None and _signal(family, point.place, branch, start) < _VANISHED:
             yield End.vanished
             return
         yield point

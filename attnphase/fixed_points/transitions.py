@@ -23,6 +23,7 @@ from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
+from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import Growth, growth_at, has_symmetric_point
@@ -47,6 +48,7 @@ _SCAN = 12  # sample complexities at which the growth is looked at
 _FOLD_COST, _ONSET_COST = 60.0, 40.0  # in solves of the scan; for the progress only
 _SETTLED = 1e-3  # relative distance of the last secant step, whose end is not looked at any more
 _SECANTS = 6
+_FEW_PLACES = "too few points of the curve are known near its lowest alpha"
 
 
 def usual_transitions_cost() -> float:
@@ -76,7 +78,8 @@ def transitions_of(
         A threshold for each of `TRANSITIONS`.
     """
     if not problem.integration.form.refines:
-        return dict.fromkeys(TRANSITIONS, Threshold.absent(Outcome.no_replicates))
+        reason = f"the rule {problem.integration.rule} has no replicates to take an error from"
+        return dict.fromkeys(TRANSITIONS, Threshold.absent(Outcome.no_replicates, reason))
     problem = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _TRACE_POINTS})
     found = {}
     for branch in ("semantic", "positional"):
@@ -106,9 +109,11 @@ def _searched_spinodal(
         overlaps = point.restart.overlaps
         if point.status is Status.converged and informed_signal(overlaps, branch) > SMALL_SIGNAL * informed:
             if i == 0:
-                return Threshold.absent(Outcome.outside_range)
+                reason = f"the {branch} branch is there at alpha = {alpha:.4g} already, where the range begins"
+                return Threshold.absent(Outcome.outside_range, reason)
             return spinodal_of(problem, branch, (alpha, overlaps), between[0], settings)
-    return Threshold.absent(Outcome.no_branch)
+    where = "from alpha = {:.4g} to {:.4g}".format(*between)
+    return Threshold.absent(Outcome.no_branch, f"the {branch} branch was found nowhere {where}")
 
 
 def spinodal_of(
@@ -137,13 +142,15 @@ def spinodal_of(
     steps = steps_of(coarse, settings, 200)
     place, size = started(coarse, overlaps, alpha, steps.tolerance)
     if size > steps.loose:
-        return Threshold.absent(Outcome.unsettled)
-    amplitude = _amplitude_index(coarse, branch)
+        reason = f"the {branch} branch at alpha = {alpha:.4g} was not found again on {_TRACE_POINTS} points"
+        return Threshold.absent(Outcome.unsettled, reason)
+    amplitude = _amplitude_index(coarse, branch, overlaps)
     points: list[CurvePoint] = []
     turned = False
     for point in trace(coarse, place, -np.eye(len(place))[-1], steps):
         if point.place[-1] * coarse.span < lowest:
-            return Threshold.absent(Outcome.outside_range)
+            reason = f"the {branch} branch goes on below alpha = {lowest:.4g}, where the range begins"
+            return Threshold.absent(Outcome.outside_range, reason)
         if point.place[amplitude] * place[amplitude] <= 0:
             break
         points.append(point)
@@ -161,7 +168,8 @@ def spinodal_of(
     if found.outcome is Outcome.located:
         above = solve_point(problem, (1 + 0.5 * _WINDOW) * found.alpha, branch, settings=settings)
         if above.on_branch is Identity.merged:
-            return Threshold.absent(Outcome.unsettled)
+            reason = f"at alpha = {above.alpha:.4g}, above the fold that was found, there is no {branch} branch"
+            return Threshold.absent(Outcome.unsettled, reason)
     return found
 
 
@@ -170,9 +178,9 @@ def _affordable(points: int, settings: SolverSettings) -> int:
     return min(points, 2 ** int(np.log2(max(settings.max_nodes // REPLICATES, 2))))
 
 
-def _amplitude_index(family: Family, branch: str) -> int:
-    """The coordinate that an informed start of the branch has most of, among those of its order parameters."""
-    informed = initial_overlaps(family.setting.problem, branch)
+def _amplitude_index(family: Family, branch: str, overlaps: Overlaps) -> int:
+    """The coordinate of the branch's order parameters that the informed start next to some overlaps has most of."""
+    informed = nearest_start(informed_starts(system_of(family.setting, family.settings), branch), overlaps)
     names = Branch.named(branch).order_parameters
     signal = replace(informed, q=0 * informed.q, V=0 * informed.V)
     for name in {"m", "theta"} - {names[0]}:
@@ -190,7 +198,7 @@ def _fold(family: Family, place: Array, amplitude: int, share: float) -> Thresho
         rule = system_of(family.setting, family.settings).refinement(family.settings.max_nodes).sobol(_TRACE_POINTS)
     slopes = replace(family, rule=rule, minima=None)
     if slopes.careful(place) is None or (jacobian := slopes.derivative(place)) is None:
-        return Threshold.absent(Outcome.unsettled)
+        return Threshold.absent(Outcome.unsettled, _FEW_PLACES)
     sizes, alphas, rows = [], [], []
     for size in place[amplitude] * np.linspace(1.0, max(share, _LOWEST), _AMPLITUDES):
         there, residual = _at_size(family, place, across, jacobian, size)
@@ -240,7 +248,7 @@ def _lowest(sizes: Array, alphas: Array, rows: Array, *, to_zero: bool) -> Thres
     near = alphas <= (1 + _WINDOW) * alphas.min() if len(alphas) else np.zeros(0, dtype=bool)
     sizes, alphas, rows = sizes[near], alphas[near], rows[near]
     if len(alphas) < _DEGREE + 2:
-        return Threshold.absent(Outcome.unsettled)
+        return Threshold.absent(Outcome.unsettled, _FEW_PLACES)
     squares = (sizes / sizes.max()) ** 2
     errors = np.sqrt((rows**2).sum(axis=1))
     weights = 1 / np.maximum(errors, 0.1 * float(np.median(errors)) + 1e-300)
@@ -259,7 +267,7 @@ def _lowest(sizes: Array, alphas: Array, rows: Array, *, to_zero: bool) -> Thres
     moved = np.array([ends(alphas + row)[:2] for row in rows.T]) - (last, lowest)
     depth = float(np.sqrt(((moved[:, 0] - moved[:, 1]) ** 2).sum()))
     if not inside or last - lowest < _CLEARLY * depth:
-        return Threshold.absent(Outcome.continuous)
+        return Threshold.absent(Outcome.continuous, "the order parameter vanishes where the branch begins")
     return Threshold(lowest, float(np.sqrt((moved[:, 1] ** 2).sum())))
 
 
@@ -369,7 +377,8 @@ def onset_of(
     scan = _SymmetricPoints(problem, name, settings, _TRACE_POINTS)
     alphas = np.geomspace(*between, _SCAN).tolist()
     if not scan.symmetric(alphas[0]):
-        return Threshold.absent(Outcome.no_symmetry)
+        reason = f"m and theta do not vanish by symmetry at alpha = {alphas[0]:.4g}"
+        return Threshold.absent(Outcome.no_symmetry, reason)
     before: tuple[float, float] | None = None
     for alpha in alphas:
         excess = scan.excess(alpha)
@@ -379,11 +388,12 @@ def onset_of(
             fine = replace(scan, points=_affordable(_GROWTH_POINTS, settings))
             return _refined_onset(fine, alpha - excess / slope, slope, (before[0], alpha))
         before = alpha, excess
-    return Threshold.absent(Outcome.outside_range)
+    where = "from alpha = {:.4g} to {:.4g}".format(*between)
+    return Threshold.absent(Outcome.outside_range, f"a small {name} begins to grow nowhere {where}")
 
 
 def _refined_onset(fine: _SymmetricPoints, alpha: float, slope: float, bracket: tuple[float, float]) -> Threshold:
-    """Secant steps with many fixed nodes, whose root may lie somewhat outside the scan's bracket."""
+    """The root by secant steps with many fixed nodes; none where it lies outside the scan's bracket."""
     low, high = 0.5 * bracket[0], 2 * bracket[1]
     before: tuple[float, float] | None = None
     for _ in range(_SECANTS):
@@ -392,7 +402,12 @@ def _refined_onset(fine: _SymmetricPoints, alpha: float, slope: float, bracket: 
             slope = (excess - before[1]) / (alpha - before[0])
         if not (slope > 0 and low < alpha < high):
             break
+        root = alpha - excess / slope
         if abs(excess) <= _SETTLED * slope * alpha:
-            return Threshold(alpha - excess / slope, fine.error(alpha) / slope)
-        before, alpha = (alpha, excess), alpha - excess / slope
-    return Threshold.absent(Outcome.unsettled)
+            if bracket[0] <= root <= bracket[1]:
+                return Threshold(root, fine.error(alpha) / slope)
+            break
+        before, alpha = (alpha, excess), root
+    inside = "between alpha = {:.4g} and {:.4g}".format(*bracket)
+    reason = f"the growth passes one {inside} on few nodes, but was not found there on many"
+    return Threshold.absent(Outcome.unsettled, reason)

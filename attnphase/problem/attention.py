@@ -55,7 +55,7 @@ class Teacher:
         Shape (L, L): the positional part A. Left out, it follows the number of tokens: see
         `Problem`.
     temperature
-        Divides the logits, from 1e-6 to 1e6.
+        Divides the logits, from 2^-20 to 2^20 (about 1e-6 to 1e6).
     causal
         Whether token a attends only to tokens b <= a.
     noise
@@ -108,7 +108,7 @@ class Student:
     tied
         Whether queries and keys share their weights, S of h hᵀ, or not, S of h_Q h_Kᵀ.
     temperature
-        Divides the logits, from 1e-6 to 1e6.
+        Divides the logits, from 2^-20 to 2^20 (about 1e-6 to 1e6).
     causal
         Whether token a attends only to tokens b <= a.
 

@@ -38,7 +38,7 @@ class Regularizer:
         (ridge/2) w². ``"group-lasso"``: strength ‖w_i‖ + (ridge/2) ‖w_i‖². ``"expression"`` and
         ``"prox"``: the user's own, plus (ridge/2) w².
     strength
-        λ, above 0. Not for ``"expression"`` and ``"prox"``, which have their own scale.
+        λ, from 2^-27 to 2^27 (about 1e-8 to 1e8). Not for ``"expression"`` and ``"prox"``, which have their own scale.
     ridge
         Strength of the added ridge, 0 or more; for every kind but ``"ridge"`` and ``"lasso"``.
     expression
@@ -68,7 +68,9 @@ class Regularizer:
         float,
         Strict(),
         # the paper's in units 2^10 times as small has 2^-20 times the strength
-        Field(ge=2.0**-27, le=2.0**27, allow_inf_nan=False, description="a number from 1e-8 to 1e8"),
+        Field(
+            ge=2.0**-27, le=2.0**27, allow_inf_nan=False, description="a number from 2^-27 to 2^27 (about 1e-8 to 1e8)"
+        ),
         PLAIN,
     ] = _STRENGTH
     ridge: Annotated[

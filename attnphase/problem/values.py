@@ -147,7 +147,7 @@ Temperature = Annotated[
     float,
     Strict(),
     # tokens in units of 2^10 more, or less, have temperatures 2^20 times as large
-    Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False, description="a number from 1e-6 to 1e6"),
+    Field(ge=2.0**-20, le=2.0**20, allow_inf_nan=False, description="a number from 2^-20 to 2^20 (about 1e-6 to 1e6)"),
     PLAIN,
 ]
 Flag = Annotated[bool, Strict(), Field(description="true or false"), PLAIN]

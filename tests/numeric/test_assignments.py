@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnphase.fixed_points.continuation import End, family_of, follow_field
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.transitions import _amplitude_index
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.starts import initial_overlaps
@@ -82,6 +85,24 @@ def test_the_names_of_the_columns_change_nothing() -> None:
         assert (np.diagonal(theta) > 0.7).all()
         spread = np.hypot(error, plain.errors["theta"][0])
         assert (np.abs(theta - plain.values["theta"][0]) <= 4 * spread + 1e-12).all()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_curves_and_folds_know_the_columns_and_their_signs(order: tuple[int, int]) -> None:
+    """The size that folds are sought over is one of theta, whichever column has it; a mirror image is followed."""
+    problem = modulated(*order)
+    overlaps = solve_point(problem, 4.3, settings=QUICK).restart.overlaps
+    for signs in ((1.0, 1.0), (-1.0, -1.0)):
+        start = overlaps.changed(np.diag(signs))
+        family = family_of(Setting(problem, 4.3), "semantic", start, (4.2, 4.4), QUICK, 128)
+        size = np.eye(len(family.place(start, 4.3)))[_amplitude_index(family, "semantic", start)][:-1]
+        along = family.sector.unpack(size)
+        assert not along.q.any()
+        assert np.abs(along.theta * start.theta).max() > 0.7
+        curve = follow_field(Setting(problem, 4.3), "semantic", (4.2, 4.4), start=start, settings=QUICK)
+        assert curve.ends == (End.edge, End.edge)
+        for one in curve.points:
+            assert (np.sign(one.point.values["theta"]) == np.sign(start.theta)).all()
 
 
 def test_a_neighbour_keeps_its_assignment() -> None:

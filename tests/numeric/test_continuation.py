@@ -22,7 +22,7 @@ from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome, Threshold
-from attnphase.fixed_points.transitions import _lowest, onset_of, spinodal_of, transitions_of
+from attnphase.fixed_points.transitions import _lowest, _refined_onset, onset_of, spinodal_of, transitions_of
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.channel import Channel
@@ -335,13 +335,47 @@ def test_thresholds_that_do_not_exist_say_why(monkeypatch):
     monkeypatch.setattr(transitions, "_SCAN", 4)
     found = transitions_of(COARSE, (0.9, 1.6), SETTINGS)
     assert {one.outcome for one in found.values()} == {Outcome.outside_range}
+    assert {name: one.reason for name, one in found.items()} == {
+        "spinodal_semantic": "the semantic branch is there at alpha = 0.9 already, where the range begins",
+        "spinodal_positional": "the positional branch is there at alpha = 0.9 already, where the range begins",
+        "onset_theta": "a small theta begins to grow nowhere from alpha = 0.9 to 1.6",
+        "onset_m": "a small m begins to grow nowhere from alpha = 0.9 to 1.6",
+    }
     published = COARSE.with_fields({"integration.nodes": None, "integration.rule": "published"})
-    assert {one.outcome for one in transitions_of(published, (0.5, 1.6), SETTINGS).values()} == {Outcome.no_replicates}
+    without = transitions_of(published, (0.5, 1.6), SETTINGS).values()
+    assert {one.outcome for one in without} == {Outcome.no_replicates}
+    assert {one.reason for one in without} == {"the rule published has no replicates to take an error from"}
     lost = transitions._searched_spinodal(COARSE, "semantic", (0.1, 0.2), SETTINGS, lambda _: None)
     assert lost.outcome is Outcome.no_branch
+    assert lost.reason == "the semantic branch was found nowhere from alpha = 0.1 to 0.2"
     biased = COARSE.with_fields({"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5, "mean": [0.4]}],
                                  "tokens.mean_teacher": [[0.3]]})  # fmt: skip
-    assert onset_of(biased, "theta", (0.5, 1.0), SETTINGS).outcome is Outcome.no_symmetry
+    biased_onset = onset_of(biased, "theta", (0.5, 1.0), SETTINGS)
+    assert biased_onset.outcome is Outcome.no_symmetry
+    assert biased_onset.reason == "m and theta do not vanish by symmetry at alpha = 0.5"
+
+
+@pytest.mark.parametrize(
+    ("bracket", "found"), [((1.1, 1.43), True), ((0.87, 1.1), False), ((1.34, 1.9), False), ((2.6, 3.1), False)]
+)
+def test_an_onset_lies_where_it_was_looked_for(bracket, found):
+    """The growth of many nodes passes one at 1.21 alone; few nodes had it in the bracket."""
+
+    class Fine:
+        def excess(self, alpha):
+            return 1.7 * (alpha - 1.21) + 0.2 * (alpha - 1.21) ** 2
+
+        def error(self, alpha):
+            return 0.034
+
+    onset = _refined_onset(Fine(), sum(bracket) / 2, 1.5, bracket)  # pyright: ignore[reportArgumentType]
+    assert onset.outcome is (Outcome.located if found else Outcome.unsettled)
+    if found:
+        assert onset.alpha == pytest.approx(1.21, abs=1e-3)
+        assert onset.standard_error == pytest.approx(0.02, rel=0.01)
+    else:
+        between = "between alpha = {:.4g} and {:.4g}".format(*bracket)
+        assert onset.reason == f"the growth passes one {between} on few nodes, but was not found there on many"
 
 
 def test_a_branch_without_a_fold_begins_at_its_onset(monkeypatch):
