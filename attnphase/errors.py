@@ -78,7 +78,7 @@ class CacheError(AttnphaseError, RuntimeError):
 
 
 class SolverError(AttnphaseError, ArithmeticError):
-    """The numbers of a problem are so extreme that the state-evolution map cannot be evaluated."""
+    """Equations of a problem that cannot be evaluated, or not be solved from where they were started."""
 
 
 class NotFoundError(SolverError):

@@ -124,10 +124,17 @@ def ended(ds: xr.Dataset, allowed: bool) -> int:
     return 0 if allowed else 1
 
 
+_REMEDY = (
+    "a point without numbers cannot be evaluated in double precision: bring tokens.sigma,"
+    " regularizer.strength, teacher.mixing and alpha closer to one"
+)
+
+
 def convergence(ds: xr.Dataset, allowed: bool) -> int:
-    """The exit code, after naming the points that did not converge."""
+    """The exit code, after naming the points that did not converge, and what helps those that cannot be evaluated."""
     import numpy as np
 
+    from attnphase.data.absence import unevaluated
     from attnphase.data.variables import NOT_COMPUTED, STATUS_MEANINGS
 
     status = ds["status"]
@@ -138,9 +145,12 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
     for index in failed[:3]:
         point = status[tuple(index)]
         place = ", ".join(f"{name} = {_plain(point[name].item())}" for name in _places(ds, point))
-        names.append(f"{place} ({STATUS_MEANINGS[int(point)]}, residual {float(ds['residual'][tuple(index)]):.1e})")
+        residual = float(ds["residual"][tuple(index)])
+        known = "no numbers" if np.isnan(residual) else f"residual {residual:.1e}"
+        names.append(f"{place} ({STATUS_MEANINGS[int(point)]}, {known})")
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    hint = "" if allowed else "; --allow-unconverged accepts this"
+    hint = f"; {_REMEDY}" if ds.attrs["schema"] == "points" and bool(unevaluated(ds).any()) else ""
+    hint += "" if allowed else "; --allow-unconverged accepts this"
     click.echo(f"attnphase: not converged: {'; '.join(names)}{more}{hint}.", err=True)
     return 0 if allowed else 1
 

@@ -19,7 +19,7 @@ from attnphase.state_evolution.starts import initial_overlaps
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["absences", "absent", "doubts", "undecided"]
+__all__ = ["absences", "absent", "doubts", "undecided", "unevaluated"]
 
 _ZERO = 3.0  # standard errors within which an order parameter counts as zero
 
@@ -59,6 +59,11 @@ def undecided(ds: xr.Dataset) -> xr.DataArray:
     if "on_branch" not in ds:
         return ds["status"] != ds["status"]
     return (ds["on_branch"] == Identity.not_decided) & (ds["status"] != NOT_COMPUTED)
+
+
+def unevaluated(ds: xr.Dataset) -> xr.DataArray:
+    """Where a point cannot be evaluated and has no numbers, over the swept dimensions."""
+    return (ds["status"] == Status.left_domain) & ds["residual"].isnull()
 
 
 def _small(problem: Problem, branch: str, name: str) -> float:
@@ -115,6 +120,8 @@ def doubts(points: Sequence[BranchPoint]) -> dict[str, str]:
     """A sentence for every branch of which it is not decided whether it reaches one sample complexity, by its name."""
     sentences = {}
     for point in points:
+        if np.isnan(point.residual):
+            continue  # there is no point to doubt
         if point.on_branch is Identity.not_decided and point.status is not Status.converged:
             sentences[point.branch] = f"{point.branch}: not converged, so it is not decided whether this is the branch."
         elif point.on_branch is Identity.not_decided:

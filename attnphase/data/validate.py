@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 
 from attnphase import arguments
+from attnphase.data.absence import unevaluated
 from attnphase.data.reading import problem_of
 from attnphase.data.variables import (
     BOUNDARY_VARIABLES,
@@ -199,13 +200,14 @@ def _check_variable(
 def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
     """A point that was computed has numbers, whatever its status; only a standard error may be unknown.
 
-    The linear predictor is defined for attention outputs only, and a token may have fewer clusters than another.
+    One that cannot be evaluated has none. The linear predictor is defined for attention outputs only, and a token may
+    have fewer clusters than another.
     """
     exists = np.zeros((problem.tokens.length, 1 + max(cluster for _, cluster in problem.sites)), dtype=bool)
     for token, cluster in problem.sites:
         exists[token, cluster] = True
     clusters = xr.DataArray(exists, dims=("token", "cluster"))
-    status = ds["status"]
+    computed = (ds["status"] != NOT_COMPUTED) & ~unevaluated(ds)
     losses = {problem.loss.kind}
     for coordinate in ds.coords.values():
         if coordinate.attrs.get("field") == "loss.kind":
@@ -214,7 +216,7 @@ def _check_numbers(ds: xr.Dataset, problem: Problem) -> None:
     for variable in POINT_VARIABLES:
         if variable.optional or (variable.name == "linear_test_error" and not losses <= linear):
             continue
-        wrong = ds[variable.name].isnull() & (status != NOT_COMPUTED)
+        wrong = ds[variable.name].isnull() & computed
         if "cluster" in variable.dims_of(problem):
             wrong = wrong & clusters
         if bool(wrong.any()):

@@ -120,7 +120,7 @@ def _panel(ax: Axes, ds: xr.Dataset, along: str, quantity: str, experiments: boo
     ax.set_xlabel(symbol_of(ds, "alpha"))
     if spacing(ds["alpha"].to_numpy()) == "log":
         ax.set_xscale("log")
-    low, high = (float(of(ds[quantity])) for of in (np.nanmin, np.nanmax))
+    low, high = (float(of(skipna=True)) for of in (ds[quantity].min, ds[quantity].max))
     if quantity in _SCALED and high > _WIDE * low > 0:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter("{x:g}")

@@ -80,7 +80,7 @@ def follow(
         lost = isinstance(start, BranchPoint) and _lost(start) and point.status is not Status.left_domain
         if isinstance(start, BranchPoint) and not lost and point.status is not Status.converged:
             fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell)
-            point = fresh if fresh.residual < point.residual else point
+            point = fresh if fresh.residual < point.residual or np.isnan(point.residual) else point
         earlier, before, previous = before, previous, point
         points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None, levels=()))
         if on_point is not None:

@@ -176,6 +176,7 @@ def steps_of(family: Family, settings: SolverSettings, most: int) -> Steps:
     return Steps(tolerance=0.1 * settings.tolerance, loose=loose, most=most)
 
 
+@np.errstate(all="ignore")  # what overflows leaves the domain
 def follow_field(
     setting: Setting,
     branch: str,

@@ -100,6 +100,7 @@ class _Search:
         return Family(self.setting, sector, rule, self.settings, (self.scale / sector.sizes)[first], self.setting.alpha)
 
 
+@np.errstate(all="ignore")  # what overflows leaves the domain
 def solutions_of(
     problem: Problem,
     alpha: float,

@@ -332,14 +332,17 @@ def _error_of(place: Place, name: str) -> float:
 
 def _found_from(run: Run, rules: Refinement, map_: StateEvolution, x: Array, error: float) -> Place | None:
     """The fixed point near ``x``, with what is measured there; None outside the domain."""
-    response = response_at(map_, x, rules.of_derivatives(map_.channel.rule))
-    found = run.newton(map_, x, response.jacobian)
-    if np.max(np.abs(found.point - x) / map_.scales(found.point)) > _MOVED:
-        response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
-    found = run.verified(map_, found, error, lambda point: run.newton(map_, point, response.jacobian))
-    if found.status is Status.left_domain:
+    try:
+        response = response_at(map_, x, rules.of_derivatives(map_.channel.rule))
+        found = run.newton(map_, x, response.jacobian)
+        if np.max(np.abs(found.point - x) / map_.scales(found.point)) > _MOVED:
+            response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
+        found = run.verified(map_, found, error, lambda point: run.newton(map_, point, response.jacobian))
+        if found.status is Status.left_domain:
+            return None
+        return Place(map_, found, measured_at(run, rules, map_, found, response), response)
+    except ArithmeticError:  # no difference stays inside
         return None
-    return Place(map_, found, measured_at(run, rules, map_, found, response), response)
 
 
 def _open_within(growth: float) -> float:

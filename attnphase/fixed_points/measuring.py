@@ -17,11 +17,14 @@ from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response, relative_error, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Search
 from attnphase.state_evolution.replicates import Variations, flatten, restore, variations
 from attnphase.state_evolution.starts import vanishes
 
-__all__ = ["Measured", "branch_point", "measured_at"]
+__all__ = ["Measured", "branch_point", "measured_at", "unevaluated"]
+
+_SCALARS = ("test_error", "training_loss", "weight_norm", "density", "second_minimum_share")
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,4 +131,33 @@ def branch_point(
         ),
         on_branch=identity,
         zero_weights=map_.unpack(found.point).vanish(run.system.spectrum.rho, run.system.units.weights),
+    )
+
+
+def unevaluated(run: Run, branch: str, start: Overlaps) -> BranchPoint:
+    """The point of a solve that cannot be evaluated where it starts: without numbers, outside the domain.
+
+    The linear predictor has its test error all the same.
+    """
+    overlaps = {"q": start.q, "V": start.V, "m": start.m[..., 0], "theta": start.theta}
+    arrays = {name: np.full(entries.shape, np.nan) for name, entries in overlaps.items()}
+    values: dict[str, Any] = arrays | {f"{name}_hat": entries for name, entries in arrays.items()}
+    values |= dict.fromkeys((*_SCALARS, "free_energy_gap"), np.nan) | NOT_COMPUTED.values
+    errors = dict(values)
+    values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
+    values |= leading_eigenvalues(np.array([[np.nan]])) | {"unsolved_nodes": 0}
+    rule = run.system.refinement(run.settings.max_nodes).first()
+    return BranchPoint(
+        problem=run.system.problem,
+        alpha=run.alpha,
+        branch=branch,
+        values=values,
+        errors=errors,
+        status=Status.left_domain,
+        residual=np.nan,
+        iterations=run.maps,
+        rule=rule.name,
+        nodes=rule.size,
+        restart=Restart(overlaps=start),
+        on_branch=Identity.not_decided,
     )

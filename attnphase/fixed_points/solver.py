@@ -18,10 +18,10 @@ import numpy as np
 
 from attnphase import arguments
 from attnphase.arrays import Array
-from attnphase.errors import ProblemError, SolverError
+from attnphase.errors import ProblemError
 from attnphase.fixed_points.identity import SMALL_SIGNAL, Place, identified
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Newton, Status
-from attnphase.fixed_points.measuring import branch_point, measured_at
+from attnphase.fixed_points.measuring import branch_point, measured_at, unevaluated
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
@@ -83,14 +83,14 @@ def solve_point(
     Returns
     -------
     BranchPoint
-        Also if the iteration did not converge: look at its status.
+        Also if the iteration did not converge: look at its status. Where nothing can be evaluated it has no numbers.
 
     Raises
     ------
     ProblemError
         A value is out of range; the message names it.
     SolverError
-        The numbers are too extreme for double precision.
+        The loss is no number on ordinary fields.
     """
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
@@ -121,22 +121,14 @@ def _point(
     if start is not None:
         check_start(problem, _overlaps_of(start), informed)
     tell = within(f"{branch}, alpha = {alpha:g}", tell)
-    try:
-        # what overflows leaves the domain, which the status says
-        with np.errstate(all="ignore"):
-            system = _system(problem, settings, tell)
-            starts = informed_starts(system, branch)
-            informed = starts[0] if start is None else nearest_start(starts, _overlaps_of(start))
-            if start is None and len(starts) > 1:
-                return _lowest_of(system, alpha, branch, starts, settings, tell)
-            return _solve_point(system, alpha, branch, start, settings, informed, tell, only_merged)
-    except SolverError:
-        raise
-    except (ArithmeticError, np.linalg.LinAlgError) as error:
-        raise SolverError(
-            f"the {branch} branch at alpha = {alpha:g} cannot be evaluated in double precision: "
-            "bring tokens.sigma, regularizer.strength, teacher.mixing and alpha closer to one."
-        ) from error
+    # what overflows leaves the domain, which the status says
+    with np.errstate(all="ignore"):
+        system = _system(problem, settings, tell)
+        starts = informed_starts(system, branch)
+        informed = starts[0] if start is None else nearest_start(starts, _overlaps_of(start))
+        if start is None and len(starts) > 1:
+            return _lowest_of(system, alpha, branch, starts, settings, tell)
+        return _solve_point(system, alpha, branch, start, settings, informed, tell, only_merged)
 
 
 def _lowest_of(
@@ -155,7 +147,7 @@ def _lowest_of(
         point = _solve_point(system, alpha, branch, None, quick, informed, own)
         assert point is not None
         gone = informed_signal(point.restart.overlaps, branch) < SMALL_SIGNAL * informed_signal(informed, branch)
-        unstable = bool(np.nanmax(point.values["map_eigenvalue"]) > 1)
+        unstable = bool((point.values["map_eigenvalue"] > 1).any())
         rank = point.status is not Status.converged, gone, unstable, float(point.values["training_loss"])
         found.append((rank, point, informed))
     _, best, informed = min(found, key=lambda one: one[0])
@@ -185,13 +177,24 @@ def _solve_point(
 ) -> BranchPoint | None:
     previous, point, sector = _beginning(system, start, informed)
     run = Run(system, alpha, settings, sector, tell, only_merged=only_merged)
+    try:
+        return _iterated(run, branch, previous, point, informed)
+    except (ArithmeticError, np.linalg.LinAlgError):
+        return None if only_merged else unevaluated(run, branch, point)
+
+
+def _iterated(
+    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps
+) -> BranchPoint | None:
+    """Where the iteration leads from a point, beside a neighbour or not."""
+    settings, tell = run.settings, run.tell
     if previous is not None:
         run.begin_beside(previous)
-    rules = system.refinement(settings.max_nodes)
+    rules = run.system.refinement(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
-    response, jacobian = _lent(previous, sector) if previous and refine else (None, None)
-    second_minima = float(system.problem.loss.form.has_kink)  # at a kink, too, no tensor rule knows its error
+    response, jacobian = _lent(previous, run.sector) if previous and refine else (None, None)
+    second_minima = float(run.system.problem.loss.form.has_kink)  # at a kink, too, no tensor rule knows its error
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
 
     def decays(x: Array, image: Array) -> bool:
@@ -454,6 +457,7 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
     return informed_signal(map_.unpack(found.image), branch) < small
 
 
+@np.errstate(all="ignore")  # what overflows leaves the domain
 def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:
     """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere.
 

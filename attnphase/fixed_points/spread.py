@@ -167,6 +167,8 @@ def _straightened(amplitudes: Array, growth: Array, here: float) -> Array:
     count = growth.shape[1]
     value, error = growth.mean(axis=1), growth.std(axis=1, ddof=1) / np.sqrt(count)
     known = np.abs(amplitudes - here) > 1e-9 * here
+    if not 0 < error[known].max() < np.inf:  # replicates that agree bit for bit, as where all weights are zero
+        return growth
     even = (amplitudes / max(here, amplitudes.max())) ** 2 - (here / max(here, amplitudes.max())) ** 2
     weight = 1 / np.maximum(error[known], _FLOOR * error[known].max())
     for powers in range(1, min(known.sum(), _BENDS + 1)):

@@ -56,6 +56,7 @@ def usual_transitions_cost() -> float:
     return 2.0 * (_SCAN + _FOLD_COST) + 2.0 * (_SCAN + _ONSET_COST)
 
 
+@np.errstate(all="ignore")  # what overflows leaves the domain
 def transitions_of(
     problem: Problem,
     between: tuple[float, float],

@@ -205,9 +205,10 @@ class Refinement(ABC):
         return min(MEDIUM_POINTS, self.most_points)
 
     def finer_sobol(self, rule: Rule, error: float) -> Rule | None:
-        """The Sobol rule whose error is likely as small as it should be."""
+        """The Sobol rule whose error is likely as small as it should be; the largest step where none is known."""
         # the error falls about like N^-0.85
-        factor = 2 ** math.ceil(math.log2(max((1.15 * error / self.asked.standard_error) ** (1 / 0.85), 2.0)))
+        excess = 1.15 * error / self.asked.standard_error
+        factor = 2 ** math.ceil(math.log2(max(excess ** (1 / 0.85), 2.0))) if excess < LARGEST_STEP else LARGEST_STEP
         points = min(rule.order * min(factor, LARGEST_STEP), self.most_points)
         return self.sobol(points) if points > rule.order else None
 

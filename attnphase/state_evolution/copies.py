@@ -227,7 +227,7 @@ class Copies:
             images, minima = self._images(covariance)
             mean, size = images.mean(axis=1), _trace(covariance).sum()
             growth = _trace(images).sum(axis=0) / size
-            if not _trace(mean).sum() > RESOLVED * total:
+            if _trace(mean).sum() <= RESOLVED * total:
                 return None
             x, f = float(np.log(size / total)), float(np.log(growth.mean()))
             if before is not None and x != before[0]:

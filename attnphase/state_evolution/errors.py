@@ -56,7 +56,9 @@ class Response:
     @classmethod
     def unknown(cls, map_: StateEvolution, x: Array) -> Response:
         """Of a point at which no derivatives can be had: not numbers."""
+        lift, map_.lift = map_.lift, True
         measured = map_.measure(x, pooled=True)
+        map_.lift = lift
         count = 0 if measured is None else flatten(measured).shape[1]
         return cls(np.full((len(x), len(x)), np.nan), np.full((count, len(x)), np.nan), np.inf)
 
@@ -79,8 +81,10 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
 
     # a difference may reach over the edge of the domain, where the lifted map goes on
     lift, map_.lift = map_.lift, True
-    joint = finite_difference_jacobian(both, x, map_.scales(x))
-    map_.lift = lift
+    try:
+        joint = finite_difference_jacobian(both, x, map_.scales(x))
+    finally:
+        map_.lift = lift
     order = rule.order if rule.randomised else np.inf
     return Response(joint[: len(x)], joint[len(x) :], order)
 

@@ -89,7 +89,7 @@ class StateEvolution:
         return self.sector.scales(x, self.system.spectrum.rho)
 
     def __call__(self, x: Array, *, refresh: bool = False, of_lowest: bool = False) -> Array | None:
-        """The image of a point; None outside the domain.
+        """The image of a point; None outside the domain, and where it is no finite number.
 
         With `refresh` all local problems are searched afresh; where no more is asked for than their lowest minima, from
         those starts alone from which a first evaluation searches for these.
@@ -119,9 +119,9 @@ class StateEvolution:
         # a warm pass, from the known minima, need not see where others find no bottom
         self.bottomless = max(result.minima.bottomless, self.bottomless if starts is Starts.WARM else 0)
         image = self.image(result.conjugates.mean())
-        if image is None:
+        packed = None if image is None else self.pack(image)
+        if packed is None or not np.isfinite(packed).all():
             return None
-        packed = self.pack(image)
         self._known = x.copy(), self.lift, packed
         return packed.copy()
 

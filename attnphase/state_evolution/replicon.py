@@ -71,10 +71,15 @@ def replicon(
 
 
 def _radii(system: System, squares: Array, conjugates: Conjugates) -> Array:
-    """Spectral radii by squares of the residuals' derivatives (S, P, r, r, P, r, r), at one point or as many: (S,)."""
+    """Spectral radii by squares of the residuals' derivatives (S, P, r, r, P, r, r), at one point or as many: (S,).
+
+    NaN where the squares overflow.
+    """
     size = int(np.prod(squares.shape[1:4]))
-    rows = Spread(system, conjugates).linear.reshape(-1, size, size)
-    return np.abs(np.linalg.eigvals(rows @ squares.reshape(-1, size, size))).max(axis=-1)
+    products = Spread(system, conjugates).linear.reshape(-1, size, size) @ squares.reshape(-1, size, size)
+    finite = np.isfinite(products)
+    radii = np.abs(np.linalg.eigvals(np.where(finite, products, 0.0))).max(axis=-1)
+    return np.where(finite.all(axis=(1, 2)), radii, np.nan)
 
 
 def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overlaps) -> Array:

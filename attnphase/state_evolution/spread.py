@@ -80,9 +80,12 @@ class Spread:
 
 
 def at_most(matrices: Array, bound: Array) -> Array:
-    """Symmetric matrices without what they exceed positive definite ones by."""
+    """Symmetric matrices without what they exceed positive definite ones by; NaN where they overflow."""
     values, vectors = np.linalg.eigh(bound)
     root = np.sqrt(np.clip(values, 1e-300, None))[..., None, :]
     inverse, root = (vectors / root) @ vectors.mT, (vectors * root) @ vectors.mT
-    shares, axes = np.linalg.eigh(symmetric(inverse @ matrices @ inverse))
+    relative = symmetric(inverse @ matrices @ inverse)
+    if not np.isfinite(relative).all():
+        return np.full(matrices.shape, np.nan)
+    shares, axes = np.linalg.eigh(relative)
     return symmetric(root @ ((axes * np.clip(shares, 0.0, 1.0)[..., None, :]) @ axes.mT) @ root)

@@ -66,7 +66,7 @@ def solve(
     ProblemError
         An argument is wrong; the message names it.
     SolverError
-        The numbers are too extreme for double precision.
+        The loss is no number on ordinary fields.
     """
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))

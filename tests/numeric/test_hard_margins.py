@@ -120,3 +120,17 @@ def test_plain_steps_are_full_where_the_residual_keeps_its_side_and_shorter_wher
     assert slow.history[-1] / slow.history[-2] == pytest.approx(0.9)
     fast = iterate(lambda x: -7.0 * x, np.ones(1), np.ones_like, Plain(), tolerance=1e-8, max_maps=400)
     assert slow.status is fast.status is Status.converged
+
+
+@pytest.mark.parametrize(("strength", "sigma", "alpha"), [(0.012, 0.95, 18.0), (0.0034, 0.85, 15.0)])
+def test_sobol_points_replace_a_tensor_rule_under_which_nothing_converges(strength, sigma, alpha):
+    """Few nodes of a tensor rule lead farther on to a point of their own, which is far off with a small error."""
+    problem = problem_of("logistic", strength, sigma, "auto")
+    point = ap.solve(problem, alpha=alpha, branch="semantic", identity=False, stability=False)
+    assert int(point.status) == Status.converged
+    assert point.attrs["rule"] == "sobol"
+    assert int(point.nodes) >= 4096
+    right = own_point("logistic", alpha, strength, sigma, (120.0, 2.0, 8.0))
+    for name, value in zip(("q", "V", "theta"), right, strict=True):
+        found, error = (float(point[each].squeeze()) for each in (name, f"{name}_stderr"))
+        assert abs(found - value) < 4 * error < 0.04 * abs(value), (name, found, error, value)
