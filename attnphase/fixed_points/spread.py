@@ -80,6 +80,8 @@ def spread(
     """
     from scipy.linalg import hadamard  # a quarter of a second to import, for points near an onset alone
 
+    if not response.known:
+        return {}
     odd, rule = map_.sector.odd, map_.channel.rule
     here, full = float(np.linalg.norm(x[odd])), float(np.linalg.norm(start[odd]))
     step = float(np.clip(2.5 * relative, _CLOSE, _WIDE)) if here > _SMALL * full else _WIDE

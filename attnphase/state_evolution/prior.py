@@ -323,10 +323,8 @@ class Prior:
         # in the unit of a source, that of the curvature times the weights' one
         weight = 1.0 if self.units is None else float(self.units.weights[0])
         natural = largest[0] + largest[1] ** 2 + (weight * largest[2]) ** 2
-        finite = np.isfinite(covariance)
-        values, vectors = np.linalg.eigh(np.where(finite, covariance, 0.0))
+        values, vectors = np.linalg.eigh(covariance)
         values = np.maximum(values, _NOISE_FLOOR**2 * (natural + 1e-12 * (weight * self._stiffness) ** 2)[:, None])
-        values = np.where(finite.all(axis=-1), values, np.nan)  # of what overflows no image is known
         root = (vectors * np.sqrt(values)[..., None, :]) @ vectors.mT
         average = np.broadcast_to(spectrum.mean[:, None], (atoms, replicates, spectrum.mean.shape[1]))
         every = (mean, root, curvature, average, gain)

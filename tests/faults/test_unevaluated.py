@@ -32,7 +32,7 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.spread import _straightened
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution import replicon
+from attnphase.state_evolution import errors, replicon
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.spread import at_most
@@ -191,3 +191,32 @@ def test_a_point_keeps_its_numbers_where_the_map_beside_it_has_no_derivatives():
     assert int(point.on_branch) == Identity.not_decided
     assert float(point.residual) < 1e-7
     assert 0 <= float(point.q.max()) < 1e-12
+
+
+@pytest.mark.parametrize("alpha", [4.3, 7.1])
+def test_unknown_derivatives_beside_zero_weights_reach_no_lapack(alpha, capfd):
+    """No difference stays inside the domain there; the number that was found is kept."""
+    problem = Problem.from_dict(
+        {
+            "student": {"tied": False},
+            "tokens": {"sigma": 0.0256},
+            "regularizer": {"strength": 0.011},
+            "integration": {"rule": "sobol", "nodes": 256},
+        }
+    )
+    point = ap.solve(problem, alpha=alpha, branch="positional", stability=False, tolerance=1e-6, max_maps=150)
+    assert np.isfinite(point.q).all()
+    assert int(point.on_branch) == Identity.not_decided
+    assert capfd.readouterr().out == ""
+
+
+def test_a_map_is_not_left_lifted_where_it_has_no_derivatives(monkeypatch):
+    def nowhere(*_):
+        raise ArithmeticError
+
+    monkeypatch.setattr(errors, "finite_difference_jacobian", nowhere)
+    rule: Any = object()
+    map_: Any = SimpleNamespace(lift=False, channel=SimpleNamespace(rule=rule), scales=np.ones_like)
+    with pytest.raises(ArithmeticError):
+        errors.response_at(map_, np.ones(2), rule)
+    assert not map_.lift
