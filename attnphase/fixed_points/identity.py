@@ -33,7 +33,7 @@ from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.errors import Response, response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import without_signal
+from attnphase.state_evolution.starts import vanishes, without_signal
 
 __all__ = ["SMALL_SIGNAL", "Place", "Verdict", "identified", "judged"]
 
@@ -148,8 +148,10 @@ def identified(
         return replace(place, identity=verdict.identity)
     if not place.settled and verdict.identity is not Identity.merged:
         place = own = settle(place)
-    # what was solved without its order parameter, and has none, stays as it is, with the derivatives there
-    stays = verdict.identity is Identity.merged and not own.overlaps.has_signal
+    # what was solved without its order parameter, and has none, stays as it is, with the derivatives there; so does
+    # what a tensor rule, which respects the symmetry, has led there
+    none = vanishes(run.system.problem, own.overlaps, branch) and not own.map_.channel.rule.randomised
+    stays = verdict.identity is Identity.merged and (none or not own.overlaps.has_signal)
     moved = replace(place, identity=verdict.identity) if stays else _moved(run, rules, own, verdict)
     known = _with_errors(run, rules, moved, informed, _open_within(verdict.growth))
     if known.identity is not Identity.on_branch:

@@ -11,6 +11,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.overlaps import Overlaps
 
 QUICK = SolverSettings(threads=1, stability=False)
@@ -76,3 +77,14 @@ def test_what_the_teacher_does_not_tell_is_no_negative_covariance() -> None:
     assert not nothing.possible(rho).q.any()
     assert nothing.vanish(rho)
     assert not inside.vanish(rho)
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_weights_that_vanish_under_a_tensor_rule_are_those_of_no_branch(branch: str) -> None:
+    """A smooth problem never leaves the rule, whose errors are no statistics: its symmetry tells."""
+    problem = Problem.paper(omega=0.27).with_fields({"tokens.sigma": 0.19, "regularizer.strength": 0.023})
+    point = solve_point(problem, 3.1, branch, settings=QUICK)
+    assert point.rule == "gauss-hermite"
+    assert point.status is Status.converged
+    assert point.zero_weights
+    assert point.on_branch is Identity.merged
