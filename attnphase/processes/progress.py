@@ -123,11 +123,11 @@ class ProgressLine:
         rest = self.total - self.done
         if self._first is None:
             waited = now - self._ready
-            if self.unit and not self._warned and waited >= _WAITED:
+            least = rest / self.at_once * waited
+            if self.unit and not self._warned and waited >= _WAITED and rest > self.at_once and least > _LONG:
                 self._warned = True
-                if (least := rest / self.at_once * waited) > _LONG:
-                    took = f"none of {rest:.0f} {self.unit} is done after {waited:.0f} s"
-                    announce(f"{took}: all of them may take {_duration(round(least))} or more")
+                took = f"none of {rest:.0f} {self.unit} is done after {waited:.0f} s"
+                announce(f"{took}: all of them may take {_duration(round(least))} or more")
             return
         begin, first = self._first
         counted, seconds = self.done - first, now - begin
@@ -137,8 +137,8 @@ class ProgressLine:
             counted, seconds = first - self._held, max(seconds, begin - self._ready)
             if self.at_once > 1:
                 counted = max(counted, self.at_once)
-        self.announce = None
-        if (left := rest * seconds / counted) > _LONG:
+        if (left := rest * seconds / counted) > _LONG:  # else it may still become so: what follows may cost more
+            self.announce = None
             what = f"{rest:.0f} of {self.total:.0f} {self.unit} are left, which take" if self.unit else "this takes"
             about = "at most about" if self.before else "about"
             less = f"; less {self.before}" if self.before else ""

@@ -253,6 +253,18 @@ def test_what_takes_long_one_by_one_is_estimated_before_the_second_is_done(clock
     clock.now += 3
     line.estimate()
     assert said[2:] == []  # likewise
+    clock.now += 21  # the second takes so long that all of them would take 117 s
+    line.reach(9)
+    line.estimate()
+    assert said[2:] == [
+        "31 of 40 points are left, which take about 1 min 33 s, if the rest costs what the first part did"
+    ]
+    for total in (1, 2):  # of the only one nobody knows; two take more than a minute once the first takes half of one
+        line = ProgressLine("solving", total, 0, "points", announce=said.append)
+        for _ in range(2):
+            clock.now += 25
+            line.estimate()
+    assert said[3:] == ["none of 2 points is done after 50 s: all of them may take 1 min 40 s or more"]
 
 
 @pytest.mark.parametrize("shown", [True, False])
