@@ -317,7 +317,7 @@ def _built(key: Any) -> AbstractContextManager[Path]:
 def _build(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
     from derivations.codegen.flow import flow_source
-    from derivations.codegen.local_problem import has_one_kinked_field, kernel_source, lanes_source, steps_source
+    from derivations.codegen.local_problem import kernel_source, lanes_source, steps_source
 
     model = key.model()
     if isinstance(key, _SlopeKey):
@@ -327,7 +327,7 @@ def _build(key: Any, folder: Path) -> None:
         return
     finite = getattr(key, "finite", False)
     sources = {"local_problem": kernel_source(model)} | ({} if finite else _map_sources())
-    one_by_one = finite or model.prox is not None or has_one_kinked_field(model)
+    one_by_one = finite or model.prox is not None or model.has_kink
     if not one_by_one and model.length * model.columns <= _SIDE_BY_SIDE:
         sources["lanes"] = lanes_source(model)
         regular = steps_source(model)

@@ -129,6 +129,7 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int,
     from derivations.models.bounds import fall_of, singular_point
     from derivations.models.formulas import FormulaError
     from derivations.models.functions import Sign
+    from derivations.models.kinks import steep_kink
     from derivations.models.scalar import formula_loss
 
     field = "loss.expression"
@@ -143,6 +144,13 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int,
     if not any(loss.has(symbol) for row in h for symbol in row):
         raise ProblemError(field, f"{field} does not depend on the student's fields: write it with h.")
     own = {symbol for row in h for symbol in row}
+    steep = steep_kink(loss, own) if len(own) > 1 else None
+    if steep is not None:
+        raise ProblemError(
+            field,
+            f"{field} has an infinite slope where {steep} vanishes, and no minimum is found there in several fields:"
+            " take it to the power one or more, or smooth it.",
+        )
     jumping = next((node for node in loss.atoms(Sign) if node.free_symbols & own), None)
     if jumping is not None:
         raise ProblemError(

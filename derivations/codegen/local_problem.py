@@ -17,6 +17,7 @@ from derivations.codegen.backends.lanes import LANES
 from derivations.codegen.backends.numba import KERNEL, PLAIN
 from derivations.codegen.entries import closed_form, entry_functions
 from derivations.codegen.ir import Function, Module, Return, element, name
+from derivations.codegen.kinked import kinked_derivatives
 from derivations.codegen.lanes import STRAIGHT, lanes
 from derivations.codegen.modules import completed
 from derivations.codegen.rows import row_functions, rows_apart
@@ -28,7 +29,6 @@ from derivations.replica.chain import derive_free_entropy
 from derivations.replica.saddle_point import derive_saddle_point
 
 __all__ = [
-    "has_one_kinked_field",
     "kernel_source",
     "lanes_source",
     "local_problem",
@@ -51,15 +51,10 @@ def local_problem(model: Model) -> Module:
         "NOISE": model.noise_columns,
         "LABEL_FIELDS": model.teacher_rank + model.noise_columns,
         "LIFT": model.lift,
-        "ONE_KINKED": has_one_kinked_field(model),
     }
+    count, kinked = kinked_derivatives(model)
     functions = entry_functions(model) if model.rows is None else row_functions(model, model.rows)
-    return Module(constants, (*functions, _weights_of(model), closed_form(model)))
-
-
-def has_one_kinked_field(model: Model) -> bool:
-    """Whether the student has one field and the loss a kink in it: the minimiser then brackets the minimum."""
-    return model.has_kink and model.length * model.columns == 1
+    return Module(constants | {"KINKS": count}, (*functions, kinked, _weights_of(model), closed_form(model)))
 
 
 def _weights_of(model: Model) -> Function:

@@ -1,16 +1,16 @@
-"""Kinks of a loss: whether its gradient jumps somewhere in the student's fields."""
+"""Kinks of a loss: where its gradient jumps in the student's fields."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from sympy import Dummy, Rational, cancel
+from sympy import Dummy, Integer, Rational, S, cancel, default_sort_key
 
 from derivations.models.functions import KINKED, Modulus, Relu, Sign, Step
 
-__all__ = ["has_kink"]
+__all__ = ["has_kink", "kinks", "slope_in_modulus", "steep_kink", "with_moduli"]
 
 
 def has_kink(loss: Any, student: Iterable[Any]) -> bool:
@@ -18,19 +18,69 @@ def has_kink(loss: Any, student: Iterable[Any]) -> bool:
 
     ``relu(h)**2`` has no kink: its gradient is continuous.
     """
-    for x in student:
-        nodes = [node for node in loss.atoms(*KINKED) if x in node.free_symbols]
-        slope = loss.diff(x) if nodes else None
-        for node in nodes:
-            if isinstance(node, (Sign, Step)) or _jumps(slope, node.args[0], x):
-                return True
-    return False
+    student = {*student}
+    return any(node.free_symbols & student for node in loss.atoms(Sign, Step)) or bool(kinks(loss, student))
+
+
+def kinks(loss: Any, student: Iterable[Any]) -> tuple[Any, ...]:
+    """The arguments of moduli and ``relu`` at whose zeros the gradient jumps; of those in proportion, the first."""
+    student, found = [*student], list[Any]()
+    for node in sorted(loss.atoms(Modulus, Relu), key=default_sort_key):
+        (argument,) = node.args
+        if any(_ratio(argument, other) is not None for other in found):
+            continue
+        if any(x in node.free_symbols and _jumps(loss.diff(x), argument, x) for x in student):
+            found.append(argument)
+    return tuple(found)
+
+
+def with_moduli(expression: Any, arguments: Sequence[Any], modulus: Callable[[int, Any], Any]) -> Any:
+    """The expression with ``modulus(j, c)`` for the modulus of the j-th of its kinks' arguments.
+
+    Parameters
+    ----------
+    expression : Expr
+    arguments : sequence of Expr
+        What `kinks` finds.
+    modulus : callable
+        ``c`` is the argument with its own kinks replaced.
+    """
+    if not expression.args:
+        return expression
+    if isinstance(expression, (Modulus, Relu)):
+        (own,) = expression.args
+        for j, argument in enumerate(arguments):
+            ratio = _ratio(own, argument)
+            if ratio is not None:
+                inner = with_moduli(argument, arguments, modulus)
+                size = abs(ratio) * modulus(j, inner)
+                return size if isinstance(expression, Modulus) else (ratio * inner + size) / 2
+    return expression.func(*(with_moduli(one, arguments, modulus) for one in expression.args))
+
+
+def slope_in_modulus(loss: Any, arguments: Sequence[Any], kink: int, value: Any) -> Any:
+    """Derivative of the loss in the modulus of one of its kinks' arguments, where this modulus has a value."""
+    own = Dummy("modulus", real=True)
+    return with_moduli(loss, arguments, lambda j, c: own if j == kink else Modulus(c)).diff(own).subs(own, value)
+
+
+def steep_kink(loss: Any, student: Iterable[Any]) -> Any:
+    """The argument of a kink at which the slope is infinite, as that of ``sqrt(abs(h))``; None if there is none."""
+    found = kinks(loss, student)
+    slopes = (slope_in_modulus(loss, found, j, Integer(0)) for j in range(len(found)))
+    return next((c for c, slope in zip(found, slopes, strict=True) if slope.has(S.ComplexInfinity, S.Infinity)), None)
+
+
+def _ratio(argument: Any, other: Any) -> Any:
+    """By which number an argument is another one's multiple; None if it is not."""
+    ratio = cancel(argument / other)
+    return ratio if ratio.is_number and ratio.is_real else None
 
 
 def _jumps(slope: Any, argument: Any, x: Any) -> bool:
     """Whether the slope in ``x`` jumps where ``argument`` vanishes, on any branch of the kinks inside the argument."""
-    ratios = {node.args[0]: cancel(node.args[0] / argument) for node in slope.atoms(*KINKED)}
-    along = {other: ratio for other, ratio in ratios.items() if ratio.is_number and ratio.is_real}  # vanish with it
+    ratios = {node.args[0]: _ratio(node.args[0], argument) for node in slope.atoms(*KINKED)}
+    along = {other: ratio for other, ratio in ratios.items() if ratio is not None}  # vanish with it
     inner = list({node.args[0] for node in argument.atoms(*KINKED) if x in node.free_symbols})
     for signs in product((1, -1), repeat=len(inner)):
         branch = dict(zip(inner, signs, strict=True))

@@ -7,10 +7,12 @@ hinge's proximal point, and of energies on a fine grid.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import erf
+from sympy import symbols
 
 import attnphase as ap
 from attnphase.errors import ProblemError
@@ -20,22 +22,28 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.system import System
+from derivations.models.functions import Modulus, Relu
+from derivations.models.kinks import kinks
 from derivations.models.scalar import formula_has_kink
 
 
-def own_overlaps(alpha: float, strength: float, noise: float, slope: float) -> tuple[float, float, float]:
-    """Overlaps q, V and theta of ``slope |h - y|`` with ``y = k + sqrt(noise) z`` and unit variance of k.
+def own_overlaps(
+    alpha: float, strength: float, noise: float, slope: float, tokens: int = 1
+) -> tuple[float, float, float]:
+    """Overlaps q, V and theta of ``slope |h - y|`` with ``y = k + sqrt(noise) z``, where h and k sum over the tokens.
 
-    With ``g = clip(u/V, -slope, slope)`` of ``u = y - omega``, a Gaussian of variance ``q - 2 theta + 1 + noise``.
+    The variance of a token's k is one.  All tokens have ``g = clip(u/(L V), -slope, slope)`` of ``u = y - omega``, a
+    Gaussian of variance ``L (q - 2 theta + 1) + noise``.
     """
     q, V, theta = 1.0, 1.0, 0.5
     for _ in range(20000):
-        spread = np.sqrt(q - 2 * theta + 1 + noise)
-        edge = slope * V / spread
+        spread, width = np.sqrt(tokens * (q - 2 * theta + 1) + noise), tokens * V
+        edge = slope * width / spread
         inside = erf(edge / np.sqrt(2))
         density = np.exp(-(edge**2) / 2) / np.sqrt(2 * np.pi)
-        q_hat = alpha * ((spread / V) ** 2 * (inside - 2 * edge * density) + slope**2 * (1 - inside))
-        V_hat = theta_hat = alpha * inside / V
+        squares = (spread / width) ** 2 * (inside - 2 * edge * density) + slope**2 * (1 - inside)
+        q_hat = tokens * alpha * squares
+        V_hat = theta_hat = tokens * alpha * inside / width
         curvature = strength + V_hat
         new = ((q_hat + theta_hat**2) / curvature**2, 1 / curvature, theta_hat / curvature)
         moved = max(abs(a - b) for a, b in zip(new, (q, V, theta), strict=True))
@@ -45,11 +53,13 @@ def own_overlaps(alpha: float, strength: float, noise: float, slope: float) -> t
     raise AssertionError("own iteration has not converged")
 
 
-def problem_of(formula: str, noise: float = 0.0, strength: float = 0.01) -> Problem:
+def problem_of(formula: str, noise: float = 0.0, strength: float = 0.01, length: int = 1, rank: int = 1) -> Problem:
     return Problem.from_dict(
         {
-            "tokens": {"length": 1, "sigma": 1.0},
-            "teacher": {"noise": noise},
+            "tokens": {"length": length, "sigma": 1.0},
+            "positions": {"kind": "none"},
+            "student": {"rank": rank},
+            "teacher": {"noise": noise, "rank": rank},
             "regularizer": {"strength": strength},
             "loss": {"kind": "expression", "expression": formula},
         }
@@ -69,11 +79,32 @@ def test_the_fixed_point_of_an_absolute_loss_is_that_of_its_closed_form():
         assert abs(found - value) < 4 * error, (name, found, error, value)
 
 
-def minimised(formula: str, V: float):
-    """Centres, teacher's fields, and what the minimiser finds, for 256 nodes from all starts."""
-    channel = Channel(System.of(problem_of(formula)), sobol(2, 1, False, 64, 4, 5))
-    omega, k = np.random.default_rng(2).normal(0.2, 1.5, (2, 1, 1, 4, 64, 1, 1))
-    found, minima = channel.proximal.minimise(omega, k, np.full((1, 1, 1), V), ((0, 1),), Starts.COLD, None)
+@pytest.mark.parametrize(
+    ("formula", "alpha", "tokens"),
+    [
+        ("0.8*abs(h0_0 + h1_0 - k0_0 - k1_0 - noise0_0)", 1.3, 2),
+        ("0.8*abs(h0_0 - k0_0 - noise0_0) + 0.8*abs(h1_0 - k1_0 - noise1_0)", 0.85, 1),  # two samples of one token
+    ],
+)
+def test_fixed_points_of_absolute_losses_of_two_tokens_are_those_of_their_closed_form(formula, alpha, tokens):
+    point = ap.solve(problem_of(formula, noise=0.4, strength=0.07, length=2), alpha=alpha, branch="semantic")
+    assert int(point.status) == Status.converged
+    assert int(point.unsolved_nodes) == 0
+    right = own_overlaps(2 * alpha / tokens, 0.07, 0.4, 0.8, tokens)
+    for name, value in zip(("q", "V", "theta"), right, strict=True):
+        found, error = (point[each].to_numpy().ravel() for each in (name, f"{name}_stderr"))
+        assert ((error > 0) & (error < 0.01 * value)).all()
+        assert (abs(found - value) < 4 * error).all(), (name, found, error, value)
+
+
+def minimised(formula: str, V, length: int = 1, rank: int = 1, count: int = 64):
+    """Centres, teacher's fields, and what the minimiser finds, for four times ``count`` nodes from all starts."""
+    system = System.of(problem_of(formula, length=length, rank=rank))
+    channel = Channel(system, sobol(2 * length * rank, 1, False, count, 4, 5))
+    omega, k = np.random.default_rng(2).normal(0.2, 1.5, (2, 1, 1, 4, count, length, rank))
+    variances = np.broadcast_to(np.asarray(V, dtype=float), (length, rank, rank)).copy()
+    found, minima = channel.proximal.minimise(omega, k, variances, ((0, 1),), Starts.COLD, None)
+    assert (minima.steps >= 0).all()
     return omega, k, found, minima.fields[:, 0].reshape(omega.shape)
 
 
@@ -107,6 +138,68 @@ def test_lowest_minima_of_losses_with_kinks_are_those_of_a_grid(formula, loss, V
     np.testing.assert_allclose(found.residual, (h - omega) / V, atol=1e-8)
 
 
+@pytest.mark.parametrize("V", [0.04, 2.5])
+def test_two_absolute_losses_are_solved_apart(V):
+    omega, k, found, h = minimised("abs(h0_0 - k0_0) + 0.6*abs(h1_0 - k1_0)", V, length=2)
+    bound = np.array([1.0, 0.6])[:, None]
+    residual = np.clip((k - omega) / V, -bound, bound)
+    np.testing.assert_allclose(found.residual, residual, atol=1e-9)
+    np.testing.assert_allclose(h, omega + V * residual, atol=1e-9)
+
+
+def share(first, second):
+    return 1 / (1 + np.exp(second - first))
+
+
+@pytest.mark.parametrize(
+    ("formula", "loss", "columns"),
+    [
+        (
+            "relu(1 - sign(k0_0 + k1_0)*(h0_0 + h1_0))",
+            lambda a, b, k, l: np.maximum(0, 1 - np.sign(k + l) * (a + b)),
+            False,
+        ),
+        (
+            "max(0.9*(k0_0 - h0_0), 0.1*(h0_0 - k0_0)) + 0.5*abs(h0_0 - 2*h1_0 + k1_0) + 0.2*abs(h1_0 + h0_0)",
+            lambda a, b, k, l: np.maximum(0.9 * (k - a), 0.1 * (a - k)) + abs(a - 2 * b + l) / 2 + abs(a + b) / 5,
+            True,
+        ),
+        (
+            "relu(h0_0 + h1_0 - k0_0) - 0.3*abs(2*k0_0 - 2*h1_0 - 2*h0_0) + (h0_0 - k1_0)**2",
+            lambda a, b, k, l: np.maximum(a + b - k, 0) - 0.6 * abs(a + b - k) + (a - l) ** 2,
+            False,
+        ),
+        ("max(abs(h0_0 - k0_0), abs(h1_0 - k1_0))", lambda a, b, k, l: np.maximum(abs(a - k), abs(b - l)), True),
+        (
+            "3*abs(exp(h0_0)/(exp(h0_0) + exp(h1_0)) - exp(k0_0)/(exp(k0_0) + exp(k1_0)))",
+            lambda a, b, k, l: 3 * abs(share(a, b) - share(k, l)),
+            False,
+        ),
+        ("abs(h0_0*h1_0 - k0_0*k1_0)", lambda a, b, k, l: abs(a * b - k * l), True),
+        ("abs(abs(h0_0 + h1_0) - abs(k0_0 + k1_0))", lambda a, b, k, l: abs(abs(a + b) - abs(k + l)), False),
+    ],
+)
+def test_lowest_minima_of_two_fields_are_those_of_a_grid(formula, loss, columns):
+    """Of two tokens, or of two columns, whose variances are correlated."""
+    text = re.sub(r"([hk])1_0", r"\g<1>0_1", formula) if columns else formula
+    V = np.array([[1.7, 0.8], [0.8, 0.9]]) if columns else np.diag([1.3, 1.3])
+    sizes = {"length": 1, "rank": 2} if columns else {"length": 2, "rank": 1}
+    omega, k, found, h = minimised(text, V if columns else V[:1, :1], count=16, **sizes)
+    omega, k, g, h = (each.reshape(-1, 2) for each in (omega, k, found.residual, h))
+    np.testing.assert_allclose(g @ V, h - omega, atol=1e-9)
+
+    def energy(fields, at):
+        apart = fields - omega[at]
+        return np.einsum("...a,ab,...b", apart, np.linalg.inv(V), apart) / 2 + loss(*np.moveaxis(fields, -1, 0), *k[at])
+
+    grid = np.stack(np.meshgrid(*[np.linspace(-7, 7, 281)] * 2), axis=-1)
+    near = np.random.default_rng(4).normal(size=(500, 2)) * np.geomspace(1e-5, 1, 500)[:, None]
+    for at in range(len(h)):
+        own = energy(h[at], at)
+        assert own <= energy(grid, at).min() + 1e-9
+        assert own <= energy(h[at] + near, at).min() + 1e-11
+
+
 @pytest.mark.parametrize(
     ("formula", "kink"),
     [
@@ -125,10 +218,26 @@ def test_a_formula_has_a_kink_where_its_gradient_jumps(formula, kink):
     assert formula_has_kink(formula) is kink
 
 
+def test_arguments_in_proportion_are_one_kink():
+    """Of opposite signs, their slopes may only be added."""
+    h, k = symbols("h k", real=True)
+    pair: list[Any] = [Relu(h - k), Modulus(2 * k - 2 * h)]
+    assert len(kinks(pair[0] - pair[1] / 3 + Modulus(h + k), [h])) == 2
+    assert kinks(pair[0] ** 2 + Modulus(k), [h]) == ()
+
+
 def test_a_kinked_formula_is_not_trained_by_steps_across_its_kink():
     """As the hinge; a formula without a kink is."""
     assert problem_of("abs(h - k)").loss.form.has_kink
     assert not problem_of("relu(1 - h*sign(k))**2").loss.form.has_kink
+
+
+@pytest.mark.parametrize("text", ["sqrt(abs(h0_0 - k1_0)) + h1_0**2", "(0.5 + abs(h0_0 - k1_0)**0.3)*h1_0**2"])
+def test_an_infinite_slope_at_a_kink_of_several_fields_is_refused(text):
+    with pytest.raises(ProblemError, match=re.escape("infinite slope where h0_0 - k1_0 vanishes")):
+        problem_of(text, length=2)
+    finite = text.replace("abs(h0_0 - k1_0)", "(0.1 + abs(h0_0 - k1_0))")
+    assert problem_of(finite, length=2).loss.form.has_kink
 
 
 def test_the_sign_of_a_field_of_the_student_is_refused():

@@ -235,7 +235,8 @@ def test_every_model_has_the_same_functions():
     signatures = {label: [(f.name, f.arguments) for f in module.functions] for label, module in found.items()}
     assert len({tuple(one) for one in signatures.values()}) == 1
     names = [name for name, _ in signatures["samples"]]
-    assert names == ["teacher_target", "loss", "loss_gradient", "loss_derivatives", "weights_of", "closed_form"]
+    derivatives = ["loss", "loss_gradient", "loss_derivatives", "kinked_derivatives"]
+    assert names == ["teacher_target", *derivatives, "weights_of", "closed_form"]
     sizes = {
         "LENGTH": 2,
         "COLUMNS": 3,
@@ -243,7 +244,7 @@ def test_every_model_has_the_same_functions():
         "NOISE": 0,
         "LABEL_FIELDS": 4,
         "LIFT": (0, 2, 3),
-        "ONE_KINKED": False,
+        "KINKS": 0,
     }
     assert found["values"].constants == sizes
     assert Integer(0) not in MODELS["samples"].rows.loss.args

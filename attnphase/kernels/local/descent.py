@@ -92,7 +92,7 @@ def descend(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[
     one that begins where the energy is not finite and one that finds no bottom, the last with RUNAWAY steps.
     """
     target, variance, factor, parameters = terms
-    u, h, gradient, hessian, contracted, slope, curvature, before, lower, trial, best, other = work
+    u, h, gradient, hessian, contracted, slope, curvature, before, lower, trial, best, other, _ = work
     length = parameters[LENGTH_UNIT]
     unit, shift, tried = length * length, 0.0, 0.0
     place(u, center, factor, h)

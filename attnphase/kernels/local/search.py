@@ -5,20 +5,42 @@ from __future__ import annotations
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.kernels.local.values import Energy, Found, Workspace
+from attnphase.kernels.local.values import Energy, Found, Kinks, Workspace
 
+from .along_kinks import descend_along_kinks
 from .bracket import descend_to_kink
 from .compiled import allocating, compiled
 from .constants import DISTINCT, LENGTH_UNIT, LIKELY_STARTS, LOWEST_STARTS, MATCHED, OTHER_STARTS, RUNAWAY, Starts
 from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
-from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH, LIFT, ONE_KINKED, closed_form, loss, loss_derivatives
+from .local_problem import COLUMNS, KINKS, LABEL_FIELDS, LENGTH, LIFT, closed_form, loss, loss_derivatives
 
 __all__ = ["MOST_STARTS", "empty_target", "is_enough", "search", "start_field", "workspace"]
 
 MOST_STARTS = Starts.REFRESH.number(LENGTH)
 
-to_minimum = descend_to_kink if ONE_KINKED else descend
+to_minimum = descend if KINKS == 0 else descend_to_kink if SIZE == 1 else descend_along_kinks
+
+
+@allocating
+def kinks() -> Kinks:
+    """Arrays for what there is of every kink."""
+    table = np.empty((4, KINKS))
+    return Kinks(
+        table,
+        table[0],
+        table[1],
+        table[2],
+        table[3],
+        np.empty((KINKS, SIZE)),
+        np.empty(KINKS),
+        np.empty(KINKS),
+        np.empty((KINKS, SIZE)),
+        np.empty((KINKS, SIZE)),
+        np.empty(SIZE),
+        np.empty((KINKS, KINKS)),
+        np.empty(KINKS),
+    )
 
 
 @allocating
@@ -37,6 +59,7 @@ def workspace() -> Workspace:
         np.empty(SIZE),
         np.empty(SIZE),
         np.empty(SIZE),
+        kinks(),
     )
 
 

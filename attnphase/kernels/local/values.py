@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["Draws", "Energy", "FieldLaw", "Found", "Nodes", "SampleNodes", "Solution", "Workspace"]
+__all__ = ["Draws", "Energy", "FieldLaw", "Found", "Kinks", "Nodes", "SampleNodes", "Solution", "Workspace"]
 
 
 class Draws(NamedTuple):
@@ -168,6 +168,41 @@ class Found(NamedTuple):
     residual: Array
 
 
+class Kinks(NamedTuple):
+    """What `along_kinks` keeps of m kinks at the point where its descent is.
+
+    Attributes
+    ----------
+    table : (4, m) array
+        Its rows are the next four.
+    multipliers : (m,) array
+        Of the kinks in the minimum of the model: -1 or 1 on a side, between them at the kink.
+    arguments, signs, weights, normals : (m,), (m,), (m,) and (m, L r) arrays
+        As the local problem fills them in.
+    offsets, uncorrected, slopes : (m,), (m,) and (m, L r) arrays
+        Arguments, what they were before they were corrected, and their derivatives in u, times the weights.
+    scaled : (m, L r) array
+        The slopes in the metric of the curvature.
+    step : (L r,) array
+    lower, change : (m, m) and (m,) arrays
+        Of the multipliers that move together.
+    """
+
+    table: Array
+    multipliers: Array
+    arguments: Array
+    signs: Array
+    weights: Array
+    normals: Array
+    offsets: Array
+    uncorrected: Array
+    slopes: Array
+    scaled: Array
+    step: Array
+    lower: Array
+    change: Array
+
+
 class Workspace(NamedTuple):
     """Arrays that one descent after another writes into; see `descent` and `search` for what they hold."""
 
@@ -183,3 +218,4 @@ class Workspace(NamedTuple):
     trial: Array
     best: Array
     other: Array
+    kinks: Kinks
