@@ -218,6 +218,15 @@ def test_a_formula_has_a_kink_where_its_gradient_jumps(formula, kink):
     assert formula_has_kink(formula) is kink
 
 
+def test_steps_follow_a_kink_that_is_curved():
+    """Wide minima on a quadric: all are found, though a step along the kink leaves it."""
+    V = np.array([[20.0, 12.0], [12.0, 15.0]])
+    omega, k, found, h = minimised("abs(h0_0*h1_0 + h0_1*h1_1 - k0_0*k1_0)", V, length=2, rank=2)
+    np.testing.assert_allclose(omega + found.residual @ V, h, atol=1e-9)
+    level = (h[..., 0, :] * h[..., 1, :]).sum(axis=-1) - k[..., 0, 0] * k[..., 1, 0]
+    assert np.median(abs(level)) < 1e-9
+
+
 def test_arguments_in_proportion_are_one_kink():
     """Of opposite signs, their slopes may only be added."""
     h, k = symbols("h k", real=True)
