@@ -245,13 +245,13 @@ def _by_secants(low: Sample, high: Sample, sample: Callable[[float], Sample]) ->
     between the last two with equal right. An end that stays twice counts half (the Illinois rule), so that both move.
     """
     slope = (low.value - high.value) / (high.alpha - low.alpha)
-    error = moved = width = np.inf
+    error = width = np.inf
     weights, stayed = {"low": 1.0, "high": 1.0}, ""
     for _ in range(_SECANTS):
         weighed = (replace(end, value=weights[name] * end.value) for name, end in (("low", low), ("high", high)))
         here = sample(_root(*weighed))
         if np.isnan(here.value):  # not converged: between its neighbours, which are, the crossing lies anywhere
-            error, moved, width = max(low.error, high.error) / slope, 0.0, high.alpha - low.alpha
+            error, width = max(low.error, high.error) / slope, high.alpha - low.alpha
             break
         if here.flaw is not None:
             return _doubtful(here.flaw)
@@ -259,11 +259,10 @@ def _by_secants(low: Sample, high: Sample, sample: Callable[[float], Sample]) ->
         weights[new], weights[stays] = 1.0, weights[stays] / 2 if stays == stayed else 1.0
         stayed = stays
         error, width = here.error / slope, high.alpha - low.alpha
-        moved = abs(_root(low, high) - here.alpha)
-        if moved < 0.1 * error:
+        if abs(_root(low, high) - here.alpha) < 0.1 * error:
             width = 0.0
             break
-    return Threshold(_root(low, high), float(np.sqrt(error**2 + moved**2 + width**2 / 12)))
+    return Threshold(_root(low, high), float(np.sqrt(error**2 + width**2 / 12)))
 
 
 def _doubtful(flaw: Threshold) -> Threshold:

@@ -69,7 +69,7 @@ def stability_at(
     if found.status is not Status.converged or map_.bottomless or map_.minima is None:
         return NOT_COMPUTED
     system = map_.system
-    overlaps = map_.unpack(found.point).possible(system.spectrum.rho)
+    overlaps = map_.unpack(found.point)
     conjugates, rule = Conjugates.of_values(measured), map_.channel.rule
     ways = Displacements.of(map_, found.point, response) if rule.randomised else None
     if not system.problem.loss.form.has_kink:

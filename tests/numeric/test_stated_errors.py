@@ -7,6 +7,7 @@ the interval that chance allows (0.01 % on either side), computed from the degre
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -128,6 +129,13 @@ def test_a_threshold_that_still_moves_has_that_in_its_error():
     assert 1e-5 < abs(found.alpha - 1.3) < 3 * found.standard_error < high.alpha - low.alpha
 
 
+def test_both_ends_of_a_bent_difference_move():
+    """Secants of a convex difference stop at one side of its root: the interval would stay 0.8 wide, its error 0.23."""
+    low, high = (Sample(x, -(x - 1.3) - 3 * (x - 1.3) ** 3, 1e-5) for x in (1.2, 2.1))
+    found = _by_secants(low, high, lambda x: Sample(x, -(x - 1.3) - 3 * (x - 1.3) ** 3, 1e-5))
+    assert abs(found.alpha - 1.3) < found.standard_error < 0.01
+
+
 def test_a_point_that_did_not_converge_leaves_the_interval_about_it():
     """Of a uniform place in an interval of 0.12 the standard deviation is 0.12 / sqrt(12)."""
     found = _by_secants(Sample(1.24, 0.06, 1e-6), Sample(1.36, -0.06, 1e-6), lambda x: Sample(x, np.nan, np.nan, OPEN))
@@ -152,13 +160,16 @@ def refined(curvature: float, bracket: tuple[float, float]) -> tuple[Threshold, 
 def test_more_nodes_search_the_whole_bracket_and_nothing_beyond():
     """Few nodes see the crossing at 1.45, more nodes at 1.35, and none of them may look outside 1.3 to 1.6."""
 
-    def measure(problem: Problem, alpha: float, end: float = 1.35) -> Sample:
+    def measure(problem: Problem, alpha: float, end: float = 1.35, few: float = 1.45) -> Sample:
         assert 1.3 <= alpha <= 1.6
-        return Sample(alpha, (1.45 if problem.integration.nodes == 256 else end) - alpha, 1e-4)
+        return Sample(alpha, (few if problem.integration.nodes == 256 else end) - alpha, 1e-4)
 
-    few = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 256})
-    bracket = measure(few, 1.3), measure(few, 1.6)
+    coarse = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 256})
+    bracket = measure(coarse, 1.3), measure(coarse, 1.6)
     assert _refined(PAPER, bracket, measure).alpha == pytest.approx(1.35, abs=1e-10)
+    # the first estimate's surroundings reach over the bracket's end
+    at_the_end = replace(bracket[0], value=0.003), replace(bracket[1], value=-0.297)
+    assert _refined(PAPER, at_the_end, partial(measure, few=1.303)).alpha == pytest.approx(1.35, abs=1e-10)
     found = _refined(PAPER, bracket, lambda problem, alpha: measure(problem, alpha, 1.25))
     assert found.outcome is Outcome.unsettled
     assert not found.found
@@ -244,6 +255,38 @@ def test_points_are_relied_on_if_converged_and_on_their_branch():
             found = sample_of(points, loss_difference)
             assert (found.flaw and found.flaw.outcome) == outcome
             assert np.isnan(found.value) == (status is not Status.converged)
+
+
+def a_point_of(branch: str, alpha: float, *, status: Status = Status.converged, merged: bool = False) -> BranchPoint:
+    """The semantic loss falls below the positional one at 1.3, as its test error does below the baseline's."""
+    loss = (1.3 - alpha if branch == "semantic" else 0.0) + 1.0
+    values = {"training_loss": loss, "test_error": loss, "linear_test_error": 1.0}
+    identity = Identity.merged if merged else Identity.on_branch
+    point = SimpleNamespace(alpha=alpha, branch=branch, status=status, on_branch=identity, values=values)
+    point.errors, point.restart = dict.fromkeys(values, 1e-6), SimpleNamespace(overlaps=initial_overlaps(PAPER, branch))
+    return cast("BranchPoint", point)
+
+
+def test_crossings_start_from_points_of_the_branch_and_again_where_that_fails(monkeypatch):
+    """The branches begin at 1.2, and no start leads to a point there but the branch's own."""
+    monkeypatch.setattr(crossings, "_SCANNED", 3)
+    started = []
+
+    def follow(problem: Problem, alphas: list[float], branch: str, **_: Any) -> list[BranchPoint]:
+        return [a_point_of(branch, alpha, merged=alpha < 1.2) for alpha in alphas]
+
+    def solve(problem: Problem, alpha: float, branch: str, *, start: Any = None, **_: Any) -> BranchPoint:
+        if start is None:
+            return a_point_of(branch, alpha, merged=alpha < 1.2)
+        started.append(start)
+        return a_point_of(branch, alpha, status=Status.iteration_limit)
+
+    monkeypatch.setattr(crossings, "follow", follow)
+    monkeypatch.setattr(crossings, "solve_point", solve)
+    for found in thresholds_of(PAPER, (0.9, 2.0), None, lambda _: None, lambda _: None):
+        assert found.outcome is Outcome.located
+        assert found.alpha == pytest.approx(1.3, abs=1e-6)
+    assert all(start.on_branch is Identity.on_branch for start in started)
 
 
 def test_thresholds_do_not_depend_on_the_range(monkeypatch):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from math import sqrt
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from attnphase.fixed_points import solver
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
@@ -17,7 +19,7 @@ from attnphase.integration.kinds import Automatic
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution.errors import Response, contradicted
+from attnphase.state_evolution.errors import Response, contradicted, way_left
 from attnphase.state_evolution.replicates import Variations
 
 ONE_THREAD = SolverSettings(threads=1, stability=False)
@@ -162,6 +164,22 @@ def test_a_rule_is_contradicted_by_more_than_three_combined_errors_of_anything()
         assert contradicted(own, against(0.0, 0.0, 0.0, share * energy), response) is expected
 
 
+@pytest.mark.parametrize(("share", "expected"), [(0.0, False), (1e-4, True)])
+def test_a_second_minimum_that_only_other_points_see_contradicts_a_rule(monkeypatch, share, expected):
+    """However well both agree: the rule's orders say nothing of its error there."""
+    monkeypatch.setattr(solver, "variations", lambda *_: None)
+    monkeypatch.setattr(solver, "contradicted", lambda *_: False)
+    run: Any = SimpleNamespace(tell=lambda _: None, map=lambda rule: SimpleNamespace(rough_share=share))
+    place: Any = SimpleNamespace(
+        map_=SimpleNamespace(channel=SimpleNamespace(rule="tensor")),
+        found=SimpleNamespace(point=None),
+        measured=SimpleNamespace(moved=None),
+        response=None,
+    )
+    rules: Any = SimpleNamespace(comparison=lambda rule: "sobol")
+    assert solver._is_contradicted(run, rules, place) is run.contradicted is expected
+
+
 # --- what an iteration leaves -----------------------------------------------------------------------------------------
 
 
@@ -204,3 +222,30 @@ def test_what_a_residual_leaves_is_in_the_errors_and_small(sigma, strength, nois
     loose = solve_point(problem, 1.0, settings=SolverSettings(threads=1, stability=False, tolerance=1e-4))
     assert loose.status is Status.converged
     assert_ridge_regression(loose, sigma, strength, noise)
+
+
+def test_a_point_that_is_iterated_further_stays_converged(monkeypatch):
+    """Two maps come nearer, and not as near as is asked for."""
+    monkeypatch.setattr(solver, "FEW_MAPS", 2)
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 0.8},
+            "loss": {"kind": "square"},
+            "regularizer": {"strength": 1.3e-8},
+            "teacher": {"noise": 0.3},
+        }
+    )
+    point = solve_point(problem, 1.0, settings=SolverSettings(threads=1, stability=False, tolerance=1e-4))
+    assert point.status is Status.converged
+    assert 3e-8 < point.residual < 1e-6
+    assert_ridge_regression(point, 0.8, 1.3e-8, 0.3)
+
+
+def test_what_is_left_of_the_way_is_measured_by_errors_or_the_tolerance():
+    """Ways of 0.1 and 0.2 to the fixed point, with errors of 0.05 and 0.01, and a tolerance of 0.03 and 0.07."""
+    response = Response(np.diag([0.5, 0.9]), np.zeros((1, 2)), np.inf)
+    moved = Variations(np.array([[0.015, 0.0], [0.02, 0.001]]), np.zeros((2, 1)), np.zeros(2))
+    map_: Any = SimpleNamespace(scales=lambda x: np.array([3.0, 7.0]))
+    for tolerance, expected in ((0.0, 0.2 / 0.01), (0.01, 0.2 / 0.07), (0.1, 0.1 / 0.3)):
+        left = way_left(map_, np.zeros(2), np.array([0.05, 0.02]), response, moved, tolerance)
+        assert left == pytest.approx(expected)

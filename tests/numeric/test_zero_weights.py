@@ -61,6 +61,14 @@ def test_weights_that_do_not_vanish_are_not_flagged() -> None:
         assert validate_dataset(from_points([point]))["zero_weights"].item() == 0
 
 
+def test_weights_of_a_cold_student_are_small_and_not_zero() -> None:
+    """In the units of its own weights, which shrink with the root of its temperature."""
+    cold = PAPER.with_fields({"student.temperature": 1.3e-6, "regularizer.strength": 0.006 / 1.3e-6})
+    point = solve_point(cold, 1.9, "positional", settings=QUICK)
+    assert 0 < point.values["q"].max() < 2e-7
+    assert not point.zero_weights
+
+
 def test_what_the_teacher_does_not_tell_is_no_negative_covariance() -> None:
     """q is lifted along the eigenvectors of q - theta rho^-1 theta^T that are negative, and no others."""
     rho = np.array([[[0.5, 0.1], [0.1, 0.3]], [[0.4, 0.0], [0.0, 0.2]]])
