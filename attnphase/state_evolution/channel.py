@@ -247,10 +247,10 @@ class Channel:
 
         ``E[M]`` does not change with all overlaps stretched, so that
         ``sum_l Tr X (q V_hat - V q_hat - m m_hat^T - theta theta_hat^T) = 0``, but for the integration error, nearly
-        all of which is that of Stein's form: V_hat takes it back. Where weights vanish this is 0/0.
+        all of which is that of Stein's form: V_hat takes it back. The variance floor keeps it from 0/0.
         """
         stretches = self.system.gauge.stretches
-        if not len(stretches) or overlaps.vanish(self.system.spectrum.rho, self.system.units.weights):
+        if not len(stretches):
             return hats
         q, V, m, theta = (x[:, None] for x in (overlaps.q, overlaps.V, overlaps.m, overlaps.theta))
         change = q @ hats.V_hat - V @ hats.q_hat - m @ hats.m_hat.mT - theta @ hats.theta_hat.mT

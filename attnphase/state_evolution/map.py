@@ -327,7 +327,7 @@ class StateEvolution:
         Equation (F1) of the replica-symmetric page.
         """
         assert self.last is not None
-        overlaps, hats = self.unpack(x), self._balanced(self.last.conjugates.mean())
+        overlaps, hats = self.unpack(x), self.last.conjugates.mean()
         terms = self.prior.maps.free_entropy_terms(
             alpha=self.alpha,
             **self.prior.arguments(hats),

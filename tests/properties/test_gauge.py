@@ -14,8 +14,11 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates
+from attnphase.state_evolution.replicates import packed_images
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 
@@ -30,6 +33,7 @@ UNTIED = Problem().with_fields(
         "integration.nodes": 256,
     }
 )
+START = initial_overlaps(UNTIED, "semantic")
 RANK_TWO = UNTIED.with_fields({"student.rank": 2, "teacher.rank": 2, "tokens.sigma": [0.61, 0.52]})
 
 
@@ -127,6 +131,32 @@ def test_sampled_conjugates_obey_the_invariance() -> None:
     assert (np.abs(np.einsum("ab,lsba->s", X, change)) < 1e-12 * size).all()
 
 
+def test_multipliers_balance_norms_from_afar() -> None:
+    """Noise of queries a thousand times that of keys: a whole Newton step would leave the domain."""
+    rng, prior = np.random.default_rng(8), System.of(RANK_TWO).prior
+    sizes = np.diag([40.0, 30.0, 0.03, 0.02])
+    noise, curvature = rng.normal(size=(2, 2, 3, 4, 6))
+    hats = Conjugates(
+        sizes @ noise @ noise.mT @ sizes,
+        curvature @ curvature.mT,
+        rng.normal(size=(2, 3, 4, 1)),
+        rng.normal(size=(2, 3, 4, 2)),
+    )
+    norms = prior.norms(prior.balanced(hats, System.of(RANK_TWO).gauge))
+    assert np.allclose(norms[:, :2, :2], norms[:, 2:, 2:], rtol=1e-9)
+
+
+def test_images_of_replicates_are_those_that_are_measured() -> None:
+    """Beside a fixed point, where multipliers are not zero."""
+    map_ = StateEvolution(
+        Channel(System.of(UNTIED), sobol(8, 4, True, 64, 4, 5)), 2.1, System.of(UNTIED).sector_of(START)
+    )
+    x = map_.pack(START)
+    measured = map_.measure(x)
+    assert measured is not None
+    np.testing.assert_allclose(map_.images(), packed_images(measured, map_), rtol=1e-9)
+
+
 @pytest.mark.parametrize("seed", [1, 4])
 @pytest.mark.parametrize(("problem", "alpha"), [(UNTIED, 2.7), (RANK_TWO, 2.2)])
 def test_queries_and_keys_have_the_same_norms_at_a_fixed_point(problem: Problem, alpha: float, seed: int) -> None:
@@ -134,6 +164,19 @@ def test_queries_and_keys_have_the_same_norms_at_a_fixed_point(problem: Problem,
     point = solved(problem.with_fields({"integration.seed": seed}), alpha)
     r, q = problem.student.rank, point.values["q"]
     assert np.abs(q[:, :r, :r] - q[:, r:, r:]).max() < 1e-8
+
+
+@pytest.mark.parametrize(("problem", "alpha"), [(UNTIED, 3.1), (RANK_TWO, 2.6)])
+def test_a_weak_ridge_balances_no_worse_than_a_strong_one(problem: Problem, alpha: float) -> None:
+    """Its slope alone would return a stretch by a share of strength / alpha a map: slowly, and with large errors."""
+    point = solved(problem.with_fields({"regularizer.strength": 2.3e-4, "integration.nodes": 64}), alpha)
+    r, q = problem.student.rank, point.values["q"]
+    assert np.abs(q[:, :r, :r] - q[:, r:, r:]).max() < 1e-12
+    assert (point.errors["q"] < 0.05 * np.abs(q).max()).all()
+    assert np.abs(point.values["map_eigenvalue"][0]) < 2
+    assert point.values["map_eigenvalue"].max() < 0.9
+    assert point.values["free_energy_gap"] < 1e-9
+    assert point.on_branch is Identity.on_branch
 
 
 def test_eigenvalues_over_seeds() -> None:
@@ -162,9 +205,22 @@ def test_a_turned_start_changes_no_error_and_no_eigenvalue() -> None:
     assert np.allclose(other.values["map_eigenvalue"], first.values["map_eigenvalue"], rtol=1e-6)
 
 
+def test_a_start_is_turned_alike_in_other_units() -> None:
+    """m and theta pull the columns different ways; with tokens five times as large both still weigh the same."""
+    rng, c = np.random.default_rng(12), 5.0
+    start = initial_overlaps(RANK_TWO, "semantic")
+    pulled, target = (
+        replace(start, m=rng.normal(size=start.m.shape), theta=rng.normal(size=start.theta.shape)) for _ in range(2)
+    )
+    larger = System.of(RANK_TWO.with_fields({"tokens.sigma": [c * 0.61, c * 0.52]}))
+    scaled = (replace(one, q=c**2 * one.q, m=c * one.m, theta=c**2 * one.theta) for one in (pulled, target))
+    expected, found = System.of(RANK_TWO).in_gauge(pulled, target), larger.in_gauge(*scaled)
+    assert np.allclose(found.m, c * expected.m, rtol=1e-9)
+    assert np.allclose(found.theta, c**2 * expected.theta, rtol=1e-9)
+
+
 def test_signs_of_the_start_change_no_error_and_no_eigenvalue() -> None:
-    start = initial_overlaps(UNTIED, "semantic")
-    first, other = (solved(UNTIED, 2.7, start=start.changed(sign * np.eye(2))) for sign in (1, -1))
+    first, other = (solved(UNTIED, 2.7, start=START.changed(sign * np.eye(2))) for sign in (1, -1))
     assert np.allclose(other.values["theta"], -first.values["theta"], rtol=1e-9)
     assert np.allclose(other.values["map_eigenvalue"], first.values["map_eigenvalue"], rtol=1e-9)
     for name, error in first.errors.items():
