@@ -8,7 +8,8 @@ times a power of c and of T that follows from this.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
+from attnphase.state_evolution.map import _news
+from attnphase.state_evolution.proximal import Minima
 
 ONE_THREAD = SolverSettings(threads=1)
 COMMON = {
@@ -154,3 +157,21 @@ def test_other_units_change_no_more_than_rounding(name):
         for key, value in expected.errors.items():
             if key not in rounding:
                 np.testing.assert_allclose(other.errors[key], value, rtol=1e-6, atol=1e-6 * np.abs(value).max())
+
+
+def test_which_minima_are_new_depends_on_no_unit():
+    """Energies around the differences that count, 1e-9 for a lower minimum and 1e-3 for a second one nearly as low."""
+    rng = np.random.default_rng(2)
+    lowest, lower, gap, beside_gap = rng.normal(0, 0.3, 60), *(10.0 ** rng.uniform(-11, [[-8], [-2], [-2]], (3, 60)))
+
+    def news(unit: float) -> tuple[Any, Any]:
+        found, beside = (
+            SimpleNamespace(energies=unit * np.stack([low, low + apart], axis=1), gap=unit * apart)
+            for low, apart in ((lowest - lower, gap), (lowest, beside_gap))
+        )
+        return _news(cast("Minima", found), cast("Minima", beside), unit)
+
+    expected = news(1.0)
+    assert all(0 < one.sum() < 60 for one in expected)
+    for unit in (4.0**-10, 4.0**7):
+        np.testing.assert_array_equal(news(unit), expected)
