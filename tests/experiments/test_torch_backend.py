@@ -179,6 +179,20 @@ def test_no_minimum_that_a_single_descent_finds_is_missed(name):
     assert (whole[1][:, 0] <= lowest + 1e-8).all()
 
 
+def test_units_change_no_bit_of_a_minimum():
+    """Fields 2^-20 times as large, temperatures and losses 2^-40 times."""
+    c = 2.0**-20
+    for variance in (1.0, 40.0, 1000.0):
+        nodes = Nodes(PAPER, 4000, 11, spread=2.0, variance=variance)
+        expected = nodes.solve("torch", Starts.COLD)
+        mixing, (omega, student, teacher, length, *matched) = nodes.parameters
+        nodes.parameters = mixing, np.array([omega, c**2 * student, c**2 * teacher, c * length, *matched])
+        nodes.centers, nodes.k, nodes.variances = c * nodes.centers, c * nodes.k, c**2 * nodes.variances
+        found = nodes.solve("torch", Starts.COLD)
+        for one, right, unit in zip(found, expected, (c, c**2, c**2, c, 1), strict=True):
+            np.testing.assert_array_equal(one, unit * right)
+
+
 def test_small_blocks_give_what_one_block_gives(monkeypatch):
     nodes = Nodes(CASES["rank 2"], 101, 3, spread=2.0, variance=20.0)
     whole = nodes.solve("torch", Starts.REFRESH, nodes.solve("torch", Starts.FROM_ZERO))

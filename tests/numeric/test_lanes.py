@@ -200,6 +200,23 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
     assert several > count / 200 or label == "logistic"
 
 
+def test_units_change_no_bit_of_a_minimum(tmp_path):
+    """Fields 2^-20 times as large, temperatures and losses 2^-40 times: rounding is a share of such energies too."""
+    problem, c = Problem.paper(omega=0.3).with_fields(MODELS["softmax, tied"]), 2.0**-20
+    cold: Any = int(Starts.COLD)
+    for way in ways_in(problem, tmp_path):
+        for nodes in nodes_of(problem, MANY, seed=6):
+            omega, student, teacher, length, *matched = nodes.parameters
+            parameters = np.array([omega, c**2 * student, c**2 * teacher, c * length, *matched])
+            fields = {"centers": c * nodes.centers, "teacher_fields": c * nodes.teacher_fields}
+            small = nodes._replace(**fields, parameters=parameters, variance=c**2 * nodes.variance)
+            expected, found = empty(nodes), empty(small)
+            way.minimise(nodes, cold, expected)
+            way.minimise(small, cold, found)
+            for name, unit in (("minima", c), ("energies", c**2), ("losses", c**2), ("residuals", c), ("flags", 1)):
+                np.testing.assert_array_equal(getattr(found, name), unit * getattr(expected, name), err_msg=name)
+
+
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200])
 def test_blocks_that_are_not_full(count):
     problem = Problem.paper(omega=0.3)

@@ -20,7 +20,6 @@ from attnphase.errors import ExperimentError
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.kernels.reference import torch_module
-from attnphase.kernels.torch.device import callers_torch_set_aside
 from attnphase.kernels.torch.lanes import Lanes
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.kernels.torch.search import TorchSolution, last_axis, search, starting_fields
@@ -144,7 +143,6 @@ def node_minimiser(problem: Problem, device: torch.device, threads: int) -> Call
         module.teacher_target(fields, mixing, parameters, target)
         return target.movedim(-1, 0)
 
-    @callers_torch_set_aside()
     def minimise_nodes(nodes: Nodes, starts: Starts, solution: Solution) -> None:
         k, parameters = tensor(nodes.teacher_fields), tensor(nodes.parameters)
         targets = targets_of(k, tensor(nodes.mixing), parameters)
