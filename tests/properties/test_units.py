@@ -19,7 +19,10 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.map import _news
+from attnphase.state_evolution.overlaps import Conjugates
 from attnphase.state_evolution.proximal import Minima
+from attnphase.state_evolution.starts import has_directions, informed_signal, initial_overlaps, vanishes
+from attnphase.state_evolution.system import System
 
 ONE_THREAD = SolverSettings(threads=1)
 COMMON = {
@@ -175,3 +178,48 @@ def test_which_minima_are_new_depends_on_no_unit():
     assert all(0 < one.sum() < 60 for one in expected)
     for unit in (4.0**-10, 4.0**7):
         np.testing.assert_array_equal(news(unit), expected)
+
+
+@pytest.mark.parametrize(("c", "T"), [(2.0**-9, 1.0), (2.0**6, 1.0), (1.0, 2.0**10), (0.25, 2.0**-8)])
+@pytest.mark.parametrize(("name", "branch"), [("softmax", "semantic"), ("positional", "positional")])
+def test_when_an_order_parameter_vanishes_depends_on_no_unit(name, branch, c, T):
+    case = CASES[name]
+    problem, weights = in_units(case.problem, c, T)
+    start = initial_overlaps(case.problem, branch)
+    size = informed_signal(start, branch)
+    for share in 10.0 ** np.linspace(-7.5, -4.5, 25):
+        small = replace(start, m=share / size * start.m, theta=share / size * start.theta)
+        here = replace(small, m=c * weights * small.m, theta=c**2 * weights * small.theta)
+        assert vanishes(problem, here, branch) == vanishes(case.problem, small, branch)
+
+
+@pytest.mark.parametrize("c", [2.0**-9, 2.0**6])
+def test_whether_there_are_encodings_depends_on_no_unit(c):
+    """Those of 1e-12 of the tokens' variance are rounding."""
+    for size, expected in ((1e-13, False), (3e-12, True)):
+        weak = CASES["softmax"].problem.with_fields({"positions.gram": [[size, 0.2 * size], [0.2 * size, size]]})
+        for problem in (weak, in_units(weak, c)[0]):
+            assert has_directions(problem) is expected
+
+
+@pytest.mark.parametrize("size", [1e-5, 0.8, 3e4])
+@pytest.mark.parametrize(("c", "T"), [(2.0**-9, 1.0), (4.0, 2.0**-6)])
+def test_starts_along_weak_and_strong_encodings_depend_on_no_unit(size, c, T):
+    gram = [[1.1 * size, -0.9 * size], [-0.9 * size, 0.95 * size]]
+    plain = CASES["positional"].problem.with_fields({"positions.gram": gram})
+    problem, weights = in_units(plain, c, T)
+    expected, found = (initial_overlaps(one, "positional") for one in (plain, problem))
+    np.testing.assert_allclose(found.m, c * weights * expected.m, rtol=1e-12)
+    np.testing.assert_allclose(found.q, (c * weights) ** 2 * expected.q, rtol=1e-12)
+
+
+@pytest.mark.parametrize("T", [2.0**-6, 2.0**8])
+def test_the_floor_of_a_rows_noise_depends_on_no_unit(T):
+    """A source is an energy over a weight; without noise and signal it has a share of the curvature's."""
+    problem, _ = in_units(CASES["lasso"].problem, 1.0, T)
+    roots = []
+    for one, unit in ((CASES["lasso"].problem, 1.0), (problem, T)):
+        zero = np.zeros((2, 1, 1, 1))
+        hats = Conjugates(zero, 0.7 / unit + zero, zero, zero)
+        roots.append(np.sqrt(unit) * System.of(one).prior.sources(hats).root)
+    np.testing.assert_allclose(roots[1], roots[0], rtol=1e-12)
