@@ -156,7 +156,7 @@ class SlopeChannel(Channel):
         their sum, so that its derivative does not know the teacher's fields.
         """
         own = self.rule.student_dimensions
-        if self.rule.randomised or own == self.rule.nodes.shape[-1]:
+        if self.rule.randomised or own == self.rule.nodes.shape[-1] or self.teacher_first:
             return None
         places, index = np.unique(self.rule.nodes[0, :, :own], axis=0, return_inverse=True)
         if len(places) == self.rule.size:
@@ -170,7 +170,7 @@ class SlopeChannel(Channel):
 def is_smooth(system: System) -> bool:
     """Whether few nodes of a tensor rule integrate the gradient: nothing in it jumps."""
     form = system.problem.loss.form
-    return not (form.has_labels or form.has_kink)
+    return not (form.has_labels or form.is_rough)
 
 
 def first_rule(rules: Refinement, smooth: bool) -> Rule:

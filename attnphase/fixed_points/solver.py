@@ -194,7 +194,7 @@ def _iterated(
 
     refine = settings.method == "newton" and rules.refines
     response, jacobian = _lent(previous, run.sector) if previous and refine else (None, None)
-    second_minima = float(run.system.problem.loss.form.has_kink)  # at a kink, too, no tensor rule knows its error
+    second_minima = float(run.system.problem.loss.form.is_rough)  # there no tensor rule knows its error
     rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
 
     def decays(x: Array, image: Array) -> bool:

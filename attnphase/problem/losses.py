@@ -123,6 +123,16 @@ class LossKind(ABC):
         """Whether it is not differentiable somewhere, which optimisers of finite instances and GPUs cannot handle."""
         return False
 
+    @property
+    def label_jumps(self) -> bool:
+        """Whether it jumps somewhere as the teacher's fields vary; `has_labels` is apart, with exact means over k."""
+        return False
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether there are jumps or kinks, which a tensor rule is not to be taken across."""
+        return self.has_kink or self.label_jumps
+
     def of(self, expression: str | None) -> LossKind:
         """The kind of a loss with this formula, if it takes one."""
         return self
@@ -213,6 +223,11 @@ class Formula(LossKind):
         """See `LossKind`; imports SymPy."""
         return bool(self.text) and _has_kink(self.text)
 
+    @property
+    def label_jumps(self) -> bool:
+        """See `LossKind`; imports SymPy."""
+        return bool(self.text) and _label_jumps(self.text)
+
     def of(self, expression: str | None) -> Formula:
         """See `LossKind`."""
         return Formula(expression or "")
@@ -230,6 +245,13 @@ def _has_kink(expression: str) -> bool:
     from derivations.models.scalar import formula_has_kink
 
     return formula_has_kink(expression)
+
+
+@lru_cache(maxsize=64)
+def _label_jumps(expression: str) -> bool:
+    from derivations.models.scalar import formula_jumps
+
+    return formula_jumps(expression)
 
 
 LOSSES: dict[str, LossKind] = {

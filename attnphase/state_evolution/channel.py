@@ -61,6 +61,7 @@ class Channel:
     configurations: NDArray[np.int64] = field(init=False)
     probabilities: Array = field(init=False)
     labelled: bool = field(init=False)  # whether the loss knows the teacher's field by its sign only
+    teacher_first: bool = field(init=False)  # whether the student's fields are drawn given the teacher's
     _drawn: dict[tuple[int, int | None, int | None], Draws] = field(init=False)  # views of one array
 
     def __post_init__(self) -> None:
@@ -72,7 +73,9 @@ class Channel:
         configurations, probabilities = self.system.cluster_law
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
-        object.__setattr__(self, "labelled", self.system.problem.loss.form.has_labels)
+        form = self.system.problem.loss.form
+        object.__setattr__(self, "labelled", form.has_labels)
+        object.__setattr__(self, "teacher_first", form.label_jumps)
         object.__setattr__(self, "_drawn", {})
 
     def site_means(self, moments: Array) -> Array:
@@ -98,13 +101,20 @@ class Channel:
     def law(self, overlaps: Overlaps, *, clean: bool = False) -> FieldLaw:
         """How every site's fields are made of normals, with the variance floor; the means are its overlaps' m.
 
+        Where the label jumps, the teacher's fields come first: a node's label then stays as it is while theta moves.
         The noise of the labels belongs to it, unless they are to be `clean`.
         """
-        rho, root = self.system.spectrum.rho if clean else self.system.rho, matrix_root(self.floored(overlaps).q)
+        rho, q = self.system.spectrum.rho if clean else self.system.rho, self.floored(overlaps).q
+        noise = np.full(len(rho), 0.0 if clean else np.sqrt(self.system.problem.target_noise))
+        means = np.ascontiguousarray(overlaps.m[..., 0])
+        if self.teacher_first:
+            remainder = matrix_root(rho)
+            lift = np.ascontiguousarray(_solved(remainder, overlaps.theta.mT).mT)  # theta rho^-1/2
+            return FieldLaw(matrix_root(q - lift @ lift.mT), 0 * lift, lift, remainder, means, noise)
+        root = matrix_root(q)
         correlation: Array = _solved(root, overlaps.theta)  # q^-1/2 theta
         remainder = matrix_root(rho - correlation.mT @ correlation)
-        noise = np.full(len(rho), 0.0 if clean else np.sqrt(self.system.problem.target_noise))
-        return FieldLaw(root, correlation, remainder, np.ascontiguousarray(overlaps.m[..., 0]), noise)
+        return FieldLaw(root, correlation, 0 * correlation, remainder, means, noise)
 
     def floored(self, overlaps: Overlaps) -> Overlaps:
         """The overlaps with the variance floor, which the law of the fields has."""
@@ -150,9 +160,14 @@ class Channel:
         for c, s in np.ndindex(shape[:2]):
             places = (array[c, s].reshape(-1, *array.shape[-2:]) for array in (omega, k))
             kernels.fields_at(self.draws(s), FieldLaw(*(part[self.configurations[c]] for part in law)), *places)
+        floored = self.floored(overlaps)
+        if self.teacher_first:
+            roots, means = matrix_root(floored.q)[self.configurations], law.means[self.configurations]
+            about = omega - means[:, None, None, None]
+            return omega, k, np.linalg.solve(roots[:, None, None, None], about[..., None])[..., 0], floored
         normals = self.rule.nodes[..., : kernels.length * kernels.columns].reshape(*shape[2:], kernels.columns)
         signs = np.array(self.rule.signs, dtype=float)[:, 0, None, None, None, None]
-        return omega, k, np.broadcast_to(signs * normals, omega.shape), self.floored(overlaps)
+        return omega, k, np.broadcast_to(signs * normals, omega.shape), floored
 
     def nodes_at(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps, Array | None]:
         """`fields`, and the share of every node: with labels each node stands for both, integrated over k."""
@@ -227,6 +242,8 @@ class Channel:
         means = self.site_means(moments)
         edges = 0, 1, 1 + columns, 1 + 2 * columns, means.shape[-1]
         g, g_g, g_xi, g_k = (means[..., i:j] for i, j in pairwise(edges))
+        if self.teacher_first:
+            g_xi = self._with_student_first(g_xi, g_k, floored)
         hats = self.system.kernels.ridge.conjugates_from_moments(
             alpha=alpha,
             rho=self.system.rho[:, None],
@@ -241,6 +258,12 @@ class Channel:
         )
         envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
         return ChannelPass(self._invariant(Conjugates(*hats), floored), envelope, loss, minima)
+
+    def _with_student_first(self, g_xi: Array, g_k: Array, overlaps: Overlaps) -> Array:
+        """Means with the normals of ``omega = m + q^1/2 xi``, of those with the normals of omega given k."""
+        law = self.law(overlaps)
+        with_omega = g_xi @ law.roots[:, None] + g_k @ _solved(self.system.rho, overlaps.theta.mT)[:, None]
+        return _solved(matrix_root(overlaps.q)[:, None], with_omega.mT).mT
 
     def _invariant(self, hats: Conjugates, overlaps: Overlaps) -> Conjugates:
         """Sampled conjugates as derivatives of what the gauge's stretches leave unchanged.

@@ -107,7 +107,8 @@ class Copies:
     def _fields(self) -> tuple[Array, Array]:
         """The first copy's fields and the teacher's about its mean with the noise, (C, 1, S, n, L, r) and (..., t)."""
         law, (xi, zeta, noise, _) = self._channel.law(self.overlaps), self._normals
-        omega = _product(self._of_tokens(law.roots), xi) + self._of_tokens(law.means, 2)[:, :, None]
+        omega = _product(self._of_tokens(law.roots), xi) + _product(self._of_tokens(law.lifts), zeta)
+        omega = omega + self._of_tokens(law.means, 2)[:, :, None]
         k = _product(self._of_tokens(law.correlations.mT), xi) + _product(self._of_tokens(law.remainders), zeta)
         if noise.size:
             sites = self._channel.configurations

@@ -316,8 +316,8 @@ class StateEvolution:
 
     @property
     def rough_share(self) -> float:
-        """Share of nodes near which the minimiser may jump or has a kink, which no tensor rule knows its error at."""
-        if self.system.problem.loss.form.has_kink:
+        """Share of nodes near which something jumps or has a kink, which no tensor rule knows its error at."""
+        if self.system.problem.loss.form.is_rough:
             return 1.0
         return float(self.second_minimum_share(np.inf).mean())
 

@@ -11,11 +11,11 @@ from sympy import Expr, Integer, Symbol
 
 from derivations.algebra import symbols as sym
 from derivations.models.formulas import names_in, parse_formula
-from derivations.models.functions import Relu, Sign, Softplus, with_known_functions
+from derivations.models.functions import Relu, Sign, Softplus, Step, with_known_functions
 from derivations.models.kinks import has_kink
 from derivations.models.model import Definition, numbered, teacher_fields
 
-__all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_has_kink", "formula_loss"]
+__all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_has_kink", "formula_jumps", "formula_loss"]
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,18 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
         return parse_formula(text, names)
 
     return ScalarModel(text, loss, length, columns, teacher_rank, noise_columns=length if noisy else 0)
+
+
+def formula_jumps(text: str) -> bool:
+    """Whether a formula jumps somewhere as the teacher's fields vary, whose names begin with ``k``, or the noise does.
+
+    Raises
+    ------
+    FormulaError
+        The formula cannot be read.
+    """
+    fields = {one: Symbol(one, real=True) for one in names_in(text)}
+    return bool(parse_formula(text, fields).atoms(Sign, Step))  # those of student's fields are refused
 
 
 def formula_has_kink(text: str) -> bool:

@@ -18,14 +18,16 @@ STUDENT, TEACHER = LENGTH * COLUMNS, LENGTH * TEACHER_RANK
 def fields_at(draws: Draws, law: FieldLaw, centers: Array, teacher_fields: Array) -> None:
     """``omega`` (N, L, r), and the teacher's fields about their mean with the noise behind them, (N, L, t + noise)."""
     normals, signs, _, _ = draws
-    roots, correlations, remainders, means, noise = law
+    roots, correlations, lifts, remainders, means, noise = law
     for n in range(normals.shape[0]):
         for a in range(LENGTH):
             for i in range(COLUMNS):
-                total = 0.0
+                shared, own = 0.0, 0.0
                 for j in range(COLUMNS):
-                    total += roots[a, i, j] * normals[n, a * COLUMNS + j]
-                centers[n, a, i] = means[a, i] + signs[0] * total
+                    own += roots[a, i, j] * normals[n, a * COLUMNS + j]
+                for j in range(TEACHER_RANK):
+                    shared += lifts[a, i, j] * normals[n, STUDENT + a * TEACHER_RANK + j]
+                centers[n, a, i] = means[a, i] + signs[0] * own + signs[1] * shared
             for i in range(TEACHER_RANK):
                 shared, own = 0.0, 0.0
                 for j in range(COLUMNS):

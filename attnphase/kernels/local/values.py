@@ -42,8 +42,9 @@ class FieldLaw(NamedTuple):
 
     Attributes
     ----------
-    roots, correlations, remainders : (L, r, r), (L, r, t) and (L, t, t) arrays
-        ``omega = m + root xi`` and ``k = correlation^T xi + remainder zeta``.
+    roots, correlations, lifts, remainders : (L, r, r), (L, r, t), (L, r, t) and (L, t, t) arrays
+        ``omega = m + root xi + lift zeta`` and ``k = correlation^T xi + remainder zeta``; lifts or correlations are
+        zero.
     means : (L, r) array
         Of ``omega``.
     noise : (L,) array
@@ -52,6 +53,7 @@ class FieldLaw(NamedTuple):
 
     roots: Array
     correlations: Array
+    lifts: Array
     remainders: Array
     means: Array
     noise: Array

@@ -1,0 +1,81 @@
+"""Formulas whose label jumps as the teacher's fields vary: the map is smooth, and its points are those of exact means.
+
+Several tokens that enter a loss by their sum are one token: h = sum of h_l has the law of sqrt(L) h_l.
+"""
+
+import numpy as np
+import pytest
+
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.system import System
+
+QUICK = SolverSettings(threads=1, stability=False)
+
+
+def problem_of(loss: dict[str, str], length: int, sigma: float, noise: float = 0.0) -> Problem:
+    return Problem.from_dict(
+        {
+            "tokens": {"length": length, "sigma": sigma},
+            "regularizer": {"strength": 0.043},
+            "positions": {"kind": "none"},
+            "teacher": {"noise": noise},
+            "loss": loss,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "formula", "length", "noise"),
+    [
+        ("logistic", "softplus(-sign(k0_0+noise)*h0_0)", 1, 0.37),
+        ("logistic", "softplus(-sign(k0_0+k1_0)*(h0_0+h1_0))", 2, 0.0),
+        ("hinge", "relu(1-sign(k0_0+k1_0)*(h0_0+h1_0))", 2, 0.0),
+    ],
+)
+def test_points_are_those_of_exact_means_over_the_label(kind: str, formula: str, length: int, noise: float) -> None:
+    """The built-in losses integrate over the label, which these formulas sample."""
+    sigma, alpha = 0.83, 1.37
+    sampled = problem_of({"kind": "expression", "expression": formula}, length, sigma, noise)
+    # the ridge of the sum's weights is that of every token's, which share one W
+    exact = problem_of({"kind": kind}, 1, sigma * np.sqrt(length), noise)
+    point, right = (solve_point(one, alpha, "semantic", settings=QUICK) for one in (sampled, exact))
+    assert point.status is right.status is Status.converged
+    for name, power in {"q": 1, "V": 1, "theta": 1, "training_loss": 0}.items():
+        (value, other), (error, its) = (
+            [np.ravel(numbers[name])[0] for numbers in each]
+            for each in ((point.values, right.values), (point.errors, right.errors))
+        )
+        factor = length**power
+        assert abs(factor * value - other) < 4 * np.hypot(factor * error, its)
+        assert factor * error < 0.02 * abs(other)
+
+
+def test_the_students_normals_are_those_of_its_fields() -> None:
+    """Sampled after the teacher's fields, they still make ``omega = m + q^1/2 xi``: one-step symmetry breaking asks."""
+    problem = Problem.from_dict(
+        {
+            "tokens": {"length": 1, "sigma": 0.83},
+            "positions": {"kind": "none"},
+            "teacher": {"rank": 2},
+            "student": {"rank": 2},
+            "loss": {"kind": "expression", "expression": "log(cosh(h0_0 - sign(k0_0 - 0.6*k0_1)*h0_1))"},
+            "integration": {"rule": "sobol", "nodes": 256},
+        }
+    )
+    system = System.of(problem)
+    rule = system.refinement(2**12).medium()
+    q, theta = np.array([[[0.9, 0.2], [0.2, 0.6]]]), np.array([[[0.3, -0.1], [0.2, 0.25]]])
+    overlaps = Overlaps(q, np.array([[[1.1, 0.1], [0.1, 0.8]]]), np.zeros((1, 2, 1)), theta)
+    omega, k, xi, floored = Channel(system, rule).fields(overlaps)
+    values, vectors = np.linalg.eigh(floored.q[0])
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    np.testing.assert_allclose(omega, xi @ root, atol=1e-12)
+    k = k[..., :2].reshape(-1, 2)
+    means = [field[..., :2].reshape(-1, 2).T @ k / len(k) for field in (omega, k)]
+    np.testing.assert_allclose(means[0], theta[0], atol=0.05)
+    np.testing.assert_allclose(means[1], 0.83**2 * np.eye(2), atol=0.05)
