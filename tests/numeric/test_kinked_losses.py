@@ -147,6 +147,66 @@ def test_two_absolute_losses_are_solved_apart(V):
     np.testing.assert_allclose(h, omega + V * residual, atol=1e-9)
 
 
+def truncated_overlaps(alpha: float, strength: float, noise: float) -> tuple[float, float, float]:
+    """Overlaps q, V and theta of ``min(|h - y|, 1)`` with ``y = k + sqrt(noise) z``, where k has variance one.
+
+    The proximal point is omega, or that of ``|h - y|``, a soft threshold, where this has the lower energy; of
+    ``u = y - omega``.
+    """
+    q, V, theta = 0.5, 1.0, 0.5
+    for _ in range(20000):
+        spread = np.sqrt(q - 2 * theta + 1 + noise)
+        u = np.linspace(0, 12 * spread, 200001)
+        soft = np.sign(u) * np.minimum(abs(u) / V, 1)
+        held = V * soft**2 / 2 + abs(u - V * soft) < np.minimum(abs(u), 1)
+        g = np.where(held, soft, 0.0)
+        weight = 2 * np.exp(-(u**2) / (2 * spread**2)) / np.sqrt(2 * np.pi) / spread * (u[1] - u[0])
+        # by parts: the mean of dg/du, jumps included
+        slope = (weight * g * u).sum() / spread**2
+        q_hat, V_hat = alpha * (weight * g**2).sum(), alpha * slope
+        new = ((q_hat + V_hat**2) / (strength + V_hat) ** 2, 1 / (strength + V_hat), V_hat / (strength + V_hat))
+        moved = max(abs(a - b) for a, b in zip(new, (q, V, theta), strict=True))
+        q, V, theta = (0.5 * (a + b) for a, b in zip(new, (q, V, theta), strict=True))
+        if moved < 1e-10:
+            return q, V, theta
+    raise AssertionError("own iteration has not converged")
+
+
+def test_the_fixed_point_of_a_truncated_loss_is_that_of_its_two_candidates():
+    point = ap.solve(problem_of("min(abs(h - k - noise), 1)", noise=0.3, strength=0.4), alpha=1.9, branch="semantic")
+    assert int(point.status) == Status.converged
+    for name, value in zip(("q", "V", "theta"), truncated_overlaps(1.9, 0.4, 0.3), strict=True):
+        found, error = (float(point[each].squeeze()) for each in (name, f"{name}_stderr"))
+        assert 0 < error < 0.02 * value
+        assert abs(found - value) < 4 * error, (name, found, error, value)
+
+
+@pytest.mark.parametrize("V", [0.9, 40.0])
+def test_losses_that_flatten_away_from_their_kinks_have_the_lowest_minima_of_a_grid(V):
+    """From elsewhere no slope leads to the kinks."""
+    omega, k, _, h = minimised("min(abs(h**2 - k - 1), 2) + 0.4*min(abs(h - k + 0.3), 0.6)", V)
+
+    def energy(fields):
+        far, near = abs(fields**2 - k - 1), abs(fields - k + 0.3)
+        return (fields - omega) ** 2 / (2 * V) + np.minimum(far, 2) + 0.4 * np.minimum(near, 0.6)
+
+    grid = energy(np.linspace(-9, 9, 90001)).min(axis=-1)
+    np.testing.assert_array_less(energy(h)[..., 0], grid + 1e-9)
+
+
+@pytest.mark.parametrize("V", [0.9, 40.0])
+def test_losses_of_two_fields_that_flatten_have_the_lowest_minima_of_a_grid(V):
+    """At one kink, at the other, at both, or at none."""
+    omega, k, _, h = minimised("min(abs(h0_0 - k0_0 - k1_0), 1) + min(abs(h1_0 - k1_0 + 0.4), 1)", V, length=2)
+
+    def own(fields, label, center):
+        return (fields - center) ** 2 / (2 * V) + np.minimum(abs(fields - label), 1)
+
+    labels = np.stack([k[..., 0, 0] + k[..., 1, 0], k[..., 1, 0] - 0.4], axis=-1)[..., None]
+    grid = own(np.linspace(-9, 9, 18001), labels, omega).min(axis=-1).sum(axis=-1)
+    np.testing.assert_array_less(own(h, labels, omega).sum(axis=(-2, -1)), grid + 1e-9)
+
+
 def share(first, second):
     return 1 / (1 + np.exp(second - first))
 

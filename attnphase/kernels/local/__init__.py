@@ -4,6 +4,7 @@ Ordinary Python, which also runs without Numba's compiler (``NUMBA_DISABLE_JIT=1
 module that depends on the model: here it holds the square loss; in the copy in the user's cache it is generated.
 
 ``constants``, ``values`` and ``compiled`` are what all modules share; ``linear_algebra``, ``descent``, for losses with
-kinks ``bracket`` or ``along_kinks``, and ``search`` lead up to the minima of one sample; ``nodes`` and ``samples`` are
-the ways in, for the theory and for samples at finite d, with their arguments' types in ``layouts``.
+kinks ``bracket`` or ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one sample;
+``nodes`` and ``samples`` are the ways in, for the theory and for samples at finite d, with their arguments' types in
+``layouts``.
 """

@@ -13,7 +13,7 @@ from attnphase.arrays import Array
 from attnphase.kernels.local.values import Energy, Workspace
 
 from .compiled import compiled
-from .constants import FAR, GRADIENT_TOLERANCE, LENGTH_UNIT, MAX_NEWTON, ROUNDING, RUNAWAY
+from .constants import FAR, GRADIENT_TOLERANCE, LENGTH_UNIT, MAX_NEWTON, RUNAWAY
 from .linear_algebra import place
 from .local_problem import loss_derivatives
 
@@ -66,15 +66,16 @@ def descend_to_kink(center: Array, terms: Energy, work: Workspace, known: int) -
         reached = 0.5 * trial * trial + value
         if trial * trial >= far or reached <= deep:
             return np.inf, value, RUNAWAY
-        finite = abs(reached) < np.inf
+        # beyond a rise, which is more than rounding, lies another minimum
+        lower = reached <= energy + GRADIENT_TOLERANCE * (unit + abs(energy))
         tolerance = GRADIENT_TOLERANCE * np.sqrt(unit + trial * trial)
-        if finite and abs(slope) <= tolerance:
+        if lower and abs(slope) <= tolerance:
             return reached, value, iteration
-        downhill = finite and slope * side < 0.0
-        if downhill and (opposite or reached <= energy + ROUNDING * (unit + abs(energy))):
+        downhill = slope * side < 0.0
+        if lower and downhill:
             low, energy = trial, reached
         else:
-            high, bracketed, opposite = trial, True, finite and not downhill
+            high, bracketed, opposite = trial, True, abs(reached) < np.inf and not downhill
         if bracketed:
             # where a step did not halve the bracket, the next one does
             halves = not abs(high - low) <= 0.5 * width

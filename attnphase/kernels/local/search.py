@@ -8,6 +8,7 @@ from attnphase.arrays import Array
 from attnphase.kernels.local.values import Energy, Found, Kinks, Workspace
 
 from .along_kinks import descend_along_kinks
+from .at_kinks import go_to_kink
 from .bracket import descend_to_kink
 from .compiled import allocating, compiled
 from .constants import DISTINCT, LENGTH_UNIT, LIKELY_STARTS, LOWEST_STARTS, MATCHED, OTHER_STARTS, RUNAWAY, Starts
@@ -40,6 +41,9 @@ def kinks() -> Kinks:
         np.empty(SIZE),
         np.empty((KINKS, KINKS)),
         np.empty(KINKS),
+        np.empty(SIZE),
+        np.empty((KINKS, SIZE)),
+        np.empty(KINKS, dtype=np.bool_),
     )
 
 
@@ -169,10 +173,34 @@ def is_enough(s: int, starts: int, lowest: float, sole: float) -> bool:
 
 
 @compiled
+def keep(energy: float, length: float, found: Found, work: Workspace) -> bool:
+    """Keep the end of a descent if it is one of the two lowest minima; returns whether it is the lowest."""
+    energies = found.energies
+    if energies[0] < np.inf and not distance(work.u, work.best, length) > DISTINCT:
+        return False
+    if energy < energies[0]:
+        energies[1], energies[0] = energies[0], energy
+        for i in range(SIZE):
+            work.other[i], work.best[i] = work.best[i], work.u[i]
+        for a in range(LENGTH):
+            for i in range(COLUMNS):
+                found.residual[a, i] = -work.gradient[a, i]
+        return True
+    if energy < energies[1]:
+        energies[1] = energy
+        for i in range(SIZE):
+            work.other[i] = work.u[i]
+    return False
+
+
+@compiled
 def search(
     center: Array, k: Array, terms: Energy, starts: int, sole: float, found: Found, work: Workspace
 ) -> tuple[float, int]:
     """Lowest and second-lowest minimum of one sample's local terms.
+
+    Descents begin at every start and, but for warm ones, at the kinks to which it leads; then at those to which the
+    lowest minimum leads, as long as this finds lower ones.
 
     Fills all of ``found``, in which a warm pass begins.  Returns the loss at the lowest minimum and the number of
     Newton steps to it, negative where the gradient did not reach its tolerance.  Where a descent found no bottom, the
@@ -180,53 +208,40 @@ def search(
     """
     if closed_form(center, terms.target, terms.factor, work.h):
         return fill_in(center, terms, found, work), 0
-    best_energy = np.inf
-    other_energy = np.inf
-    best_loss = 0.0
-    best_flag = 0
-    bottomless = False
-    for s in range(MOST_STARTS):
-        if not start_field(s, center, k, found.minima, terms.parameters, starts, work.h):
+    energies, best_loss, best_flag, bottomless = found.energies, 0.0, 0, False
+    only = starts in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED) and energies[0] == energies[1]
+    energies[:] = np.inf
+    kinks = KINKS if starts not in (Starts.WARM, Starts.FROM_ZERO) else 0
+    work.kinks.last[:] = np.inf
+    onward, lower = False, False
+    for s in range(MOST_STARTS + kinks):
+        if not onward and not start_field(s, center, k, found.minima, terms.parameters, starts, work.h):
+            onward, lower = True, kinks > 0
+        if (onward and not lower) or is_enough(s, starts, energies[0], sole):
             break
-        if (
-            s == 1
-            and starts in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED)
-            and found.energies[0] == found.energies[1]
-        ):
+        if s == 1 and only:
             continue
-        if is_enough(s, starts, best_energy, sole):
-            break
         to_scaled(work.h, center, terms.factor, work.u)
-        known = 0 if best_energy == np.inf else (1 if other_energy == np.inf else 2)
-        energy, value, flag = to_minimum(center, terms, work, known)
-        if energy == np.inf:
-            bottomless = bottomless or flag == RUNAWAY
-            continue
-        gap = distance(work.u, work.best, terms.parameters[LENGTH_UNIT]) if known > 0 else 0.0
-        if known == 0 or (energy < best_energy and gap > DISTINCT):
-            for i in range(SIZE):
-                work.other[i], work.best[i] = work.best[i], work.u[i]
-            for a in range(LENGTH):
-                for i in range(COLUMNS):
-                    found.residual[a, i] = -work.gradient[a, i]
-            other_energy = best_energy
-            best_energy = energy
-            best_loss = value
-            best_flag = flag
-        elif gap > DISTINCT and energy < other_energy:
-            for i in range(SIZE):
-                work.other[i] = work.u[i]
-            other_energy = energy
-    if best_energy == np.inf:
+        for i in range(SIZE):
+            work.kinks.base[i] = work.best[i] if onward else work.u[i]
+        lower = False
+        for j in range(1 if onward else 0, kinks + 1):
+            if j > 0 and not go_to_kink(j - 1, onward, center, terms, work):
+                continue
+            known = 0 if energies[0] == np.inf else (1 if energies[1] == np.inf else 2)
+            energy, value, flag = to_minimum(center, terms, work, known)
+            if energy == np.inf:
+                bottomless = bottomless or flag == RUNAWAY
+            elif keep(energy, terms.parameters[LENGTH_UNIT], found, work):
+                best_loss, best_flag, lower = value, flag, True
+    if energies[0] == np.inf:
         bottomless = True
         best_loss = fall_back(center, terms, found, work)
-        best_energy = best_loss
-    if other_energy == np.inf:
-        other_energy = best_energy
+        energies[0] = best_loss
+    if energies[1] == np.inf:
+        energies[1] = energies[0]
         for i in range(SIZE):
             work.other[i] = work.best[i]
     place(work.best, center, terms.factor, found.minima[0])
     place(work.other, center, terms.factor, found.minima[1])
-    found.energies[0] = best_energy
-    found.energies[1] = other_energy
     return best_loss, RUNAWAY if bottomless else best_flag

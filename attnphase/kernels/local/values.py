@@ -188,6 +188,10 @@ class Kinks(NamedTuple):
     step : (L r,) array
     lower, change : (m, m) and (m,) arrays
         Of the multipliers that move together.
+    base, last : (L r,) and (m, L r) arrays
+        Points in u: the one from which `at_kinks` seeks a kink, and those at which it last found each of them.
+    kept : (m,) array of bool
+        Kinks on which the point sought lies.
     """
 
     table: Array
@@ -203,6 +207,9 @@ class Kinks(NamedTuple):
     step: Array
     lower: Array
     change: Array
+    base: Array
+    last: Array
+    kept: NDArray[np.bool_]
 
 
 class Workspace(NamedTuple):
