@@ -28,10 +28,10 @@ def normal_in_u(kink: int, factor: Array, normals: Array, normal: Array) -> None
 
 @compiled
 def go_to_kink(kink: int, keeps: bool, center: Array, terms: Energy, work: Workspace) -> bool:
-    """Move ``work.u`` from ``kinks.base`` to a kink by Newton's method, whose steps are the shortest in u.
+    """Move ``work.u`` from ``kinks.base`` to the point of a kink that is nearest to the centre, by Newton's method.
 
-    With ``keeps`` they do not leave the kinks on which the base lies.  Returns False where there is no such point, the
-    kink bends downwards there, or the last call for this kink led to the same point.
+    With ``keeps`` to a point near the base, on all kinks on which the base lies.  Returns False where there is no such
+    point, the kink bends downwards there, or the last call for this kink led to the same point.
     """
     kinks, u, trial, length = work.kinks, work.u, work.trial, terms.parameters[LENGTH_UNIT]
     basis, heights = kinks.scaled, kinks.change
@@ -42,9 +42,9 @@ def go_to_kink(kink: int, keeps: bool, center: Array, terms: Energy, work: Works
         if not abs(evaluate(u, center, terms, work)) < np.inf:
             return False
         for i in range(SIZE):
-            trial[i] = u[i]
+            trial[i] = u[i] if keeps else 0.0
         for j in range(KINKS):
-            # an orthonormal basis of the normals, in whose span the step lies
+            # an orthonormal basis of the normals, in whose span the step lies, or the point
             direction, height = basis[j], -kinks.arguments[j]
             normal_in_u(j, terms.factor, kinks.normals, direction)
             size = squared_norm(direction)
@@ -54,6 +54,8 @@ def go_to_kink(kink: int, keeps: bool, center: Array, terms: Energy, work: Works
             if not kinks.kept[j]:
                 direction[:] = 0.0
                 continue
+            for i in range(SIZE):
+                height += 0.0 if keeps else direction[i] * u[i]
             for c in range(j):
                 along = 0.0
                 for i in range(SIZE):
