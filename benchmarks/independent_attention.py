@@ -1,4 +1,4 @@
-"""Return state-evolution points of the paper's layer by shifted lattices: references of `benchmarks.hundred`.
+"""Return state-evolution points of the paper's layer by shifted points: references of `benchmarks.hundred`.
 
 Nothing here comes from the package: neither its integration rules, nor its starts, nor its minimisers. The equations
 are (7)-(8) and (10)-(14) of arXiv:2402.03902 for L tokens of variance σ², one column, a tied softmax student, the
@@ -6,9 +6,9 @@ ridge, and encodings along one direction, p_l = v_l e. All tokens then share (q,
 point has m = 0, and a positional one θ = 0: both are kept exactly. The point is x = (ln s, ln V, θ or m), where s > 0
 is the part of q that is neither along the teacher nor along the encodings: q = s + θ² / σ² + σ² m².
 
-- Teacher's fields come first: k ~ N(0, σ²), and ω given k ~ N(v m + θ k / σ², q - θ² / σ²). Both are the points of a
-  rank-one lattice with random shifts, folded by the baker's transform. V̂ is Stein's mean over ω given k, and θ̂ follows
-  from it. Shifts are independent, so that their scatter is the standard error.
+- Teacher's fields come first: k ~ N(0, σ²), and ω given k ~ N(v m + θ k / σ², q - θ² / σ²). Both are the first points
+  of a line on the torus with irrational slopes and random shifts, folded by the baker's transform. V̂ is Stein's mean
+  over ω given k, and θ̂ follows from it. Shifts are independent, so that their scatter is the standard error.
 - The proximal point is the lowest of several minima: `benchmarks.independent_minima`.
 - The fixed point is found by damped steps from weights that equal the teacher's, or the encodings, then by Newton steps
   on few points, then by corrections (I - J)⁻¹ (F(x) - x) on more and more points, until the errors are small.
@@ -27,17 +27,19 @@ from scipy.special import ndtri, softmax
 
 from benchmarks.independent_minima import sums
 
-__all__ = ["RELATIVE", "Attention", "attention_reference", "lattice"]
+__all__ = ["RELATIVE", "Attention", "Map", "attention_reference", "shifted_normals"]
 
 Array = NDArray[np.float64]
 Numbers = dict[str, float | list[float]]
 
 SEED = 90
-_GENERATOR = (1, 182667, 469891, 498753, 110745, 446247)  # embedded lattice: any odd numbers give unbiased means
+_GENERATOR = np.sqrt([2.0, 3.0, 5.0, 7.0, 11.0, 13.0])  # Richtmyer's: no two of them have a rational ratio
 _SHIFTS = 8
 _FEW = 2**7  # points a shift while the fixed point is searched
-_DERIVATIVES = 2**9  # points a shift for J
-_FIRST, _MOST = 2**11, 2**17  # points a shift of the corrections
+_NOT_SO_FEW = 2**10  # where the damped steps end
+_DERIVATIVES = 2**11  # points a shift for J
+_CORRECTIONS = 8  # on so many points at most
+_FIRST, _MOST = 2**13, 2**17  # points a shift of the corrections
 RELATIVE = 4e-4
 """Error at which the corrections end."""
 _SURE = 4.0  # standard errors that an order parameter of a branch has at least
@@ -97,23 +99,25 @@ class Attention:
         return np.sqrt(values[-1]) * vectors[:, -1]
 
 
-def lattice(points: int, dimensions: int, shift: Array) -> Array:
-    """Standard normals at a shifted lattice's points, shape (points, dimensions)."""
-    generator = np.array(_GENERATOR[:dimensions], dtype=np.int64)
-    index = np.arange(points, dtype=np.int64)[:, None]
-    unit = ((index * generator) % points / points + shift) % 1.0
+def shifted_normals(points: int, dimensions: int, shift: Array) -> Array:
+    """Standard normals at the first points of a shifted line on the torus, shape (points, dimensions)."""
+    unit = (np.arange(points)[:, None] * _GENERATOR[:dimensions] + shift) % 1.0
     folded = 1 - np.abs(2 * unit - 1)
     return ndtri(np.clip(folded, 1e-16, 1 - 1e-16))
 
 
-class _Map:
+class Map:
     """The map on the points of all shifts."""
 
     def __init__(self, problem: Attention, points: int, merged: bool = False) -> None:
         generator = np.random.default_rng([SEED, points])
         dimensions = 2 * problem.length
         self.problem, self.merged = problem, merged
-        self.normals = [lattice(points, dimensions, generator.random(dimensions)) for _ in range(_SHIFTS)]
+        # every point of ω also with the other sign: a map that keeps the symmetry of h and -h has no order parameter
+        # of chance
+        mirrored = np.repeat([1.0, -1.0], problem.length)
+        halves = [shifted_normals(points // 2, dimensions, generator.random(dimensions)) for _ in range(_SHIFTS)]
+        self.normals = [np.concatenate([half, half * mirrored]) for half in halves]
 
     def images(self, x: Array) -> Array:
         """F(x) and (training loss, test error), from each shift and, in the first row, from all; shape (1 + S, 5)."""
@@ -131,7 +135,7 @@ class _Map:
         R = 1 / np.maximum(p.ridge + gamma * V_hat, gamma / (16 * V))
         new = gamma**2 * R**2 * q_hat, gamma * R
         aligned = gamma**2 * R * theta_hat if semantic else R * m_hat
-        # symmetry, which a shifted lattice does not have, keeps an order parameter at zero
+        # rounding is not to grow where the uninformed point is unstable
         aligned = 0 * aligned if self.merged else aligned
         loss = p.alpha * means[:, 4] + p.ridge / 2 * q / gamma
         columns = np.log(new[0]), np.log(new[1]), aligned, loss, 2 / p.length * means[:, 5]
@@ -155,7 +159,7 @@ def _start(problem: Attention) -> Array:
     return np.array([np.log(0.1 * gamma), np.log(gamma / (problem.ridge + 0.1 * gamma)), size])
 
 
-def _into_the_basin(problem: Attention, map_: _Map, x: Array) -> Array:
+def _into_the_basin(problem: Attention, map_: Map, x: Array) -> Array:
     """Damped steps until little changes, or q vanishes."""
     # the map's slope in m is about -1.5 α at a positional point
     share = 0.3 / max(1.0, problem.alpha / 2 if problem.branch == "positional" and not map_.merged else 1.0)
@@ -170,7 +174,7 @@ def _into_the_basin(problem: Attention, map_: _Map, x: Array) -> Array:
     return x
 
 
-def _newton(map_: _Map, x: Array) -> Array:
+def _newton(map_: Map, x: Array) -> Array:
     """Newton steps on few points, as long as they shrink the residual."""
     J = map_.jacobian(x)[:3]
     change = map_(x) - x
@@ -201,15 +205,18 @@ def attention_reference(
     start : (3,) array, optional
         Another start than the branch's own: (ln s, ln V, θ or m).
     """
-    x = _into_the_basin(problem, _Map(problem, _FEW), _start(problem) if start is None else start)
+    x = _start(problem) if start is None else start
+    # few points may hold an order parameter that more do not
+    for points in (_FEW, _NOT_SO_FEW):
+        x = _into_the_basin(problem, Map(problem, points), x)
     lost = abs(x[2]) < _LOST * abs(_start(problem)[2])
     for merged in (True,) if lost else (False, True):
         if merged:
-            x = _into_the_basin(problem, _Map(problem, _FEW, merged), x * [1, 1, 0])
+            x = _into_the_basin(problem, Map(problem, _NOT_SO_FEW, merged), x * [1, 1, 0])
         if problem.overlap(x) < _VANISHED * problem.sigma**2:
             return _without_weights(problem)
-        for points in (_FEW, _DERIVATIVES):
-            x = _newton(_Map(problem, points, merged), x)
+        for points in (_NOT_SO_FEW, _DERIVATIVES):
+            x = _newton(Map(problem, points, merged), x)
         if not merged:
             found, errors = _corrected(problem, x, relative, _FIRST, merged)
             if abs(found[2]) > _SURE * errors[2]:
@@ -222,25 +229,39 @@ def attention_reference(
 
 def _corrected(problem: Attention, x: Array, relative: float, most: int, merged: bool) -> tuple[Array, Array]:
     """(q, V, θ or m, training loss, test error) on more and more points, and their standard errors."""
-    J, points = _Map(problem, _DERIVATIVES, merged).jacobian(x), _FIRST
-    response = np.linalg.inv(np.eye(3) - J[:3])
+    J, points = Map(problem, _DERIVATIVES, merged).jacobian(x), _FIRST
+    response, observed = np.linalg.inv(np.eye(3) - J[:3]).astype(np.float64), J[3:]
     found, errors = np.empty((1 + _SHIFTS, 5)), np.empty(5)
     while True:
-        map_ = _Map(problem, points, merged)
-        for _ in range(2):
+        map_, before, settled = Map(problem, points, merged), None, False
+        for _ in range(_CORRECTIONS):
             images = map_.images(x)
-            moves = (images[:, :3] - x) @ response.T
-            observed = images[:, 3:] + moves @ J[3:].T
+            changes = images[:, :3] - x
+            if before is not None:
+                response = _secant(response, *before, changes[0])
+            moves = changes @ response.T
             moved = x + moves
-            found = np.column_stack([problem.overlap(moved), np.exp(moved[:, 1]), moved[:, 2], observed])
+            found = np.column_stack(
+                [problem.overlap(moved), np.exp(moved[:, 1]), moved[:, 2], images[:, 3:] + moves @ observed.T]
+            )
             errors, spread = (each[1:].std(axis=0, ddof=1) / np.sqrt(_SHIFTS) for each in (found, moves))
-            x = moved[0]
-            # J is good to a tenth: what a correction leaves is then below a third of the error
-            if np.all(np.abs(moves[0]) <= 3 * spread):
+            # derivatives are good to a tenth: what a correction leaves is then below a third of the error
+            settled = bool(np.all(np.abs(moves[0]) <= 3 * spread))
+            before, x = (moves[0], changes[0]), moved[0]
+            if settled:
                 break
+        if not settled:
+            raise ArithmeticError(f"{problem}: corrections do not settle")
         if np.all(errors <= relative * np.abs(found[0])) or points >= most:
             return found[0], errors
         points *= 4
+
+
+def _secant(response: Array, move: Array, before: Array, after: Array) -> Array:
+    """Broyden's update of (I - J)⁻¹ after a move that changed F(x) - x from one value to another."""
+    answer = response @ (before - after)
+    update = np.outer(move - answer, move @ response) / (move @ answer)
+    return (response + update).astype(np.float64)
 
 
 def _named(problem: Attention, found: Array, errors: Array) -> tuple[Numbers, Numbers]:
@@ -268,7 +289,7 @@ def _without_weights(problem: Attention) -> tuple[Numbers, Numbers]:
     generator, gamma, L = np.random.default_rng([SEED, 0]), problem.sigma**2, problem.length
     made = []
     for _ in range(_SHIFTS):
-        k = problem.sigma * lattice(2**14, L, generator.random(L))
+        k = problem.sigma * shifted_normals(2**14, L, generator.random(L))
         logits = k[:, :, None] * k[:, None, :]
         T = (1 - problem.omega) * softmax(logits, axis=2) + problem.omega * problem.mixing
         off = gamma * (1 / L - T)

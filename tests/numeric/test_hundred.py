@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.hundred import LARGEST, Outcome, Reference, compare, drawn, read, summary
+from benchmarks.independent_attention import Attention, Map
 from benchmarks.independent_minima import lowest_minima
 from benchmarks.independent_scalar import Scalar, scalar_reference
 
@@ -76,6 +77,16 @@ def test_no_point_of_a_dense_net_is_lower_than_the_minimum():
         assert energy(found[i][None], centres[i], targets[i])[0] == pytest.approx(lowest[i], rel=1e-12)
         assert lowest[i] <= values.min()
         assert lowest[i] > values.min() - 0.01  # half a step off, at curvatures up to a hundred
+
+
+def test_the_attention_program_makes_no_order_parameter_by_chance():
+    """Would catch points without their mirror images: theta would grow from zero by the points' asymmetry."""
+    problem = drawn()[0].independent
+    assert isinstance(problem, Attention)
+    x = np.array([np.log(0.3), np.log(8.0), 0.0])
+    images = Map(problem, 2**8).images(x)
+    np.testing.assert_allclose(images[:, 2], 0, atol=1e-12)
+    assert images[1:, 0].std() > 1e-3
 
 
 REFERENCE = Reference(
