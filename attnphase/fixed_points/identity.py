@@ -53,6 +53,8 @@ _OPEN = (
 )
 _BY_CHANCE = 3.0  # likewise; what shrinks at both neighbours does so here, unless this is seen to be otherwise
 AMPLITUDES = (1.5, 1.1, 0.8, 0.55, 0.35, 0.2, 0.1, 0.05)  # of the start's: a branch that has not vanished continuously
+# likewise; a sparse student's other overlaps have several values at one amplitude, and are followed in short steps
+_SPARSE_AMPLITUDES = tuple(np.geomspace(AMPLITUDES[0], AMPLITUDES[-1], 40).tolist())
 _LEAST_SHARE = 1e-9  # of an informed start's order parameter
 _OWN = (1.0, 0.94, 0.87)  # of the point's: near a fold the growth is positive in a narrow window just below it alone
 _SEEN_FROM_REST = 0.4  # amplitudes up to which the uninformed point's own multiplier, which is known better, speaks
@@ -415,7 +417,8 @@ def judged(
     odd = run.sector.odd
     full = float(np.linalg.norm(start[odd]))
     own = float(np.linalg.norm(run.sector.pack(overlaps)[odd])) / full
-    candidates = sorted({*AMPLITUDES, *(own * part for part in _OWN)}, reverse=True)
+    shares = AMPLITUDES if run.system.prior.rows is None else _SPARSE_AMPLITUDES
+    candidates = sorted({*shares, *(own * part for part in _OWN)}, reverse=True)
     seen = 0.0 if bottom is None else _SEEN_FROM_REST
     amplitudes = [share * full for share in candidates if share > seen]
     levels = [level for level in run.levels if len(level.point) == len(start)]

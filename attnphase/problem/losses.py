@@ -130,7 +130,7 @@ class LossKind(ABC):
 
     @property
     def is_rough(self) -> bool:
-        """Whether there are jumps or kinks, which a tensor rule is not to be taken across."""
+        """Whether there are jumps or kinks, of the label or the loss, which a tensor rule is not to be taken across."""
         return self.has_kink or self.label_jumps
 
     def of(self, expression: str | None) -> LossKind:
@@ -228,6 +228,11 @@ class Formula(LossKind):
         """See `LossKind`; imports SymPy."""
         return bool(self.text) and _label_jumps(self.text)
 
+    @property
+    def is_rough(self) -> bool:
+        """See `LossKind`; imports SymPy."""
+        return super().is_rough or (bool(self.text) and _label_bends(self.text))
+
     def of(self, expression: str | None) -> Formula:
         """See `LossKind`."""
         return Formula(expression or "")
@@ -245,6 +250,13 @@ def _has_kink(expression: str) -> bool:
     from derivations.models.scalar import formula_has_kink
 
     return formula_has_kink(expression)
+
+
+@lru_cache(maxsize=64)
+def _label_bends(expression: str) -> bool:
+    from derivations.models.scalar import formula_bends
+
+    return formula_bends(expression)
 
 
 @lru_cache(maxsize=64)

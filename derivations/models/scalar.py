@@ -11,11 +11,11 @@ from sympy import Expr, Integer, Symbol
 
 from derivations.algebra import symbols as sym
 from derivations.models.formulas import names_in, parse_formula
-from derivations.models.functions import Relu, Sign, Softplus, Step, with_known_functions
+from derivations.models.functions import Modulus, Relu, Sign, Softplus, Step, with_known_functions
 from derivations.models.kinks import has_kink
 from derivations.models.model import Definition, numbered, teacher_fields
 
-__all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_has_kink", "formula_jumps", "formula_loss"]
+__all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_bends", "formula_has_kink", "formula_jumps", "formula_loss"]
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,19 @@ def formula_jumps(text: str) -> bool:
     """
     fields = {one: Symbol(one, real=True) for one in names_in(text)}
     return bool(parse_formula(text, fields).atoms(Sign, Step))  # those of student's fields are refused
+
+
+def formula_bends(text: str) -> bool:
+    """Whether a formula has a kink where what holds no student's field, whose names begin with ``h``, vanishes.
+
+    Raises
+    ------
+    FormulaError
+        The formula cannot be read.
+    """
+    fields = {one: Symbol(one, real=True) for one in names_in(text)}
+    student = {x for one, x in fields.items() if one.startswith("h")}
+    return any(not node.free_symbols & student for node in parse_formula(text, fields).atoms(Modulus, Relu))
 
 
 def formula_has_kink(text: str) -> bool:

@@ -295,6 +295,16 @@ def test_a_sparse_students_positional_branch_is_met_from_its_start(omega, fields
         assert np.max(differences) < 0.5 * np.max(point.errors[name]), name
 
 
+def test_a_sparse_students_branch_is_seen_where_its_curve_is_bent():
+    """At one amplitude other overlaps have several values: steps as long as a ridge's meet those without a branch."""
+    problem = Problem.paper(omega=0.3).with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.0058})
+    point = solve_point(problem, 3.37, "positional", settings=replace(SETTINGS, stability=False))
+    assert point.on_branch is Identity.on_branch
+    # the curve of fixed points passes here: (3.35, .2618) at strength .006, and m grows with the penalty
+    assert 0.255 < np.max(np.abs(point.values["m"])) < 0.265
+    assert np.max(point.errors["m"]) < 1e-3
+
+
 def test_a_sparse_student_without_the_branch_is_found_merged_by_steps_as_long_as_a_ridges():
     """Shorter ones do not come to rest: there is nothing where they lead."""
     problem = paper(0.31, 64).with_fields(LASSO | {"regularizer.strength": 0.014})

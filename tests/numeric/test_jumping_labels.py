@@ -79,3 +79,19 @@ def test_the_students_normals_are_those_of_its_fields() -> None:
     means = [field[..., :2].reshape(-1, 2).T @ k / len(k) for field in (omega, k)]
     np.testing.assert_allclose(means[0], theta[0], atol=0.05)
     np.testing.assert_allclose(means[1], 0.83**2 * np.eye(2), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("formula", "rough"),
+    [
+        ("0.5*(h0_0 - min(k0_0, 1.7))**2", True),
+        ("0.5*(h0_0 - abs(k0_0 + noise))**2", True),
+        ("softplus(-sign(k0_0)*h0_0)", True),
+        ("0.5*relu(h0_0 - k0_0)**2", False),
+        ("exp(h0_0) - k0_0*h0_0", False),
+    ],
+)
+def test_no_tensor_rule_is_taken_across_a_kink_of_the_label(formula: str, rough: bool) -> None:
+    """Orders of such a rule agree before they are right, where the kink lies in the tail."""
+    form = problem_of({"kind": "expression", "expression": formula}, 1, 0.83, 0.2 * ("noise" in formula)).loss.form
+    assert form.is_rough is rough
