@@ -164,7 +164,7 @@ class Channel:
         if self.teacher_first:
             roots, means = matrix_root(floored.q)[self.configurations], law.means[self.configurations]
             about = omega - means[:, None, None, None]
-            return omega, k, np.linalg.solve(roots[:, None, None, None], about[..., None])[..., 0], floored
+            return omega, k, _solved(roots[:, None, None, None], about[..., None])[..., 0], floored
         normals = self.rule.nodes[..., : kernels.length * kernels.columns].reshape(*shape[2:], kernels.columns)
         signs = np.array(self.rule.signs, dtype=float)[:, 0, None, None, None, None]
         return omega, k, np.broadcast_to(signs * normals, omega.shape), floored
