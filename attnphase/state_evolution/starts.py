@@ -76,7 +76,8 @@ def initial_overlaps(problem: Problem, branch: str) -> Overlaps:
         sizes, directions = _directions(problem, spectrum)
         if len(sizes) == 0:
             raise ProblemError(
-                "positions.kind", f'the {branch} branch needs positional encodings: positions.kind is "none".'
+                "positions.kind",
+                f'the {branch} branch needs positional encodings: positions.kind is "none"; leave this branch out.',
             )
         if rank < wanted.least_rank:
             raise ProblemError(
