@@ -117,7 +117,7 @@ class Prior:
                 if self.strength > 0
                 else max(1e-3 * float(np.abs(curvature).max()), 1e-6 * self._stiffness)
             )
-            shift = (target - lowest) / self._stiff_gamma.sum(axis=0).min()
+            shift = (target - lowest) / self._stiff_gamma(conjugates).sum(axis=0).min()
             conjugates = replace(conjugates, V_hat=conjugates.V_hat + shift * np.eye(self.kernels.columns))
         return self._images(conjugates).replicate(0)
 
@@ -211,25 +211,24 @@ class Prior:
 
     def _curvature(self, conjugates: Conjugates) -> Array:
         """``sum_s gamma_s V_hat_s`` on every atom, (A, S, r, r); a mean one on `_unseen` atoms."""
-        return self._over_sites(conjugates.V_hat, self._stiff_gamma)
+        return self._over_sites(conjugates.V_hat, self._stiff_gamma(conjugates))
 
-    @cached_property
-    def _unseen(self) -> NDArray[np.bool_]:
-        """Atoms without variance and encodings, (A,): an even penalty alone acts there, so that weights are zero."""
+    def _unseen(self, conjugates: Conjugates) -> NDArray[np.bool_]:
+        """Atoms without variance and ``m_hat tau``, (A,): only an even penalty acts there, so that weights are zero."""
         count = self.spectrum.sites
         if self.rows is None or not self.rows.even:
             return np.zeros(len(self.spectrum.weights), dtype=bool)
         tau = self.spectrum.second_moments[:, :count, :count]
-        unseen: NDArray[np.bool_] = (self.spectrum.gamma == 0).all(axis=0) & (tau == 0).all(axis=(1, 2))
+        no_source = (tau == 0).all(axis=(1, 2)) | (not conjugates.m_hat.any())
+        unseen: NDArray[np.bool_] = (self.spectrum.gamma == 0).all(axis=0) & no_source
         return unseen
 
-    @cached_property
-    def _stiff_gamma(self) -> Array:
+    def _stiff_gamma(self, conjugates: Conjugates) -> Array:
         """Eigenvalues that give curvatures, (P, A): the means on atoms where every curvature gives zero weights.
 
         A curvature of mean eigenvalues is positive where those of all other atoms are.
         """
-        return np.where(self._unseen, self.spectrum.site_variances[:, None], self.spectrum.gamma)
+        return np.where(self._unseen(conjugates), self.spectrum.site_variances[:, None], self.spectrum.gamma)
 
     def _over_sites(self, values: Array, gamma: Array | None = None) -> Array:
         """``sum_s gamma_s x_s`` of (P, S, i, j) on every atom, (A, S, i, j); `gamma` replaces the spectrum's own."""
@@ -263,7 +262,7 @@ class Prior:
             return np.ones(conjugates.q_hat.shape[1])
         # outside the domain, where a row has no minimum, its pieces overlap
         density = np.minimum(_solved(self, conjugates)[1].density, 1.0)
-        seen: Array = np.where(self._unseen, 0.0, self.spectrum.weights)
+        seen: Array = np.where(self._unseen(conjugates), 0.0, self.spectrum.weights)
         return seen @ density.reshape(len(seen), -1)
 
     @cached_property

@@ -162,6 +162,8 @@ def test_encodings_along_directions_without_variance_leave_a_lasso_without_minim
     mean[2, 0] = 1.3
     wide = Spectrum(np.array([0.2, 0.5, 0.3]), gamma, mean, covariance, spectrum.teacher_means)
     hat = hats([0.5], [0.8])
+    assert Prior(prior.kernels, wide, 0.0, prior.rows).has_image(hat)  # a semantic branch has no m_hat
+    hat.m_hat[:] = 0.07
     assert not Prior(prior.kernels, wide, 0.0, prior.rows).has_image(hat)
     mean[2, 0] = 0.0
     still = Spectrum(np.array([0.2, 0.5, 0.3]), gamma, mean, covariance, spectrum.teacher_means)
