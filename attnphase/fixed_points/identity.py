@@ -152,8 +152,8 @@ def identified(
         place = own = settle(place)
     # what was solved without its order parameter, and has none, stays as it is, with the derivatives there; so does
     # what a tensor rule, which respects the symmetry, has led there
-    none = vanishes(run.system.problem, own.overlaps, branch) and not own.map_.channel.rule.randomised
-    stays = verdict.identity is Identity.merged and (none or not own.overlaps.has_signal)
+    led_there = not own.map_.channel.rule.randomised and vanishes(run.system.problem, own.overlaps, branch)
+    stays = verdict.identity is Identity.merged and (led_there or not own.overlaps.has_signal)
     moved = replace(place, identity=verdict.identity) if stays else _moved(run, rules, own, verdict)
     known = _with_errors(run, rules, moved, informed, _open_within(verdict.growth))
     if known.identity is not Identity.on_branch:

@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from attnphase.problem.attention import matrices_of_weights
+
+if TYPE_CHECKING:
+    from derivations.models.scalar import Roughness
 
 __all__ = ["LOSSES", "Architecture", "LossKind"]
 
@@ -221,17 +224,17 @@ class Formula(LossKind):
     @property
     def has_kink(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return bool(self.text) and _has_kink(self.text)
+        return bool(self.text) and _roughness(self.text).kink
 
     @property
     def label_jumps(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return bool(self.text) and _label_jumps(self.text)
+        return bool(self.text) and _roughness(self.text).label_jumps
 
     @property
     def is_rough(self) -> bool:
         """See `LossKind`; imports SymPy."""
-        return super().is_rough or (bool(self.text) and _label_bends(self.text))
+        return super().is_rough or (bool(self.text) and _roughness(self.text).label_bends)
 
     def of(self, expression: str | None) -> Formula:
         """See `LossKind`."""
@@ -246,24 +249,10 @@ class Formula(LossKind):
 
 
 @lru_cache(maxsize=64)
-def _has_kink(expression: str) -> bool:
-    from derivations.models.scalar import formula_has_kink
+def _roughness(expression: str) -> Roughness:
+    from derivations.models.scalar import formula_roughness
 
-    return formula_has_kink(expression)
-
-
-@lru_cache(maxsize=64)
-def _label_bends(expression: str) -> bool:
-    from derivations.models.scalar import formula_bends
-
-    return formula_bends(expression)
-
-
-@lru_cache(maxsize=64)
-def _label_jumps(expression: str) -> bool:
-    from derivations.models.scalar import formula_jumps
-
-    return formula_jumps(expression)
+    return formula_roughness(expression)
 
 
 LOSSES: dict[str, LossKind] = {

@@ -215,20 +215,26 @@ class Prior:
 
     def _unseen(self, conjugates: Conjugates) -> NDArray[np.bool_]:
         """Atoms without variance and ``m_hat tau``, (A,): only an even penalty acts there, so that weights are zero."""
+        flat, encoded = self._flat
+        return flat & ~encoded if flat.any() and conjugates.m_hat.any() else flat
+
+    @cached_property
+    def _flat(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Atoms without variance under an even penalty, and atoms with encodings: both (A,)."""
         count = self.spectrum.sites
-        if self.rows is None or not self.rows.even:
-            return np.zeros(len(self.spectrum.weights), dtype=bool)
+        even = self.rows is not None and self.rows.even
         tau = self.spectrum.second_moments[:, :count, :count]
-        no_source = (tau == 0).all(axis=(1, 2)) | (not conjugates.m_hat.any())
-        unseen: NDArray[np.bool_] = (self.spectrum.gamma == 0).all(axis=0) & no_source
-        return unseen
+        return even & (self.spectrum.gamma == 0).all(axis=0), (tau != 0).any(axis=(1, 2))
 
     def _stiff_gamma(self, conjugates: Conjugates) -> Array:
         """Eigenvalues that give curvatures, (P, A): the means on atoms where every curvature gives zero weights.
 
         A curvature of mean eigenvalues is positive where those of all other atoms are.
         """
-        return np.where(self._unseen(conjugates), self.spectrum.site_variances[:, None], self.spectrum.gamma)
+        unseen = self._unseen(conjugates)
+        if not unseen.any():
+            return self.spectrum.gamma
+        return np.where(unseen, self.spectrum.site_variances[:, None], self.spectrum.gamma)
 
     def _over_sites(self, values: Array, gamma: Array | None = None) -> Array:
         """``sum_s gamma_s x_s`` of (P, S, i, j) on every atom, (A, S, i, j); `gamma` replaces the spectrum's own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from sympy import Expr, Integer, Symbol
 
@@ -15,7 +15,7 @@ from derivations.models.functions import Modulus, Relu, Sign, Softplus, Step, wi
 from derivations.models.kinks import has_kink
 from derivations.models.model import Definition, numbered, teacher_fields
 
-__all__ = ["SCALAR_LOSSES", "ScalarModel", "formula_bends", "formula_has_kink", "formula_jumps", "formula_loss"]
+__all__ = ["SCALAR_LOSSES", "Roughness", "ScalarModel", "formula_loss", "formula_roughness"]
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,24 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
     return ScalarModel(text, loss, length, columns, teacher_rank, noise_columns=length if noisy else 0)
 
 
-def formula_jumps(text: str) -> bool:
-    """Whether a formula jumps somewhere as the teacher's fields vary, whose names begin with ``k``, or the noise does.
+class Roughness(NamedTuple):
+    """Where a formula of the student's fields and the label's, the teacher's fields and the noise, is not smooth.
+
+    Attributes
+    ----------
+    kink : bool
+        Its gradient jumps somewhere in the student's fields.
+    label_jumps, label_bends : bool
+        It jumps, or has a kink, where something without a student's field vanishes.
+    """
+
+    kink: bool
+    label_jumps: bool
+    label_bends: bool
+
+
+def formula_roughness(text: str) -> Roughness:
+    """Where a formula is not smooth; the names of the student's fields begin with ``h``.
 
     Raises
     ------
@@ -140,29 +156,9 @@ def formula_jumps(text: str) -> bool:
         The formula cannot be read.
     """
     fields = {one: Symbol(one, real=True) for one in names_in(text)}
-    return bool(parse_formula(text, fields).atoms(Sign, Step))  # those of student's fields are refused
+    loss, student = parse_formula(text, fields), {x for one, x in fields.items() if one.startswith("h")}
 
+    def of_label(*kinds: type) -> bool:
+        return any(not node.free_symbols & student for node in loss.atoms(*kinds))
 
-def formula_bends(text: str) -> bool:
-    """Whether a formula has a kink where what holds no student's field, whose names begin with ``h``, vanishes.
-
-    Raises
-    ------
-    FormulaError
-        The formula cannot be read.
-    """
-    fields = {one: Symbol(one, real=True) for one in names_in(text)}
-    student = {x for one, x in fields.items() if one.startswith("h")}
-    return any(not node.free_symbols & student for node in parse_formula(text, fields).atoms(Modulus, Relu))
-
-
-def formula_has_kink(text: str) -> bool:
-    """Whether a formula's gradient jumps somewhere in the student's fields, whose names begin with ``h``.
-
-    Raises
-    ------
-    FormulaError
-        The formula cannot be read.
-    """
-    fields = {one: Symbol(one, real=True) for one in names_in(text)}
-    return has_kink(parse_formula(text, fields), [x for one, x in fields.items() if one.startswith("h")])
+    return Roughness(has_kink(loss, student), of_label(Sign, Step), of_label(Modulus, Relu))

@@ -24,7 +24,7 @@ from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.system import System
 from derivations.models.functions import Modulus, Relu
 from derivations.models.kinks import kinks
-from derivations.models.scalar import formula_has_kink
+from derivations.models.scalar import formula_roughness
 
 
 def own_overlaps(
@@ -275,7 +275,7 @@ def test_lowest_minima_of_two_fields_are_those_of_a_grid(formula, loss, columns)
     ],
 )
 def test_a_formula_has_a_kink_where_its_gradient_jumps(formula, kink):
-    assert formula_has_kink(formula) is kink
+    assert formula_roughness(formula).kink is kink
 
 
 def test_steps_follow_a_kink_that_is_curved():
