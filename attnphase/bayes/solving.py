@@ -8,7 +8,6 @@ the residual keeps its sign, and Newton's method ends it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -19,6 +18,7 @@ from attnphase.arrays import Array
 from attnphase.bayes.evolution import Evolution, Moments, joined
 from attnphase.bayes.setting import Setting
 from attnphase.fixed_points.iteration import Status
+from attnphase.processes.progress import Tell, silent
 
 __all__ = ["BayesPoint", "Start", "solve_bayes"]
 
@@ -160,6 +160,7 @@ class _Iteration:
     evolution: Evolution
     alpha: float
     one: Evolution | None = None  # its first replicate, of lattices
+    tell: Tell = silent
     maps: int = 0
     anchor: tuple[Array, Array, Moments] | None = None  # a place, V there, and what all replicates say of it
 
@@ -168,6 +169,8 @@ class _Iteration:
 
     def residual(self, x: Array) -> Array:
         self.maps += 1
+        nodes = self.evolution.points * self.evolution.replicates
+        self.tell(f"{self.maps} maps, {nodes} nodes", self.maps, _MAX_MAPS)
         V = self.coordinates.matrices(x)
         return self.coordinates.of(self.evolution.image(self.alpha, V, self.moments(x))) - x
 
@@ -337,7 +340,7 @@ def solve_bayes(
     *,
     max_nodes: int | None = None,
     near: Array | None = None,
-    tell: Callable[[str], None] | None = None,
+    tell: Tell = silent,
 ) -> BayesPoint:
     """The fixed point that a learner reaches from a start.
 
@@ -365,30 +368,27 @@ def solve_bayes(
     x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES[-len(coarse) :], strict=True):
-        if tell is not None:
-            tell(f"{points * (alone or setting.replicates)} nodes")
-        run = _Iteration(setting.evolution(points, alone), alpha)
+        run = _Iteration(setting.evolution(points, alone), alpha, tell=tell)
         x, _, status = run.run(x, max(tolerance, 10 * exact), _COARSE_MAPS)
         maps += run.maps
-    run = _Iteration(setting.evolution(coarse[-1], alone), alpha)
+    run = _Iteration(setting.evolution(coarse[-1], alone), alpha, tell=tell)
     if run.nothing(x) and start is Start.informed and near is None:
         # nodes see little where nearly all is known: what has overshot to nothing goes on from there
         near = _first(setting, Start.uninformed)
         return solve_bayes(setting, alpha, start, max_nodes=max_nodes, near=near, tell=tell)
     if run.ended(x):
-        run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha)
+        run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha, tell=tell)
         found = _Found(x, 0.0, run.verdict(x, status), maps)
         return _measured(setting, run, alpha, start, found, run.displaced(found))
     jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps
-        run = _Iteration(setting.evolution(points, alone), alpha)
+        run = _Iteration(setting.evolution(points, alone), alpha, tell=tell)
         x, _, jacobian = run.polish(x, jacobian, _NEAR, _NEAR / 4)
     while True:
-        if tell is not None:
-            tell(f"{points * setting.replicates} nodes")
         maps += run.maps
-        run = _Iteration(setting.evolution(points), alpha, setting.evolution(points, alone) if alone else None)
+        one = setting.evolution(points, alone) if alone else None
+        run = _Iteration(setting.evolution(points), alpha, one, tell)
         x, residual, jacobian = run.polish(x, jacobian, exact)
         status = Status.converged
         if residual > exact:

@@ -17,6 +17,7 @@ from scipy.optimize import brentq, minimize_scalar
 from attnphase.arrays import Array
 from attnphase.bayes.evolution import Evolution, positive
 from attnphase.bayes.setting import Setting
+from attnphase.processes.progress import Tell, silent
 
 __all__ = ["BayesThreshold", "Place", "bayes_thresholds"]
 
@@ -70,9 +71,7 @@ class Place:
     V: Array
 
 
-def bayes_thresholds(
-    setting: Setting, *, tell: Callable[[str], None] | None = None, points: int = _POINTS
-) -> dict[str, BayesThreshold]:
+def bayes_thresholds(setting: Setting, *, tell: Tell = silent, points: int = _POINTS) -> dict[str, BayesThreshold]:
     """Weak recovery, algorithmic and information-theoretic thresholds, and that of perfect recovery.
 
     Parameters
@@ -89,14 +88,12 @@ def bayes_thresholds(
         uninformed fixed point jumps. ``information_theoretic``: the free entropies of the informed and the uninformed
         fixed point cross. ``perfect_recovery``: above it the uninformed fixed point knows the weights.
     """
-    if tell is not None:
-        tell("weak recovery")
+    tell("weak recovery")
     evolution = setting.evolution(points)
     weak = _weak_recovery(evolution)
     if setting.channel.sums is not None:
         evolution = setting.evolution(setting.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
-    if tell is not None:
-        tell("the curve of fixed points")
+    tell("the curve of fixed points")
     curve = _curve(evolution, tell)
     highest = _summit(evolution, curve)
     end = curve[-1]
@@ -193,7 +190,7 @@ def _scaled(rho: Array, V: Array, share: float) -> Array:
     return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
 
 
-def _curve(evolution: Evolution, tell: Callable[[str], None] | None = None) -> list[Place]:
+def _curve(evolution: Evolution, tell: Tell = silent) -> list[Place]:
     """Fixed points along the share that is known."""
     known = (
         1
@@ -204,9 +201,8 @@ def _curve(evolution: Evolution, tell: Callable[[str], None] | None = None) -> l
     first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
     shares = 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
     places, V = [], (1 - shares[0]) * evolution.rho
-    for share in shares:
-        if tell is not None:
-            tell(f"the curve of fixed points, {share:.3g} known")
+    for number, share in enumerate(shares):
+        tell(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
         place = _place(evolution, float(share), V)
         if not np.isfinite(place.alpha):
             break

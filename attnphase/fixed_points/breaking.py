@@ -99,7 +99,8 @@ class Breaking:
         left = max(min(self.settings.max_maps - self.maps, limit), 1)
 
         def report(maps: int, residual: float) -> None:
-            self.tell(f"y = {self.map_.y:.4g}: {self.maps + maps} maps, residual {residual:.0e}")
+            done = self.maps + maps
+            self.tell(f"y = {self.map_.y:.4g}: {done} maps, residual {residual:.0e}", done, self.settings.max_maps)
 
         scales: Callable[[Array], Array] = self.map_.scales
         found = iterate(self.map_, x, scales, method, tolerance=tolerance, max_maps=left, report=report)

@@ -133,7 +133,8 @@ class Run:
         nodes = map_.channel.rule.size
 
         def report(maps: int, residual: float) -> None:
-            self.tell(f"{self.maps + maps} maps, residual {residual:.0e}, {nodes} nodes")
+            done = self.maps + maps
+            self.tell(f"{done} maps, residual {residual:.0e}, {nodes} nodes", done, self.settings.max_maps)
 
         tolerance = self.settings.tolerance if tolerance is None else tolerance
         found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report, until=until)

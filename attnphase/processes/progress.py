@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 from attnphase.arguments import flag
 
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = ["COMPILING", "Advance", "ProgressLine", "Tell", "progress_line", "silent", "uncounted", "within"]
-
-Tell = Callable[[str], None]
-"""Takes a few words on what is being done.  Called often, from within a computation."""
 
 Advance = Callable[[float], None]
 """Takes how much is done, in the unit of what is counted."""
@@ -41,7 +38,17 @@ _NOTEBOOK = 0.5  # likewise; every update is a message to the browser
 _LOOK = 0.5  # seconds between two looks at whether the whole can be estimated
 
 
-def silent(text: str) -> None:
+class Tell(Protocol):
+    """Takes a few words on what is being done; called often, from within a computation.
+
+    An iteration adds how many steps it has made, and how many it makes at most.
+    """
+
+    def __call__(self, text: str, steps: float = 0.0, most: float = 0.0, /) -> None:
+        """Say it."""
+
+
+def silent(text: str, steps: float = 0.0, most: float = 0.0, /) -> None:
     """Tell nobody."""
 
 
@@ -51,7 +58,25 @@ def uncounted(done: float) -> None:
 
 def within(place: str, tell: Tell) -> Tell:
     """Tell with the place before the text; silent if `tell` is."""
-    return tell if tell is silent else lambda text: tell(f"{place}: {text}")
+    return tell if tell is silent else lambda text, *steps: tell(f"{place}: {text}", *steps)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Of an iteration, since something else was done the last time: when it began, after how many steps, and where."""
+
+    begin: float
+    first: float
+    done: float
+    most: float
+
+    def left(self, now: float) -> str | None:
+        """How long the steps that may follow take, where that is long; None until it can be said."""
+        seconds, counted, rest = now - self.begin, self.done - self.first, self.most - self.done
+        if seconds < _SOON or counted <= 0 or (left := rest * seconds / counted) <= _LONG:
+            return None
+        about = f"at most about {_duration(round(left))}, if each costs what the last ones did"
+        return f"up to {rest:.0f} more steps of the iteration take {about}; less where it converges sooner"
 
 
 @dataclass(eq=False)
@@ -92,15 +117,22 @@ class ProgressLine:
     _ready: float = field(init=False)  # when the work began: after compiling, which is done once
     _held: float = field(init=False)  # what was done then
     _warned: bool = field(default=False, init=False)
+    _steps: _Steps | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._ready, self._held = self._begin, self.done
 
-    def tell(self, text: str) -> None:
-        """Say what is being done."""
+    def tell(self, text: str, steps: float = 0.0, most: float = 0.0, /) -> None:
+        """Say what is being done; of an iteration, how many steps it has made and how many it makes at most."""
         if self.text.endswith(COMPILING):
             self._ready = time.monotonic()
         self.text = text
+        if not most:
+            self._steps = None
+        elif self._steps is None or steps < self._steps.done:
+            self._steps = _Steps(time.monotonic(), steps, steps, most)
+        else:
+            self._steps = replace(self._steps, done=steps, most=most)
 
     def at(self, done: float, text: str) -> None:
         """Say how much is done, and what is being done."""
@@ -118,7 +150,14 @@ class ProgressLine:
     def estimate(self) -> None:
         """Say how long all of it takes, once that can be said; from below while nothing is counted."""
         announce, now = self.announce, time.monotonic()
-        if announce is None or self.total is None or self.text.endswith(COMPILING):
+        if announce is None or self.text.endswith(COMPILING):
+            return
+        steps = self._steps  # the computation, in a thread of its own, may set it to None
+        if steps is not None and self.total in (None, 1) and (left := steps.left(now)) is not None:
+            self.announce = None
+            announce(left)
+            return
+        if self.total is None:
             return
         rest = self.total - self.done
         if self._first is None:

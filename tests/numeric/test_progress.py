@@ -6,7 +6,8 @@ import re
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from types import ModuleType, SimpleNamespace
 
 import click
@@ -15,8 +16,9 @@ from click.testing import CliRunner
 
 import attnphase as ap
 from attnphase.cli.commands import main
-from attnphase.errors import ProblemError
+from attnphase.errors import ProblemError, SolverError
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.settings import SolverSettings
 from attnphase.kernels import cache
 from attnphase.kernels import compiler as compiled
 from attnphase.kernels.key import ModelKey
@@ -67,6 +69,11 @@ def standard_error(monkeypatch, stream):
     """Not in a fixture: between a test's setup and its call pytest puts its own in place."""
     monkeypatch.setattr(sys, "stderr", stream)
     return stream
+
+
+def recording(said):
+    """A `Tell` that keeps the words."""
+    return lambda text, *steps: said.append(text)
 
 
 def until(condition):
@@ -267,6 +274,68 @@ def test_what_takes_long_one_by_one_is_estimated_before_the_second_is_done(clock
     assert said[3:] == ["none of 2 points is done after 50 s: all of them may take 1 min 40 s or more"]
 
 
+def test_an_iteration_is_estimated_by_the_steps_that_it_makes_at_most(clock):
+    """Of what costs the same: between two rules something else is told, and steps of the first do not count."""
+    said: list[str] = []
+    for total, unit in ((None, ""), (1, "points")):
+        line = ProgressLine("solving", total, 0, unit, announce=said.append)
+        tell = within("semantic", line.tell)
+        for steps in range(1, 13):
+            tell("few nodes", steps, 400)
+            line.estimate()
+            clock.now += 0.1  # all of them would take 39 s
+        tell("measuring")
+        clock.now += 60
+        line.estimate()
+        for steps in range(12, 15):
+            assert said == []
+            tell("many nodes", steps, 400)
+            line.estimate()
+            clock.now += 1.5
+        assert line.text == "semantic: many nodes"
+        # two steps in 3 s, and 386 may follow
+        assert said == [
+            "up to 386 more steps of the iteration take at most about 9 min 39 s, if each costs what the last ones"
+            " did; less where it converges sooner"
+        ]
+        said.clear()
+    line = ProgressLine("solving", 40, 0, "points", announce=said.append)
+    for steps in range(1, 5):  # the points are what is counted
+        line.tell("semantic", steps, 400)
+        line.estimate()
+        clock.now += 2
+    assert said == []
+
+
+def one_of(command: str) -> None:
+    """A short one of a command that iterates for one point."""
+    match command:
+        case "solve":
+            ap.solve(COARSE, 1.8, "positional", stability=False, identity=False)
+        case "check":
+            ap.check(COARSE, 1.8, "positional", experiment=False)
+        case "optimal":
+            ap.optimal(Problem.paper(omega=0.3), 0.42, max_nodes=1024)
+        case _:
+            wide = COARSE.with_fields({"positions.kind": "none", "tokens.sigma": 0.7})
+            settings = SolverSettings(tolerance=1e-3, max_maps=60)
+            with suppress(SolverError):  # so few nodes may not show a maximum
+                ap.one_step(wide, 1.0, branch="uninformed", start="informed", outer=16, inner=16, settings=settings)
+
+
+@pytest.mark.parametrize("command", ["solve", "check", "optimal", "one-step"])
+def test_every_iteration_tells_its_steps(monkeypatch, command):
+    """And how many it makes at most: without them nobody can say how long a point may take."""
+    told: list[tuple[float, float]] = []
+    monkeypatch.setattr(ProgressLine, "tell", lambda line, text, steps=0.0, most=0.0: told.append((steps, most)))
+    one_of(command)
+    counted = [(steps, most) for steps, most in told if most]
+    assert len(counted) >= 3
+    assert all(steps > 0 for steps, _ in counted)
+    assert counted[0][0] < counted[0][1]
+    assert any(later > earlier for (earlier, _), (later, _) in pairwise(counted))
+
+
 @pytest.mark.parametrize("shown", [True, False])
 def test_an_estimate_is_printed_while_nothing_is_done(monkeypatch, shown):
     """On a stream that is no terminal too, before the first of many is done; and never where all is quiet."""
@@ -401,14 +470,14 @@ def test_minutes_are_counted(monkeypatch):
 
 def test_a_place_is_named_once_and_silence_stays_silence():
     said = []
-    within("outside", within("inside", said.append))("7 maps")
+    within("outside", within("inside", recording(said)))("7 maps")
     assert said == ["inside: outside: 7 maps"]
     assert within("inside", silent) is silent
 
 
 def test_a_solve_tells_its_maps_and_residual():
     said = []
-    point = SOLVER.solve_point(COARSE, 1.8, "positional", tell=said.append)
+    point = SOLVER.solve_point(COARSE, 1.8, "positional", tell=recording(said))
     assert point.status is Status.converged
     assert all(text.startswith("positional, alpha = 1.8: ") for text in said)
     maps = [text.split(": ")[1] for text in said if " maps, residual " in text]
@@ -434,14 +503,14 @@ def test_solving_all_branches_shows_one_line(monkeypatch):
 def test_compiling_is_told_where_nothing_is_in_the_cache(tmp_path, monkeypatch, finite):
     said = []
     monkeypatch.setenv("ATTNPHASE_CACHE_DIR", str(tmp_path))
-    compiled.tell_if_compiling(COARSE, said.append, finite=finite)
+    compiled.tell_if_compiling(COARSE, recording(said), finite=finite)
     assert said == ["compiling the kernels of this model, once"]
     keys = {finite: ModelKey.of(COARSE, finite=finite) for finite in (False, True)}
     for is_finite in (not finite, finite):
         folder = cache.cache_directory() / cache.fingerprint(keys[is_finite])
         folder.mkdir()
         (folder / "manifest.json").touch()
-        compiled.tell_if_compiling(COARSE, said.append, finite=finite)
+        compiled.tell_if_compiling(COARSE, recording(said), finite=finite)
         assert len(said) == (1 if is_finite is finite else 2)  # only its own kernels count
         said[1:] = []
 
@@ -453,7 +522,7 @@ def test_a_solve_tells_that_it_compiles(monkeypatch):
         SYSTEM, "tell_if_compiling", lambda problem, tell: tell(f"compiling at {problem.teacher.omega}")
     )
     monkeypatch.setattr(SYSTEM, "kernels_for", lambda problem: said.append("asked") or compiled.kernels_for(problem))
-    SOLVER.solve_point(COARSE, 1.8, "positional", tell=said.append)
+    SOLVER.solve_point(COARSE, 1.8, "positional", tell=recording(said))
     assert said[:2] == ["positional, alpha = 1.8: compiling at 0.3", "asked"]
 
 
@@ -540,7 +609,7 @@ class Recorded(ProgressLine):
         super().__init__(*what, **more)
         self.shown, self.said = shown, []
 
-    def tell(self, text):
+    def tell(self, text, steps=0.0, most=0.0):
         self.said.append(text)
 
 
