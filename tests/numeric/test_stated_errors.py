@@ -284,7 +284,7 @@ def test_crossings_start_from_points_of_the_branch_and_again_where_that_fails(mo
 
     monkeypatch.setattr(crossings, "follow", follow)
     monkeypatch.setattr(crossings, "solve_point", solve)
-    for found in thresholds_of(PAPER, (0.9, 2.0), None, silent, lambda _: None):
+    for found in thresholds_of(PAPER, (0.9, 2.0), None, lambda _: None, silent):
         assert found.outcome is Outcome.located
         assert found.alpha == pytest.approx(1.3, abs=1e-6)
     assert all(start.on_branch is Identity.on_branch for start in started)
@@ -299,7 +299,7 @@ def test_thresholds_do_not_depend_on_the_range(monkeypatch):
     for top, scanned in ((1.7, 3), (23.0, 9)):
         monkeypatch.setattr(crossings, "_SCANNED", scanned)
         between = (0.85, top)
-        found = thresholds_of(problem, between, None, silent, lambda _: None)
+        found = thresholds_of(problem, between, None, lambda _: None, silent)
         results.append(found)
     for one, other in zip(*results, strict=True):
         assert one.outcome is other.outcome is Outcome.located
@@ -320,7 +320,7 @@ def test_errors_of_thresholds_are_their_scatter_over_seeds(monkeypatch):
     found = []
     for seed in range(6):
         problem = Problem.paper(omega=0.3).with_fields({"integration.seed": seed})
-        found.append(thresholds_of(problem, (0.9, 2.0), None, silent, lambda _: None)[0])
+        found.append(thresholds_of(problem, (0.9, 2.0), None, lambda _: None, silent)[0])
     assert all(one.outcome is Outcome.located for one in found)
     deviations, errors = (np.array([getattr(one, name) for one in found]) for name in ("alpha", "standard_error"))
     assert errors.min() > 0.003
