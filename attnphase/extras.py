@@ -1,12 +1,12 @@
-"""Optional dependencies and devices: what to install, or to choose, where one is missing."""
+"""Optional dependencies: what to install where one is missing."""
 
 from __future__ import annotations
 
 import importlib.util
 
-from attnphase.errors import ExperimentError, MissingExtraError
+from attnphase.errors import MissingExtraError
 
-__all__ = ["require_cuda", "require_distributed", "require_plotly", "require_torch"]
+__all__ = ["require_distributed", "require_plotly", "require_torch"]
 
 
 def require_torch() -> None:
@@ -20,25 +20,6 @@ def require_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise MissingExtraError(
             'finite-size experiments need PyTorch: pip install ".[torch]" in a clone, or pip install torch.'
-        )
-
-
-def require_cuda() -> None:
-    """Refuse to go on without a GPU; imports PyTorch, which alone knows.
-
-    Raises
-    ------
-    MissingExtraError
-        PyTorch is not installed.
-    ExperimentError
-        It sees no GPU.
-    """
-    require_torch()
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ExperimentError(
-            'no CUDA device is available: use the device "cpu" (in a solve, the backend "torch" or "numba").'
         )
 
 

@@ -64,7 +64,7 @@ _LONG = (
     "test_lanes.py",
     "test_training.py",
     "test_symmetries.py",
-    "test_torch_backend.py",
+    "test_minima.py",
     "test_agreement.py",
     "test_free_entropy.py",
     "test_continuation.py",

@@ -46,7 +46,7 @@ solver_options = _options(
     click.option("--method", default="newton", help="newton (default), anderson or damped."),
     click.option("--tolerance", type=float, help="On the undamped relative residual."),
     click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
-    click.option("--backend", default="numba", help="Of the local problem: numba (default), torch or cuda."),
+    click.option("--backend", default="numba", help="Of the local problem: numba, the only one."),
     asked_options,
 )
 

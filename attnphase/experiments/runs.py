@@ -67,7 +67,7 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     for dimension in grid.dimensions:  # before anything is generated
         check_dimension(problem, dimension)
     with progress_line(plan.progress, "generating the local problem"):
-        loss = LocalLoss(problem, True, device_of(plan.device), TORCH_DTYPES[plan.dtype])
+        loss = LocalLoss(problem, device_of(plan.device), TORCH_DTYPES[plan.dtype])
         if loss.device.type == "cpu":
             compile_passes()
     task = {"problem": problem.to_toml(), "grid": grid.task(), "settings": asdict(settings), "dtype": plan.dtype}
@@ -88,7 +88,7 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     )
     with threads_for_runs() as threads, drawing as line:
         experiment.threads = threads if loss.device.type == "cpu" else 1
-        if settings.kind.message_passing and loss.device.type == "cpu":
+        if settings.kind.message_passing:
             tell_if_compiling(problem, line.tell, finite=True)
             sample_kernels_for(problem)  # compiled once, here
         with interruptions_deferred() as interrupted:

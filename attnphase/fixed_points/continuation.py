@@ -113,7 +113,7 @@ def _threads(settings: SolverSettings) -> int:
 
 def system_of(setting: Setting, settings: SolverSettings, tell: Tell = silent) -> System:
     """The system at a value of the field."""
-    return System.of(setting.problem, settings.backend, _threads(settings), tell)
+    return System.of(setting.problem, _threads(settings), tell)
 
 
 def _symmetries(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Sequence[ProblemSymmetry]:

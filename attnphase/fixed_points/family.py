@@ -83,7 +83,7 @@ class Family:
         if channel is None:
             if len(self._channels) > 8:
                 self._channels.clear()
-            system = System.of(here.problem, self.settings.backend, self.settings.threads or available_cores())
+            system = System.of(here.problem, self.settings.threads or available_cores())
             channel = self._channels[here.problem] = Channel(system, self.rule)
         map_ = StateEvolution(channel, here.alpha, self.sector)
         map_.adopt(self.minima)

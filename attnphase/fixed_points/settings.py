@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.extras import require_cuda, require_torch
+from attnphase.errors import ProblemError
 
 if TYPE_CHECKING:
     from attnphase.problem.problem import Problem
 
 __all__ = [
-    "BACKENDS",
     "LARGEST_ALPHA",
     "METHODS",
     "SolverSettings",
@@ -27,9 +26,6 @@ __all__ = [
 
 METHODS = ("newton", "anderson", "damped")
 """Names of the fixed-point methods."""
-
-BACKENDS = ("numba", "torch", "cuda")
-"""What can solve the local problems."""
 
 LARGEST_ALPHA = 1e6
 """Beyond, a sample complexity is a slip of the keyboard."""
@@ -70,6 +66,14 @@ def omegas(name: str, value: Any) -> tuple[float, ...]:
     return arguments.numbers(name, value, lambda x: 0 <= x <= 1, "a number from 0 to 1, or a list of them")
 
 
+def _backend(value: Any) -> str:
+    """The one value of `SolverSettings.backend`."""
+    if isinstance(value, str) and value == "numba":
+        return "numba"
+    remedy = "leave it out, since the solver runs compiled code on the CPU alone"
+    raise ProblemError("backend", f'backend must be "numba", not {arguments.shown(value)}: {remedy}.')
+
+
 def _possible(alpha: float) -> bool:
     return 0 < alpha <= LARGEST_ALPHA
 
@@ -90,8 +94,8 @@ class SolverSettings:
         Largest number of Sobol points, all replicates together.
     threads : int or None
         Threads for the local problems; None for all cores.
-    backend : {"numba", "torch", "cuda"}
-        What solves the local problems: compiled code, torch on the CPU, or torch on a GPU.
+    backend : {"numba"}
+        What solves the local problems: compiled code.
     stability : bool
         Whether the replicon and the overlap gap are computed at the end; they are NaN otherwise.
     identity : bool
@@ -102,8 +106,6 @@ class SolverSettings:
     ------
     ProblemError
         A value is out of range; the message names it.
-    MissingExtraError, ExperimentError
-        The backend needs PyTorch, or a GPU, and there is none.
     """
 
     method: str = "newton"
@@ -121,7 +123,7 @@ class SolverSettings:
             "tolerance": arguments.number("tolerance", self.tolerance, lambda x: 0 < x < 1, "a number between 0 and 1"),
             "max_maps": arguments.whole("max_maps", self.max_maps, 1),
             "max_nodes": arguments.whole("max_nodes", self.max_nodes, 1),
-            "backend": arguments.word("backend", self.backend, BACKENDS),
+            "backend": _backend(self.backend),
             "stability": arguments.flag("stability", self.stability),
             "identity": arguments.flag("identity", self.identity),
         }
@@ -129,8 +131,6 @@ class SolverSettings:
             plain["threads"] = arguments.whole("threads", self.threads, 1, _MAX_THREADS)
         for name, value in plain.items():  # NumPy's numbers as Python's
             object.__setattr__(self, name, value)
-        if self.backend != "numba":
-            (require_cuda if self.backend == "cuda" else require_torch)()
 
 
 def check_affordable(problem: Problem) -> None:

@@ -52,7 +52,7 @@ FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 
 
 def _system(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> System:
-    return System.of(problem, settings.backend, settings.threads or available_cores(), tell)
+    return System.of(problem, settings.threads or available_cores(), tell)
 
 
 def solve_point(

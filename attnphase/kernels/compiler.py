@@ -9,7 +9,7 @@ The way of a kernel, with who goes it:
     folder  -> the user's cache    `cache`: built aside, moved into place whole, verified on every load (`ownership`)
     cache   -> functions           `Kernels` for the theory, `Slopes` for its dynamics, `SampleKernels` at finite d
 
-The same local problem in NumPy, mpmath and torch is made in `reference`; the minimiser in torch is in `torch/`.
+The same local problem in NumPy, mpmath and torch is made in `reference`.
 """
 
 from __future__ import annotations

@@ -60,12 +60,12 @@ class ReferenceBackend:
         return np.array(losses), np.stack(gradients)
 
 
-def torch_module(problem: Problem, *, finite: bool) -> ModuleType:
-    """The local problem of a problem's model printed for torch, in the limit or of samples at finite d.
+def torch_module(problem: Problem) -> ModuleType:
+    """The local problem of samples at finite d of a problem's model, printed for torch.
 
     Imports SymPy and torch.
     """
-    return _printed(ModelKey.of(problem, finite=finite), "torch")
+    return _printed(ModelKey.of(problem, finite=True), "torch")
 
 
 @lru_cache(maxsize=32)

@@ -123,7 +123,7 @@ class LossKind(ABC):
 
     @property
     def has_kink(self) -> bool:
-        """Whether it is not differentiable somewhere, which optimisers of finite instances and GPUs cannot handle."""
+        """Whether it is not differentiable somewhere, which optimisers of finite instances cannot handle."""
         return False
 
     @property

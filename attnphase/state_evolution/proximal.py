@@ -160,7 +160,7 @@ class ProximalProblem:
 
         The same for any number of threads, so that sums are added in the same order.
         """
-        pieces = _pieces(nodes, self.system.at_once)
+        pieces = _pieces(nodes)
         return [Part(c, v, piece) for c in range(configurations) for v in variants for piece in pieces]
 
     def search(
@@ -269,10 +269,13 @@ def lower_factors(matrices: Array) -> Array:
     return factors
 
 
+_AT_ONCE = 8192  # nodes of a part at the most: what is computed of them lies in fast memory
+
+
 @lru_cache(maxsize=64)
-def _pieces(nodes: int, at_once: int) -> list[slice]:
+def _pieces(nodes: int) -> list[slice]:
     """Nodes in pieces of about the same size."""
-    edges = np.linspace(0, nodes, max(1, -(-nodes // at_once)) + 1).astype(int).tolist()
+    edges = np.linspace(0, nodes, max(1, -(-nodes // _AT_ONCE)) + 1).astype(int).tolist()
     return [slice(a, b) for a, b in pairwise(edges)]
 
 

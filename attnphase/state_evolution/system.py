@@ -33,29 +33,24 @@ class System:
     ----------
     problem : Problem
     kernels : Kernels
-        Of the problem's model; `minimise` is that of the back end.
+        Of the problem's model.
     spectrum : Spectrum
     threads : int
         Parts that share the nodes of a pass.
-    at_once : int
-        Nodes of a part at the most: what is computed of them lies in fast memory.
     """
 
     problem: Problem
     kernels: Kernels
     spectrum: Spectrum
     threads: int = 1
-    at_once: int = 8192
 
     @classmethod
-    def of(cls, problem: Problem, backend: str = "numba", threads: int = 1, tell: Tell = silent) -> System:
-        """The system of a problem: the same one for the same problem, back end and threads.
+    def of(cls, problem: Problem, threads: int = 1, tell: Tell = silent) -> System:
+        """The system of a problem: the same one for the same problem and threads.
 
         Parameters
         ----------
         problem : Problem
-        backend : {"numba", "torch", "cuda"}
-            What solves the local problems.
         threads : int
             That it may use.
         tell : callable, optional
@@ -70,7 +65,7 @@ class System:
         """
         tell_if_compiling(problem, tell)
         # a score of the user's own may have changed since: then so have the kernels, which are part of the key
-        return _built(problem, kernels_for(problem), backend, threads)
+        return _built(problem, kernels_for(problem), threads)
 
     @cached_property
     def prior(self) -> Prior:
@@ -151,15 +146,5 @@ class System:
 
 
 @lru_cache(maxsize=32)
-def _built(problem: Problem, kernels: Kernels, backend: str, threads: int) -> System:
-    spectrum = measure_of(problem)
-    if backend == "numba":
-        return System(problem, kernels, spectrum, threads)
-    from attnphase.kernels.torch.device import device_of
-    from attnphase.kernels.torch.minimiser import node_minimiser
-
-    device = device_of("cpu" if backend == "torch" else backend)
-    kernels = replace(kernels, minimise=node_minimiser(problem, device, threads))
-    return System(
-        problem, kernels, spectrum, at_once=2**40
-    )  # torch wants all nodes of a pass at once, and has threads of its own
+def _built(problem: Problem, kernels: Kernels, threads: int) -> System:
+    return System(problem, kernels, measure_of(problem), threads)

@@ -103,7 +103,7 @@ def one_step(
         progress_line(progress, "one step", count, unit="values of y") as line,
         np.errstate(over="ignore", invalid="ignore"),
     ):
-        system = System.of(problem, "numba", settings.threads or available_cores(), line.tell)
+        system = System.of(problem, settings.threads or available_cores(), line.tell)
         beginning, share = start if isinstance(start, Overlaps) else informed, _APART
         if start == "replica-symmetric":
             beginning, share = _without_breaking(problem, alpha, branch, settings, line.tell)

@@ -38,6 +38,7 @@ REFUSED = {
     "solve": [
         (["--alpha", "-1"], "alpha must be one positive number"),
         (["--alpha", "1", "--method", "magic"], "method must be one of"),
+        (["--alpha", "1", "--backend", "torch"], "backend must be \"numba\", not 'torch': leave it out"),
         (["--alpha", "1", "--tolerance", "2"], "tolerance must be"),
         (["--alpha", "1", "-o", "{file}"], "the file exists"),
         (["--alpha", "1", "-o", "x.pdf"], "let the name end in .nc, not in .pdf"),
@@ -52,6 +53,10 @@ REFUSED = {
         (["--alpha", "1,2", "--omega", "3", "-o", "{none}"], "omega must be a number from 0 to 1"),
         (["--alpha", "1,2", "-o", "{file}"], "the file exists"),
         (["--alpha", "1,2", "-o", "{none}", "--workers", "0"], "workers must be"),
+        (
+            ["--alpha", "1,2", "-o", "{none}", "--backend", "cuda"],
+            "backend must be \"numba\", not 'cuda': leave it out",
+        ),
         (["--alpha", "1,2", "-o", "{none}", "--set", "teacher.omega=2"], "teacher.omega must be"),
         (["--alpha", "1:2:0", "-o", "{none}"], "needs finite START and STOP, and a COUNT from 1"),
         (["-o", "{none}"], "Missing option '--alpha'"),

@@ -146,7 +146,7 @@ def test_an_image_that_overflows_is_none(problem, lift):
     start, share = initial_overlaps(steeper, "semantic"), 1e-200
     small = Overlaps(share * start.q, share * start.V, np.sqrt(share) * start.m, np.sqrt(share) * start.theta)
     with np.errstate(all="ignore"):
-        system = System.of(steeper, "numba", 1)
+        system = System.of(steeper, 1)
         map_ = Run(system, 1.3, SolverSettings(), system.sector_of(start)).map(system.refinement(2**12).first())
         map_.lift = lift
         assert map_(map_.pack(small)) is None
@@ -154,7 +154,7 @@ def test_an_image_that_overflows_is_none(problem, lift):
 
 @pytest.mark.parametrize("error", [np.nan, np.inf, 1e300])
 def test_an_unknown_error_asks_for_many_more_nodes(error):
-    rules = System.of(Problem(), "numba", 1).refinement(2**18)
+    rules = System.of(Problem(), 1).refinement(2**18)
     known, unknown = (rules.finer_sobol(rules.sobol(256), each) for each in (1.0, error))
     assert known is not None
     assert known is unknown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -230,17 +229,10 @@ def in_python(model: ScalarModel, folder: Path) -> dict[str, ModuleType]:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
-    """Minimisers of the valley: the kernel's and torch's."""
+def minimise(tmp_path_factory):
+    """Minimiser of the valley."""
     folder = tmp_path_factory.mktemp("valley") / "kernel"
-    found: dict[str, Any] = {"kernel": in_python(formula_loss(VALLEY, 1, 2, 1), folder)["nodes"].minimise}
-    if importlib.util.find_spec("torch") is not None:
-        import torch
-
-        from attnphase.kernels.torch.minimiser import node_minimiser
-
-        found["torch"] = node_minimiser(Problem().with_fields(FIELDS), torch.device("cpu"), 1)
-    return found
+    return in_python(formula_loss(VALLEY, 1, 2, 1), folder)["nodes"].minimise
 
 
 def valley(h: Any, k: Any) -> tuple[float, Any]:
@@ -250,13 +242,10 @@ def valley(h: Any, k: Any) -> tuple[float, Any]:
     return WALL * across**2 - DROP * h[0] ** 2 - h[0] * k, np.array(slope)
 
 
-@pytest.mark.parametrize("kind", ["kernel", "torch"])
-def test_a_descent_without_a_bottom_is_counted(kernels, kind):
+def test_a_descent_without_a_bottom_is_counted(minimise):
     """Every node is flagged; what is left of it, its centre, is finite."""
-    if kind not in kernels:
-        pytest.skip("PyTorch is not installed")
     given = nodes(1.3 * LARGEST)
-    kernels[kind](*handed(given))
+    minimise(*handed(given))
     assert (given["flags"] == RUNAWAY).all()
     for center, k, energy, loss, residual, minima in zip(
         given["centers"],
@@ -270,14 +259,11 @@ def test_a_descent_without_a_bottom_is_counted(kernels, kind):
         np.testing.assert_allclose(minima[:, 0], [center[0], center[0]], rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["kernel", "torch"])
-def test_below_the_limit_the_minimum_is_found(kernels, kind):
+def test_below_the_limit_the_minimum_is_found(minimise):
     """The same loss, quadratic, where V is small enough: ``(H + 1/V) h = omega/V + (k, 0)``."""
-    if kind not in kernels:
-        pytest.skip("PyTorch is not installed")
     V = 0.7 * LARGEST
     given = nodes(V)
-    kernels[kind](*handed(given))
+    minimise(*handed(given))
     assert (given["flags"] >= 0).all()
     across = np.array([-SLOPE, 1.0])
     hessian = 2 * WALL * np.outer(across, across) - 2 * DROP * np.diag([1.0, 0.0])
@@ -293,9 +279,6 @@ def test_the_probe_misses_the_valley():
 
 def test_an_overflowing_start_spoils_nothing():
     """A start at which the loss is not a number is skipped; the others find the minimum."""
-    torch = pytest.importorskip("torch")
-    from attnphase.kernels.torch.minimiser import node_minimiser
-
     text = "(h - 0.3)**2 + exp(h)/(1 + exp(h))"  # infinity over infinity beyond h = 710
     problem = Problem().with_fields({"tokens.length": 1, "loss.kind": "expression", "loss.expression": text + " + 0*k"})
     given = nodes(2.0) | {"centers": np.array([[[0.4]], [[-0.2]]]), "teacher_fields": np.array([[[900.0]], [[0.1]]])}
@@ -305,7 +288,7 @@ def test_an_overflowing_start_spoils_nothing():
         "energies": np.zeros((2, 2)),
     }
     given |= {"losses": np.zeros(2), "residuals": np.zeros((2, 1, 1)), "flags": np.zeros(2, dtype=np.int64)}
-    node_minimiser(problem, torch.device("cpu"), 1)(*handed(given))
+    kernels_for(problem).minimise(*handed(given))
     assert (given["flags"] >= 0).all()
     for center, minima in zip(given["centers"].ravel(), given["minima"][:, 0, 0, 0], strict=True):
         grid = np.linspace(-3, 3, 600001)
@@ -313,8 +296,7 @@ def test_an_overflowing_start_spoils_nothing():
         assert minima == pytest.approx(grid[energy.argmin()], abs=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["numba", "torch"])
-def test_an_overflow_on_the_way_down(kind, tmp_path):
+def test_an_overflow_on_the_way_down(tmp_path):
     """``-exp(h)`` reaches minus infinity in a few steps; in the kernel as plain Python, with an exp that overflows."""
     given = nodes(2.0) | {"centers": np.array([[[0.4]]]), "teacher_fields": np.array([[[0.7]]])}
     given |= {
@@ -324,23 +306,10 @@ def test_an_overflow_on_the_way_down(kind, tmp_path):
     }
     given |= {"losses": np.zeros(1), "residuals": np.zeros((1, 1, 1)), "flags": np.zeros(1, dtype=np.int64)}
     model = formula_loss("-exp(h) + 0*k", 1, 1, 1)
-    if kind == "torch":
-        torch = pytest.importorskip("torch")
-        from attnphase.kernels.torch import minimiser as proximal
-
-        module = ModuleType("printed")
-        exec(local_problem_source(model, "torch"), module.__dict__)
-        parameters, centers, k_, factor = (
-            torch.tensor(given[name]) for name in ("parameters", "centers", "teacher_fields", "factor")
-        )
-        batch = proximal.Batch(centers, k_, k_, torch.ones(1), factor[None])
-        found = proximal._minimise(module, parameters, batch, Starts.COLD, None)
-        given |= {name: getattr(found, name).numpy() for name in ("energies", "losses", "residuals", "flags")}
-    else:
-        modules = in_python(model, tmp_path / "kernel")
-        vars(modules["local_problem"])["exp"] = lambda x: float(np.exp(x))
-        with np.errstate(over="ignore", invalid="ignore"):
-            modules["nodes"].minimise(*handed(given))
+    modules = in_python(model, tmp_path / "kernel")
+    vars(modules["local_problem"])["exp"] = lambda x: float(np.exp(x))
+    with np.errstate(over="ignore", invalid="ignore"):
+        modules["nodes"].minimise(*handed(given))
     assert given["flags"][0] == RUNAWAY
     np.testing.assert_allclose([*given["energies"][0], given["losses"][0]], -np.exp(0.4), rtol=1e-14)
     np.testing.assert_allclose(given["residuals"], np.exp(0.4), rtol=1e-14)

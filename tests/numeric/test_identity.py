@@ -40,7 +40,7 @@ def paper(omega: float, nodes: int, seed: int = 0, sigma: float = 0.5) -> Proble
 
 
 def the_map(problem: Problem, alpha: float, branch: str, points: int) -> StateEvolution:
-    system = System.of(problem, "numba", 1)
+    system = System.of(problem, 1)
     sector = Sector.of(initial_overlaps(problem, branch), system.symmetries)
     return Run(system, alpha, SETTINGS, sector).map(system.refinement(2**18).sobol(points))
 
@@ -89,7 +89,7 @@ def test_derivatives_of_one_sector_in_another():
     """Those without an order parameter act on what both have as they are, and on nothing else."""
     problem = paper(0.27, 64)
     informed = initial_overlaps(problem, "semantic")
-    symmetries = System.of(problem, "numba", 1).symmetries
+    symmetries = System.of(problem, 1).symmetries
     own, without = Sector.of(informed, symmetries), Sector.of(without_signal(informed), symmetries)
     assert own.basis.shape[1] > without.basis.shape[1]
     matrix = np.random.default_rng(3).normal(size=2 * (without.basis.shape[1],))
@@ -158,7 +158,7 @@ def test_a_point_that_has_not_converged_is_on_no_branch(branch):
 @pytest.mark.parametrize(("share", "expected"), [(1e-7, Identity.not_decided), (0.1, Identity.on_branch)])
 def test_a_point_without_its_order_parameter_is_on_no_branch(share, expected):
     """A theta of 1e-7 of the start's is zero to a solver's accuracy: residuals are relative to a millionth at least."""
-    problem, system = (one := paper(0.27, 16, sigma=0.55)), System.of(one, "numba", 1)
+    problem, system = (one := paper(0.27, 16, sigma=0.55)), System.of(one, 1)
     informed = initial_overlaps(problem, "semantic")
     run = Run(system, 1.2, replace(SETTINGS, stability=False), system.sector_of(informed))
     rules = system.refinement(2**12)
@@ -213,7 +213,7 @@ def test_what_never_comes_to_rest_is_given_up_after_two_rules(monkeypatch):
     """On a map of stairs, say; others are asked further, and a point with such a level has never merged."""
     problem = paper(0.44, 64)
     informed = initial_overlaps(problem, "semantic")
-    system = System.of(problem, "numba", 1)
+    system = System.of(problem, 1)
     rules, asked = system.refinement(2**18), []
     growth = np.linspace(-0.1, 0.1, REPLICATES)
 

@@ -364,7 +364,7 @@ def test_replicates_of_a_bent_prior_scatter_as_all_of_them_together():
     images, errors = [], []
     for seed in range(seeds):
         integration = {"integration.rule": "sobol", "integration.nodes": 64, "integration.seed": seed}
-        system = System.of(PAPER.with_fields(sparse | integration), "numba", 1)
+        system = System.of(PAPER.with_fields(sparse | integration), 1)
         start = initial_overlaps(system.problem, "uninformed")
         here = replace(start, q=0.091 + 0 * start.q, V=13.9 + 0 * start.V)
         run = Run(system, 1.1, SolverSettings(threads=1), Sector.of(start, system.symmetries))

@@ -151,9 +151,7 @@ def test_thresholds_of_the_published_rule_are_the_published_ones_within_its_erro
 
 def test_energies_are_what_moves_the_crossing_of_the_published_rule():
     """-Phi is stationary: with accurate energies alone, its points have the crossing of accurate ones, 1.2509(6)."""
-    few, many = (
-        System.of(PAPER.with_fields({"integration.rule": rule}), "numba", 1) for rule in ("published", "sobol")
-    )
+    few, many = (System.of(PAPER.with_fields({"integration.rule": rule}), 1) for rule in ("published", "sobol"))
     differences = []
     for alpha in (1.23, 1.27):
         losses = []

@@ -190,7 +190,7 @@ COMPILED = ["tied L=2 r=1", "values, causal, untied", "classification"]
 @settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 10**6), scale=st.sampled_from([0.3, 1.0, 2.5]))
 def test_machine_code_does_what_its_source_says(printed, name, seed, scale):
-    """Solved points, and nodes against torch, hold the compiled kernels of the other models to their prints."""
+    """Solved points, and nodes' minima, hold the compiled kernels of the other models to their prints."""
     assert_prints_agree(printed, name, "numba", seed, scale)
 
 

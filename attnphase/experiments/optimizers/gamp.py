@@ -15,7 +15,7 @@ from torch import Tensor
 from attnphase.arrays import Array
 from attnphase.experiments.data import Instance
 from attnphase.experiments.optimizers.interface import Optimizer, Progress
-from attnphase.experiments.optimizers.local_minima import minimised_compiled, minimised_in_torch
+from attnphase.experiments.optimizers.local_minima import minimised_compiled
 from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.risk import Risk
 from attnphase.experiments.settings import TrainingSettings
@@ -119,10 +119,9 @@ class Gamp(Optimizer):
 
     def _minimise(self, omega: Tensor, V: Tensor, starts: Starts) -> Tensor:
         """Residuals ``g = V^-1 (prox - omega)`` of all samples, (S, n, L, r)."""
-        minimised = minimised_compiled if omega.device.type == "cpu" else minimised_in_torch
         previous = self._minima, self._energies
         factors = torch.linalg.cholesky(V)
-        found = minimised(self.risk.loss, omega, self.risk.samples, factors, starts, previous)
+        found = minimised_compiled(self.risk.loss, omega, self.risk.samples, factors, starts, previous)
         self._minima, self._energies, residual = found
         return residual
 

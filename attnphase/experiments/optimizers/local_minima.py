@@ -1,4 +1,4 @@
-"""Minima of the samples' local problems for a batch of runs: in the compiled kernel, or in torch on a GPU."""
+"""Minima of the samples' local problems for a batch of runs, in the compiled kernel."""
 
 from __future__ import annotations
 
@@ -13,55 +13,8 @@ from attnphase.kernels.key import model_numbers
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import SampleNodes, Solution
 from attnphase.kernels.torch.loss import LocalLoss
-from attnphase.kernels.torch.minimiser import Batch, minimise
 
-__all__ = ["minimised_compiled", "minimised_in_torch"]
-
-
-def minimised_in_torch(
-    loss: LocalLoss,
-    omega: Tensor,
-    samples: Samples,
-    factors: Tensor,
-    starts: Starts,
-    previous: tuple[Tensor, Tensor],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Minima (S, n, 2, L, r), energies (S, n, 2) and residuals (S, n, L, r) of all samples of a batch of runs.
-
-    Parameters
-    ----------
-    loss : LocalLoss
-        At finite d.
-    omega : (S, n, L, r) tensor
-        Centres.
-    samples : Samples
-    factors : (S, P, r, r) tensor
-        Lower Cholesky factors of V of every site.
-    starts : Starts
-    previous : (minima (S, n, 2, L, r), energies (S, n, 2))
-        Of the last pass, for warm starts.
-
-    Raises
-    ------
-    ExperimentError
-        The loss has kinks.
-    """
-    runs, count, length, columns = omega.shape
-    local = factors[torch.arange(runs, device=omega.device)[:, None, None], samples.sites]
-    batch = Batch(
-        omega.flatten(0, 1),
-        samples.teacher_fields.flatten(0, 1),
-        samples.targets.flatten(0, 1),
-        samples.grams.flatten(0, 1) if loss.has_grams else omega.new_ones(length),
-        local.flatten(0, 1),
-    )
-    minima, energies = previous
-    found = minimise(loss, batch, starts, (minima.flatten(0, 1), energies.flatten(0, 1)))
-    return (
-        found.minima.reshape(runs, count, 2, length, columns).to(omega.dtype),
-        found.energies.reshape(runs, count, 2).to(omega.dtype),
-        found.residuals.reshape(omega.shape).to(omega.dtype),
-    )
+__all__ = ["minimised_compiled"]
 
 
 def minimised_compiled(
@@ -72,32 +25,47 @@ def minimised_compiled(
     starts: Starts,
     previous: tuple[Tensor, Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What `minimised_in_torch` returns, from the compiled kernel of the loss's problem."""
+    """Minima (S, n, 2, L, r), energies (S, n, 2) and residuals (S, n, L, r) of all samples of a batch of runs.
+
+    What lies on a GPU is moved to the CPU for it, and the results have the device and precision of ``omega``.
+
+    Parameters
+    ----------
+    loss : LocalLoss
+    omega : (S, n, L, r) tensor
+        Centres.
+    samples : Samples
+    factors : (S, P, r, r) tensor
+        Lower Cholesky factors of V of every site.
+    starts : Starts
+    previous : (minima (S, n, 2, L, r), energies (S, n, 2))
+        Of the last pass, for warm starts.
+    """
     runs, count, length, _ = omega.shape
     kernels = sample_kernels_for(loss.problem)
-    residual = torch.empty(omega.shape, dtype=torch.float64)
+    residuals = np.empty(omega.shape)
     losses, flags = np.empty(count), np.empty(count, dtype=np.int64)
-    minima, energies = (x.double().numpy() for x in previous)
+    minima, energies = (_array(x) for x in previous)
     for s in range(runs):
         nodes = SampleNodes(
             _array(omega[s]),
             _array(samples.teacher_fields[s]),
             _array(samples.targets[s]),
             _grams(samples.grams[s], count, length),
-            np.ascontiguousarray(samples.sites[s].numpy()),
+            np.ascontiguousarray(samples.sites[s].cpu().numpy()),
             _array(factors[s]),
             model_numbers(loss.problem),
         )
-        kernels.minimise(nodes, starts, Solution(minima[s], energies[s], losses, residual[s].numpy(), flags))
-    return (
-        torch.as_tensor(minima, dtype=omega.dtype),
-        torch.as_tensor(energies, dtype=omega.dtype),
-        residual.to(omega.dtype),
-    )
+        kernels.minimise(nodes, starts, Solution(minima[s], energies[s], losses, residuals[s], flags))
+
+    def tensor(array: Array) -> Tensor:
+        return torch.from_numpy(array).to(omega)
+
+    return tensor(minima), tensor(energies), tensor(residuals)
 
 
 def _array(tensor: Tensor) -> Array:
-    return np.ascontiguousarray(tensor.double().numpy())
+    return np.ascontiguousarray(tensor.double().cpu().numpy())
 
 
 def _grams(grams: Tensor, count: int, length: int) -> Array:

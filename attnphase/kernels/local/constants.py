@@ -1,4 +1,4 @@
-"""Numbers of Newton's method and of its starting points, for the compiled minimiser and for the one in torch alike."""
+"""Numbers of Newton's method and of its starting points."""
 
 from __future__ import annotations
 
@@ -75,8 +75,6 @@ CAPTURED = 1e-2
 """A descent this close to a known minimum, relative to the length of its u, is taken to end there.
 
 No other length will do: where V is large, minima that are far apart in h are close in u.
-
-Torch knows none while all are under way.
 """
 
 FAR = 1e30
@@ -128,19 +126,3 @@ class Starts(IntEnum):
     def follow(self) -> bool:
         """Whether the minima of the previous pass are the first of the starts."""
         return self in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED)
-
-    def number(self, length: int) -> int:
-        """How many points these are for so many tokens."""
-        known = 2
-        return len(self.fresh(length)) + known * self.follow
-
-    def fresh(self, length: int) -> tuple[int, ...]:
-        """Which of the points of COLD these are, beside known minima, for so many tokens."""
-        few: dict[Starts, tuple[int, ...]] = {
-            Starts.WARM: (),
-            Starts.FROM_ZERO: (3,),
-            Starts.LIKELY: LIKELY_STARTS,
-            Starts.FOLLOWED: OTHER_STARTS,
-            Starts.LOWEST: LOWEST_STARTS,
-        }
-        return few.get(self, tuple(range(5 + length)))

@@ -18,7 +18,7 @@ from .local_problem import COLUMNS, KINKS, LABEL_FIELDS, LENGTH, LIFT, closed_fo
 
 __all__ = ["MOST_STARTS", "empty_target", "is_enough", "search", "start_field", "workspace"]
 
-MOST_STARTS = Starts.REFRESH.number(LENGTH)
+MOST_STARTS = 7 + LENGTH  # of REFRESH: two known minima, and those of COLD
 
 to_minimum = descend if KINKS == 0 else descend_to_kink if SIZE == 1 else descend_along_kinks
 
@@ -86,7 +86,7 @@ def start_field(s: int, center: Array, k: Array, minima: Array, parameters: Arra
         if starts == Starts.WARM:
             return False
         s -= 2
-    # as `Starts.fresh` has them; read from one table of all, a fresh search takes a fifth longer
+    # read from one table of all, a fresh search takes a fifth longer
     if starts == Starts.LIKELY:
         if s >= len(LIKELY_STARTS):
             return False

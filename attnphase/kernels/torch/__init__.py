@@ -1,1 +1,1 @@
-"""The local problem in torch: its loss in batches, and its minimiser for many nodes at once, on a CPU or a GPU."""
+"""The loss of samples in torch, in batches, and where torch computes: on a CPU or a GPU."""

@@ -9,7 +9,6 @@ import torch
 
 from attnphase.arguments import device_name
 from attnphase.errors import ExperimentError
-from attnphase.extras import require_cuda
 
 __all__ = ["callers_torch_set_aside", "device_of"]
 
@@ -41,7 +40,8 @@ def device_of(name: str) -> torch.device:
     device_name(name)
     if name == "cpu":
         return torch.device(name)
-    require_cuda()
+    if not torch.cuda.is_available():
+        raise ExperimentError('no CUDA device is available: use the device "cpu".')
     device, count = torch.device(name), torch.cuda.device_count()
     if device.index is not None and device.index >= count:
         raise ExperimentError(f'there is no CUDA device {device.index}: the last one here is "cuda:{count - 1}".')

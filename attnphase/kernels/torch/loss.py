@@ -19,19 +19,16 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True, eq=False)
 class LocalLoss:
-    """Loss of N samples as a function of their local fields, with its derivatives.
+    """Loss of N samples at finite d as a function of their local fields, with its derivatives.
 
     Attributes
     ----------
     problem : Problem
-    finite : bool
-        Samples at finite d with their own Gram matrices, or the limit of high dimension with the diagonal of D.
     device : torch.device
     dtype : torch.dtype
     """
 
     problem: Problem
-    finite: bool = True
     device: torch.device = _CPU
     dtype: torch.dtype = torch.float64
     module: ModuleType = field(init=False)
@@ -41,14 +38,14 @@ class LocalLoss:
     def __post_init__(self) -> None:
         problem = self.problem
         options = {"device": self.device, "dtype": self.dtype}
-        object.__setattr__(self, "module", torch_module(problem, finite=self.finite))
+        object.__setattr__(self, "module", torch_module(problem))
         object.__setattr__(self, "parameters", torch.tensor(model_numbers(problem), **options))
         object.__setattr__(self, "mixing", torch.tensor(problem.mixing_matrix, **options))
 
     @property
     def has_grams(self) -> bool:
         """Whether the loss takes Gram matrices."""
-        return self.finite and self.problem.loss.form.has_grams
+        return self.problem.loss.form.has_grams
 
     @property
     def target_shape(self) -> tuple[int, int]:
@@ -77,8 +74,7 @@ class LocalLoss:
     def values(self, h: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """Losses (N,) at fields (N, L, r).
 
-        ``targets`` (N, ...) and ``weights`` (N, L, L) hold C and G of every sample; in the limit ``weights`` is (N,
-        L), or (L,) for all samples alike.
+        ``targets`` (N, ...) and ``weights`` (N, L, L) hold C and G of every sample.
         """
         fields, targets, weights = self._trailing(h, targets, weights)
         return self.module.loss(fields, targets, weights, self.parameters).expand(len(h))
@@ -101,6 +97,8 @@ class LocalLoss:
 
     def _trailing(self, h: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The generated code wants the samples on the last axis."""
-        if weights.ndim > 1:
-            weights = weights.movedim(0, -1)
-        return h.movedim(0, -1).contiguous(), targets.movedim(0, -1).contiguous(), weights.contiguous()
+        return _last(h), _last(targets), _last(weights)
+
+
+def _last(values: Tensor) -> Tensor:
+    return values.movedim(0, -1).contiguous()
