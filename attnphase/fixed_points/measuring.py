@@ -15,7 +15,7 @@ from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, 
 from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
-from attnphase.state_evolution.errors import Response, relative_error, residual_errors, standard_errors
+from attnphase.state_evolution.errors import Response, parts_of, relative_error, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Search
@@ -38,12 +38,15 @@ class Measured:
         Of q, by integration: without what the iteration has left.
     moved : Variations
         What the errors of integration are made of.
+    parts : (n,) array
+        Relative error of q by each row of these.
     """
 
     values: dict[str, Any]
     errors: dict[str, Any]
     relative_error: float
     moved: Variations
+    parts: Array
 
 
 def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response) -> Measured:
@@ -74,7 +77,8 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
     assert pooled is not None
     values = restore(flatten(pooled)[0], pooled)
     values |= {"q": overlaps.q, "V": overlaps.V, "m": overlaps.m[..., 0], "theta": overlaps.theta}
-    return Measured(values, errors, of_integration, moved)
+    parts = parts_of(map_, found.point, response, moved)
+    return Measured(values, errors, of_integration, moved, parts)
 
 
 def branch_point(
@@ -146,7 +150,7 @@ def unevaluated(run: Run, branch: str, start: Overlaps) -> BranchPoint:
     errors = dict(values)
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values |= leading_eigenvalues(np.array([[np.nan]])) | {"unsolved_nodes": 0}
-    rule = run.system.refinement(run.settings.max_nodes).first()
+    rule = run.system.refinement_of_solve(run.settings.max_nodes).first()
     return BranchPoint(
         problem=run.system.problem,
         alpha=run.alpha,

@@ -130,10 +130,10 @@ class Run:
         """Iterate with what is left of the maps, or `limit` of them, to the tolerance of the solve or another."""
         left = max(self.settings.max_maps - self.maps, 1)
         budget = left if limit is None else min(limit, left)
-        nodes = map_.channel.rule.size
 
         def report(maps: int, residual: float) -> None:
             done = self.maps + maps
+            nodes = map_.channel.rule.size
             self.tell(f"{done} maps, residual {residual:.0e}, {nodes} nodes", done, self.settings.max_maps)
 
         tolerance = self.settings.tolerance if tolerance is None else tolerance

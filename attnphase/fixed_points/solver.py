@@ -190,7 +190,7 @@ def _iterated(
     settings, tell = run.settings, run.tell
     if previous is not None:
         run.begin_beside(previous)
-    rules = run.system.refinement(settings.max_nodes)
+    rules = run.system.refinement_of_solve(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
     response, jacobian = _lent(previous, run.sector) if previous and refine else (None, None)
@@ -242,7 +242,7 @@ def _iterated(
                 break
             point, jacobian = map_.unpack(last.point), response.jacobian
             continue
-        finer = rules.next(rule, measured.relative_error, second_minima) if refine else None
+        finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if refine else None
         if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
             finer = _instead(run, rules, rule) if refine else None

@@ -74,7 +74,8 @@ def stability_at(
     ways = Displacements.of(map_, found.point, response) if rule.randomised else None
     if not system.problem.loss.form.has_kink:
         without = None if ways is None else ways.at(-1 / (rule.replicates - 1))
-        radii = replicon(map_.channel, map_.alpha, overlaps, conjugates, map_.minima, without)
+        channel, minima = map_.all_nodes(found.point)
+        radii = replicon(channel, map_.alpha, overlaps, conjugates, minima, without)
         values["replicon"] = float(radii[0])
         if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(rule.replicates))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+
+from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.integration.lines import LineOrders
 from attnphase.integration.refinement import (
     COARSE_POINTS,
     GAUGE_POINTS,
@@ -16,11 +21,13 @@ from attnphase.integration.refinement import (
     Asked,
     Refinement,
 )
-from attnphase.integration.rules import Rule, published_rule
+from attnphase.integration.rules import Rule, lines, published_rule
 
 __all__ = ["RULES"]
 
 _NODES = "integration.nodes"
+FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields, and across lines
+_NODES_OF_LINES = 16  # a node of a line, whose neighbours are known, takes about a sixteenth of a Sobol point's time
 _MOST_PER_DIMENSION = 256
 _TENSOR_DIMENSIONS = 4  # up to which tensor rules are tried before more Sobol points
 _LOW_ORDER_DIMENSIONS = 6  # up to which those of low order are
@@ -48,7 +55,7 @@ class Sobol(Refinement):
         """See `Refinement`."""
         return self.sobol(self.asked.nodes or SINGLE_POINTS)
 
-    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """See `Refinement`."""
         fixed = self.asked.nodes
         if fixed is not None:
@@ -83,7 +90,7 @@ class GaussHermite(Refinement):
         """See `Refinement`."""
         return self.gauss_hermite(self.first_order(self.asked))
 
-    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """See `Refinement`."""
         if self.asked.nodes is not None or error <= self.asked.standard_error:
             return None
@@ -104,7 +111,7 @@ class Automatic(Sobol):
             ' set integration.rule to "gauss-hermite" or "sobol", or remove it.',
         )
 
-    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """See `Refinement`."""
         if not rule.randomised and second_minima > SMOOTH:
             return self.sobol(self.medium_points)
@@ -124,11 +131,90 @@ class Automatic(Sobol):
         # where the first tensor rule does, a lower order does for derivatives; it does not where a higher one is needed
         return self.gauss_hermite(TENSOR_OF_DERIVATIVES) if rule.order == GAUSS_HERMITE_ORDERS[0] else medium
 
+    def of_solve(self, *, has_lines: bool) -> Refinement:
+        """See `Refinement`: lines, where they have few nodes."""
+        by_lines = Lines(self.asked, self.dimensions, self.symmetric, self.max_nodes, self.noise_dimensions)
+        return by_lines if has_lines and by_lines.is_affordable else self
+
     def low_order(self, above: int = 0) -> Rule | None:
         """See `Refinement`."""
         if not _TENSOR_DIMENSIONS < self.dimensions[0] <= _LOW_ORDER_DIMENSIONS:
             return None
         return next((self.gauss_hermite(order) for order in LOW_ORDERS if order > above), None)
+
+
+class Lines(Refinement):
+    """``"lines"``: the teacher's fields first; one direction of the student's along lines, jumps located.
+
+    Its rules have an error of its own for every direction, known by one gauge each; the next rule has more nodes in
+    those directions whose error is too large.
+    """
+
+    name = "lines"
+    has_replicates = False
+    requires: ClassVar = {"tokens.kind": "gaussian", "teacher.noise": 0.0}
+    needs_planes = True
+
+    @classmethod
+    def check_nodes(cls, nodes: int) -> None:
+        """See `Refinement`."""
+        if not 4 <= nodes <= _MOST_PER_DIMENSION:
+            raise ProblemError(
+                _NODES,
+                f"integration.nodes must be from 4 to {_MOST_PER_DIMENSION} nodes for each of the teacher's fields for"
+                f' integration.rule = "lines", but it is {nodes}.',
+            )
+
+    def _of(self, orders: LineOrders) -> Rule:
+        return lines(*self.dimensions, orders)
+
+    def first(self) -> Rule:
+        """See `Refinement`."""
+        return self._of(self._first_orders)
+
+    @property
+    def _first_orders(self) -> LineOrders:
+        total, student = self.dimensions
+        latent = (self.asked.nodes or FIRST_LATENT,) * (total - student)
+        return LineOrders(latent, (FIRST_ACROSS,) * (student - 1))
+
+    @property
+    def is_affordable(self) -> bool:
+        """Whether the first rule has no more nodes than Sobol points may have."""
+        return self._first_orders.size <= self.max_nodes
+
+    def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
+        """See `Refinement`: of every direction another rule, as accurate."""
+        orders = rule.lines
+        assert orders is not None
+        latent = [replace(orders, shifted=i) for i in range(len(orders.latent))]
+        across = [replace(orders, across=_with(orders.across, i, 1)) for i in range(len(orders.across))]
+        return tuple(self._of(one) for one in latent + across)
+
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
+        """See `Refinement`."""
+        orders = rule.lines
+        if self.asked.nodes is not None or error <= self.asked.standard_error or orders is None or parts is None:
+            return None
+        count = len(orders.latent)
+        wanted = self.asked.standard_error / np.sqrt(len(parts))
+        latent, across = orders.latent, orders.across
+        for i in np.flatnonzero(~(parts <= wanted)).tolist():
+            if i < count:
+                latent = _with(latent, i, 2 * max(1, round(latent[i] / 4)))
+            else:
+                across = _with(across, i - count, 1)
+        finer = replace(orders, latent=latent, across=across)
+        return self._of(finer) if finer.size <= _NODES_OF_LINES * self.max_nodes else None
+
+    def comparison(self, rule: Rule) -> None:
+        """See `Refinement`."""
+        return
+
+
+def _with(numbers: tuple[int, ...], place: int, more: int) -> tuple[int, ...]:
+    """The same numbers, one of them larger."""
+    return (*numbers[:place], numbers[place] + more, *numbers[place + 1 :])
 
 
 class Published(Refinement):
@@ -160,7 +246,7 @@ class Published(Refinement):
         """See `Refinement`."""
         return published_rule(self.symmetric)
 
-    def next(self, rule: Rule, error: float, second_minima: float) -> None:
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> None:
         """See `Refinement`."""
         return
 
@@ -173,5 +259,5 @@ class Published(Refinement):
         return
 
 
-RULES: dict[str, type[Refinement]] = {rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Published)}
+RULES: dict[str, type[Refinement]] = {rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Lines, Published)}
 """By name; to add one, write a subclass of `Refinement` and put it here."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
 
@@ -71,6 +72,8 @@ class Refinement(ABC):
         Whether its rules are randomised, so that their scatter tells the error.
     requires : mapping
         Fields of the problem and the values that it is made for.
+    needs_planes : bool
+        Whether labels may only jump on parallel planes of the teacher's fields.
     """
 
     asked: Asked
@@ -83,6 +86,7 @@ class Refinement(ABC):
     refines: ClassVar[bool] = True
     has_replicates: ClassVar[bool] = True
     requires: ClassVar[Mapping[str, Any]] = {}
+    needs_planes: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod
@@ -132,7 +136,7 @@ class Refinement(ABC):
         return self.first()
 
     @abstractmethod
-    def next(self, rule: Rule, error: float, second_minima: float) -> Rule | None:
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """The next rule, or None if the last one is good enough or cannot be refined.
 
         Parameters
@@ -142,6 +146,8 @@ class Refinement(ABC):
         second_minima : float
             Share of nodes with a second minimum. Where there are any the minimiser jumps, and a Gauss-Hermite rule
             neither converges fast nor knows its error.
+        parts : (n,) array, optional
+            The error by what each of the `gauges` says.
         """
 
     def gauge(self, rule: Rule, second_minima: float) -> Rule | None:
@@ -176,6 +182,10 @@ class Refinement(ABC):
         For integrands that are known to be smooth.
         """
         return None
+
+    def of_solve(self, *, has_lines: bool) -> Refinement:
+        """The rules of a solve; `has_lines` says whether there are lines for the problem."""
+        return self
 
     # ---------------------------------------------------------------------------------------------- what they are of
 

@@ -17,9 +17,10 @@ from functools import lru_cache
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.integration.lines import LineOrders
 from attnphase.integration.scrambling import scrambled_normals
 
-__all__ = ["SIGNS", "Rule", "gauss_hermite", "published_rule", "sobol"]
+__all__ = ["SIGNS", "Rule", "gauss_hermite", "lines", "published_rule", "sobol"]
 
 SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 """Sign changes of (xi, zeta); a rule without symmetry uses the first alone."""
@@ -47,6 +48,9 @@ class Rule:
         Replicates are independent and identically distributed: their scatter gives a standard error.
     from_zero : bool
         The local problems are solved from zero alone, whatever other minima they have, as the published curves were.
+    lines : LineOrders, optional
+        Of a rule whose nodes are found at every point anew; those that it has are the point's at which a map was
+        evaluated last.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Rule:
     order: int
     randomised: bool
     from_zero: bool = False
+    lines: LineOrders | None = None
 
     @property
     def replicates(self) -> int:
@@ -121,6 +126,12 @@ def published_rule(symmetric: bool = True) -> Rule:
     nodes = np.concatenate([np.repeat(plane, 12, axis=0), np.tile(plane, (12, 1))], axis=1)
     rule = _deterministic("published", nodes, np.outer(mass, mass).ravel(), symmetric, 2, 12)
     return replace(rule, from_zero=True)
+
+
+def lines(dimensions: int, student_dimensions: int, orders: LineOrders) -> Rule:
+    """Lines, of which no node is known before the rule has been used at a point."""
+    nodes, weights = np.zeros((1, 1, dimensions)), np.ones(1)
+    return Rule("lines", nodes, weights, False, student_dimensions, max(orders.latent), False, lines=orders)
 
 
 def _deterministic(

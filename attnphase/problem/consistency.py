@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.errors import ProblemError
+from attnphase.integration.kinds import RULES
 from attnphase.problem.messages import listed, shown
 from attnphase.problem.sections import Sections
 from attnphase.problem.tables import RELATIVE_TOLERANCE, check_table, gram_fault
@@ -17,7 +18,7 @@ from attnphase.problem.values import (
     Table,
 )
 
-__all__ = ["check_rule", "check_sections"]
+__all__ = ["check_rule", "check_sections", "has_lines"]
 
 
 def check_sections(problem: Sections) -> None:
@@ -48,6 +49,17 @@ def check_rule(problem: Sections) -> None:
             "integration.rule",
             f'integration.rule = "{problem.integration.rule}" needs {need}: choose "auto" for this problem.',
         )
+    if problem.integration.form.needs_planes and problem.loss.form.label_planes is None:
+        raise ProblemError(
+            "integration.rule",
+            f'integration.rule = "{problem.integration.rule}" needs a label that jumps or bends on parallel planes of'
+            ' the teacher\'s fields alone, as sign(k0_0 + k1_0) does: choose "auto" for this problem.',
+        )
+
+
+def has_lines(problem: Sections) -> bool:
+    """Whether ``integration.rule = "lines"`` is made for the problem."""
+    return _unmet(problem, RULES["lines"].requires) is None and problem.loss.form.label_planes is not None
 
 
 def _unmet(problem: Sections, required: Mapping[str, Any]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from attnphase.problem.attention import matrices_of_weights
 
 if TYPE_CHECKING:
-    from derivations.models.scalar import Roughness
+    from derivations.models.scalar import LabelPlanes, Roughness
 
 __all__ = ["LOSSES", "Architecture", "LossKind"]
 
@@ -136,6 +136,11 @@ class LossKind(ABC):
         """Whether there are jumps or kinks, of the label or the loss, which a tensor rule is not to be taken across."""
         return self.has_kink or self.label_jumps
 
+    @property
+    def label_planes(self) -> tuple[Mapping[tuple[int, int], float], Sequence[float]] | None:
+        """Normal and offsets of the planes of the teacher's fields where the label jumps; None where it jumps else."""
+        return ({(0, 0): 1.0}, (0.0,)) if self.has_labels else ({}, ())
+
     def of(self, expression: str | None) -> LossKind:
         """The kind of a loss with this formula, if it takes one."""
         return self
@@ -236,6 +241,11 @@ class Formula(LossKind):
         """See `LossKind`; imports SymPy."""
         return super().is_rough or (bool(self.text) and _roughness(self.text).label_bends)
 
+    @property
+    def label_planes(self) -> tuple[Mapping[tuple[int, int], float], Sequence[float]] | None:
+        """See `LossKind`; imports SymPy."""
+        return _label_planes(self.text) if self.text else ({}, ())
+
     def of(self, expression: str | None) -> Formula:
         """See `LossKind`."""
         return Formula(expression or "")
@@ -253,6 +263,13 @@ def _roughness(expression: str) -> Roughness:
     from derivations.models.scalar import formula_roughness
 
     return formula_roughness(expression)
+
+
+@lru_cache(maxsize=64)
+def _label_planes(expression: str) -> LabelPlanes | None:
+    from derivations.models.scalar import formula_label_planes
+
+    return formula_label_planes(expression)
 
 
 LOSSES: dict[str, LossKind] = {

@@ -74,8 +74,9 @@ class Channel:
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
         form = self.system.problem.loss.form
-        object.__setattr__(self, "labelled", form.has_labels)
-        object.__setattr__(self, "teacher_first", form.label_jumps)
+        by_lines = self.rule.lines is not None
+        object.__setattr__(self, "labelled", form.has_labels and not by_lines)
+        object.__setattr__(self, "teacher_first", form.label_jumps or by_lines)
         object.__setattr__(self, "_drawn", {})
 
     def site_means(self, moments: Array) -> Array:
@@ -217,6 +218,7 @@ class Channel:
         starts: Starts,
         previous: Minima | None = None,
         sole: float = -np.inf,
+        solved: Solution | None = None,
     ) -> ChannelPass:
         """Equation (8) at given overlaps.
 
@@ -230,10 +232,12 @@ class Channel:
             Starting points of the local minimisation; WARM needs `previous`.
         sole : float
             See ``proximal.Search``.
+        solved : Solution, optional
+            Of all nodes, where they are solved already.
         """
         orbit = self.representatives(overlaps)
         chosen, index = _sources(orbit)
-        moments, energies, minima = self._integrated(overlaps, chosen, Search(starts, sole), previous)
+        moments, energies, minima = self._integrated(overlaps, chosen, Search(starts, sole), previous, solved)
         signs = ((1, 1), (1, 1)) if self.labelled else self.rule.signs
         moments = moments[:, index] * _parities(
             orbit, signs, self.system.kernels.columns, self.system.kernels.teacher_rank
@@ -289,12 +293,21 @@ class Channel:
         return self._integrated(overlaps, _sources(self.representatives(overlaps))[0], search, previous)[2]
 
     def _integrated(
-        self, overlaps: Overlaps, chosen: list[int], search: Search, previous: Minima | None
+        self,
+        overlaps: Overlaps,
+        chosen: list[int],
+        search: Search,
+        previous: Minima | None,
+        solved: Solution | None = None,
     ) -> tuple[Array, Array, Minima]:
         """Moments (C, chosen signs, S, L, r, 1 + 2 r + t) and energies (C, chosen signs, S, 2), and the minima."""
         kernels, law = self.system.kernels, self.law(overlaps)
         parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
-        minima = self.proximal.begun(search.starts, previous, len(self.configurations) * len(chosen) * self.rule.size)
+        count = len(self.configurations) * len(chosen) * self.rule.size
+        if solved is None:
+            minima = self.proximal.begun(search.starts, previous, count)
+        else:
+            minima = Minima(solved.minima, solved.energies, solved.flags)
         factors = lower_factors(overlaps.V)
         shape = (len(self.configurations), len(chosen), self.rule.replicates)
         width = 1 + 2 * kernels.columns + kernels.teacher_rank
@@ -306,12 +319,15 @@ class Channel:
             block = part.configuration * len(chosen) + chosen.index(part.variant)
             start = block * self.rule.size + part.nodes.start
             here = slice(start, start + len(omega))
-            losses, residuals = np.empty(len(omega)), np.empty_like(omega)
-            minima.begin(here, previous)
-            solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
-            means = label_means[part.configuration]
-            shifted = k + means if shifts[part.configuration] else k
-            self.proximal.search(part.configuration, omega, shifted, factors, search, solution)
+            if solved is None:
+                losses, residuals = np.empty(len(omega)), np.empty_like(omega)
+                minima.begin(here, previous)
+                solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
+                means = label_means[part.configuration]
+                shifted = k + means if shifts[part.configuration] else k
+                self.proximal.search(part.configuration, omega, shifted, factors, search, solution)
+            else:
+                solution = solved.part(here)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
             energies = np.zeros((self.rule.replicates, 2))
             kernels.moments_of(self.draws(part.variant, part.nodes), k, shares, solution, sums, energies)

@@ -25,6 +25,7 @@ __all__ = [
     "Response",
     "contradicted",
     "error_near",
+    "parts_of",
     "relative_error",
     "residual_errors",
     "response_at",
@@ -233,6 +234,13 @@ def relative_error(error: Array, q: Array, rho: Array) -> float:
     """Largest standard error of q relative to its largest entry, or to a millionth of the teacher's variance."""
     floor = 1e-6 * np.trace(rho, axis1=-2, axis2=-1).mean()
     return float(np.abs(error).max() / max(np.abs(q).max(), floor))
+
+
+def parts_of(map_: StateEvolution, x: Array, response: Response, moved: Variations) -> Array:
+    """Relative error of q by each row of what moves a point, (n,)."""
+    dx, _ = _propagate(moved.images, np.zeros((len(moved.images), len(response.measured))), response)
+    q, rho = map_.unpack(x).q, map_.system.spectrum.rho
+    return np.array([relative_error(map_.sector.errors(np.abs(row)).q, q, rho) for row in dx])
 
 
 def error_near(map_: StateEvolution, x: Array, response: Response) -> float:

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
-from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.constants import RUNAWAY, Starts
+from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.channel import Channel, ChannelPass
+from attnphase.state_evolution.directions import directions_of
+from attnphase.state_evolution.lines import DEFECT, rule_at
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
 from attnphase.state_evolution.proximal import Minima, Search
-from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.sector import Element, Sector
 
 __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 
@@ -100,6 +103,8 @@ class StateEvolution:
         overlaps = self.unpack(x)
         if not overlaps.feasible(self.system.spectrum.rho):
             return None
+        if self.channel.rule.lines is not None:
+            return self._along_lines(x, overlaps)
         orbit = self.channel.representatives(overlaps)
         representatives = len({source for source, _ in orbit}) * len(self.channel.probabilities)
         starts = self.first.starts
@@ -114,10 +119,37 @@ class StateEvolution:
         while starts is not Starts.WARM and self._expect(result.minima):
             again = Starts.FOLLOWED if starts is Starts.FOLLOWED else Starts.REFRESH
             result = self.channel.evaluate(self.alpha, overlaps, again, result.minima, self.first.sole)
-        result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
-        self.minima, self.last = result.minima, result
         # a warm pass, from the known minima, need not see where others find no bottom
         self.bottomless = max(result.minima.bottomless, self.bottomless if starts is Starts.WARM else 0)
+        return self._image_of(x, result)
+
+    def _along_lines(self, x: Array, overlaps: Overlaps) -> Array | None:
+        """The image under a rule whose nodes are found here: all minima are searched afresh."""
+        self.channel, solved = self._at_lines(overlaps, self.sector.group)
+        result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved)
+        # a descent that takes too many steps where two minima merge has not told that there is none
+        runaway = self.channel.rule.weights @ (result.minima.steps == RUNAWAY)
+        self.bottomless = result.minima.bottomless if runaway > DEFECT else 0
+        return self._image_of(x, result)
+
+    def _at_lines(self, overlaps: Overlaps, group: Sequence[Element]) -> tuple[Channel, Solution]:
+        """The channel under the nodes that its rule of lines has at given overlaps, and their minima; see `rule_at`."""
+        law, directions = self.channel.law(overlaps), directions_of(self.system)
+        rule, solved = rule_at(self.system, self.channel.rule, law, overlaps.V, directions, group)
+        return replace(self.channel, rule=rule), solved
+
+    def all_nodes(self, x: Array) -> tuple[Channel, Minima]:
+        """The channel, evaluated at ``x``, and its minima: with the nodes that symmetries spare a rule of lines."""
+        assert self.minima is not None
+        if self.channel.rule.lines is None:
+            return self.channel, self.minima
+        channel, solved = self._at_lines(self.unpack(x), self.sector.group[:1])
+        return channel, Minima(solved.minima, solved.energies, solved.flags)
+
+    def _image_of(self, x: Array, result: ChannelPass) -> Array | None:
+        """The image of a point by its conjugates, which are kept."""
+        result = replace(result, conjugates=self.sector.symmetrized(result.conjugates))
+        self.minima, self.last = result.minima, result
         image = self.image(result.conjugates.mean())
         packed = None if image is None else self.pack(image)
         if packed is None or not np.isfinite(packed).all():
@@ -312,7 +344,7 @@ class StateEvolution:
         rule = self.channel.rule
         probabilities = self.channel.probabilities
         near = self.minima.has_second(within).reshape(len(probabilities), -1, *rule.nodes.shape[:2])
-        return probabilities @ (near @ rule.weights).mean(axis=1)
+        return probabilities @ (near.astype(float) @ rule.weights).mean(axis=1)
 
     @property
     def rough_share(self) -> float:

@@ -15,9 +15,10 @@ from attnphase.problem.units import Units
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 
-__all__ = ["Sector", "scales_of"]
+__all__ = ["Element", "Sector", "scales_of"]
 
-_Element = tuple[list[int], NDArray[Any], NDArray[Any]]
+Element = tuple[list[int], NDArray[Any], NDArray[Any]]
+"""Order of the sites, and the matrices of the student's and the teacher's columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +40,7 @@ class Sector:
     """
 
     basis: Array
-    group: tuple[_Element, ...]
+    group: tuple[Element, ...]
     length: int
     columns: int
     teacher_rank: int

@@ -12,6 +12,7 @@ from attnphase.arrays import Array
 from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
 from attnphase.kernels.key import model_numbers
+from attnphase.problem.consistency import has_lines
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
 from attnphase.processes.progress import Tell, silent
@@ -143,6 +144,11 @@ class System:
         counts = kernels.columns, kernels.teacher_rank, kernels.noise_columns
         student, teacher, noise = (kernels.length * count for count in counts)
         return self.problem.integration.rules((student + teacher + noise, student), self.reflects, max_nodes, noise)
+
+    def refinement_of_solve(self, max_nodes: int) -> Refinement:
+        """Likewise, of a solve's: by lines where there are some."""
+        rules = self.refinement(max_nodes)
+        return rules.of_solve(has_lines=has_lines(self.problem))
 
 
 @lru_cache(maxsize=32)

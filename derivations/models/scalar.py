@@ -15,7 +15,17 @@ from derivations.models.functions import Modulus, Relu, Sign, Softplus, Step, wi
 from derivations.models.kinks import has_kink
 from derivations.models.model import Definition, numbered, teacher_fields
 
-__all__ = ["SCALAR_LOSSES", "Roughness", "ScalarModel", "formula_loss", "formula_roughness"]
+__all__ = [
+    "SCALAR_LOSSES",
+    "LabelPlanes",
+    "Roughness",
+    "ScalarModel",
+    "formula_label_planes",
+    "formula_loss",
+    "formula_roughness",
+]
+
+_PARALLEL = 1e-12  # by what normals of parallel planes may differ
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,61 @@ class Roughness(NamedTuple):
     kink: bool
     label_jumps: bool
     label_bends: bool
+
+
+class LabelPlanes(NamedTuple):
+    """Parallel planes of the teacher's fields, at which alone a label or its derivative jumps.
+
+    Attributes
+    ----------
+    normal : dict of (int, int) to float
+        What multiplies the field of a token and a column; empty where there is no plane.
+    offsets : tuple of float
+        The planes are ``normal . k = offset``.
+    """
+
+    normal: dict[tuple[int, int], float]
+    offsets: tuple[float, ...]
+
+
+def formula_label_planes(text: str) -> LabelPlanes | None:
+    """The planes of a formula's label; None where it jumps elsewhere.
+
+    The names of the student's fields begin with ``h``, those of the teacher's are ``k``, of which there is one, or
+    ``k0_0``, ...
+
+    Raises
+    ------
+    FormulaError
+        The formula cannot be read.
+    """
+    fields = {one: Symbol(one, real=True) for one in names_in(text)}
+    loss, student = parse_formula(text, fields), {x for one, x in fields.items() if one.startswith("h")}
+    places = {x: _place_of(one) for one, x in fields.items() if one.startswith("k")}
+    normal, offsets = dict[tuple[int, int], float](), set[float]()
+    for node in loss.atoms(Sign, Step, Modulus, Relu):
+        (argument,) = node.args
+        if node.free_symbols & student:
+            continue
+        if node.free_symbols - {*places}:  # noise, or a name that a problem does not know
+            return None
+        slopes = {places[x]: argument.diff(x) for x in argument.free_symbols}
+        if not slopes or not all(slope.is_number for slope in slopes.values()):
+            return None
+        own = {place: float(slope) for place, slope in slopes.items()}
+        size, rest = max(own.values(), key=abs), float(argument.subs(dict.fromkeys(argument.free_symbols, 0)))
+        own = {place: slope / size for place, slope in own.items()}
+        if normal and (own.keys() != normal.keys() or any(abs(own[one] - normal[one]) > _PARALLEL for one in own)):
+            return None
+        normal = normal or own
+        offsets.add(-rest / size)
+    return LabelPlanes(normal, tuple(sorted(offsets)))
+
+
+def _place_of(name: str) -> tuple[int, int]:
+    """Token and column of a teacher's field."""
+    token, _, column = name[1:].partition("_")
+    return (int(token), int(column)) if column else (0, 0)
 
 
 def formula_roughness(text: str) -> Roughness:

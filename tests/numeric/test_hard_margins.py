@@ -12,6 +12,7 @@ from scipy.special import expit, ndtr
 
 import attnphase as ap
 from attnphase.fixed_points.iteration import Anderson, Newton, Plain, Status, iterate
+from attnphase.integration.kinds import Automatic
 from attnphase.problem.problem import Problem
 
 
@@ -123,8 +124,9 @@ def test_plain_steps_are_full_where_the_residual_keeps_its_side_and_shorter_wher
 
 
 @pytest.mark.parametrize(("strength", "sigma", "alpha"), [(0.012, 0.95, 18.0), (0.0034, 0.85, 15.0)])
-def test_sobol_points_replace_a_tensor_rule_under_which_nothing_converges(strength, sigma, alpha):
+def test_sobol_points_replace_a_tensor_rule_under_which_nothing_converges(monkeypatch, strength, sigma, alpha):
     """Few nodes of a tensor rule lead farther on to a point of their own, which is far off with a small error."""
+    monkeypatch.setattr(Automatic, "of_solve", lambda self, *, has_lines: self)
     problem = problem_of("logistic", strength, sigma, "auto")
     point = ap.solve(problem, alpha=alpha, branch="semantic", identity=False, stability=False)
     assert int(point.status) == Status.converged
@@ -134,3 +136,17 @@ def test_sobol_points_replace_a_tensor_rule_under_which_nothing_converges(streng
     for name, value in zip(("q", "V", "theta"), right, strict=True):
         found, error = (float(point[each].squeeze()) for each in (name, f"{name}_stderr"))
         assert abs(found - value) < 4 * error < 0.04 * abs(value), (name, found, error, value)
+
+
+@pytest.mark.parametrize(("strength", "sigma", "alpha"), [(0.012, 0.95, 18.0), (0.0034, 0.85, 15.0), (0.01, 2.1, 9.0)])
+def test_lines_resolve_narrow_labels(strength, sigma, alpha):
+    """With a thousand nodes at most, where fixed tensor rules lead astray."""
+    point = ap.solve(problem_of("logistic", strength, sigma, "auto"), alpha=alpha, identity=False, stability=False)
+    assert int(point.status) == Status.converged
+    assert point.attrs["rule"] == "lines"
+    assert int(point.nodes) <= 2000
+    right = own_point("logistic", alpha, strength, sigma, (120.0, 2.0, 8.0))
+    for name, value in zip(("q", "V", "theta"), right, strict=True):
+        found, error = (float(point[each].squeeze()) for each in (name, f"{name}_stderr"))
+        assert abs(found - value) < 2 * error + 1e-6 * value, (name, found, error, value)
+        assert error < 2e-3 * value

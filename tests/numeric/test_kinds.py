@@ -51,7 +51,7 @@ def test_keys_of_kinds_are_keys_of_their_section(section):
 
 def test_names_of_rules():
     assert [rule.name for rule in RULES.values()] == [*RULES]
-    with pytest.raises(ProblemError, match='"auto", "gauss-hermite", "sobol" or "published"'):
+    with pytest.raises(ProblemError, match='"auto", "gauss-hermite", "sobol", "lines" or "published"'):
         Integration(rule="simpson")
 
 
@@ -156,7 +156,7 @@ class Coarse(Refinement):
     def first(self):
         return self.gauss_hermite(3)
 
-    def next(self, rule, error, second_minima):
+    def next(self, rule, error, second_minima, parts=None):
         return self.gauss_hermite(5) if rule.order == 3 and error > self.asked.standard_error else None
 
 

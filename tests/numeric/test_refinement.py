@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attnphase.arrays import Array
 from attnphase.fixed_points import solver
 from attnphase.fixed_points.iteration import Anderson, FixedPoint, Status
 from attnphase.fixed_points.run import Run
@@ -490,7 +491,7 @@ def test_the_worst_entry_of_q_decides(monkeypatch):
     seen: list[float] = []
     following = Sobol.next
 
-    def watched(self: Sobol, at: Rule, error: float, second_minima: float) -> Rule | None:
+    def watched(self: Sobol, at: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         seen.append(error)
         return following(self, at, error, second_minima) if at.order < 256 else None
 

@@ -1,0 +1,124 @@
+"""Nodes of rules that integrate one direction of the student's fields along lines, jumps located.
+
+The outer nodes are those of the teacher's fields, and across the line those of the other directions of the student's
+fields given the teacher's.  Where the nodes of a line are depends on where its minimiser jumps, and is found at every
+point anew: `attnphase.state_evolution.lines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+
+__all__ = ["LINE_REACH", "LineOrders", "between", "evenly_spaced", "gauss_hermite_nodes", "grid", "orbits"]
+
+_STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
+_STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
+REACH = 5.5  # of evenly spaced nodes, of which the shifted ones reach a little further
+LINE_REACH = 6.5  # of lines, beyond which 4e-9 of the variance lie: less than solves converge to
+
+
+@dataclass(frozen=True)
+class LineOrders:
+    """How many nodes a rule of lines has in each direction, in the order of `directions_of`.
+
+    Attributes
+    ----------
+    latent : (L t,) tuple
+        Nodes of the teacher's fields in every direction; where labels jump along the first one, of each part of it.
+    across : (L r - 1,) tuple
+        Gauss-Hermite nodes of the student's fields given these, in every direction but the first.
+    panels, nodes : int
+        Parts of a line that are looked at alike, and Gauss-Legendre nodes in each smooth piece.
+    shifted : int, optional
+        Of which direction of the teacher's fields the nodes lie half a spacing further.  Where many nodes leave little
+        of an error, it then has the opposite sign: the truth lies in the middle.
+    """
+
+    latent: tuple[int, ...]
+    across: tuple[int, ...]
+    panels: int = 2
+    nodes: int = 12
+    shifted: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Nodes without symmetries, jumps and breaks."""
+        return prod(self.latent) * prod(self.across) * self.panels * self.nodes
+
+
+def evenly_spaced(count: int, shifted: bool) -> tuple[Array, Array]:
+    """Nodes and weights (n,) for the normal law: the middles of as many cells, or where these meet."""
+    places, _ = _evenly(-REACH, REACH, count, shifted)
+    weights = np.exp(-(places**2) / 2)
+    return places, weights / weights.sum()
+
+
+def between(breaks: Sequence[float], count: int, shifted: bool) -> tuple[Array, Array]:
+    """Nodes and weights for the normal law where the integrand is smooth between breaks: so many in each part.
+
+    They are evenly spaced in a variable that goes to infinity at every break, so that nodes crowd there on all scales
+    (the double-exponential rule of Takahasi and Mori): nothing need be known of how fast the integrand falls beside it.
+    """
+    if not breaks:
+        return evenly_spaced(count, shifted)
+    t, spacing = _evenly(_STEEP[0], _STEEP[1], count, shifted)
+    steep = np.exp(t - np.exp(-t))  # from a break to infinity
+    parts = [(breaks[0] - steep[::-1], (steep * (1 + np.exp(-t)) * spacing)[::-1])]
+    u, width = _evenly(-_STEEP_BOTH, _STEEP_BOTH, count, shifted)
+    inside, slope = np.tanh(np.pi / 2 * np.sinh(u)), np.pi / 2 * np.cosh(u) / np.cosh(np.pi / 2 * np.sinh(u)) ** 2
+    for left, right in pairwise(breaks):
+        parts.append(((left + right) / 2 + (right - left) / 2 * inside, (right - left) / 2 * slope * width))
+    parts.append((breaks[-1] + steep, steep * (1 + np.exp(-t)) * spacing))
+    places, lengths = (np.concatenate(one) for one in zip(*parts, strict=True))
+    return places, lengths * np.exp(-(places**2) / 2) / np.sqrt(2 * np.pi)
+
+
+def _evenly(first: float, last: float, count: int, shifted: bool) -> tuple[Array, float]:
+    spacing = (last - first) / count
+    steps = np.arange(count + shifted, dtype=float) + (0.0 if shifted else 0.5)
+    return first + spacing * steps, spacing
+
+
+def gauss_hermite_nodes(count: int) -> tuple[Array, Array]:
+    """Nodes and weights (n,) for the normal law, exact for polynomials of degree ``2 count - 1``."""
+    places, weights = np.polynomial.hermite_e.hermegauss(count)
+    return np.asarray(places, dtype=float), np.asarray(weights / weights.sum(), dtype=float)
+
+
+def grid(axes: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Tensor product of one-dimensional rules: nodes (n, D) and weights (n,); one node of no entries without axes."""
+    weights = np.array([prod(one) for one in product(*(of for _, of in axes))], dtype=float)
+    nodes = np.array(list(product(*(places for places, _ in axes))), dtype=float)
+    return nodes.reshape(len(weights), len(axes)), weights
+
+
+def orbits(nodes: Array, images: list[Array], tolerance: float = 1e-9) -> tuple[NDArray[np.int64], Array]:
+    """One node of each orbit under those of a group's elements that permute the nodes, and how many the orbit has.
+
+    Parameters
+    ----------
+    nodes : (n, D) array
+    images : list of (n, D) arrays
+        The nodes under every element of the group.
+    """
+
+    def keys(rows: Array) -> list[bytes]:
+        return [key.tobytes() for key in np.round(rows / tolerance).astype(np.int64)]
+
+    own = {key: i for i, key in enumerate(keys(nodes))}
+    first = np.arange(len(nodes))
+    for image in images:
+        places = [own.get(key, -1) for key in keys(image)]
+        if min(places) >= 0:
+            first = np.minimum(first, places)
+    # these elements are a group, so that the least of all images is the same for a whole orbit
+    chosen, counts = np.unique(first, return_counts=True)
+    return chosen, counts.astype(float)

@@ -1,0 +1,302 @@
+"""Lines of the student's fields: against scrambled points, against themselves in other directions, and every defect."""
+
+import numpy as np
+import pytest
+
+from attnphase.errors import ProblemError
+from attnphase.integration.kinds import RULES
+from attnphase.integration.lines import LineOrders, between, evenly_spaced, grid, orbits
+from attnphase.integration.rules import lines, sobol
+from attnphase.kernels.local.constants import Starts
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution import directions as home
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.system import System
+
+BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
+
+
+def scalar(**fields):
+    return Problem.from_dict({"tokens": {"length": 1, "sigma": 1.1}} | fields)
+
+
+def formula(text, length):
+    return Problem.from_dict(
+        {"tokens": {"length": length, "sigma": 0.9}, "loss": {"kind": "expression", "expression": text}}
+    )
+
+
+MODELS = {
+    "positional": (Problem.paper(omega=0.3), 1.24, ([0.047], [14.96], [0.2523], [0.0]), (20, 10)),
+    "semantic": (Problem.paper(omega=0.3), 0.8, ([0.0567], [26.5], [0.0], [0.0593]), (24, 10)),
+    "uneven": (Problem.paper(omega=0.2), 1.7, ([0.09, 0.07], [11.0, 13.0], [0.1, -0.15], [0.11, 0.08]), (20, 12)),
+    "untied": (
+        Problem.paper(omega=0.3).with_fields({"student.tied": False}),
+        2.0,
+        ([[[0.076, 0.07], [0.07, 0.08]]], [[[17.0, 2.0], [2.0, 18.0]]], [[0.1, 0.08]], [[[0.11], [0.09]]]),
+        (14, 8),
+    ),
+    "three tokens": (
+        Problem.paper(omega=0.5).with_fields({"tokens.length": 3, "teacher.mixing": BANDED, "positions.kind": "none"}),
+        1.24,
+        ([0.15], [19.0], [0.0], [0.133]),
+        (12, 10, 8),
+    ),
+    "logistic": (scalar(loss={"kind": "logistic"}), 8.0, ([40.0], [4.9], [0.0], [6.4]), (20,)),
+    "hinge": (scalar(loss={"kind": "hinge"}), 3.0, ([9.0], [8.3], [0.0], [2.9]), (20,)),
+    "sign of a sum": (
+        formula("(h0_0 + h1_0 - sign(k0_0 + 0.7*k1_0 - 0.3))**2/2", 2),
+        1.3,
+        ([0.3], [0.6], [0.0], [0.4]),
+        (20, 10),
+    ),
+}
+
+
+def overlaps_of(problem, q, V, m, theta):
+    """Of every token, by the first one's or both; numbers of a tied student of rank one, or matrices."""
+    length, shape = problem.tokens.length, np.shape(q)[1:] or (1, 1)
+
+    def whole(values, *sides):
+        values = np.asarray(values, float).reshape(-1, *sides)
+        return np.array([values[min(i, len(values) - 1)] for i in range(length)])
+
+    r = shape[0]
+    m = whole(m, r, 1)
+    if len(m) == 2 and np.allclose(m[0], m[1]):
+        m[1] *= -1
+    return Overlaps(whole(q, r, r), whole(V, r, r), m, whole(theta, r, 1))
+
+
+def at(name, **rule):
+    problem, alpha, values, latent = MODELS[name]
+    system = System.of(problem)
+    overlaps = overlaps_of(problem, *values)
+    orders = LineOrders(latent, (4,) * (system.kernels.length * system.kernels.columns - 1), **rule)
+    return system, alpha, overlaps, orders
+
+
+def map_of(system, alpha, overlaps, orders, sector=None):
+    kernels = system.kernels
+    dimensions = kernels.length * (kernels.columns + kernels.label_fields), kernels.length * kernels.columns
+    channel = Channel(system, lines(*dimensions, orders))
+    return StateEvolution(channel, alpha, system.sector_of(overlaps) if sector is None else sector)
+
+
+def conjugates(map_, overlaps):
+    map_.lift = True
+    assert map_(map_.pack(overlaps)) is not None
+    return map_.last.conjugates
+
+
+def last_of(map_):
+    """The last evaluation of a map, and the minima of its nodes."""
+    assert map_.last is not None
+    assert map_.minima is not None
+    return map_.last, map_.minima
+
+
+def orders_of(rule):
+    assert rule is not None
+    assert rule.lines is not None
+    return rule.lines
+
+
+def flat(hats):
+    """Per replicate, (S, everything)."""
+    every = (hats.q_hat, hats.V_hat, hats.m_hat, hats.theta_hat)
+    return np.concatenate([np.moveaxis(x, 1, 0).reshape(x.shape[1], -1) for x in every], axis=1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_conjugates_are_those_of_scrambled_points(name):
+    """Every entry within the scatter of 16 replicates, which share no node, no start and no order of integration."""
+    system, alpha, overlaps, orders = at(name)
+    found = map_of(system, alpha, overlaps, orders)
+    mine = flat(conjugates(found, overlaps))[0]
+    kernels = system.kernels
+    dimensions = kernels.length * (kernels.columns + kernels.label_fields), kernels.length * kernels.columns
+    points = StateEvolution(Channel(system, sobol(*dimensions, False, 2048, 16, 3)), alpha, found.sector)
+    others = flat(conjugates(points, overlaps))
+    error = others.std(axis=0, ddof=1) / 4
+    size = np.abs(mine).max()
+    assert (np.abs(mine - others.mean(axis=0)) <= 4 * error + 2e-5 * size).all()
+    assert (error <= 0.02 * size).all()
+    envelopes = [last_of(one)[0].envelope.mean() for one in (found, points)]
+    assert envelopes[0] == pytest.approx(envelopes[1], rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["positional", "semantic", "uneven", "untied"])
+def test_no_minimum_is_missed_and_no_slope_falls(name):
+    """A full search of all nodes finds nothing lower; along a line Phi is convex, so that its slope only rises."""
+    system, alpha, overlaps, orders = at(name)
+    found = map_of(system, alpha, overlaps, orders)
+    conjugates(found, overlaps)
+    channel, minima = found.channel, last_of(found)[1]
+    fresh = channel.evaluate(alpha, overlaps, Starts.REFRESH, minima).minima
+    lower = fresh.energies[:, 0] < minima.energies[:, 0] - 1e-9
+    assert channel.rule.weights[lower].sum() <= 1e-5
+    # nodes with the same teacher's fields, whose minimisers are trial points for each other
+    omega, k, _, _ = channel.fields(overlaps)
+    omega, k = (x.reshape(-1, *x.shape[-2:]) for x in (omega, k))
+    _, alike = np.unique(np.round(k.reshape(len(k), -1), 9), axis=0, return_inverse=True)
+    inverse = np.linalg.inv(overlaps.V)
+    for one in range(0, alike.max() + 1, 7):
+        here = np.flatnonzero(alike.ravel() == one)
+        h, w = minima.fields[here, 0], omega[here]
+        steps = h[:, None] - h[None]
+        rise = np.einsum("abli,lij,ablj->ab", steps, inverse, w[:, None] - w[None])
+        assert rise.min() >= -1e-9  # a monotone map, in any direction
+
+
+def test_values_are_those_of_nodes_without_symmetries():
+    """Nodes that the point's symmetries spare, and the mean over these, change nothing."""
+    system, alpha, overlaps, orders = at("semantic")
+    spared = map_of(system, alpha, overlaps, orders)
+    whole = map_of(system, alpha, overlaps, orders, Sector.of(overlaps, system.symmetries[:1], system.units))
+    few, all_ = (flat(conjugates(one, overlaps))[0] for one in (spared, whole))
+    assert spared.channel.rule.size < 0.3 * whole.channel.rule.size
+    np.testing.assert_allclose(few, all_, rtol=1e-7, atol=1e-9 * np.abs(few).max())
+    channel, minima = spared.all_nodes(spared.pack(overlaps))
+    assert channel.rule.size == len(minima.steps) == whole.channel.rule.size
+
+
+@pytest.mark.parametrize("name", ["positional", "semantic"])
+def test_shifted_nodes_have_the_opposite_error(name):
+    """In the direction that needs most nodes: the middle of both is several times nearer to the truth than either."""
+    system, alpha, overlaps, _ = at(name)
+    fine = flat(conjugates(map_of(system, alpha, overlaps, LineOrders((64, 14), (5,))), overlaps))[0]
+    plain, shifted = (
+        flat(conjugates(map_of(system, alpha, overlaps, LineOrders((16, 14), (5,), shifted=which)), overlaps))[0] - fine
+        for which in (None, 0)
+    )
+    assert plain @ shifted < -0.8 * np.linalg.norm(plain) * np.linalg.norm(shifted)
+    assert np.linalg.norm(plain + shifted) < 0.25 * np.linalg.norm(plain - shifted)
+
+
+@pytest.mark.parametrize("name", ["positional", "semantic"])
+def test_the_map_is_smooth(name):
+    """Images of points 1e-6 apart lie on a parabola to a few parts in 1e-8, though nodes jump in between."""
+    system, alpha, overlaps, orders = at(name)
+    map_ = map_of(system, alpha, overlaps, orders)
+    x, steps = map_.pack(overlaps), np.arange(24.0)
+    images = np.array([map_(x * (1 + 1e-6 * step)) for step in steps])
+    trend = np.polynomial.polynomial.polyfit(steps, images, 2)
+    rest = images - np.polynomial.polynomial.polyval(steps, trend).T
+    assert (np.abs(rest).max(axis=0) <= 5e-8 * np.abs(images[0])).all()
+
+
+def test_a_direction_is_the_problems_own():
+    """Two tokens differ along (1, -1); of three in a band the outer ones; queries and keys move together."""
+    two = home.directions_of(System.of(Problem.paper(omega=0.3)))
+    np.testing.assert_allclose(np.abs(two.student[:, 0]), np.sqrt([0.5, 0.5]), atol=1e-12)
+    assert two.student[:, 0].prod() < 0
+    three = home.directions_of(at("three tokens")[0]).student[:, 0]
+    np.testing.assert_allclose(three / three[0], [1, 0, -1], atol=1e-9)
+    untied = home.directions_of(at("untied")[0]).student[:, 0].reshape(2, 2)
+    assert (untied[0] * untied[0, 0] > 0).all()
+    assert (untied[0] * untied[1] < 0).all()
+    for one in (two.student, home.directions_of(at("untied")[0]).student):
+        np.testing.assert_allclose(one.T @ one, np.eye(len(one)), atol=1e-12)
+
+
+def test_labels_jump_where_the_nodes_are_split():
+    """``sign(k0 + .7 k1 - .3)`` in standard deviations of the fields: no node lies on the wrong side."""
+    found = home.directions_of(at("sign of a sum")[0])
+    normal = found.latent[:, 0]
+    np.testing.assert_allclose(normal, np.array([1, 0.7]) / np.hypot(1, 0.7), rtol=1e-12)
+    assert found.breaks == pytest.approx((0.3 / np.hypot(1, 0.7) / 0.9,))
+    assert home.directions_of(at("logistic")[0]).breaks == (0.0,)
+    assert home.directions_of(at("positional")[0]).breaks == ()
+
+
+@pytest.mark.parametrize("text", ["(h0_0 - sign(k0_0*k1_0))**2", "(h0_0 - sign(k0_0) - sign(k1_0))**2"])
+def test_labels_that_jump_elsewhere_are_refused(text):
+    problem = formula(text, 2)
+    assert problem.loss.form.label_planes is None
+    with pytest.raises(ProblemError, match=r'"lines" needs a label that jumps or bends on parallel planes') as caught:
+        problem.with_fields({"integration.rule": "lines"})
+    assert caught.value.field == "integration.rule"
+
+
+@pytest.mark.parametrize(
+    ("text", "normal", "offsets"),
+    [
+        ("(h - sign(2*k - 1))**2", {(0, 0): 1.0}, (0.5,)),
+        ("(h - abs(k + 0.4) - sign(0.5 - k))**2", {(0, 0): 1.0}, (-0.4, 0.5)),
+        ("(h0_0 - relu(k1_0 - 3*k0_0))**2", {(0, 0): 1.0, (1, 0): -1 / 3}, (0.0,)),
+        ("abs(h0_0 - k0_0)", {}, ()),
+    ],
+)
+def test_planes_of_a_label(text, normal, offsets):
+    """Jumps and bends without a student's field, whose normals are parallel."""
+    from derivations.models.scalar import formula_label_planes
+
+    planes = formula_label_planes(text)
+    assert planes is not None
+    assert planes.normal == pytest.approx(normal)
+    assert planes.offsets == pytest.approx(offsets)
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("width", [0.01, 0.3])
+def test_nodes_crowd_at_a_break(shifted, width):
+    """Means of a function that jumps at -.6 and falls over any width beside it, by quadrature piece by piece."""
+    from scipy.integrate import quad
+
+    breaks = (-0.6, 0.35)
+
+    def one(z):
+        return (
+            np.where(z < -0.6, 2.0, 0.0) + np.where(z > 0.35, np.exp(-np.maximum(z - 0.35, 0) / width), 0.3 * z) / width
+        )
+
+    places, weights = between(breaks, 40, shifted)
+    right = sum(
+        quad(lambda z: float(one(z)) * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi), a, b, limit=500, points=points)[0]
+        for a, b, points in ((-9, -0.6, None), (-0.6, 0.35, None), (0.35, 9, [0.35 + width, 0.35 + 20 * width]))
+    )
+    assert weights @ one(places) == pytest.approx(right, rel=1e-6)
+    assert weights.sum() == pytest.approx(1, abs=1e-7)
+
+
+def test_evenly_spaced_nodes_converge_exponentially():
+    """On ``cos(2 z)``, whose mean is exp(-2); the shifted ones have the opposite error."""
+    errors = [
+        [weights @ np.cos(2 * places) - np.exp(-2) for places, weights in (evenly_spaced(n, s) for s in (False, True))]
+        for n in (8, 10, 12)
+    ]
+    for plain, shifted in errors:
+        assert plain == pytest.approx(-shifted, rel=0.05)
+    sizes = np.abs(errors)[:, 0]
+    assert (sizes[1:] < 0.1 * sizes[:-1]).all()
+
+
+def test_orbits_have_the_weight_of_all_their_nodes():
+    """Under exchange and reflection; an element that does not map the grid on itself is left out."""
+    nodes, _ = grid([evenly_spaced(4, False)] * 2)
+    turned = nodes @ np.array([[0.8, -0.6], [0.6, 0.8]]).T
+    chosen, counts = orbits(nodes, [nodes, nodes[:, ::-1], -nodes, -nodes[:, ::-1], turned])
+    assert counts.sum() == len(nodes)
+    assert sorted(counts) == [2, 2, 2, 2, 4, 4]
+    whole = np.concatenate([nodes[chosen], nodes[chosen][:, ::-1], -nodes[chosen], -nodes[chosen][:, ::-1]])
+    assert len(np.unique(np.round(whole, 9), axis=0)) == len(nodes)
+
+
+def test_the_next_rule_has_more_nodes_where_the_error_is():
+    """And in no other direction; none is finer than what may be spent, and a chosen number stays."""
+    rules = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**18)
+    first = rules.first()
+    gauges = rules.gauges(first, 1.0)
+    assert [orders_of(gauge).shifted for gauge in gauges] == [0, 1, None]
+    assert orders_of(gauges[2]).across == (orders_of(first).across[0] + 1,)
+    finer, coarse = orders_of(rules.next(first, 0.1, 1.0, np.array([0.1, 1e-5, 1e-5]))), orders_of(first)
+    assert finer.latent[0] > coarse.latent[0]
+    assert finer.latent[1:] == coarse.latent[1:]
+    assert finer.across == coarse.across
+    assert rules.next(first, 5e-4, 1.0, np.array([5e-4, 0, 0])) is None
+    small = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**6)
+    assert small.next(first, 0.1, 1.0, np.array([0.1, 0.1, 0.1])) is None
