@@ -40,7 +40,21 @@ from numpy.typing import NDArray
 from benchmarks.independent_attention import RELATIVE, Attention, attention_reference
 from benchmarks.independent_scalar import HUBER_WIDTH, Scalar, scalar_reference
 
-__all__ = ["LARGEST", "MOST_FLAGGED", "Drawn", "Outcome", "Reference", "compare", "drawn", "summary"]
+__all__ = [
+    "LARGEST",
+    "MOST_FLAGGED",
+    "Drawn",
+    "Outcome",
+    "Reference",
+    "compare",
+    "departures",
+    "drawn",
+    "loss_fields",
+    "read",
+    "solved",
+    "summary",
+    "write",
+]
 
 SEED = 37
 REFERENCES = Path(__file__).with_suffix(".json")
@@ -146,16 +160,19 @@ def _problem(number: int, loss: str, length: int, turn: int) -> Drawn:
         return _attention(number, turn, alpha, fields, round(float(generator.uniform(0.05, 0.6)), 3))
     # half of the problems of one token have noisy labels
     share = between(0.01, 1) if length == 1 and turn % 2 else 0.0
-    noise = float(f"{share * sigma**2:.4g}")
-    tokens = range(length)
+    independent = Scalar(loss, length, sigma, ridge, alpha, float(f"{share * sigma**2:.4g}"))
+    return Drawn(number, loss, "semantic", alpha, fields | loss_fields(independent), independent)
+
+
+def loss_fields(problem: Scalar) -> dict[str, Any]:
+    """Tables of the package's problem that say the loss, its noise and that there are no encodings."""
+    tokens = range(problem.length)
     h, k = ("+".join(f"{letter}{token}_0" for token in tokens) for letter in "hk")
-    y = f"({k}+noise)" if noise else f"({k})"
-    own = length == 1 and loss != "huber"
-    fields["positions"] = {"kind": "none"}
-    fields["loss"] = {"kind": loss} if own else {"kind": "expression", "expression": _FORMULAS[loss].format(y=y, h=h)}
-    if noise:
-        fields["teacher"] = {"noise": noise}
-    return Drawn(number, loss, "semantic", alpha, fields, Scalar(loss, length, sigma, ridge, alpha, noise))
+    y = f"({k}+noise)" if problem.noise else f"({k})"
+    formula = {"kind": "expression", "expression": _FORMULAS[problem.loss].format(y=y, h=h)}
+    own = problem.length == 1 and problem.loss != "huber"
+    fields = {"positions": {"kind": "none"}, "loss": {"kind": problem.loss} if own else formula}
+    return fields | ({"teacher": {"noise": problem.noise}} if problem.noise else {})
 
 
 def _attention(number: int, turn: int, alpha: float, fields: dict[str, Any], omega: float) -> Drawn:
@@ -179,29 +196,34 @@ def _array(numbers: float | Sequence[float]) -> NDArray[np.float64]:
     return np.asarray(numbers, dtype=float).ravel()
 
 
-def compare(values: Mapping[str, Any], errors: Mapping[str, Any], reference: Reference, flag: str = "") -> Outcome:
-    """How far a point's numbers are from the reference, in standard errors.
+def departures(
+    values: Mapping[str, Any], errors: Mapping[str, Any], reference: Reference
+) -> Iterator[tuple[str, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]]:
+    """Quantities that the reference has, |value - reference|, stated errors and the reference's own.
 
     A common sign of all m, and of all θ, is a symmetry.
     """
-    deviations, unresolved = {}, []
     for name in QUANTITIES:
-        if name not in reference.values:
-            continue
-        value, stated = _array(values[name]), _array(errors[name])
-        right, own = _array(reference.values[name]), _array(reference.errors[name])
-        value = value if value @ np.broadcast_to(right, value.shape) >= 0 else -value
-        off, both = np.abs(value - right), np.hypot(stated, own)
+        if name in reference.values:
+            value, stated = _array(values[name]), _array(errors[name])
+            right, own = (np.broadcast_to(_array(of[name]), value.shape) for of in (reference.values, reference.errors))
+            yield name, np.abs(value - right if value @ right >= 0 else value + right), stated, own
+
+
+def compare(values: Mapping[str, Any], errors: Mapping[str, Any], reference: Reference, flag: str = "") -> Outcome:
+    """How far a point's numbers are from the reference, in standard errors."""
+    deviations, unresolved = {}, []
+    for name, off, stated, own in departures(values, errors, reference):
         if np.isnan(stated).any():
             flag = flag or f"{name} has no stated error"
         with np.errstate(divide="ignore", invalid="ignore"):
-            deviations[name] = float(np.max(np.where(off == 0, 0.0, off / both)))
+            deviations[name] = float(np.max(np.where(off == 0, 0.0, off / np.hypot(stated, own))))
         if np.any(own > stated / 2):
             unresolved.append(name)
     return Outcome(flag, deviations, tuple(unresolved))
 
 
-def solved(problem: Drawn) -> tuple[Any, str]:
+def solved(fields: Mapping[str, Any], alpha: float, branch: str) -> tuple[Any, str]:
     """The package's point, and why it claims nothing, if so."""
     import attnphase as ap
     from attnphase.fixed_points.iteration import Status
@@ -210,7 +232,7 @@ def solved(problem: Drawn) -> tuple[Any, str]:
     from attnphase.state_evolution.branches import Identity
 
     settings = SolverSettings(threads=1, stability=False)
-    point = solve_point(ap.Problem.from_dict(problem.fields), problem.alpha, problem.branch, settings=settings)
+    point = solve_point(ap.Problem.from_dict(fields), alpha, branch, settings=settings)
     if point.status is not Status.converged:
         return point, point.status.name
     return point, point.on_branch.name if point.on_branch is Identity.not_decided else ""
@@ -223,28 +245,30 @@ def reference_of(problem: Drawn, relative: float = RELATIVE) -> Reference:
     return Reference(*attention_reference(problem.independent, relative))
 
 
-def read() -> dict[int, Reference]:
+def read(path: Path = REFERENCES, made: tuple[int, int] = (SEED, VERSION)) -> dict[int, Reference]:
     """The saved references.
 
     Raises
     ------
     ValueError
-        They are of another seed or of other programs.
+        They are not of the seed and of the programs' version that are given.
     """
-    saved = json.loads(REFERENCES.read_text(encoding="utf-8"))
-    if (saved["seed"], saved["version"]) != (SEED, VERSION):
-        raise ValueError(f"{REFERENCES} is of seed {saved['seed']} and version {saved['version']}: use --references")
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    if (saved["seed"], saved["version"]) != made:
+        raise ValueError(f"{path} is of seed {saved['seed']} and version {saved['version']}: use --references")
     return {each["number"]: Reference(each["values"], each["errors"]) for each in saved["references"]}
 
 
-def write(references: Mapping[int, Reference]) -> None:
+def write(
+    references: Mapping[int, Reference], path: Path = REFERENCES, made: tuple[int, int] = (SEED, VERSION)
+) -> None:
     """Save references, one line each."""
     lines = [
         json.dumps({"number": number, "values": dict(one.values), "errors": dict(one.errors)})
         for number, one in sorted(references.items())
     ]
-    head = f'{{"seed": {SEED}, "version": {VERSION}, "references": [\n'
-    REFERENCES.write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
+    head = f'{{"seed": {made[0]}, "version": {made[1]}, "references": [\n'
+    path.write_text(head + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
 
 
 def summary(outcomes: Sequence[Outcome]) -> tuple[str, bool]:
@@ -299,7 +323,7 @@ def main() -> None:
     print("problem | loss | L | branch | identity | rule | nodes | seconds | largest deviation | ")
     for problem in chosen:
         begin = time.perf_counter()
-        point, flag = solved(problem)
+        point, flag = solved(problem.fields, problem.alpha, problem.branch)
         outcome = compare(point.values, point.errors, references[problem.number], flag)
         outcomes.append(outcome)
         worst = max(outcome.deviations, key=lambda name: outcome.deviations[name])
