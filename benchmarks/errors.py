@@ -111,7 +111,10 @@ PROBLEMS: dict[str, Attention | Loss] = {
         sigma=(0.35, 0.5),
         ridge=(0.003, 0.02),
     ),
-    "small ridge": Attention((("semantic", 1.0, 3.0),) * 3, ridge=(1e-4, 1e-4)),
+    # the branch ends near 1.1
+    "small ridge": Attention(
+        (("semantic", 1.5, 4.0), ("semantic", 1.5, 4.0), ("semantic", 1.0, 3.0)), ridge=(1e-4, 1e-4)
+    ),
     "other mixing": Attention(
         (("semantic", 2.0, 5.0), ("uninformed", 0.5, 2.0), ("semantic", 2.0, 5.0)),
         omega=(0.3, 0.5),

@@ -41,7 +41,7 @@ _SETTLED = 1e-6  # relative, of the residual: a Newton step from there leaves a 
 _CORRECTIONS = 25
 _ROUNDING = 1e-8  # relative: what reach and residual leave
 _COARSE = 0.5  # of the orders: the rule of the damped steps, and the first of the sequence
-ASKED, FINEST = 1e-5, 2.0
+ASKED, FINEST = 2e-5, 2.0
 """Relative error at which the sequence ends, and the factor of the orders at which it ends in any case."""
 
 
@@ -106,7 +106,7 @@ class Rule:
     difference: int = 60
     across: int = 16
     inner: int = 6
-    panels: int = 16
+    panels: int = 10
     nodes: int = 6
     rotated: bool = True
     turned: bool = False
