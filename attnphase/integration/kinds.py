@@ -189,7 +189,8 @@ class Lines(Refinement):
         assert orders is not None
         latent = [replace(orders, shifted=i) for i in range(len(orders.latent))]
         across = [replace(orders, across=_with(orders.across, i, 1)) for i in range(len(orders.across))]
-        return tuple(self._of(one) for one in latent + across)
+        along = [replace(orders, panels=orders.panels + 1, reach=orders.reach + 1)]
+        return tuple(self._of(one) for one in latent + across + along)
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """See `Refinement`."""
@@ -198,13 +199,15 @@ class Lines(Refinement):
             return None
         count = len(orders.latent)
         wanted = self.asked.standard_error / np.sqrt(len(parts))
-        latent, across = orders.latent, orders.across
+        latent, across, nodes = orders.latent, orders.across, orders.nodes
         for i in np.flatnonzero(~(parts <= wanted)).tolist():
             if i < count:
                 latent = _with(latent, i, 2 * max(1, round(latent[i] / 4)))
-            else:
+            elif i < count + len(across):
                 across = _with(across, i - count, 1)
-        finer = replace(orders, latent=latent, across=across)
+            else:
+                nodes += 4
+        finer = replace(orders, latent=latent, across=across, nodes=nodes)
         return self._of(finer) if finer.size <= _NODES_OF_LINES * self.max_nodes else None
 
     def comparison(self, rule: Rule) -> None:

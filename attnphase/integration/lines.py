@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["LINE_REACH", "LineOrders", "between", "evenly_spaced", "gauss_hermite_nodes", "grid", "orbits"]
+__all__ = ["LineOrders", "between", "evenly_spaced", "gauss_hermite_nodes", "grid", "orbits"]
 
 _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
@@ -37,6 +37,8 @@ class LineOrders:
         Gauss-Hermite nodes of the student's fields given these, in every direction but the first.
     panels, nodes : int
         Parts of a line that are looked at alike, and Gauss-Legendre nodes in each smooth piece.
+    reach : float
+        Of lines, in standard deviations.
     shifted : int, optional
         Of which direction of the teacher's fields the nodes lie half a spacing further.  Where many nodes leave little
         of an error, it then has the opposite sign: the truth lies in the middle.
@@ -46,6 +48,7 @@ class LineOrders:
     across: tuple[int, ...]
     panels: int = 2
     nodes: int = 12
+    reach: float = LINE_REACH
     shifted: int | None = None
 
     @property

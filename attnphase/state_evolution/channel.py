@@ -247,7 +247,7 @@ class Channel:
         edges = 0, 1, 1 + columns, 1 + 2 * columns, means.shape[-1]
         g, g_g, g_xi, g_k = (means[..., i:j] for i, j in pairwise(edges))
         if self.teacher_first:
-            g_xi = self._with_student_first(g_xi, g_k, floored)
+            g_xi = self._with_student_first(g_xi, g_k, overlaps)
         hats = self.system.kernels.ridge.conjugates_from_moments(
             alpha=alpha,
             rho=self.system.rho[:, None],
@@ -267,7 +267,7 @@ class Channel:
         """Means with the normals of ``omega = m + q^1/2 xi``, of those with the normals of omega given k."""
         law = self.law(overlaps)
         with_omega = g_xi @ law.roots[:, None] + g_k @ _solved(self.system.rho, overlaps.theta.mT)[:, None]
-        return _solved(matrix_root(overlaps.q)[:, None], with_omega.mT).mT
+        return _solved(matrix_root(self.floored(overlaps).q)[:, None], with_omega.mT).mT
 
     def _invariant(self, hats: Conjugates, overlaps: Overlaps) -> Conjugates:
         """Sampled conjugates as derivatives of what the gauge's stretches leave unchanged.

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.integration.lines import LINE_REACH, LineOrders, between, gauss_hermite_nodes, grid, orbits
+from attnphase.integration.lines import LineOrders, between, gauss_hermite_nodes, grid, orbits
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import FieldLaw, Nodes, Solution
@@ -209,12 +209,11 @@ def nodes_along(system: System, configuration: int, variances: Array, bundle: Bu
     variances : (P, r, r) array
         V of every site.
     bundle : Bundle
-    orders : (int, int)
-        Panels of a line, and Gauss-Legendre nodes in each piece.
+    orders : LineOrders
     """
     problems = _LocalProblems(system, configuration, variances, bundle)
-    panels, (x, w) = orders[0], np.polynomial.legendre.leggauss(orders[1])
-    edges = np.linspace(-LINE_REACH, LINE_REACH, panels + 1)
+    x, w = np.polynomial.legendre.leggauss(orders.nodes)
+    edges = np.linspace(-orders.reach, orders.reach, orders.panels + 1)
     pieces, most = _panels(problems, edges), -1.0
     done: list[Along] = []
     for halving in range(_HALVINGS):
@@ -408,7 +407,7 @@ def rule_at(
         np.outer(of_latent, of_across).ravel(),
         len(eta),
     )
-    found = nodes_along(system, 0, variances, bundle, (orders.panels, orders.nodes))
+    found = nodes_along(system, 0, variances, bundle, orders)
     latent, other = np.divmod(found.lines, len(eta))
     normals = eta[other] + found.places[:, None, None] * along
     nodes = np.concatenate([part.reshape(len(latent), -1) for part in (normals, zeta[latent])], axis=1)

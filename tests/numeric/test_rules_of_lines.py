@@ -152,6 +152,19 @@ def test_no_minimum_is_missed_and_no_slope_falls(name):
         assert rise.min() >= -1e-9  # a monotone map, in any direction
 
 
+@pytest.mark.parametrize("q", [0.0, 1e-9, 1e-5])
+def test_weights_that_vanish_have_the_response_of_small_ones(q):
+    """V_hat is a finite difference there, over a variance floor that counts once."""
+    problem = MODELS["semantic"][0].with_fields({"tokens.sigma": 0.27})
+    system = System.of(problem)
+    orders = LineOrders((16, 10), (4,))
+    hats = [
+        conjugates(map_of(system, 1.4, here, orders), here).V_hat
+        for here in (overlaps_of(problem, [size], [0.9], [0.0], [0.0]) for size in (q, 3e-5))
+    ]
+    np.testing.assert_allclose(hats[0], hats[1], rtol=1e-3)
+
+
 def test_values_are_those_of_nodes_without_symmetries():
     """Nodes that the point's symmetries spare, and the mean over these, change nothing."""
     system, alpha, overlaps, orders = at("semantic")
@@ -291,12 +304,13 @@ def test_the_next_rule_has_more_nodes_where_the_error_is():
     rules = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**18)
     first = rules.first()
     gauges = rules.gauges(first, 1.0)
-    assert [orders_of(gauge).shifted for gauge in gauges] == [0, 1, None]
+    assert [orders_of(gauge).shifted for gauge in gauges] == [0, 1, None, None]
     assert orders_of(gauges[2]).across == (orders_of(first).across[0] + 1,)
-    finer, coarse = orders_of(rules.next(first, 0.1, 1.0, np.array([0.1, 1e-5, 1e-5]))), orders_of(first)
+    assert orders_of(gauges[3]).reach > orders_of(first).reach
+    finer, coarse = orders_of(rules.next(first, 0.1, 1.0, np.array([0.1, 1e-5, 1e-5, 1e-5]))), orders_of(first)
     assert finer.latent[0] > coarse.latent[0]
     assert finer.latent[1:] == coarse.latent[1:]
-    assert finer.across == coarse.across
-    assert rules.next(first, 5e-4, 1.0, np.array([5e-4, 0, 0])) is None
+    assert (finer.across, finer.nodes) == (coarse.across, coarse.nodes)
+    assert rules.next(first, 5e-4, 1.0, np.array([5e-4, 0, 0, 0])) is None
     small = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**6)
-    assert small.next(first, 0.1, 1.0, np.array([0.1, 0.1, 0.1])) is None
+    assert small.next(first, 0.1, 1.0, np.array([0.1, 0.1, 0.1, 0.1])) is None
