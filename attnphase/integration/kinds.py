@@ -27,7 +27,7 @@ __all__ = ["RULES"]
 
 _NODES = "integration.nodes"
 FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields, and across lines
-_NODES_OF_LINES = 16  # a node of a line, whose neighbours are known, takes about a sixteenth of a Sobol point's time
+_NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
 _MOST_PER_DIMENSION = 256
 _TENSOR_DIMENSIONS = 4  # up to which tensor rules are tried before more Sobol points
 _LOW_ORDER_DIMENSIONS = 6  # up to which those of low order are
@@ -187,7 +187,12 @@ class Lines(Refinement):
         """See `Refinement`: of every direction another rule, as accurate."""
         orders = rule.lines
         assert orders is not None
-        latent = [replace(orders, shifted=i) for i in range(len(orders.latent))]
+        # nodes half a spacing further have the opposite error, unless it vanishes by chance: then another order tells
+        latent = [
+            gauge
+            for i in range(len(orders.latent))
+            for gauge in (replace(orders, shifted=i), replace(orders, latent=_with(orders.latent, i, 1)))
+        ]
         across = [replace(orders, across=_with(orders.across, i, 1)) for i in range(len(orders.across))]
         along = [replace(orders, panels=orders.panels + 1, reach=orders.reach + 1)]
         return tuple(self._of(one) for one in latent + across + along)
@@ -197,12 +202,13 @@ class Lines(Refinement):
         orders = rule.lines
         if self.asked.nodes is not None or error <= self.asked.standard_error or orders is None or parts is None:
             return None
-        count = len(orders.latent)
+        count = 2 * len(orders.latent)
         wanted = self.asked.standard_error / np.sqrt(len(parts))
         latent, across, nodes = orders.latent, orders.across, orders.nodes
         for i in np.flatnonzero(~(parts <= wanted)).tolist():
-            if i < count:
-                latent = _with(latent, i, 2 * max(1, round(latent[i] / 4)))
+            if i < count:  # once for both of its gauges
+                own = orders.latent[i // 2]
+                latent = (*latent[: i // 2], own + 2 * max(1, round(own / 4)), *latent[i // 2 + 1 :])
             elif i < count + len(across):
                 across = _with(across, i - count, 1)
             else:

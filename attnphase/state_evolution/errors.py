@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _CONTRADICTED = 3.0  # standard errors
+SMOOTH_STEP = 1e-4  # of differences of a map that is smooth to 1e-8: both their errors are about 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +84,9 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     # a difference may reach over the edge of the domain, where the lifted map goes on
     lift, map_.lift = map_.lift, True
     try:
-        joint = finite_difference_jacobian(both, x, map_.scales(x))
+        # sampled maps jump, which small steps would magnify
+        steps = {} if rule.lines is None else {"relative_step": SMOOTH_STEP}
+        joint = finite_difference_jacobian(both, x, map_.scales(x), **steps)
     finally:
         map_.lift = lift
     order = rule.order if rule.randomised else np.inf
