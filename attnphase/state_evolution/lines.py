@@ -198,7 +198,7 @@ class _LocalProblems:
         return places.ravel(), lowest.ravel()
 
 
-def nodes_along(system: System, configuration: int, variances: Array, bundle: Bundle, orders: tuple[int, int]) -> Along:
+def nodes_along(system: System, configuration: int, variances: Array, bundle: Bundle, orders: LineOrders) -> Along:
     """Nodes along all lines of a bundle, which resolve every jump.
 
     Parameters
