@@ -45,9 +45,9 @@ __all__ = [
 ]
 
 _MAPS = ("ridge", "separable")
-# Fields of a sample up to which its nodes are done side by side: above, compiling the step alone takes longer than all
+# Fields of a sample up to which samples are done side by side: above, compiling the step alone takes longer than all
 # else.
-_SIDE_BY_SIDE = 8
+_SIDE_BY_SIDE = 16
 
 
 @dataclass(frozen=True)
@@ -264,13 +264,14 @@ def load_kernels(key: Any) -> Kernels:
 @lru_cache(maxsize=32)
 def _load_sample_kernels(key: ModelKey) -> SampleKernels:
     with _built(key) as folder:
-        modules = import_package(folder, folder.name, ("local_problem", "samples"))
+        samples = _samples_of(folder)
+        modules = import_package(folder, folder.name, ("local_problem", samples))
     local = modules["local_problem"]
     return SampleKernels(
         length=local.LENGTH,
         columns=local.COLUMNS,
         teacher_rank=local.TEACHER_RANK,
-        minimise=_minimiser(modules["samples"].minimise),
+        minimise=_minimiser(modules[samples].minimise),
         folder=folder,
     )
 
@@ -327,15 +328,16 @@ def _build(key: Any, folder: Path) -> None:
         return
     finite = getattr(key, "finite", False)
     sources = {"local_problem": kernel_source(model)} | ({} if finite else _map_sources())
-    one_by_one = finite or model.prox is not None or model.has_kink
-    if not one_by_one and model.length * model.columns <= _SIDE_BY_SIDE:
-        sources["lanes"] = lanes_source(model)
+    smooth = model.prox is None and not model.has_kink
+    if smooth and model.length * model.columns <= _SIDE_BY_SIDE:
+        sources["lanes"] = lanes_source(model, own=finite)
         regular = steps_source(model)
-        if regular is not None:
+        if regular is not None and not finite:
             sources["steps"] = regular
     with filled_aside(folder) as aside:
         write_package(aside, sources)
-        import_package(aside, folder.name, ("samples",) if finite else (_nodes_of(aside), "means", "curvature"))
+        ways = (_samples_of(aside),) if finite else (_nodes_of(aside), "means", "curvature")
+        import_package(aside, folder.name, ways)
 
 
 def _nodes_of(folder: Path) -> str:
@@ -343,6 +345,11 @@ def _nodes_of(folder: Path) -> str:
     if (folder / "steps.py").exists():
         return "together"
     return "blocks" if (folder / "lanes.py").exists() else "nodes"
+
+
+def _samples_of(folder: Path) -> str:
+    """The way into a kernel for samples at finite d: one after another, or side by side where the model has lanes."""
+    return "sample_blocks" if (folder / "lanes.py").exists() else "samples"
 
 
 def _map_sources() -> dict[str, str]:

@@ -122,6 +122,7 @@ class RowByRow:
             yield Assign(scalar("h", self.length, i), block.row("OWN_FIELD", i))
         for number, c in enumerate(self.columns_read):
             yield Assign(scalar("target", self.length, c), block.row("OWN_TARGET", number))
+        yield from block.weights_of_lane()
 
     def _written(self, block: Block, body: Sequence[Statement]) -> Iterator[Statement]:
         filled = _filled(body)
@@ -185,7 +186,7 @@ class RowByRow:
     def lane_losses(self, block: Block) -> Function:
         """``lane_losses(h, targets, variance, parameters, losses)``: a block's losses from the rows of its fields."""
         shared = [Assign(scalar("parameters", i), element("parameters", i)) for i in range(3)]
-        shared += [Assign(scalar("variance", token), element("variance", token)) for token in range(self.length)]
+        shared += block.weights_of_all()
         loops: list[Statement] = [Loop(LANE, block.lanes, (Assign(element("losses", LANE), 0.0),))]
         for row, function in _each(self.length, self.functions.losses):
             body = (

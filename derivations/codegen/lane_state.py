@@ -31,6 +31,10 @@ class Block:
     lanes : int
         Samples side by side: the length of a row of the state, which is known to the compiler, so that it sees that
         rows do not overlap.
+    weights : tuple
+        The entries of the loss's weights, the diagonal of D or a Gram matrix, that it reads, as their indices.
+    own : bool
+        Whether every sample has its own weights, and its own Cholesky factors of V.
     scratch : mapping
         Quantities that the loops of a trial hand on, with their numbers of rows.
     """
@@ -40,6 +44,8 @@ class Block:
     label_fields: int
     targets: tuple[Any, ...]
     lanes: int
+    weights: tuple[tuple[int, ...], ...]
+    own: bool
     scratch: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @property
@@ -65,6 +71,7 @@ class Block:
             "BEST": self.size,
             "OTHER": self.size,
             **dict.fromkeys(_SINGLE, 1),
+            **({"FACTOR": self.size * self.columns, "VARIANCE": self.length**2} if self.own else {}),
             **self.scratch,
         }
         rows, first = {}, 0
@@ -84,6 +91,15 @@ class Block:
     def row_of(self, array: str, number: Any) -> Any:
         """A lane's number in a row of another array."""
         return element(array, LANE + number * self.lanes)
+
+    def weights_of_lane(self) -> list[Assign]:
+        """The weights of the loss, where every sample has its own."""
+        numbers = {entry: entry[-1] + self.length * sum(entry[:-1]) for entry in self.weights if self.own}
+        return [Assign(scalar("variance", *entry), self.row("VARIANCE", number)) for entry, number in numbers.items()]
+
+    def weights_of_all(self) -> list[Assign]:
+        """The weights of the loss, as an array has them."""
+        return [Assign(scalar("variance", *entry), element("variance", *entry)) for entry in self.weights]
 
     def fields_of(self, array: str, names: str, columns: int) -> list[Assign]:
         """The fields of a lane, read from the rows of an array."""

@@ -55,21 +55,30 @@ class LaneStep:
         return [Assign(scalar(names, i), self.row(quantity, i)) for i in range(self.block.size)]
 
     def shared(self) -> Iterator[Assign]:
-        """What all lanes share: the parameters, the diagonal of D, the Cholesky factors of V."""
+        """What all lanes share: the parameters, and if no sample has its own the diagonal of D and the factors of V."""
         for i in range(3):
             yield Assign(scalar("parameters", i), element("parameters", i))
         yield Assign(LENGTH_UNIT, element("parameters", 3))
         yield Assign(UNIT, LENGTH_UNIT**2)
-        for token in range(self.block.length):
-            yield Assign(scalar("variance", token), element("variance", token))
-            for i in range(self.block.columns):
-                for j in range(i + 1):
-                    yield Assign(scalar("factor", token, i, j), element("factor", token, i, j))
+        if not self.block.own:
+            yield from self.block.weights_of_all()
+            yield from (Assign(scalar("factor", *entry), element("factor", *entry)) for entry in self._factors())
 
     def targets(self) -> Iterator[Assign]:
-        """The entries of the target that the loss reads."""
+        """The entries of the target that the loss reads, and its weights where every sample has its own."""
         for number, place in enumerate(self.block.targets):
             yield Assign(place, self.row("TARGET", number))
+        yield from self.block.weights_of_lane()
+
+    def factors(self) -> Iterator[Assign]:
+        """The Cholesky factors of V, where every sample has its own."""
+        for token, i, j in self._factors() if self.block.own else ():
+            number = (token * self.block.columns + i) * self.block.columns + j
+            yield Assign(scalar("factor", token, i, j), self.row("FACTOR", number))
+
+    def _factors(self) -> list[tuple[int, int, int]]:
+        columns = range(self.block.columns)
+        return [(token, i, j) for token in range(self.block.length) for i in columns for j in range(i + 1)]
 
     # --- the trial ---
 

@@ -1,7 +1,7 @@
 """One step of the minimiser for many samples at once: straight-line code that processors do in parallel lanes.
 
 The state of all lanes is one array, a row of it holding one number of every lane.  The length of a row is known to the
-compiler, so that it sees that rows do not overlap.  A lane descends as `attnphase.kernels.local.descent` does, one
+compiler, so that it sees that rows do not overlap.  A lane descends one
 trial of a damped Newton step at a time: it evaluates the loss with its derivatives at the trial point, accepts it or
 raises the damping, and factorises the damped Hessian for the next step.  A step that is known to lead to the minimum is
 made at once, by the derivatives that are known already: no trial is spent to see that the gradient is zero there.
@@ -9,7 +9,7 @@ made at once, by the derivatives that are known already: no trial is spent to se
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -50,7 +50,7 @@ STRAIGHT = 5
 _POSITIVE = name("positive")
 
 
-def lanes(problem: Module, apart: RowFunctions | None = None) -> Module:
+def lanes(problem: Module, apart: RowFunctions | None = None, *, own: bool = False) -> Module:
     """The minimiser's step for a local problem, and the teacher's targets, for blocks of samples.
 
     Parameters
@@ -59,6 +59,8 @@ def lanes(problem: Module, apart: RowFunctions | None = None) -> Module:
         As `derivations.codegen.local_problem.local_problem` makes it.
     apart : RowFunctions, optional
         Of a loss with rows, which are done one after another where there are many fields.
+    own : bool
+        Whether every sample has its own weights of the loss, and its own V, as at finite d.
 
     Returns
     -------
@@ -70,31 +72,47 @@ def lanes(problem: Module, apart: RowFunctions | None = None) -> Module:
     length, columns, rank = (problem.constants[key] for key in ("LENGTH", "COLUMNS", "LABEL_FIELDS"))
     if apart is not None and length * columns > STRAIGHT:
         rows = RowByRow(length, columns, rank, apart)
-        block = Block(length, columns, rank, rows.targets, FEW_LANES, rows.scratch())
+        block = Block(length, columns, rank, rows.targets, FEW_LANES, _weights(rows.bodies), own, rows.scratch())
         made = (_Trial(block, (), rows).function(), rows.teacher_targets(block), rows.lane_losses(block))
     else:
-        block, body = straight_block(problem)
+        block, body = straight_block(problem, own=own)
         made = (
             _Trial(block, body).function(),
             _targets(block, functions["teacher_target"]),
             _losses(block, functions["loss"]),
         )
-    return Module({"LANES": block.lanes, **block.rows(), "TARGETS": len(block.targets)}, made)
+    constants: dict[str, Any] = {"LANES": block.lanes, **block.rows(), "TARGETS": len(block.targets)}
+    if own:
+        constants["TARGET_ENTRIES"] = _entries("target", block.targets) or ((0, 0),)
+    return Module(constants, made)
 
 
-def straight_block(problem: Module) -> tuple[Block, tuple[Assign, ...]]:
+def _weights(bodies: Iterable[Iterable[Assign]]) -> tuple[tuple[int, ...], ...]:
+    """The entries of its weights that a loss reads."""
+    read = set[Any]().union(*(names_in(one.value) for body in bodies for one in body))
+    return _entries("variance", sorted(read, key=str))
+
+
+def _entries(array: str, names: Iterable[Any]) -> tuple[tuple[int, ...], ...]:
+    """The indices of those names that are entries of an array."""
+    found = (str(one).split("_")[1:] for one in names if str(one).startswith(f"{array}_"))
+    return tuple(tuple(map(int, indices)) for indices in found)
+
+
+def straight_block(problem: Module, *, own: bool = False) -> tuple[Block, tuple[Assign, ...]]:
     """A block of samples whose loss is done in one straight line, and its derivatives in that form."""
     length, columns, rank = (problem.constants[key] for key in ("LENGTH", "COLUMNS", "LABEL_FIELDS"))
     body = unrolled(next(one for one in problem.functions if one.name == "loss_derivatives"), "value")
     places = [scalar("target", a, b) for a in range(length) for b in range(max(length, rank))]
     read = {symbol for statement in body for symbol in names_in(statement.value)}
-    return Block(length, columns, rank, tuple(place for place in places if place in read), LANES), body
+    targets = tuple(place for place in places if place in read)
+    return Block(length, columns, rank, targets, LANES, _weights([body]), own), body
 
 
 def _losses(block: Block, function: Function) -> Function:
     """``lane_losses(h, targets, variance, parameters, losses)``: a block's losses from the rows of its fields."""
     shared = [Assign(scalar("parameters", i), element("parameters", i)) for i in range(3)]
-    shared += [Assign(scalar("variance", token), element("variance", token)) for token in range(block.length)]
+    shared += block.weights_of_all()
     read = block.fields_of("h", "h", block.columns)
     read += [Assign(place, block.row_of("targets", i)) for i, place in enumerate(block.targets)]
     body = (*read, *unrolled(function, "value"), Assign(element("losses", LANE), VALUE))
@@ -135,13 +153,14 @@ class _Trial(LaneStep):
         decided = (*self.scaled(), *self.energy(), *self._judged(), *self._damped(), *self._kept(), *self.step())
         decided = (*decided, *self.arrived(), *self.written(), *self._next(), *self._ended())
         if self.rows is None:
-            tried = (*self._read(), *self.targets(), *self.fields(), *self.derivatives)
+            tried = (*self._read(), *self.targets(), *self.factors(), *self.fields(), *self.derivatives)
             loops = self._loop(*tried, *decided)
         else:
+            cleared, collected = self.rows.cleared(self.block), self.rows.collected(self.block)
             loops = (
-                *self._loop(*self._read(), *self.fields(), *self._handed_on(), *self.rows.cleared(self.block)),
+                *self._loop(*self._read(), *self.factors(), *self.fields(), *self._handed_on(), *cleared),
                 *self.rows.derivatives(self.block),
-                *self._loop(*self._read(), *self._taken_up(), *self.rows.collected(self.block), *decided),
+                *self._loop(*self._read(), *self.factors(), *self._taken_up(), *collected, *decided),
             )
         return Function("newton_trial", ARGUMENTS, (*self.shared(), *loops))
 

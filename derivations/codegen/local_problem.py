@@ -94,10 +94,10 @@ def kernel_source(model: Model) -> str:
     return completed(_TITLE, written(local_problem(model)), KERNEL)
 
 
-def lanes_source(model: Model) -> str:
+def lanes_source(model: Model, *, own: bool = False) -> str:
     """The minimiser's step for many samples of a model side by side; see `derivations.codegen.lanes`."""
     apart = None if model.rows is None else rows_apart(model, model.rows)
-    return completed(_LANES_TITLE, written(lanes(local_problem(model), apart)), LANES)
+    return completed(_LANES_TITLE, written(lanes(local_problem(model), apart, own=own)), LANES)
 
 
 def steps_source(model: Model) -> str | None:

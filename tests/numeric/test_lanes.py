@@ -15,7 +15,7 @@ from attnphase.kernels import compiler
 from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.key import ModelKey, model_numbers
 from attnphase.kernels.local.constants import CONVERGED, IRREGULAR, RUNAWAY, Starts
-from attnphase.kernels.local.values import Nodes, Solution
+from attnphase.kernels.local.values import Nodes, SampleNodes, Solution
 from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
@@ -76,7 +76,7 @@ def nodes_of(problem: Problem, count: int, seed: int) -> list[Nodes]:
     return sets
 
 
-def empty(nodes: Nodes) -> Solution:
+def empty(nodes: Nodes | SampleNodes) -> Solution:
     count, length, columns = nodes.centers.shape
     return Solution(
         np.zeros((count, 2, length, columns)),
@@ -200,6 +200,32 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
     assert several > count / 200 or label == "logistic"
 
 
+@pytest.mark.parametrize("label", ["untied", pytest.param("three tokens, rank two", marks=pytest.mark.slow)])
+def test_samples_in_blocks_find_what_searches_of_their_own_find(label, tmp_path):
+    """At finite d: every sample has its own target, Gram matrix and V, in one straight line and row by row."""
+    problem, rng, count = Problem.paper(omega=0.3).with_fields((MODELS | LARGE)[label]), np.random.default_rng(7), 700
+    model, length, columns = ModelKey.of(problem, finite=True).model(), problem.tokens.length, problem.columns
+    ways = []
+    for way, sources in (("sample_blocks", {"lanes": lanes_source(model, own=True)}), ("samples", {})):
+        (tmp_path / way).mkdir()
+        write_package(tmp_path / way, {"local_problem": kernel_source(model), **sources})
+        ways.append(import_package(tmp_path / way, f"finite_{way}", (way,))[way].minimise)
+    directions = rng.normal(size=(5, columns, columns))
+    V = np.geomspace(0.02, 90, 5)[:, None, None] * (0.05 * np.eye(columns) + directions @ directions.mT)
+    tokens = rng.normal(size=(count, length, 40)) / np.sqrt(40)
+    products = rng.dirichlet(np.ones(length), (count, length)) @ tokens @ tokens.mT
+    centers, k = (rng.normal(size=(count, length, width)) for width in (columns, problem.teacher_columns))
+    sites = rng.integers(5, size=(count, length))
+    factors = np.linalg.cholesky(V).astype(float)
+    nodes = SampleNodes(centers, k, products, tokens @ tokens.mT, sites, factors, model_numbers(problem))
+    found, reference = empty(nodes), empty(nodes)
+    for starts in (Starts.COLD, Starts.WARM, Starts.FROM_ZERO):
+        for minimise, solution in zip(ways, (found, reference), strict=True):
+            minimise(nodes, int(starts), solution)
+        compare(found, reference, f"{label}, {starts.name}")
+    assert np.unique(found.losses).size == count
+
+
 def test_units_change_no_bit_of_a_minimum(tmp_path):
     """Fields 2^-20 times as large, temperatures and losses 2^-40 times: rounding is a share of such energies too."""
     problem, c = Problem.paper(omega=0.3).with_fields(MODELS["softmax, tied"]), 2.0**-20
@@ -255,8 +281,8 @@ def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path):
     assert found.flags[0] < 0
 
 
-@pytest.mark.parametrize(("length", "way"), [(2, "together"), (8, "blocks"), (9, "nodes")])
-def test_a_model_with_more_fields_is_done_node_by_node(length, way, monkeypatch, tmp_path):
+@pytest.mark.parametrize(("length", "way"), [(2, "together"), (9, "blocks"), (17, "nodes")])
+def test_a_model_with_very_many_fields_is_done_node_by_node(length, way, monkeypatch, tmp_path):
     imported = []
     monkeypatch.setattr(compiler, "import_package", lambda folder, name, modules: imported.extend(modules))
     monkeypatch.setattr(compiler, "_map_sources", dict)

@@ -99,7 +99,7 @@ def test_the_package_in_the_repository_runs_by_itself(tmp_path):
     "part",
     [
         "derivations/codegen/local_problem.py",
-        "local/descent.py",
+        "local/along_kinks.py",
         "local/values.py",
         "compiler.py",
         "package.py",

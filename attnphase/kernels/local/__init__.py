@@ -3,8 +3,11 @@
 Ordinary Python, which also runs without Numba's compiler (``NUMBA_DISABLE_JIT=1``).  ``local_problem`` is the one
 module that depends on the model: here it holds the square loss; in the copy in the user's cache it is generated.
 
-``constants``, ``values`` and ``compiled`` are what all modules share; ``linear_algebra``, ``descent``, for losses with
-kinks ``bracket`` or ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one sample;
-``nodes`` and ``samples`` are the ways in, for the theory and for samples at finite d, with their arguments' types in
-``layouts``.
+``constants``, ``values`` and ``compiled`` are what all modules share.  Where a loss is smooth, Newton steps in the
+lanes of a block, ``lanes`` and ``steps``, are generated too; ``lane`` is what happens between them.  For kinks
+``linear_algebra``, ``bracket`` or ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one
+sample, and so they do for very many fields.
+
+The ways in are ``together``, ``blocks`` and ``nodes`` for the theory, ``sample_blocks`` and ``samples`` for samples at
+finite d, with their arguments' types in ``layouts``.
 """

@@ -35,7 +35,7 @@ from .constants import (
     STEEPER,
 )
 from .linear_algebra import SIZE, factorise, place, scale_derivatives, squared_norm
-from .local_problem import COLUMNS, KINKS, kinked_derivatives
+from .local_problem import COLUMNS, KINKS, kinked_derivatives, loss_derivatives
 
 __all__ = ["descend_along_kinks"]
 
@@ -46,6 +46,8 @@ def evaluate(u: Array, center: Array, terms: Energy, work: Workspace) -> float:
     target, variance, factor, parameters = terms
     kinks = work.kinks
     place(u, center, factor, work.h)
+    if KINKS == 0:  # of many fields
+        return loss_derivatives(work.h, target, variance, parameters, work.gradient, work.hessian, work.contracted)
     return kinked_derivatives(
         work.h, target, variance, parameters, work.gradient, work.hessian, kinks.table, kinks.normals
     )
@@ -231,11 +233,11 @@ def is_minimum(scale: float, work: Workspace) -> bool:
 
 
 @compiled
-def descend_along_kinks(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[float, float, int]:
-    """Descent from ``work.u`` by steps to the minimum of the model, damped as those of `descent.descend`.
+def descend_along_kinks(center: Array, terms: Energy, work: Workspace) -> tuple[float, float, int]:
+    """Descent from ``work.u`` by steps to the minimum of the model, damped as those of smooth losses.
 
-    What it returns and leaves in ``work`` is as there, but known minima do not stop it: minima at kinks may lie close
-    to each other.
+    What it returns and leaves in ``work`` is as of `bracket.descend_to_kink`.  Known minima do not stop it, as they do
+    descents of smooth losses: minima at kinks may lie close to each other.
     """
     u, trial, kinks, length = work.u, work.trial, work.kinks, terms.parameters[LENGTH_UNIT]
     unit, shift = length * length, 0.0

@@ -32,12 +32,12 @@ def evaluate(u: float, center: Array, terms: Energy, work: Workspace) -> tuple[f
 
 
 @compiled
-def descend_to_kink(center: Array, terms: Energy, work: Workspace, known: int) -> tuple[float, float, int]:
+def descend_to_kink(center: Array, terms: Energy, work: Workspace) -> tuple[float, float, int]:
     """Descent from ``work.u``: downhill until a minimum is bracketed, then Newton steps or halves of the bracket.
 
-    What it returns and leaves in ``work`` is as of `descent.descend`, but known minima do not stop it: minima at kinks
-    may lie close to each other.  At a kink ``work.gradient`` is the subgradient
-    of the loss that belongs to the minimum, ``-u/C``.
+    Returns energy, loss and the number of steps, negative if the gradient did not reach its tolerance.  A descent that
+    begins where the energy is not finite ends with infinite energy, and so does one that finds no bottom, with RUNAWAY
+    steps.  At a kink ``work.gradient`` is the subgradient of the loss that belongs to the minimum, ``-u/C``.
     """
     length = terms.parameters[LENGTH_UNIT]
     unit, root = length * length, terms.factor[0, 0, 0]

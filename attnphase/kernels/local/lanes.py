@@ -18,8 +18,8 @@ __all__ = ["LANES", "lane_losses", "newton_trial", "teacher_targets"]
 LANES = 4
 CENTER, TARGET, POINT, GRADIENT, SLOPE, CURVATURE, STEP, BEST, OTHER = range(9)
 ENERGY, LOSS, SHIFT, STEPS, TRIES, EXPECTED, DEFINITE, WIDEST, DEEPEST, EVENT = range(9, 19)
-ROWS = 19
-TARGETS = 1
+FACTOR, VARIANCE, ROWS = range(19, 22)
+TARGETS, TARGET_ENTRIES = 1, ((0, 0),)
 
 
 @side_by_side

@@ -10,7 +10,7 @@ from .compiled import compiled
 from .constants import PIVOT
 from .local_problem import COLUMNS, LENGTH
 
-__all__ = ["SIZE", "copy", "factorise", "place", "scale_derivatives", "solve_factorised", "squared_norm", "to_scaled"]
+__all__ = ["SIZE", "copy", "factorise", "place", "scale_derivatives", "squared_norm", "to_scaled"]
 
 SIZE = LENGTH * COLUMNS
 
@@ -32,21 +32,6 @@ def factorise(matrix: Array, shift: float, lower: Array) -> bool:
             else:
                 lower[i, j] = total / lower[j, j]
     return True
-
-
-@compiled
-def solve_factorised(lower: Array, right: Array, solution: Array) -> None:
-    """Solve ``lower lower^T solution = right``."""
-    for i in range(SIZE):
-        total = right[i]
-        for c in range(i):
-            total -= lower[i, c] * solution[c]
-        solution[i] = total / lower[i, i]
-    for i in range(SIZE - 1, -1, -1):
-        total = solution[i]
-        for c in range(i + 1, SIZE):
-            total -= lower[c, i] * solution[c]
-        solution[i] = total / lower[i, i]
 
 
 @compiled

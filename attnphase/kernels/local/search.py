@@ -12,7 +12,6 @@ from .at_kinks import go_to_kink
 from .bracket import descend_to_kink
 from .compiled import allocating, compiled
 from .constants import DISTINCT, LENGTH_UNIT, LIKELY_STARTS, LOWEST_STARTS, MATCHED, OTHER_STARTS, RUNAWAY, Starts
-from .descent import descend
 from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, KINKS, LABEL_FIELDS, LENGTH, LIFT, closed_form, loss, loss_derivatives
 
@@ -20,7 +19,7 @@ __all__ = ["MOST_STARTS", "empty_target", "is_enough", "search", "start_field", 
 
 MOST_STARTS = 7 + LENGTH  # of REFRESH: two known minima, and those of COLD
 
-to_minimum = descend if KINKS == 0 else descend_to_kink if SIZE == 1 else descend_along_kinks
+to_minimum = descend_to_kink if SIZE == 1 else descend_along_kinks
 
 
 @allocating
@@ -57,7 +56,6 @@ def workspace() -> Workspace:
         np.empty((SIZE, SIZE)),
         np.empty(SIZE),
         np.empty(SIZE),
-        np.empty((SIZE, SIZE)),
         np.empty((SIZE, SIZE)),
         np.empty((SIZE, SIZE)),
         np.empty(SIZE),
@@ -228,8 +226,7 @@ def search(
         for j in range(1 if onward else 0, kinks + 1):
             if j > 0 and not go_to_kink(j - 1, onward, center, terms, work):
                 continue
-            known = 0 if energies[0] == np.inf else (1 if energies[1] == np.inf else 2)
-            energy, value, flag = to_minimum(center, terms, work, known)
+            energy, value, flag = to_minimum(center, terms, work)
             if energy == np.inf:
                 bottomless = bottomless or flag == RUNAWAY
             elif keep(energy, terms.parameters[LENGTH_UNIT], found, work):

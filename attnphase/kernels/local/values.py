@@ -213,7 +213,7 @@ class Kinks(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Arrays that one descent after another writes into; see `descent` and `search` for what they hold."""
+    """Arrays that one descent after another writes into; see `along_kinks` and `search` for what they hold."""
 
     u: Array
     h: Array
@@ -222,7 +222,6 @@ class Workspace(NamedTuple):
     contracted: Array
     slope: Array
     curvature: Array
-    before: Array
     lower: Array
     trial: Array
     best: Array
