@@ -39,6 +39,7 @@ _ROUNDING = 1e-13  # of energies, in their unit: defects below tell nothing
 _HALVINGS = 40  # after which a piece is 1e-12 of a panel
 _NEWTON_STEPS = 50  # to a crossing; bisection takes as many for its precision
 _LOCATED = 1e-10  # precision of crossings along the line, in standard deviations
+_SAMPLES, _SAME = 6, 1e-9  # random fields on which a symmetry is tried, and by what losses may differ
 _AT_ONCE = 4096  # nodes that a thread solves one after another
 
 
@@ -395,7 +396,8 @@ def rule_at(
     orders, kernels = rule.lines, system.kernels
     assert orders is not None
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
-    elements = tuple((tuple(order), np.asarray(B, dtype=float).tobytes()) for order, _, B in group)
+    every = ((tuple(order), *(np.asarray(x, dtype=float).tobytes() for x in (A, B))) for order, A, B in group)
+    elements = tuple((order, B) for order, A, B in every if _leaves_samples(system, order, A, B))
     zeta, of_latent = _latent_nodes(directions, orders, (length, rank), elements)
     eta, of_across = _nodes_across(directions, orders, (length, columns))
     along = directions.student[:, 0].reshape(length, columns)
@@ -412,6 +414,25 @@ def rule_at(
     normals = eta[other] + found.places[:, None, None] * along
     nodes = np.concatenate([part.reshape(len(latent), -1) for part in (normals, zeta[latent])], axis=1)
     return replace(rule, nodes=nodes[None], weights=found.weights), found.solution
+
+
+@lru_cache(maxsize=1024)
+def _leaves_samples(system: System, order: tuple[int, ...], A: bytes, B: bytes) -> bool:
+    """Whether a symmetry of the overlaps is one of single samples too.
+
+    With a causal mask it need not be: tokens of the same law have the same overlaps, and other losses.
+    """
+    kernels, generator = system.kernels, np.random.default_rng(22)
+    length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
+    h, k = (generator.normal(0.1, 0.9, (_SAMPLES, length, count)) for count in (columns, rank))
+    student, teacher = np.frombuffer(A).reshape(columns, columns), np.frombuffer(B).reshape(rank, rank)
+    losses = np.empty((2, _SAMPLES))
+    mixing, parameters = system.parameters
+    turned = h[:, list(order)] @ student.T, k[:, list(order)] @ teacher.T
+    for found, (fields_of, labels) in zip(losses, ((h, k), turned), strict=True):
+        whole = np.ascontiguousarray(labels + system.label_means[:length])
+        kernels.losses_at(np.ascontiguousarray(fields_of), whole, mixing, parameters, system.token_variances[0], found)
+    return bool(np.abs(losses[0] - losses[1]).max() <= _SAME * np.abs(losses).max())
 
 
 @lru_cache(maxsize=32)

@@ -45,6 +45,12 @@ MODELS = {
         ([0.15], [19.0], [0.0], [0.133]),
         (12, 10, 8),
     ),
+    "causal": (
+        Problem.paper(omega=0.3).with_fields({"teacher.causal": True, "student.causal": True}),
+        1.5,
+        ([0.11], [13.0], [0.0], [0.15]),
+        (16, 10),
+    ),
     "logistic": (scalar(loss={"kind": "logistic"}), 8.0, ([40.0], [4.9], [0.0], [6.4]), (20,)),
     "hinge": (scalar(loss={"kind": "hinge"}), 3.0, ([9.0], [8.3], [0.0], [2.9]), (20,)),
     "sign of a sum": (
