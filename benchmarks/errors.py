@@ -315,7 +315,10 @@ def main() -> None:
         return
     missing = [one.number for one in chosen if one.number not in references]
     if missing:
-        raise SystemExit(f"no references of the points {missing}: compute them with --references")
+        print(f"left out, without a reference: the points {missing}; compute them with --references", flush=True)
+    chosen = [one for one in chosen if one.number in references]
+    if not chosen:
+        raise SystemExit(1)
     outcomes = []
     print("point | problem | branch | alpha | rule | nodes | seconds | worst ratio | ")
     for point in chosen:
