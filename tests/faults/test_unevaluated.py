@@ -215,7 +215,7 @@ def test_a_map_is_not_left_lifted_where_it_has_no_derivatives(monkeypatch):
         raise ArithmeticError
 
     monkeypatch.setattr(errors, "finite_difference_jacobian", nowhere)
-    rule: Any = object()
+    rule: Any = SimpleNamespace(lines=None)
     map_: Any = SimpleNamespace(lift=False, channel=SimpleNamespace(rule=rule), scales=np.ones_like)
     with pytest.raises(ArithmeticError):
         errors.response_at(map_, np.ones(2), rule)
