@@ -195,8 +195,11 @@ def points() -> list[Point]:
     """The sixty points."""
     found: list[Point] = []
     for number, (name, ranges) in enumerate(PROBLEMS.items()):
-        make = _attention if isinstance(ranges, Attention) else _loss
-        found += make(number, name, ranges, np.random.default_rng([SEED, number]))  # type: ignore[operator]
+        generator = np.random.default_rng([SEED, number])
+        if isinstance(ranges, Attention):
+            found += _attention(number, name, ranges, generator)
+        else:
+            found += _loss(number, name, ranges, generator)
     return found
 
 

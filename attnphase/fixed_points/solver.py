@@ -389,6 +389,8 @@ def _first_rule(rules: Refinement, previous: Restart | None, response: Response 
     rule = rules.medium()
     if previous is None or previous.rule is None or previous.rule.randomised:
         return rule
+    if previous.rule.lines is not None:
+        return rules.beside(previous.rule)
     # where a tensor rule did for the neighbour, the integrand is smooth
     return _after_coarse(rules, rules.first(), second_minima) or rule
 

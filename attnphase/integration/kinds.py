@@ -146,8 +146,8 @@ class Automatic(Sobol):
 class Lines(Refinement):
     """``"lines"``: the teacher's fields first; one direction of the student's along lines, jumps located.
 
-    Its rules have an error of its own for every direction, known by one gauge each; the next rule has more nodes in
-    those directions whose error is too large.
+    Its rules have an error of its own for every direction, told by gauges of its own: two for a direction of the
+    teacher's fields, one for any other.  The next rule has more nodes in those directions whose error is too large.
     """
 
     name = "lines"
@@ -178,6 +178,10 @@ class Lines(Refinement):
         latent = (self.asked.nodes or FIRST_LATENT,) * (total - student)
         return LineOrders(latent, (FIRST_ACROSS,) * (student - 1))
 
+    def beside(self, rule: Rule) -> Rule:
+        """See `Refinement`."""
+        return self.first() if rule.lines is None or self.asked.nodes is not None else rule
+
     @property
     def is_affordable(self) -> bool:
         """Whether the first rule has no more nodes than Sobol points may have."""
@@ -194,7 +198,7 @@ class Lines(Refinement):
             for gauge in (replace(orders, shifted=i), replace(orders, latent=_with(orders.latent, i, 1)))
         ]
         across = [replace(orders, across=_with(orders.across, i, 1)) for i in range(len(orders.across))]
-        along = [replace(orders, panels=orders.panels + 1, reach=orders.reach + 1)]
+        along = [replace(orders, panels=orders.panels + 2, reach=orders.reach + 1)]
         return tuple(self._of(one) for one in latent + across + along)
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:

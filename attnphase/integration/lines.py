@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["LineOrders", "between", "evenly_spaced", "gauss_hermite_nodes", "grid", "orbits"]
+__all__ = ["LineOrders", "between", "evenly_spaced", "orbits"]
 
 _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
@@ -36,7 +36,8 @@ class LineOrders:
     across : (L r - 1,) tuple
         Gauss-Hermite nodes of the student's fields given these, in every direction but the first.
     panels, nodes : int
-        Parts of a line that are looked at alike, and Gauss-Legendre nodes in each smooth piece.
+        Parts of a line that are looked at alike, and Gauss-Legendre nodes in each smooth piece.  The parts are an even
+        number: a piece in which all is odd about a jump in its middle has no defect that tells of the jump.
     reach : float
         Of lines, in standard deviations.
     shifted : int, optional
@@ -88,19 +89,6 @@ def _evenly(first: float, last: float, count: int, shifted: bool) -> tuple[Array
     spacing = (last - first) / count
     steps = np.arange(count + shifted, dtype=float) + (0.0 if shifted else 0.5)
     return first + spacing * steps, spacing
-
-
-def gauss_hermite_nodes(count: int) -> tuple[Array, Array]:
-    """Nodes and weights (n,) for the normal law, exact for polynomials of degree ``2 count - 1``."""
-    places, weights = np.polynomial.hermite_e.hermegauss(count)
-    return np.asarray(places, dtype=float), np.asarray(weights / weights.sum(), dtype=float)
-
-
-def grid(axes: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Tensor product of one-dimensional rules: nodes (n, D) and weights (n,); one node of no entries without axes."""
-    weights = np.array([prod(one) for one in product(*(of for _, of in axes))], dtype=float)
-    nodes = np.array(list(product(*(places for places, _ in axes))), dtype=float)
-    return nodes.reshape(len(weights), len(axes)), weights
 
 
 def orbits(nodes: Array, images: list[Array], tolerance: float = 1e-9) -> tuple[NDArray[np.int64], Array]:

@@ -126,6 +126,10 @@ class Refinement(ABC):
         first = self.first()
         return self.sobol(MEDIUM_POINTS) if first.randomised else first
 
+    def beside(self, rule: Rule) -> Rule:
+        """Where a solve begins beside a point that `rule` was fine enough for."""
+        return self.medium()
+
     def of_derivatives(self, rule: Rule) -> Rule:
         """Under which derivatives near a point found with `rule` are taken: of more nodes they gain little."""
         medium = self.medium()

@@ -11,6 +11,7 @@ gauged against another rule.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,7 +21,7 @@ from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
 from attnphase.integration.scrambling import scrambled_normals
 
-__all__ = ["SIGNS", "Rule", "gauss_hermite", "lines", "published_rule", "sobol"]
+__all__ = ["SIGNS", "Rule", "gauss_hermite", "gauss_hermite_nodes", "lines", "published_rule", "sobol", "tensor"]
 
 SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 """Sign changes of (xi, zeta); a rule without symmetry uses the first alone."""
@@ -97,18 +98,30 @@ def sobol(dimensions: int, student_dimensions: int, symmetric: bool, points: int
     return Rule("sobol", nodes, np.full(points, 1 / points), symmetric, student_dimensions, points, True)
 
 
+def gauss_hermite_nodes(count: int) -> tuple[Array, Array]:
+    """Nodes and weights (n,) for the normal law, exact for polynomials of degree ``2 count - 1``."""
+    places, weights = np.polynomial.hermite_e.hermegauss(count)
+    return np.asarray(places, dtype=float), np.asarray(weights / weights.sum(), dtype=float)
+
+
+def tensor(axes: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Tensor product of one-dimensional rules: nodes (n, D) and weights (n,); one node of no entries without axes."""
+    if not axes:
+        return np.empty((1, 0)), np.ones(1)
+    nodes, weights = (
+        np.stack([axis.ravel() for axis in np.meshgrid(*one, indexing="ij")], axis=-1)
+        for one in zip(*axes, strict=True)
+    )
+    return nodes, weights.prod(axis=-1)
+
+
 @lru_cache(maxsize=16)
 def gauss_hermite(dimensions: int, student_dimensions: int, symmetric: bool, order: int, fixed: int = 0) -> Rule:
     """Tensor product of ``order``-point Gauss-Hermite rules: exact for polynomials of degree ``2 order - 1``.
 
     The last ``fixed`` coordinates keep their sign under all sign changes.
     """
-    points, weights = np.polynomial.hermite_e.hermegauss(order)
-    weights = weights / weights.sum()
-    grid = np.stack([axis.ravel() for axis in np.meshgrid(*[points] * dimensions, indexing="ij")], axis=-1)
-    mass = np.stack([axis.ravel() for axis in np.meshgrid(*[weights] * dimensions, indexing="ij")], axis=-1).prod(
-        axis=-1
-    )
+    grid, mass = tensor([gauss_hermite_nodes(order)] * dimensions)
     return _deterministic("gauss-hermite", grid, mass, symmetric, student_dimensions, order, fixed)
 
 

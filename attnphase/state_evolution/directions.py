@@ -98,12 +98,10 @@ def _by_motion(system: System) -> tuple[Array, Array]:
         moved = np.einsum("clij,csnmli->csnmlj", roots, points.residual[:, :1])
         of_branch = np.einsum("c,csnmlj,csnmpi->ljpi", channel.probabilities, moved, moved)
         total += of_branch / np.trace(of_branch.reshape(length * columns, -1))
-    if system.problem.tokens.kind == "gaussian":
-        images = [
-            np.einsum("ai,lipj,bj->lapb", A, total[list(order)][:, :, list(order)], A)
-            for order, A, _ in system.symmetries
-        ]
-        total = np.mean(images, axis=0)
+    images = [
+        np.einsum("ai,lipj,bj->lapb", A, total[list(order)][:, :, list(order)], A) for order, A, _ in system.symmetries
+    ]
+    total = np.mean(images, axis=0)
     over_tokens, over_columns = np.einsum("lapa->lp", total), np.einsum("lalb->ab", total)
     return _eigenvectors(over_tokens), _eigenvectors(over_columns)
 
@@ -114,6 +112,7 @@ def _eigenvectors(matrix: Array) -> Array:
     There they are what is left of differences of two unit vectors, and of unit vectors, one after another.
     """
     size = len(matrix)
+    enough = 0.5 / np.sqrt(size)  # of a unit vector; the one with most of itself left has twice as much at least
     values, vectors = np.linalg.eigh(matrix)
     values, vectors = values[::-1], vectors[:, ::-1]
     units = np.eye(size)
@@ -131,7 +130,7 @@ def _eigenvectors(matrix: Array) -> Array:
             rest = space @ (space.T @ one)
             for other in found[begin:]:
                 rest = rest - other * (other @ rest)
-            if np.linalg.norm(rest) > 0.1 * np.linalg.norm(one):
+            if np.linalg.norm(rest) > enough * np.linalg.norm(one):
                 found.append(rest / np.linalg.norm(rest))
         begin = end
     return np.stack(found, axis=1)

@@ -4,8 +4,8 @@ For fixed teacher's fields ``Phi(omega) = |omega|^2 / 2 - M(omega)``, in the met
 slope along a line ``omega = c + s d`` is ``d . V^-1 prox``.  So the proximal point is smooth along the line, but for
 jumps at which that slope rises, where two minima are equally low.  Two consequences are used:
 
-- The minimiser of any node is a trial point for every other node with the same teacher's fields: where its energy lies
-  below the minimum found there, that was not the lowest.
+- The minimisers at the panels' ends are trial points for each other where the teacher's fields are the same: where the
+  energy of one lies below the minimum found at another end, that was not the lowest.
 - ``M(r) - M(l)`` is the integral of ``-g . d`` over the line from l to r.  It is known from the ends, and so the error
   of the nodes between them is, too: a piece whose defect is not small has a jump that its nodes do not resolve.
 """
@@ -13,26 +13,25 @@ jumps at which that slope rises, where two minima are equally low.  Two conseque
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.integration.lines import LineOrders, between, gauss_hermite_nodes, grid, orbits
-from attnphase.integration.rules import Rule
+from attnphase.integration.lines import LineOrders, between, orbits
+from attnphase.integration.rules import Rule, gauss_hermite_nodes, tensor
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import FieldLaw, Nodes, Solution
-from attnphase.processes.threads import each
-from attnphase.state_evolution.proximal import lower_factors
+from attnphase.kernels.local.values import FieldLaw, Solution
+from attnphase.state_evolution.proximal import Part, ProximalProblem, Search, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
 if TYPE_CHECKING:
     from attnphase.state_evolution.directions import Directions
 
-__all__ = ["DEFECT", "Along", "Bundle", "nodes_along", "rule_at"]
+__all__ = ["DEFECT", "rule_at"]
 
 DEFECT = 1e-7  # of a piece, relative to what panels add to E[g . d s] on average: the residual that solves end at
 _ROUNDING = 1e-13  # of energies, in their unit: defects below tell nothing
@@ -40,12 +39,11 @@ _HALVINGS = 40  # after which a piece is 1e-12 of a panel
 _NEWTON_STEPS = 50  # to a crossing; bisection takes as many for its precision
 _LOCATED = 1e-10  # precision of crossings along the line, in standard deviations
 _SAMPLES, _SAME = 6, 1e-9  # random fields on which a symmetry is tried, and by what losses may differ
-_AT_ONCE = 4096  # nodes that a thread solves one after another
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Parallel lines ``omega = c + s d`` in one configuration of clusters.
+    """Parallel lines ``omega = c + s d``.
 
     Attributes
     ----------
@@ -90,8 +88,7 @@ class Along:
     solution: Solution
 
 
-@dataclass(frozen=True, eq=False)
-class _Pieces:
+class _Pieces(NamedTuple):
     """Pieces of lines from ``left`` to ``right``, with the lowest minima at both ends.
 
     Attributes
@@ -103,38 +100,32 @@ class _Pieces:
     energy_left, energy_right : (N,) arrays
     """
 
-    lines: NDArray[np.int64]
-    left: Array
-    right: Array
-    at_left: Array
-    at_right: Array
-    energy_left: Array
-    energy_right: Array
+    lines: NDArray[Any]
+    left: NDArray[Any]
+    right: NDArray[Any]
+    at_left: NDArray[Any]
+    at_right: NDArray[Any]
+    energy_left: NDArray[Any]
+    energy_right: NDArray[Any]
 
-    def take(self, which: NDArray[np.int64]) -> Self:
+    def take(self, which: NDArray[np.int64]) -> _Pieces:
         """Some of them."""
-        return replace(self, **{one.name: getattr(self, one.name)[which] for one in fields(self)})
+        return _Pieces(*(values[which] for values in self))
 
-    def cut(self, places: Array, before: Array, after: Array, energies: Array) -> Self:
+    def cut(self, places: Array, before: Array, after: Array, energies: Array) -> _Pieces:
         """Each in two, at places with the proximal points before and after them."""
-        halves = (
-            replace(self, right=places, at_right=before, energy_right=energies),
-            replace(self, left=places, at_left=after, energy_left=energies),
-        )
-        first, second = ({one.name: getattr(half, one.name) for one in fields(half)} for half in halves)
-        return replace(self, **{name: np.concatenate([first[name], second[name]]) for name in first})
+        first = self._replace(right=places, at_right=before, energy_right=energies)
+        second = self._replace(left=places, at_left=after, energy_left=energies)
+        return _Pieces(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
 
 
 class _LocalProblems:
     """The local problems of a bundle's nodes."""
 
-    def __init__(self, system: System, configuration: int, variances: Array, bundle: Bundle) -> None:
-        self.system, self.bundle = system, bundle
-        sites = system.cluster_law[0][configuration]
-        self.factor = np.ascontiguousarray(lower_factors(variances)[sites])
-        self.variance = system.token_variances[configuration]
-        self.shift = system.label_means[sites]
-        self.inverse = np.linalg.inv(variances[sites])
+    def __init__(self, system: System, variances: Array, bundle: Bundle) -> None:
+        self.system, self.bundle, self.proximal = system, bundle, ProximalProblem(system)
+        self.factors, self.shift = lower_factors(variances), system.label_means
+        self.inverse = np.linalg.inv(variances)
         self.slope = np.einsum("lij,lj->li", self.inverse, bundle.direction)
 
     def solved(self, lines: NDArray[np.int64], places: Array, starts: Starts, *known: Array) -> Solution:
@@ -146,14 +137,12 @@ class _LocalProblems:
         for i, fields_of in enumerate(known):
             minima[:, i], energies[:, i] = fields_of, i  # different energies, as those of different minima
         solution = Solution(minima, energies, np.empty(count), np.empty((count, *shape)), np.empty(count, np.int64))
-        mixing, parameters = self.system.parameters
 
-        def run(part: slice) -> None:
-            nodes = Nodes(omega[part], k[part], self.factor, mixing, parameters, self.variance)
-            self.system.kernels.minimise(nodes, starts, solution.part(part))
+        def run(part: Part) -> None:
+            here = part.nodes
+            self.proximal.search(0, omega[here], k[here], self.factors, Search(starts), solution.part(here))
 
-        threads = self.system.threads if count > _AT_ONCE else 1
-        each(threads, run, [slice(i, i + _AT_ONCE) for i in range(0, count, _AT_ONCE)])
+        for_all(self.proximal.parts(1, [0], count), run, self.system.threads)
         return solution
 
     def rises(self, of: Array) -> Array:
@@ -199,20 +188,18 @@ class _LocalProblems:
         return places.ravel(), lowest.ravel()
 
 
-def nodes_along(system: System, configuration: int, variances: Array, bundle: Bundle, orders: LineOrders) -> Along:
+def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOrders) -> Along:
     """Nodes along all lines of a bundle, which resolve every jump.
 
     Parameters
     ----------
     system : System
-    configuration : int
-        Of clusters.
-    variances : (P, r, r) array
-        V of every site.
+    variances : (L, r, r) array
+        V of every token.
     bundle : Bundle
     orders : LineOrders
     """
-    problems = _LocalProblems(system, configuration, variances, bundle)
+    problems = _LocalProblems(system, variances, bundle)
     x, w = np.polynomial.legendre.leggauss(orders.nodes)
     edges = np.linspace(-orders.reach, orders.reach, orders.panels + 1)
     pieces, most = _panels(problems, edges), -1.0
@@ -238,7 +225,12 @@ def nodes_along(system: System, configuration: int, variances: Array, bundle: Bu
         done.append(Along(lines[closed], places.ravel()[closed], weights.ravel()[closed], part))
         if not len(left):
             break
-        pieces = _cut(problems, pieces.take(left), places[left], _every(found, partial(_by_piece, len(x), left)))
+        pieces = _cut(
+            problems,
+            pieces.take(left),
+            places[left],
+            _every(found, partial(_by_piece, len(x), left)),
+        )
     return _joined(done)
 
 
@@ -283,7 +275,13 @@ def _cut(problems: _LocalProblems, pieces: _Pieces, places: Array, found: Soluti
         nearest = np.where(gaps[which] > 0, gaps[which], np.inf).argmin(axis=1)
         start = places[which, nearest]
         pair = found.minima[which, nearest]
-        jumps = _Crossings(problems, pieces.take(which), start, pair, found.energies[which, nearest])
+        jumps = _Crossings(
+            problems,
+            pieces.take(which),
+            start,
+            pair,
+            found.energies[which, nearest],
+        )
         located = jumps.locate()
         inside = np.minimum(jumps.places - jumps.left_end, jumps.right_end - jumps.places)[located] > _LOCATED
         located = located[inside]  # not the crossing that a piece ends at
@@ -409,7 +407,7 @@ def rule_at(
         np.outer(of_latent, of_across).ravel(),
         len(eta),
     )
-    found = nodes_along(system, 0, variances, bundle, orders)
+    found = nodes_along(system, variances, bundle, orders)
     latent, other = np.divmod(found.lines, len(eta))
     normals = eta[other] + found.places[:, None, None] * along
     nodes = np.concatenate([part.reshape(len(latent), -1) for part in (normals, zeta[latent])], axis=1)
@@ -445,7 +443,7 @@ def _latent_nodes(
     """The teacher's standard normals (n, L, t) and their weights: of what a group makes of each other one node."""
     breaks = [directions.breaks] + [()] * (len(orders.latent) - 1)
     axes = zip(breaks, orders.latent, strict=True)
-    places, weights = grid([between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)])
+    places, weights = tensor([between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)])
     flat = places @ directions.latent.T
     zeta = flat.reshape(-1, *shape)
     matrices = [np.frombuffer(entries).reshape(shape[1], shape[1]) for _, entries in elements]
@@ -459,5 +457,5 @@ def _latent_nodes(
 @lru_cache(maxsize=32)
 def _nodes_across(directions: Directions, orders: LineOrders, shape: tuple[int, int]) -> tuple[Array, Array]:
     """The student's standard normals given the teacher's (n, L, r), without those along the line, and weights."""
-    across, weights = grid([gauss_hermite_nodes(count) for count in orders.across])
+    across, weights = tensor([gauss_hermite_nodes(count) for count in orders.across])
     return (across @ directions.student[:, 1:].T).reshape(-1, *shape), weights

@@ -1,15 +1,18 @@
 """Lines of the student's fields: against scrambled points, against themselves in other directions, and every defect."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from attnphase.errors import ProblemError
 from attnphase.integration.kinds import RULES
-from attnphase.integration.lines import LineOrders, between, evenly_spaced, grid, orbits
-from attnphase.integration.rules import lines, sobol
+from attnphase.integration.lines import LineOrders, between, evenly_spaced, orbits
+from attnphase.integration.rules import lines, sobol, tensor
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution import directions as home
+from attnphase.state_evolution import lines as along
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -171,6 +174,50 @@ def test_weights_that_vanish_have_the_response_of_small_ones(q):
     np.testing.assert_allclose(hats[0], hats[1], rtol=1e-3)
 
 
+def test_minimisers_of_other_ends_find_lower_minima(monkeypatch):
+    """Where descents from zero alone have missed some."""
+    found: list[np.ndarray] = []
+    of_ends, trials = along._LocalProblems.ends, along._LocalProblems._trials
+
+    def ends(self, edges):
+        found.append(of_ends(self, edges).energies[:, 0].copy())
+        return of_ends(self, edges)
+
+    def none(self, omega, solution, alike):
+        return np.zeros(len(omega), dtype=int), np.full(len(omega), np.inf)
+
+    monkeypatch.setattr(along._LocalProblems, "ends", ends)
+    for cold, tried in ((Starts.COLD, trials), (Starts.FROM_ZERO, none), (Starts.FROM_ZERO, trials)):
+        monkeypatch.setattr(along, "Starts", SimpleNamespace(COLD=cold, WARM=Starts.WARM))
+        monkeypatch.setattr(along._LocalProblems, "_trials", tried)
+        system, alpha, overlaps, orders = at("semantic")
+        conjugates(map_of(system, alpha, overlaps, orders), overlaps)
+    lowest, alone, with_others = found
+    missed = [float((energies > lowest + 1e-9).mean()) for energies in (alone, with_others)]
+    assert 0 < missed[1] < 0.5 * missed[0]
+
+
+def test_a_jump_in_the_middle_of_a_line_is_located():
+    """Lines through omega = 0 where m and theta vanish: all is odd about the jump, which no defect tells of."""
+    problem = Problem.paper(omega=0.5)
+    system, overlaps = System.of(problem), overlaps_of(problem, [0.068], [26.0], [0.0], [0.0])
+    orders = LineOrders((16, 10), (5,))
+    gauge = RULES["lines"](problem.integration, (4, 2), True, 2**18).gauges(lines(4, 2, orders), 1.0)[-1]
+    hats = [flat(conjugates(map_of(system, 1.1, overlaps, each), overlaps))[0] for each in (orders, orders_of(gauge))]
+    assert orders_of(gauge).reach > orders.reach
+    np.testing.assert_allclose(hats[0], hats[1], rtol=2e-6, atol=1e-12)
+
+
+def test_a_solve_begins_with_the_nodes_of_its_neighbour():
+    """Unless their number is chosen, or the neighbour had another rule."""
+    rules = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**18)
+    other = lines(4, 2, LineOrders((26, 12), (5,)))
+    assert rules.beside(other) is other
+    assert orders_of(rules.beside(sobol(4, 2, True, 64, 2, 0))) == orders_of(rules.first())
+    chosen = Problem.paper().with_fields({"integration.rule": "lines", "integration.nodes": 9}).integration
+    assert orders_of(RULES["lines"](chosen, (4, 2), True, 2**18).beside(other)).latent == (9, 9)
+
+
 def test_values_are_those_of_nodes_without_symmetries():
     """Nodes that the point's symmetries spare, and the mean over these, change nothing."""
     system, alpha, overlaps, orders = at("semantic")
@@ -296,7 +343,7 @@ def test_evenly_spaced_nodes_converge_exponentially():
 
 def test_orbits_have_the_weight_of_all_their_nodes():
     """Under exchange and reflection; an element that does not map the grid on itself is left out."""
-    nodes, _ = grid([evenly_spaced(4, False)] * 2)
+    nodes, _ = tensor([evenly_spaced(4, False)] * 2)
     turned = nodes @ np.array([[0.8, -0.6], [0.6, 0.8]]).T
     chosen, counts = orbits(nodes, [nodes, nodes[:, ::-1], -nodes, -nodes[:, ::-1], turned])
     assert counts.sum() == len(nodes)
