@@ -152,7 +152,7 @@ def identified(
         place = own = settle(place)
     # what was solved without its order parameter, and has none, stays as it is, with the derivatives there; so does
     # what a tensor rule, which respects the symmetry, has led there
-    led_there = not own.map_.channel.rule.randomised and vanishes(run.system.problem, own.overlaps, branch)
+    led_there = not own.map_.channel.rule.by_chance and vanishes(run.system.problem, own.overlaps, branch)
     stays = verdict.identity is Identity.merged and (led_there or not own.overlaps.has_signal)
     moved = replace(place, identity=verdict.identity) if stays else _moved(run, rules, own, verdict)
     known = _with_errors(run, rules, moved, informed, _open_within(verdict.growth))
@@ -250,7 +250,7 @@ def _moved(run: Run, rules: Refinement, place: Place, verdict: Verdict) -> Place
         target = verdict.grows if size < float(np.linalg.norm(verdict.grows[odd])) / 2 else None
     if target is None:
         return replace(place, identity=identity)
-    if not map_.channel.rule.randomised:
+    if not map_.channel.rule.by_chance:
         run.sector = place.map_.sector
         return replace(place, identity=Identity.not_decided)  # of its rule, whose errors are no statistics
     moved = _found_from(run, rules, map_, target, place.measured.relative_error)

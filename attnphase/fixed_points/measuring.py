@@ -65,7 +65,7 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
     if measured is None:
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
     gauges = rules.gauges(map_.channel.rule, 1.0 if run.contradicted else map_.rough_share)
-    moved = variations(map_, found.point, [run.map(gauge) for gauge in gauges], measured)
+    moved = variations(map_, found.point, [run.map(gauge) for gauge in gauges], measured, rules.alike)
     errors = standard_errors(map_, measured, response, moved)
     overlaps = map_.unpack(found.point).possible(run.system.spectrum.rho)
     of_integration = relative_error(errors["q"], overlaps.q, run.system.spectrum.rho)

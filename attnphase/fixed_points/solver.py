@@ -202,7 +202,7 @@ def _iterated(
 
     while True:
         map_, began = run.map(rule), point
-        if previous is not None and previous.rule is rule:
+        if previous is not None and previous.rule is map_.channel.rule:
             map_.adopt(previous.minima)
         x = map_.pack(point)
         if not refine:
@@ -389,7 +389,7 @@ def _first_rule(rules: Refinement, previous: Restart | None, response: Response 
     rule = rules.medium()
     if previous is None or previous.rule is None or previous.rule.randomised:
         return rule
-    if previous.rule.lines is not None:
+    if previous.rule.latent_first:
         return rules.beside(previous.rule)
     # where a tensor rule did for the neighbour, the integrand is smooth
     return _after_coarse(rules, rules.first(), second_minima) or rule

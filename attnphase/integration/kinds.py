@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.integration.lines import LineOrders
+from attnphase.integration.nets import NetOrders
 from attnphase.integration.refinement import (
     COARSE_POINTS,
     GAUGE_POINTS,
@@ -21,7 +23,7 @@ from attnphase.integration.refinement import (
     Asked,
     Refinement,
 )
-from attnphase.integration.rules import Rule, lines, published_rule
+from attnphase.integration.rules import Rule, lines, nets, published_rule
 
 __all__ = ["RULES"]
 
@@ -29,6 +31,8 @@ _NODES = "integration.nodes"
 FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields, and across lines
 _NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
 _MOST_PER_DIMENSION = 256
+_FEWEST_LATENT, _FIRST_OF_NETS = 8, 2**13  # of a first rule of nets: nodes of each of the teacher's fields, and points
+_GAUGES_OF_NETS = 3  # of each sort
 _TENSOR_DIMENSIONS = 4  # up to which tensor rules are tried before more Sobol points
 _LOW_ORDER_DIMENSIONS = 6  # up to which those of low order are
 
@@ -131,10 +135,13 @@ class Automatic(Sobol):
         # where the first tensor rule does, a lower order does for derivatives; it does not where a higher one is needed
         return self.gauss_hermite(TENSOR_OF_DERIVATIVES) if rule.order == GAUSS_HERMITE_ORDERS[0] else medium
 
-    def of_solve(self, *, has_lines: bool) -> Refinement:
-        """See `Refinement`: lines, where they have few nodes."""
-        by_lines = Lines(self.asked, self.dimensions, self.symmetric, self.max_nodes, self.noise_dimensions)
-        return by_lines if has_lines and by_lines.is_affordable else self
+    def of_solve(self, *, has_lines: bool, has_nets: bool) -> Refinement:
+        """See `Refinement`: lines, where they have few nodes, or else nets."""
+        own = self.asked, self.dimensions, self.symmetric, self.max_nodes, self.noise_dimensions
+        by_lines, by_nets = Lines(*own), Nets(*own)
+        if has_lines and by_lines.is_affordable:
+            return by_lines
+        return by_nets if has_nets and by_nets.is_affordable else self
 
     def low_order(self, above: int = 0) -> Rule | None:
         """See `Refinement`."""
@@ -225,6 +232,88 @@ class Lines(Refinement):
         return
 
 
+class Nets(Refinement):
+    """``"nets"``: the teacher's fields by a tensor rule, and for each of its nodes a net in all other fields.
+
+    What the nets leave is told by others of the same size, what the tensor rule leaves by others of its kind: as many
+    gauges of one sort as of the other.
+    """
+
+    name = "nets"
+    has_replicates = False
+    needs_planes = True
+    alike = 2 * _GAUGES_OF_NETS
+
+    @classmethod
+    def check_nodes(cls, nodes: int) -> None:
+        """See `Refinement`."""
+        if not _FEWEST_LATENT <= nodes <= _MOST_PER_DIMENSION:
+            raise ProblemError(
+                _NODES,
+                f"integration.nodes must be from {_FEWEST_LATENT} to {_MOST_PER_DIMENSION} nodes for each of the"
+                f' teacher\'s fields for integration.rule = "nets", but it is {nodes}.',
+            )
+
+    @property
+    def _latent(self) -> tuple[int, ...]:
+        total, student = self.dimensions
+        return (self.asked.nodes or _FEWEST_LATENT,) * (total - self.noise_dimensions - student)
+
+    @property
+    def is_affordable(self) -> bool:
+        """Whether the nets of the first rule have more than a point each."""
+        return prod(self._latent) <= _FIRST_OF_NETS
+
+    def _of(self, orders: NetOrders) -> Rule:
+        return nets(*self.dimensions, orders)
+
+    def first(self) -> Rule:
+        """See `Refinement`."""
+        return self._of(NetOrders(self._latent, min(_FIRST_OF_NETS, self.max_nodes), (self.asked.seed, 0)))
+
+    def beside(self, rule: Rule) -> Rule:
+        """See `Refinement`."""
+        return self.first() if rule.nets is None else rule
+
+    def of_derivatives(self, rule: Rule) -> Rule:
+        """See `Refinement`."""
+        orders = rule.nets
+        if orders is None or orders.points <= _FIRST_OF_NETS:
+            return rule
+        return self._of(replace(orders, points=_FIRST_OF_NETS))
+
+    def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
+        """See `Refinement`: other nets for the same teacher's fields, and for others."""
+        orders = rule.nets
+        assert orders is not None
+        more = tuple(count + 1 for count in orders.latent)
+        others = [(orders.latent, True), (more, False), (more, True)]
+        latents = [(orders.latent, orders.shifted)] * _GAUGES_OF_NETS + others
+        return tuple(
+            self._of(NetOrders(latent, orders.points, (self.asked.seed, number), shifted))
+            for number, (latent, shifted) in enumerate(latents, 1)
+        )
+
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
+        """See `Refinement`: more of what leaves the larger part of the error."""
+        orders, asked = rule.nets, self.asked.standard_error
+        if error <= asked or orders is None or parts is None:
+            return None
+        of_nets, of_all = np.array_split(np.asarray(parts) ** 2, 2)
+        if self.asked.nodes is None and not of_all.sum() <= 2 * of_nets.sum():
+            orders = replace(orders, latent=tuple(count + 2 for count in orders.latent))
+        else:
+            points = min(orders.points * self.growth(error), self.max_nodes)
+            if points <= orders.points:
+                return None
+            orders = replace(orders, points=points)
+        return self._of(orders) if prod(orders.latent) <= orders.points else None
+
+    def comparison(self, rule: Rule) -> None:
+        """See `Refinement`."""
+        return
+
+
 def _with(numbers: tuple[int, ...], place: int, more: int) -> tuple[int, ...]:
     """The same numbers, one of them larger."""
     return (*numbers[:place], numbers[place] + more, *numbers[place + 1 :])
@@ -272,5 +361,5 @@ class Published(Refinement):
         return
 
 
-RULES: dict[str, type[Refinement]] = {rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Lines, Published)}
+RULES: dict[str, type[Refinement]] = {rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Lines, Nets, Published)}
 """By name; to add one, write a subclass of `Refinement` and put it here."""

@@ -21,7 +21,7 @@ __all__ = ["LineOrders", "between", "evenly_spaced", "orbits"]
 
 _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
-REACH = 5.5  # of evenly spaced nodes, of which the shifted ones reach a little further
+_REACH = 5.5  # of many evenly spaced nodes, of which the shifted ones reach a little further
 LINE_REACH = 6.5  # of lines, beyond which 4e-9 of the variance lie: less than solves converge to
 
 
@@ -59,8 +59,13 @@ class LineOrders:
 
 
 def evenly_spaced(count: int, shifted: bool) -> tuple[Array, Array]:
-    """Nodes and weights (n,) for the normal law: the middles of as many cells, or where these meet."""
-    places, _ = _evenly(-REACH, REACH, count, shifted)
+    """Nodes and weights (n,) for the normal law: the middles of as many cells, or where these meet.
+
+    Few nodes reach less far: what lies beyond ``sqrt(2 n)``, about ``exp(-n)``, falls with their number as their own
+    error does.
+    """
+    reach = min(_REACH, float(np.sqrt(2 * count)))
+    places, _ = _evenly(-reach, reach, count, shifted)
     weights = np.exp(-(places**2) / 2)
     return places, weights / weights.sum()
 
@@ -101,14 +106,19 @@ def orbits(nodes: Array, images: list[Array], tolerance: float = 1e-9) -> tuple[
         The nodes under every element of the group.
     """
 
-    def keys(rows: Array) -> list[bytes]:
-        return [key.tobytes() for key in np.round(rows / tolerance).astype(np.int64)]
+    multipliers = np.random.default_rng(0).integers(2**62, size=nodes.shape[1]) * 2 + 1
 
-    own = {key: i for i, key in enumerate(keys(nodes))}
+    def keys(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rounded = np.round(rows / tolerance).astype(np.int64)
+        return rounded, (rounded * multipliers).sum(axis=1)  # modulo 2**64
+
+    own, hashes = keys(nodes)
+    order = np.argsort(hashes)
     first = np.arange(len(nodes))
     for image in images:
-        places = [own.get(key, -1) for key in keys(image)]
-        if min(places) >= 0:
+        rounded, wanted = keys(image)
+        places = order[np.searchsorted(hashes[order], wanted).clip(max=len(order) - 1)]
+        if np.array_equal(own[places], rounded):
             first = np.minimum(first, places)
     # these elements are a group, so that the least of all images is the same for a whole orbit
     chosen, counts = np.unique(first, return_counts=True)

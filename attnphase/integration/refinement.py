@@ -74,6 +74,8 @@ class Refinement(ABC):
         Fields of the problem and the values that it is made for.
     needs_planes : bool
         Whether labels may only jump on parallel planes of the teacher's fields.
+    alike : int
+        How many of its gauges each tell the whole error: their distances are averaged.
     """
 
     asked: Asked
@@ -87,6 +89,7 @@ class Refinement(ABC):
     has_replicates: ClassVar[bool] = True
     requires: ClassVar[Mapping[str, Any]] = {}
     needs_planes: ClassVar[bool] = False
+    alike: ClassVar[int] = 1
 
     @classmethod
     @abstractmethod
@@ -187,8 +190,8 @@ class Refinement(ABC):
         """
         return None
 
-    def of_solve(self, *, has_lines: bool) -> Refinement:
-        """The rules of a solve; `has_lines` says whether there are lines for the problem."""
+    def of_solve(self, *, has_lines: bool, has_nets: bool) -> Refinement:
+        """The rules of a solve; it is told whether there are lines, and nets, for the problem."""
         return self
 
     # ---------------------------------------------------------------------------------------------- what they are of
@@ -220,11 +223,15 @@ class Refinement(ABC):
 
     def finer_sobol(self, rule: Rule, error: float) -> Rule | None:
         """The Sobol rule whose error is likely as small as it should be; the largest step where none is known."""
+        points = min(rule.order * self.growth(error), self.most_points)
+        return self.sobol(points) if points > rule.order else None
+
+    def growth(self, error: float) -> int:
+        """By what the number of points must grow, so that their error becomes small enough: a power of two."""
         # the error falls about like N^-0.85
         excess = 1.15 * error / self.asked.standard_error
         factor = 2 ** math.ceil(math.log2(max(excess ** (1 / 0.85), 2.0))) if excess < LARGEST_STEP else LARGEST_STEP
-        points = min(rule.order * min(factor, LARGEST_STEP), self.most_points)
-        return self.sobol(points) if points > rule.order else None
+        return min(factor, LARGEST_STEP)
 
 
 def check_tensor(order: int, dimensions: int) -> None:

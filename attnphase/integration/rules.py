@@ -19,9 +19,10 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
+from attnphase.integration.nets import NetOrders
 from attnphase.integration.scrambling import scrambled_normals
 
-__all__ = ["SIGNS", "Rule", "gauss_hermite", "gauss_hermite_nodes", "lines", "published_rule", "sobol", "tensor"]
+__all__ = ["SIGNS", "Rule", "gauss_hermite", "gauss_hermite_nodes", "lines", "nets", "published_rule", "sobol", "tensor"]
 
 SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 """Sign changes of (xi, zeta); a rule without symmetry uses the first alone."""
@@ -34,7 +35,7 @@ class Rule:
     Attributes
     ----------
     name : str
-        "sobol", "gauss-hermite" or "published".
+        What ``integration.rule`` calls it.
     nodes : (S, n, D) array
         Replicates of nodes; representatives of sign orbits if `symmetric`.
     weights : (n,) array
@@ -52,6 +53,8 @@ class Rule:
     lines : LineOrders, optional
         Of a rule whose nodes are found at every point anew; those that it has are the point's at which a map was
         evaluated last.
+    nets : NetOrders, optional
+        Of a rule whose nodes depend on the symmetries of the points that it is used at.
     """
 
     name: str
@@ -63,6 +66,17 @@ class Rule:
     randomised: bool
     from_zero: bool = False
     lines: LineOrders | None = None
+    nets: NetOrders | None = None
+
+    @property
+    def latent_first(self) -> bool:
+        """Whether the teacher's fields are nodes of their own, and the student's are drawn given these."""
+        return self.lines is not None or self.nets is not None
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether chance places the nodes, so that errors are statistics and zeros not exact."""
+        return self.randomised or self.nets is not None
 
     @property
     def replicates(self) -> int:
@@ -145,6 +159,13 @@ def lines(dimensions: int, student_dimensions: int, orders: LineOrders) -> Rule:
     """Lines, of which no node is known before the rule has been used at a point."""
     nodes, weights = np.zeros((1, 1, dimensions)), np.ones(1)
     return Rule("lines", nodes, weights, False, student_dimensions, max(orders.latent), False, lines=orders)
+
+
+@lru_cache(maxsize=64)
+def nets(dimensions: int, student_dimensions: int, orders: NetOrders) -> Rule:
+    """A net for each node of the teacher's fields, of which none is known before the symmetries are."""
+    nodes, weights = np.zeros((1, 1, dimensions)), np.ones(1)
+    return Rule("nets", nodes, weights, False, student_dimensions, orders.points, False, nets=orders)
 
 
 def _deterministic(

@@ -18,7 +18,7 @@ from attnphase.problem.values import (
     Table,
 )
 
-__all__ = ["check_rule", "check_sections", "has_lines"]
+__all__ = ["check_rule", "check_sections", "has_rule"]
 
 
 def check_sections(problem: Sections) -> None:
@@ -57,9 +57,10 @@ def check_rule(problem: Sections) -> None:
         )
 
 
-def has_lines(problem: Sections) -> bool:
-    """Whether ``integration.rule = "lines"`` is made for the problem."""
-    return _unmet(problem, RULES["lines"].requires) is None and problem.loss.form.label_planes is not None
+def has_rule(problem: Sections, name: str) -> bool:
+    """Whether an integration rule is made for the problem."""
+    rule = RULES[name]
+    return _unmet(problem, rule.requires) is None and not (rule.needs_planes and problem.loss.form.label_planes is None)
 
 
 def _unmet(problem: Sections, required: Mapping[str, Any]) -> str | None:

@@ -27,7 +27,8 @@ class Integration:
     Parameters
     ----------
     rule
-        ``"auto"``, ``"lines"`` (jumps located), ``"gauss-hermite"``, ``"sobol"`` (scrambled points), or
+        ``"auto"``, ``"lines"`` (jumps located), ``"nets"`` (points for each value of the teacher's fields),
+        ``"gauss-hermite"``, ``"sobol"`` (scrambled points), or
         ``"published"``, the 144 nodes behind the paper's figures.
     standard_error
         Relative standard error asked for on q, between 0 and 1.
@@ -35,7 +36,7 @@ class Integration:
         Seed of the scrambled points, 0 or more.
     nodes
         Overrides the rule's own choice: for ``"gauss-hermite"`` the nodes in each dimension, from
-        1 to 256; for ``"lines"`` those of each of the teacher's fields; for ``"sobol"`` the points in each replicate,
+        1 to 256; for ``"lines"`` and ``"nets"`` those of each of the teacher's fields; for ``"sobol"`` the points in each replicate,
         a power of two up to 2**24.
 
     Raises

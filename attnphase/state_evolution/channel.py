@@ -74,9 +74,9 @@ class Channel:
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
         form = self.system.problem.loss.form
-        by_lines = self.rule.lines is not None
-        object.__setattr__(self, "labelled", form.has_labels and not by_lines)
-        object.__setattr__(self, "teacher_first", form.label_jumps or by_lines)
+        latent_first = self.rule.latent_first
+        object.__setattr__(self, "labelled", form.has_labels and not latent_first)
+        object.__setattr__(self, "teacher_first", form.label_jumps or latent_first)
         object.__setattr__(self, "_drawn", {})
 
     def site_means(self, moments: Array) -> Array:

@@ -75,7 +75,7 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     if rule is not map_.channel.rule:
         other = StateEvolution(replace(map_.channel, rule=rule), map_.alpha, map_.sector)
         other.lift, other.first = map_.lift, map_.first
-        return response_at(other, x, rule)
+        map_ = other
 
     def both(point: Array) -> Array | None:
         measured = map_.measure(point, pooled=True)

@@ -394,9 +394,7 @@ def rule_at(
     orders, kernels = rule.lines, system.kernels
     assert orders is not None
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
-    every = ((tuple(order), *(np.asarray(x, dtype=float).tobytes() for x in (A, B))) for order, A, B in group)
-    elements = tuple((order, B) for order, A, B in every if _leaves_samples(system, order, A, B))
-    zeta, of_latent = _latent_nodes(directions, orders, (length, rank), elements)
+    zeta, of_latent = _latent_nodes(directions, orders, (length, rank), symmetries_of_samples(system, group))
     eta, of_across = _nodes_across(directions, orders, (length, columns))
     along = directions.student[:, 0].reshape(length, columns)
     shared = law.means + np.einsum("lij,nlj->nli", law.lifts, zeta)
@@ -412,6 +410,14 @@ def rule_at(
     normals = eta[other] + found.places[:, None, None] * along
     nodes = np.concatenate([part.reshape(len(latent), -1) for part in (normals, zeta[latent])], axis=1)
     return replace(rule, nodes=nodes[None], weights=found.weights), found.solution
+
+
+def symmetries_of_samples(
+    system: System, group: Sequence[tuple[list[int], Array, Array]]
+) -> tuple[tuple[tuple[int, ...], bytes], ...]:
+    """Order of the tokens and teacher's matrix of those symmetries that are some of single samples too."""
+    every = ((tuple(order), *(np.asarray(x, dtype=float).tobytes() for x in (A, B))) for order, A, B in group)
+    return tuple((order, B) for order, A, B in every if _leaves_samples(system, order, A, B))
 
 
 @lru_cache(maxsize=1024)

@@ -15,6 +15,7 @@ from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.lines import DEFECT, rule_at
+from attnphase.state_evolution.nets import rule_of_nets
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
 from attnphase.state_evolution.proximal import Minima, Search
 from attnphase.state_evolution.sector import Element, Sector
@@ -54,6 +55,8 @@ class StateEvolution:
     """
 
     def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
+        if channel.rule.nets is not None:
+            channel = replace(channel, rule=rule_of_nets(channel.system, channel.rule, sector.group))
         self.channel, self.alpha, self.sector = channel, alpha, sector
         self.system, self.prior = channel.system, channel.system.prior
         self.lift = False
@@ -139,8 +142,11 @@ class StateEvolution:
         return replace(self.channel, rule=rule), solved
 
     def all_nodes(self, x: Array) -> tuple[Channel, Minima]:
-        """The channel, evaluated at ``x``, and its minima: with the nodes that symmetries spare a rule of lines."""
+        """The channel, evaluated at ``x``, and its minima: with the nodes that symmetries spare a rule's teacher."""
         assert self.minima is not None
+        if self.channel.rule.nets is not None:
+            channel = replace(self.channel, rule=rule_of_nets(self.system, self.channel.rule, self.sector.group[:1]))
+            return channel, channel.evaluate(self.alpha, self.unpack(x), Starts.COLD).minima
         if self.channel.rule.lines is None:
             return self.channel, self.minima
         channel, solved = self._at_lines(self.unpack(x), self.sector.group[:1])

@@ -65,7 +65,11 @@ class Variations:
 
 
 def variations(
-    map_: StateEvolution, x: Array, gauges: Sequence[StateEvolution], measured: dict[str, Array] | None = None
+    map_: StateEvolution,
+    x: Array,
+    gauges: Sequence[StateEvolution],
+    measured: dict[str, Array] | None = None,
+    alike: int = 1,
 ) -> Variations:
     """What the replicates say at a point.
 
@@ -76,6 +80,8 @@ def variations(
         scatter, if it has any, further ones: two rules may agree by chance.
     measured : dict, optional
         What the map's replicates measure at ``x``, where that is known.
+    alike : int
+        How many of the gauges each tell the whole error: their distances are averaged.
 
     Raises
     ------
@@ -92,7 +98,7 @@ def variations(
             gauge.lift = True
             known = gauge.measure(x)
         for part, mine, other in zip(parts, own, _columns(gauge, known), strict=True):
-            part.append((other.mean(axis=0) - mine.mean(axis=0))[None])
+            part.append((other.mean(axis=0) - mine.mean(axis=0))[None] / np.sqrt(alike))
             if gauge.channel.rule.randomised:
                 part.append(rows_of(other))
     return Variations(*(np.concatenate(part) for part in parts))

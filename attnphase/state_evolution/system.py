@@ -12,7 +12,7 @@ from attnphase.arrays import Array
 from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
 from attnphase.kernels.key import model_numbers
-from attnphase.problem.consistency import has_lines
+from attnphase.problem.consistency import has_rule
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
 from attnphase.processes.progress import Tell, silent
@@ -146,9 +146,9 @@ class System:
         return self.problem.integration.rules((student + teacher + noise, student), self.reflects, max_nodes, noise)
 
     def refinement_of_solve(self, max_nodes: int) -> Refinement:
-        """Likewise, of a solve's: by lines where there are some."""
+        """Likewise, of a solve's: by lines or nets where there are some."""
         rules = self.refinement(max_nodes)
-        return rules.of_solve(has_lines=has_lines(self.problem))
+        return rules.of_solve(has_lines=has_rule(self.problem, "lines"), has_nets=has_rule(self.problem, "nets"))
 
 
 @lru_cache(maxsize=32)

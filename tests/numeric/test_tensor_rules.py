@@ -104,7 +104,7 @@ def test_stated_errors_where_orders_agree_before_they_are_right(sigma, strength,
 
 def test_sobol_points_decide_where_orders_agree_by_chance(monkeypatch):
     """Each order is compared with itself: no distance is left, and only points of another kind can tell."""
-    monkeypatch.setattr(Automatic, "of_solve", lambda self, *, has_lines: self)
+    monkeypatch.setattr(Automatic, "of_solve", lambda self, **_: self)
     monkeypatch.setattr(Refinement, "gauges", lambda self, rule, minima: () if rule.randomised else (rule,) * 2)
     problem = logistic(0.7, 0.06)
     point = solve_point(problem, 6.0, settings=ONE_THREAD)

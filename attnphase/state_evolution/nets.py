@@ -1,0 +1,53 @@
+"""Nodes of a rule of nets at points of given symmetries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from attnphase.integration.lines import between, orbits
+from attnphase.integration.nets import net_nodes
+from attnphase.integration.rules import Rule, tensor
+from attnphase.state_evolution.directions import directions_of
+from attnphase.state_evolution.lines import symmetries_of_samples
+from attnphase.state_evolution.sector import Element
+from attnphase.state_evolution.system import System
+
+__all__ = ["rule_of_nets"]
+
+
+def rule_of_nets(system: System, rule: Rule, group: Sequence[Element]) -> Rule:
+    """The nodes of a rule of nets; of teacher's fields that symmetries make of each other one, with the weight of all.
+
+    Parameters
+    ----------
+    system : System
+    rule : Rule
+    group : sequence of (order of the sites, (r, r) array, (t, t) array)
+        Symmetries of the problem and of the points: what a map makes of the nodes must be averaged over them.
+    """
+    return _nodes(system, rule, symmetries_of_samples(system, group))
+
+
+@lru_cache(maxsize=32)
+def _nodes(system: System, rule: Rule, elements: tuple[tuple[tuple[int, ...], bytes], ...]) -> Rule:
+    orders, kernels = rule.nets, system.kernels
+    assert orders is not None
+    length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
+    directions = directions_of(system)
+    breaks = [directions.breaks] + [()] * (len(orders.latent) - 1)
+    axes = zip(breaks, orders.latent, strict=True)
+    places, weights = tensor([between(own, count, orders.shifted) for own, count in axes])
+    zeta = places @ directions.latent.T
+    images = []
+    for order, matrix in elements:
+        turned = zeta.reshape(-1, length, rank)[:, list(order)] @ np.frombuffer(matrix).reshape(rank, rank).T
+        images.append(turned.reshape(zeta.shape))
+    chosen, counts = orbits(zeta, images)
+    student = length * columns
+    latent, normals, shares = net_nodes(weights[chosen] * counts, orders, student + length * kernels.noise_columns)
+    nodes = np.concatenate([normals[:, :student], zeta[chosen][latent], normals[:, student:]], axis=1)
+    return replace(rule, nodes=nodes[None], weights=shares)
