@@ -136,12 +136,12 @@ class Automatic(Sobol):
         return self.gauss_hermite(TENSOR_OF_DERIVATIVES) if rule.order == GAUSS_HERMITE_ORDERS[0] else medium
 
     def of_solve(self, *, has_lines: bool, has_nets: bool) -> Refinement:
-        """See `Refinement`: lines, where they have few nodes, or else nets."""
+        """See `Refinement`: lines, where they have few nodes; or nets, in more dimensions than tensor rules serve."""
         own = self.asked, self.dimensions, self.symmetric, self.max_nodes, self.noise_dimensions
         by_lines, by_nets = Lines(*own), Nets(*own)
         if has_lines and by_lines.is_affordable:
             return by_lines
-        return by_nets if has_nets and by_nets.is_affordable else self
+        return by_nets if has_nets and self.dimensions[0] > _TENSOR_DIMENSIONS and by_nets.is_affordable else self
 
     def low_order(self, above: int = 0) -> Rule | None:
         """See `Refinement`."""
@@ -361,5 +361,7 @@ class Published(Refinement):
         return
 
 
-RULES: dict[str, type[Refinement]] = {rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Lines, Nets, Published)}
+RULES: dict[str, type[Refinement]] = {
+    rule.name: rule for rule in (Automatic, GaussHermite, Sobol, Lines, Nets, Published)
+}
 """By name; to add one, write a subclass of `Refinement` and put it here."""

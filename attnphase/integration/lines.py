@@ -21,7 +21,7 @@ __all__ = ["LineOrders", "between", "evenly_spaced", "orbits"]
 
 _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
-_REACH = 5.5  # of many evenly spaced nodes, of which the shifted ones reach a little further
+REACH = 5.5  # of evenly spaced nodes, of which the shifted ones reach a little further
 LINE_REACH = 6.5  # of lines, beyond which 4e-9 of the variance lie: less than solves converge to
 
 
@@ -58,26 +58,21 @@ class LineOrders:
         return prod(self.latent) * prod(self.across) * self.panels * self.nodes
 
 
-def evenly_spaced(count: int, shifted: bool) -> tuple[Array, Array]:
-    """Nodes and weights (n,) for the normal law: the middles of as many cells, or where these meet.
-
-    Few nodes reach less far: what lies beyond ``sqrt(2 n)``, about ``exp(-n)``, falls with their number as their own
-    error does.
-    """
-    reach = min(_REACH, float(np.sqrt(2 * count)))
+def evenly_spaced(count: int, shifted: bool, reach: float = REACH) -> tuple[Array, Array]:
+    """Nodes and weights (n,) for the normal law: the middles of as many cells, or where these meet."""
     places, _ = _evenly(-reach, reach, count, shifted)
     weights = np.exp(-(places**2) / 2)
     return places, weights / weights.sum()
 
 
-def between(breaks: Sequence[float], count: int, shifted: bool) -> tuple[Array, Array]:
+def between(breaks: Sequence[float], count: int, shifted: bool, reach: float = REACH) -> tuple[Array, Array]:
     """Nodes and weights for the normal law where the integrand is smooth between breaks: so many in each part.
 
     They are evenly spaced in a variable that goes to infinity at every break, so that nodes crowd there on all scales
     (the double-exponential rule of Takahasi and Mori): nothing need be known of how fast the integrand falls beside it.
     """
     if not breaks:
-        return evenly_spaced(count, shifted)
+        return evenly_spaced(count, shifted, reach)
     t, spacing = _evenly(_STEEP[0], _STEEP[1], count, shifted)
     steep = np.exp(t - np.exp(-t))  # from a break to infinity
     parts = [(breaks[0] - steep[::-1], (steep * (1 + np.exp(-t)) * spacing)[::-1])]
@@ -105,7 +100,6 @@ def orbits(nodes: Array, images: list[Array], tolerance: float = 1e-9) -> tuple[
     images : list of (n, D) arrays
         The nodes under every element of the group.
     """
-
     multipliers = np.random.default_rng(0).integers(2**62, size=nodes.shape[1]) * 2 + 1
 
     def keys(rows: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -22,7 +22,17 @@ from attnphase.integration.lines import LineOrders
 from attnphase.integration.nets import NetOrders
 from attnphase.integration.scrambling import scrambled_normals
 
-__all__ = ["SIGNS", "Rule", "gauss_hermite", "gauss_hermite_nodes", "lines", "nets", "published_rule", "sobol", "tensor"]
+__all__ = [
+    "SIGNS",
+    "Rule",
+    "gauss_hermite",
+    "gauss_hermite_nodes",
+    "lines",
+    "nets",
+    "published_rule",
+    "sobol",
+    "tensor",
+]
 
 SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 """Sign changes of (xi, zeta); a rule without symmetry uses the first alone."""

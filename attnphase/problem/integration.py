@@ -36,8 +36,8 @@ class Integration:
         Seed of the scrambled points, 0 or more.
     nodes
         Overrides the rule's own choice: for ``"gauss-hermite"`` the nodes in each dimension, from
-        1 to 256; for ``"lines"`` and ``"nets"`` those of each of the teacher's fields; for ``"sobol"`` the points in each replicate,
-        a power of two up to 2**24.
+        1 to 256; for ``"lines"`` and ``"nets"`` those of each of the teacher's fields; for ``"sobol"``
+        the points in each replicate, a power of two up to 2**24.
 
     Raises
     ------

@@ -1,0 +1,172 @@
+"""Nets for the nodes of the teacher's fields: what they are made of, and whether their errors are true."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from attnphase.errors import ProblemError
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.kinds import RULES
+from attnphase.integration.nets import NetOrders, net_nodes
+from attnphase.integration.rules import nets
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.replicates import variations
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.system import System
+
+BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
+THREE = Problem.from_dict(
+    {
+        "tokens": {"length": 3},
+        "teacher": {"omega": 0.5, "mixing": BANDED},
+        "integration": {"rule": "nets"},
+    }
+)
+TWO_COLUMNS = Problem.paper().with_fields({"teacher.rank": 2, "student.rank": 2})
+QUICK = SolverSettings(threads=1, stability=False, identity=False)
+
+
+def test_each_node_has_a_net_of_its_own():
+    """Of every one of its dimensions one point lies in each of as many equal intervals; all weights are kept."""
+    weights = np.array([0.02, 0.4, 0.003, 0.3, 0.277])
+    latent, normals, shares = net_nodes(weights, NetOrders((5,), 300, (3, 1)), 3)
+    assert shares.sum() == pytest.approx(1, abs=1e-14)
+    for node, weight in enumerate(weights):
+        own = latent == node
+        assert shares[own].sum() == pytest.approx(weight, rel=1e-12)
+        count = int(own.sum())
+        for column in norm.cdf(normals[own]).T:
+            assert sorted(np.floor(column * count).astype(int)) == list(range(count))
+    sizes = np.bincount(latent)
+    assert sizes[1] > sizes[0] > sizes[2]
+    other = net_nodes(weights, NetOrders((5,), 300, (3, 2)), 3)[1]
+    assert not np.isclose(normals, other).any()
+
+
+def orders_of(rule):
+    assert rule is not None
+    assert rule.nets is not None
+    return rule.nets
+
+
+def map_of(problem, branch, orders, group=None):
+    system = System.of(problem)
+    sector = system.sector_of(initial_overlaps(problem, branch))
+    kernels = system.kernels
+    student, teacher = (kernels.length * n for n in (kernels.columns, kernels.teacher_rank))
+    rule = nets(student + teacher, student, orders)
+    return StateEvolution(Channel(system, rule), 1.3, sector if group is None else replace(sector, group=group))
+
+
+def hats(map_, x):
+    map_(x)
+    found = map_.last.conjugates
+    return np.concatenate([values.ravel() for values in (found.q_hat, found.V_hat, found.m_hat, found.theta_hat)])
+
+
+def test_symmetries_spare_nodes_and_change_no_mean():
+    """By the scatter of six scramblings each: of all nodes, and of those that symmetries do not make of each other."""
+    identity = System.of(THREE).sector_of(initial_overlaps(THREE, "semantic")).group[:1]
+    spared = map_of(THREE, "semantic", NetOrders((5, 5, 5), 2**13, (0, 0)))
+    whole = map_of(THREE, "semantic", NetOrders((5, 5, 5), 2**13, (0, 0)), identity)
+    latents = [len(np.unique(one.channel.rule.nodes[0, :, 3:], axis=0)) for one in (spared, whole)]
+    assert latents[1] == 125
+    assert latents[0] < 0.4 * latents[1]
+    x = spared.pack(initial_overlaps(THREE, "semantic"))
+    of_each = []
+    for group in (None, identity):
+        maps = [map_of(THREE, "semantic", NetOrders((5, 5, 5), 2**13, (1, n)), group) for n in range(6)]
+        of_each.append(np.stack([hats(one, x) for one in maps]))
+    (mean, other), errors = ([rows.mean(axis=0) for rows in of_each], [rows.std(axis=0, ddof=1) for rows in of_each])
+    apart = np.abs(mean - other) / np.hypot(*errors) * np.sqrt(6)
+    seen = np.hypot(*errors) > 1e-12 * np.abs(mean).max()
+    assert apart[seen].max() < 4.5  # of 24 numbers
+
+
+def test_gauges_differ_in_their_points_or_in_the_teachers_fields_too():
+    """Three of a sort; none shares the points of another, or of the rule."""
+    rules = RULES["nets"](THREE.integration, (6, 3), True, 2**18)
+    first = rules.first()
+    gauges = [orders_of(gauge) for gauge in rules.gauges(first, 0.1)]
+    assert {(one.latent, one.shifted) for one in gauges[:3]} == {(orders_of(first).latent, False)}
+    assert len({(one.latent, one.shifted) for one in [*gauges[3:], orders_of(first)]}) == 4
+    assert len({one.seed for one in [*gauges, orders_of(first)]}) == 7
+    assert {one.points for one in gauges} == {orders_of(first).points}
+    assert rules.alike == len(gauges)
+
+
+def test_distances_to_gauges_that_tell_the_same_error_are_averaged():
+    """Of two the mean square; of one of each sort the sum of squares."""
+    own, *others = (map_of(THREE, "semantic", NetOrders((8, 8, 8), 2**10, (0, n))) for n in range(3))
+    x = own.pack(initial_overlaps(THREE, "semantic"))
+    images = np.array([map_(x) for map_ in (own, *others)], dtype=float)
+    right = images[1:] - images[0]
+    np.testing.assert_allclose(variations(own, x, others).images, right, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(variations(own, x, others, alike=2).images, right / np.sqrt(2), rtol=1e-12, atol=1e-14)
+
+
+def test_the_next_rule_has_more_of_what_leaves_the_larger_error():
+    """More points where other points move the result as far as other fields of the teacher do; else more of these."""
+    rules = RULES["nets"](THREE.integration, (6, 3), True, 2**18)
+    first = rules.first()
+    alike, apart = np.array([3.0, 3.0, 3.0, 2.0, 4.0, 3.0]), np.array([1.0, 1.0, 1.0, 3.0, 3.0, 3.0])
+    assert rules.next(first, 5e-4, 0.1, 1e-3 * alike) is None
+    finer = orders_of(rules.next(first, 4e-3, 0.1, 1e-3 * alike))
+    assert finer.latent == orders_of(first).latent
+    assert finer.points > orders_of(first).points
+    finer = orders_of(rules.next(first, 4e-3, 0.1, 1e-3 * apart))
+    assert finer.latent == tuple(count + 2 for count in orders_of(first).latent)
+    assert finer.points == orders_of(first).points
+    small = RULES["nets"](THREE.integration, (6, 3), True, 2**13)
+    assert small.next(small.first(), 4e-3, 0.1, 1e-3 * alike) is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "branch", "alpha", "right"),
+    [
+        # by 16 scramblings of 65536 Sobol points in all fields together, errors 1e-4
+        (THREE, "positional", 1.24, {"q": (0.0885509, 6e-6), "V": (10.6236, 8e-4), "test_error": (0.00547742, 3e-7)}),
+        (TWO_COLUMNS, "semantic", 2.0, {"q": (0.105067, 8e-6), "V": (17.4171, 5e-3), "test_error": (0.0031707, 9e-7)}),
+    ],
+)
+def test_stated_errors_hold(problem, branch, alpha, right):
+    """Three seeds, against other points in all fields together: none off by four errors, and none overstated much."""
+    off = []
+    for seed in (1, 2, 3):
+        point = solve_point(problem.with_fields({"integration.seed": seed}), alpha, branch, settings=QUICK)
+        assert point.rule == "nets"
+        for name, (value, error) in right.items():
+            place = np.unravel_index(np.abs(point.values[name]).argmax(), np.shape(point.values[name]))
+            stated = np.hypot(np.asarray(point.errors[name])[place], error)
+            off.append((abs(np.asarray(point.values[name])[place]) - value) / stated)
+            assert stated < 1e-2 * value
+    assert np.abs(off).max() < 4
+    assert np.sqrt(np.mean(np.square(off))) > 0.25
+
+
+def test_auto_takes_nets_where_lines_have_too_many_nodes():
+    """Not where the teacher's fields are too many for a node of each, nor in few dimensions."""
+    automatic = Problem.paper().integration
+    chosen = [
+        RULES["auto"](automatic, dimensions, True, 2**18).of_solve(has_lines=True, has_nets=True).name
+        for dimensions in ((4, 2), (6, 3), (8, 4), (12, 6))
+    ]
+    assert chosen == ["lines", "nets", "nets", "auto"]
+    without = RULES["auto"](automatic, (4, 2), True, 2**18).of_solve(has_lines=False, has_nets=True)
+    assert without.name == "auto"
+
+
+def test_a_wrong_number_of_nodes_is_refused():
+    """In one sentence that says what there may be."""
+    with pytest.raises(ProblemError, match=r"must be from 8 to 256 nodes for each of the teacher's fields"):
+        THREE.with_fields({"integration.nodes": 7})
+    labels = Problem.from_dict(
+        {"tokens": {"length": 1}, "loss": {"kind": "expression", "expression": "(h0_0 - sign(abs(k0_0) - 1.1))**2"}}
+    )
+    with pytest.raises(ProblemError, match='"nets" needs a label that jumps or bends on parallel planes'):
+        labels.with_fields({"integration.rule": "nets"})
