@@ -12,9 +12,9 @@ jumps at which that slope rises, where two minima are equally low.  Two conseque
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -35,9 +35,10 @@ __all__ = ["DEFECT", "rule_at"]
 
 DEFECT = 1e-7  # of a piece, relative to what panels add to E[g . d s] on average: the residual that solves end at
 _ROUNDING = 1e-13  # of energies, in their unit: defects below tell nothing
-_HALVINGS = 40  # after which a piece is 1e-12 of a panel
+_ROUNDS = 40  # of cuts, after which a piece is at most 2e-7 of a panel
 _NEWTON_STEPS = 50  # to a crossing; bisection takes as many for its precision
 _LOCATED = 1e-10  # precision of crossings along the line, in standard deviations
+_legendre = lru_cache(np.polynomial.legendre.leggauss)
 _SAMPLES, _SAME = 6, 1e-9  # random fields on which a symmetry is tried, and by what losses may differ
 
 
@@ -64,8 +65,10 @@ class Bundle:
     alike: int
 
     def at(self, lines: NDArray[np.int64], places: Array) -> Array:
-        """Omega at places of lines, (N, L, r)."""
-        return np.asarray(self.centers[lines] + places[:, None, None] * self.direction)
+        """Omega at places (n, m) of n lines, (n m, L, r)."""
+        moved = places.reshape(-1, 1) @ self.direction.reshape(1, -1)
+        moved += self.centers.take(lines, axis=0).repeat(places.shape[1], axis=0).reshape(moved.shape)
+        return moved.reshape(-1, *self.direction.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,34 +92,32 @@ class Along:
 
 
 class _Pieces(NamedTuple):
-    """Pieces of lines from ``left`` to ``right``, with the lowest minima at both ends.
+    """Pieces of lines; or jumps on them, which are pieces of no length.
 
     Attributes
     ----------
     lines : (N,) array of int
-    left, right : (N,) arrays
-    at_left, at_right : (N, L, r) arrays
-        The proximal points there, seen from the inside.
-    energy_left, energy_right : (N,) arrays
+    ends : (N, 2, 2 + L r) array
+        Where both ends are, and the energy and the fields of the lowest minimum there, seen from the inside.
     """
 
     lines: NDArray[Any]
-    left: NDArray[Any]
-    right: NDArray[Any]
-    at_left: NDArray[Any]
-    at_right: NDArray[Any]
-    energy_left: NDArray[Any]
-    energy_right: NDArray[Any]
+    ends: NDArray[Any]
+
+    @classmethod
+    def between(cls, lines: NDArray[Any], ends: Array) -> _Pieces:
+        """Those of some length between neighbours of many ends (N, n, 2 + L r)."""
+        which, first = (ends[:, 1:, 0] > ends[:, :-1, 0]).nonzero()
+        both = (ends.shape[1] * which + first)[:, None] + np.arange(2)
+        return cls(lines.take(which), ends.reshape(-1, ends.shape[2]).take(both, axis=0))
 
     def take(self, which: NDArray[np.int64]) -> _Pieces:
         """Some of them."""
-        return _Pieces(*(values[which] for values in self))
+        return _Pieces(*_taken(self, which))
 
-    def cut(self, places: Array, before: Array, after: Array, energies: Array) -> _Pieces:
-        """Each in two, at places with the proximal points before and after them."""
-        first = self._replace(right=places, at_right=before, energy_right=energies)
-        second = self._replace(left=places, at_left=after, energy_left=energies)
-        return _Pieces(*(np.concatenate(pair) for pair in zip(first, second, strict=True)))
+    def around(self, inner: Array) -> _Pieces:
+        """What lies before, between and after two inner ends of each."""
+        return _Pieces.between(self.lines, np.concatenate([self.ends[:, :1], inner, self.ends[:, 1:]], axis=1))
 
 
 class _LocalProblems:
@@ -124,19 +125,20 @@ class _LocalProblems:
 
     def __init__(self, system: System, variances: Array, bundle: Bundle) -> None:
         self.system, self.bundle, self.proximal = system, bundle, ProximalProblem(system)
-        self.factors, self.shift = lower_factors(variances), system.label_means
+        self.factors, self.fields = lower_factors(variances), bundle.teacher_fields + system.label_means
         self.inverse = np.linalg.inv(variances)
-        self.slope = np.einsum("lij,lj->li", self.inverse, bundle.direction)
+        self.slope = np.einsum("lij,lj->li", self.inverse, bundle.direction).ravel()
 
-    def solved(self, lines: NDArray[np.int64], places: Array, starts: Starts, *known: Array) -> Solution:
-        """Minima at places of lines, from two that may be known or from the starts of their own."""
+    def solved(self, lines: NDArray[np.int64], places: Array, starts: Starts, known: Array | None = None) -> Solution:
+        """Minima at places (n, m) of n lines, from two (n, 2, L r) that are known or from the starts of their own."""
+        count, each_line = places.size, places.shape[1]
         omega = self.bundle.at(lines, places)
-        count, shape = len(omega), omega.shape[1:]
-        k = np.ascontiguousarray(self.bundle.teacher_fields[lines] + self.shift)
-        minima, energies = np.zeros((count, 2, *shape)), np.zeros((count, 2))
-        for i, fields_of in enumerate(known):
-            minima[:, i], energies[:, i] = fields_of, i  # different energies, as those of different minima
-        solution = Solution(minima, energies, np.empty(count), np.empty((count, *shape)), np.empty(count, np.int64))
+        k = self.fields.take(lines, axis=0).repeat(each_line, axis=0)
+        energies, fields = np.zeros((count, 2)), np.zeros((count, 2, self.slope.size))
+        if known is not None:
+            energies[:, 1], fields = 1.0, known.repeat(each_line, axis=0)  # as those of different minima
+        minima = fields.reshape(count, 2, *omega.shape[1:])
+        solution = Solution(minima, energies, np.empty(count), np.empty_like(omega), np.empty(count, np.int64))
 
         def run(part: Part) -> None:
             here = part.nodes
@@ -145,24 +147,20 @@ class _LocalProblems:
         for_all(self.proximal.parts(1, [0], count), run, self.system.threads)
         return solution
 
-    def rises(self, of: Array) -> Array:
-        """The slope of Phi along the line at proximal points (..., L, r)."""
-        return np.asarray(np.einsum("...li,li->...", of, self.slope))
-
     def ends(self, edges: Array) -> Solution:
         """The lowest minima at the panels' edges of all lines, of which none is above a trial point of its kind."""
         count, each_line = len(self.bundle.centers), len(edges)
-        lines, places = np.repeat(np.arange(count), each_line), np.tile(edges, count)
-        found = self.solved(lines, places, Starts.COLD)
-        omega = self.bundle.at(lines, places)
+        lines, places = np.arange(count), np.tile(edges, (count, 1))
+        omega, found = self.bundle.at(lines, places), self.solved(lines, places, Starts.COLD)
+        lines, places = lines.repeat(each_line), places.reshape(-1, 1)
         unit = self.system.units.energy
         while True:
             trial, energies = self._trials(omega, found, self.bundle.alike * each_line)
             better = np.flatnonzero(energies < found.energies[:, 0] - _ROUNDING * (unit + np.abs(energies)))
             if not len(better):
                 return found
-            known = found.minima[trial[better], 0], found.minima[better, 0]
-            again = self.solved(lines[better], places[better], Starts.WARM, *known)
+            known = np.stack([found.minima[trial[better], 0], found.minima[better, 0]], axis=1)
+            again = self.solved(lines[better], places[better], Starts.WARM, known.reshape(len(better), 2, -1))
             lower = again.energies[:, 0] < found.energies[better, 0]
             for values, new in zip(found, again, strict=True):
                 values[better[lower]] = new[lower]
@@ -171,21 +169,84 @@ class _LocalProblems:
 
     def _trials(self, omega: Array, found: Solution, alike: int) -> tuple[NDArray[np.int64], Array]:
         """For every node the minimiser with the same teacher's fields that has the lowest energy there, and that."""
-        size = omega[0].size
-        metric = np.zeros((size, size))
-        columns = omega.shape[-1]
-        for l, inverse in enumerate(self.inverse):
-            here = slice(l * columns, (l + 1) * columns)
-            metric[here, here] = inverse
-        h = found.minima[:, 0].reshape(-1, alike, size)
-        w = omega.reshape(-1, alike, size)
-        own = 0.5 * np.einsum("gjx,xy,gjy->gj", h, metric, h) + found.losses.reshape(-1, alike)
-        energies = own[:, None, :] - w @ metric @ h.mT
+        shape = -1, alike, omega[0].size
+        fields_of = found.minima[:, 0], omega
+        h, w = (x.reshape(shape) for x in fields_of)
+        of_h, of_w = (np.einsum("lij,nlj->nli", self.inverse, x).reshape(shape) for x in fields_of)
+        own = (h * of_h).sum(axis=2) / 2 + found.losses.reshape(-1, alike)
+        energies = own[:, None, :] - w @ of_h.mT
         best = energies.argmin(axis=2)
-        lowest = np.take_along_axis(energies, best[..., None], axis=2)[..., 0]
-        lowest += 0.5 * np.einsum("gix,xy,giy->gi", w, metric, w)
-        places = best + alike * np.arange(len(best))[:, None]
-        return places.ravel(), lowest.ravel()
+        lowest = np.take_along_axis(energies, best[..., None], axis=2)[..., 0] + (w * of_w).sum(axis=2) / 2
+        return (best + alike * np.arange(len(best))[:, None]).ravel(), lowest.ravel()
+
+    def panels(self, edges: Array) -> _Pieces:
+        """All lines in panels, cut at the jumps that the minima at a panel's ends lead to."""
+        every = np.arange(len(self.bundle.centers))
+        nodes = _as_nodes(np.tile(edges, (len(every), 1)), self.ends(edges), every)
+        panels = _Pieces.between(every, nodes[:, :, 0])
+        places = self._meetings(panels)[:, None]
+        found = self.solved(panels.lines, places, Starts.WARM, panels.ends[..., 2:])
+        which, jumps = self.jumps(panels, _as_nodes(places, found, np.arange(len(places))))
+        inner = panels.ends.copy()
+        inner[which] = jumps
+        return panels.around(inner)
+
+    def _meetings(self, pieces: _Pieces) -> Array:
+        """Where the minimisers at a piece's ends, left as they are, are equally low: there the tangents of Phi meet."""
+        places, energies = pieces.ends[..., 0], pieces.ends[..., 1]
+        at_zero = self.bundle.centers.reshape(-1, self.slope.size).take(pieces.lines, axis=0) @ self.slope
+        slopes = pieces.ends[..., 2:] @ self.slope - at_zero[:, None]
+        bend = self.slope @ self.bundle.direction.ravel()
+        gaps, rises = np.diff([slopes * places - bend / 2 * places**2 + energies, slopes])[..., 0]
+        meetings = places.mean(axis=1)
+        np.divide(gaps, rises, out=meetings, where=rises > 0)
+        return np.clip(meetings, *places.T)
+
+    def jumps(self, pieces: _Pieces, nodes: Array) -> tuple[NDArray[np.int64], Array]:
+        """Which pieces have a jump from one to the other of two minima that a node sees, and both minima there.
+
+        Newton's method finds where their energies are the same.  The slope of the difference is ``(after - before) .
+        V^-1 d``, positive: of two minima the one with the steeper Phi follows.
+
+        Parameters
+        ----------
+        nodes : (N, n, 2, 2 + L r) array
+            Both minima at nodes of the pieces.
+        """
+        gaps = nodes[:, :, 1, 1] - nodes[:, :, 0, 1]
+        which = np.flatnonzero(gaps.any(axis=1))
+        nearest = np.where(gaps > 0, gaps, np.inf).argmin(axis=1)
+        pieces, pairs = pieces.take(which), nodes[which, nearest[which]]
+        here, energies, fields, (left, right) = pairs[:, 0, 0], pairs[..., 1], pairs[..., 2:], pieces.ends[..., 0].T
+        rises, steps = self._newton(energies, fields)
+        for _ in range(_NEWTON_STEPS):
+            ahead = steps > 0
+            left, right = np.where(ahead, here, left), np.where(ahead, right, here)
+            there = np.minimum(np.maximum(here + steps, left), right)
+            if np.abs(there - here).max(initial=0.0) <= _LOCATED:
+                break
+            found = self.solved(pieces.lines, there[:, None], Starts.WARM, fields)
+            new = there, found.energies, found.minima.reshape(fields.shape)
+            ended = (found.energies[:, 1] == found.energies[:, 0]).nonzero()[0]
+            if len(ended):
+                # where one of the two has ended there is no crossing: nearer to where both are
+                middle = (there + here)[ended] / 2
+                left[ended] = np.where(ahead[ended], left[ended], middle)
+                right[ended] = np.where(ahead[ended], middle, right[ended])
+                for values, last in zip(new, (here, energies, fields), strict=True):
+                    values[ended] = last[ended]
+            here, energies, fields = new
+            rises, steps = self._newton(energies, fields)
+        jumps = _as_ends(here, energies[:, :1], np.where((rises > 0)[:, None, None], fields, fields[:, ::-1]))
+        # not the crossing that a piece ends at
+        inside = np.abs(pieces.ends[..., 0] - here[:, None]).min(axis=1) > _LOCATED
+        located = np.flatnonzero(inside & (np.abs(steps) <= _LOCATED))
+        return which.take(located), jumps.take(located, axis=0)
+
+    def _newton(self, energies: Array, fields: Array) -> tuple[Array, Array]:
+        """By how much the slope of Phi rises from the lower of two minima to the other, and how far off they cross."""
+        rises = (fields[:, 1] - fields[:, 0]) @ self.slope
+        return rises, (energies[:, 1] - energies[:, 0]) / rises
 
 
 def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOrders) -> Along:
@@ -200,171 +261,76 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
     orders : LineOrders
     """
     problems = _LocalProblems(system, variances, bundle)
-    x, w = np.polynomial.legendre.leggauss(orders.nodes)
-    edges = np.linspace(-orders.reach, orders.reach, orders.panels + 1)
-    pieces, most = _panels(problems, edges), -1.0
-    done: list[Along] = []
-    for halving in range(_HALVINGS):
-        half = (pieces.right - pieces.left) / 2
-        places = pieces.left[:, None] + half[:, None] * (1 + x)
-        lines = np.repeat(pieces.lines, len(x))
-        known = (np.repeat(pieces.at_left, len(x), axis=0), np.repeat(pieces.at_right, len(x), axis=0))
-        found = problems.solved(lines, places.ravel(), Starts.WARM, *known)
-        lengths = half[:, None] * w
-        falls = np.einsum("nli,li->n", found.residuals, bundle.direction).reshape(places.shape)
-        defects = np.abs(pieces.energy_right - pieces.energy_left + (lengths * falls).sum(axis=1))
-        outer = bundle.weights[pieces.lines]
-        nearest = np.where(pieces.left * pieces.right > 0, np.minimum(np.abs(pieces.left), np.abs(pieces.right)), 0.0)
+    x, w = _legendre(orders.nodes)
+    pieces = problems.panels(np.linspace(-orders.reach, orders.reach, orders.panels + 1))
+    most, done = -1.0, []
+    for turn in range(_ROUNDS):
+        left, right = pieces.ends[..., 0].T
+        half = (right - left)[:, None] / 2
+        places, lengths = left[:, None] + half * (1 + x), half * w
+        found = problems.solved(pieces.lines, places, Starts.WARM, pieces.ends[..., 2:])
+        falls = (found.residuals.reshape(len(found.losses), -1) @ bundle.direction.ravel()).reshape(places.shape)
+        defects = np.abs(pieces.ends[:, 1, 1] - pieces.ends[:, 0, 1] + (lengths * falls).sum(axis=1))
+        outer = bundle.weights.take(pieces.lines)
         weights = outer[:, None] * lengths * _density(places)
-        if halving == 0:
-            most = DEFECT * float(np.abs((weights * falls * places).sum(axis=1)).mean())
+        if turn == 0:
+            most = DEFECT * float(np.abs((weights * falls * places).sum(axis=1)).sum())
+            most /= orders.panels * len(bundle.weights)
             most += _ROUNDING * system.units.energy * float(bundle.weights.mean())
-        open_ = (defects * outer * _density(nearest) > most) & (halving < _HALVINGS - 1)
-        closed, left = np.flatnonzero(np.repeat(~open_, len(x))), np.flatnonzero(open_)
-        part = _every(found, partial(np.take, indices=closed, axis=0))
-        done.append(Along(lines[closed], places.ravel()[closed], weights.ravel()[closed], part))
-        if not len(left):
+        nearest = np.minimum(np.maximum(left, 0.0), right)  # to zero
+        open_ = (defects * outer * _density(nearest) > most) & (turn < _ROUNDS - 1)
+        closed, which = (~open_).repeat(len(x)).nonzero()[0], open_.nonzero()[0]
+        lines = pieces.lines.repeat(len(x))
+        done.append(_taken((lines, places.ravel(), weights.ravel(), *found), closed))
+        if not len(which):
             break
-        pieces = _cut(
-            problems,
-            pieces.take(left),
-            places[left],
-            _every(found, partial(_by_piece, len(x), left)),
-        )
-    return _joined(done)
+        pieces = _cut(problems, pieces.take(which), _as_nodes(places, found, which))
+    lines, places, weights, *solution = (np.concatenate(values) for values in zip(*done, strict=True))
+    return Along(lines, places, weights, Solution(*solution))
 
 
-def _panels(problems: _LocalProblems, edges: Array) -> _Pieces:
-    """The panels of all lines."""
-    ends, count, panels = problems.ends(edges), len(problems.bundle.centers), len(edges) - 1
+def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:
+    """Pieces cut at the jump that their nodes see two minima beside, or else on both sides of where Phi bends most.
 
-    def at(values: Array, side: slice) -> Array:
-        """Of the lowest minimum, at one end of the panels."""
-        lowest = values[:, 0].reshape(count, len(edges), *values.shape[2:])
-        return np.asarray(lowest[:, side].reshape(count * panels, *values.shape[2:]))
-
-    left, right = slice(-1), slice(1, None)
-    return _Pieces(
-        np.repeat(np.arange(count), panels),
-        np.tile(edges[:-1], count),
-        np.tile(edges[1:], count),
-        at(ends.minima, left),
-        at(ends.minima, right),
-        at(ends.energies, left),
-        at(ends.energies, right),
-    )
-
-
-def _cut(problems: _LocalProblems, pieces: _Pieces, places: Array, found: Solution) -> _Pieces:
-    """Pieces in two, each at the jump that its nodes see two minima beside, or else in the middle.
+    A quarter of the nodes at least stays on each side, so that what is left becomes shorter.
 
     Parameters
     ----------
-    places : (N, n) array
-        Of the nodes.
-    found : Solution
-        There, (N, n, ...).
+    nodes : (N, n, 2, 2 + L r) array
+        Both minima at every node.
     """
-    gaps = found.energies[..., 1] - found.energies[..., 0]
-    seen = (gaps > 0).any(axis=1)
-    middle = (pieces.left + pieces.right) / 2
-    plain = problems.solved(pieces.lines, middle, Starts.WARM, pieces.at_left, pieces.at_right)
-    before, after, energies = plain.minima[:, 0].copy(), plain.minima[:, 0].copy(), plain.energies[:, 0].copy()
-    which = np.flatnonzero(seen)
-    if len(which):
-        nearest = np.where(gaps[which] > 0, gaps[which], np.inf).argmin(axis=1)
-        start = places[which, nearest]
-        pair = found.minima[which, nearest]
-        jumps = _Crossings(
-            problems,
-            pieces.take(which),
-            start,
-            pair,
-            found.energies[which, nearest],
-        )
-        located = jumps.locate()
-        inside = np.minimum(jumps.places - jumps.left_end, jumps.right_end - jumps.places)[located] > _LOCATED
-        located = located[inside]  # not the crossing that a piece ends at
-        which = which[located]
-        middle[which], before[which], after[which] = (
-            values[located] for values in (jumps.places, jumps.before, jumps.after)
-        )
-        energies[which] = jumps.energies[located]
-    return pieces.cut(middle, before, after, energies)
+    count, each = nodes.shape[:2]
+    quarter = each // 4
+    lowest = np.concatenate([pieces.ends[:, :1], nodes[:, :, 0], pieces.ends[:, 1:]], axis=1)
+    steps = np.diff(lowest, axis=1)
+    bends = np.abs(np.diff(steps[..., 2:] @ problems.slope / steps[..., 0]))
+    inner = bends.argmax(axis=1).clip(quarter, each - 1 - quarter)[:, None] + np.array([0, 2])
+    beside = lowest[np.arange(count)[:, None], inner]
+    which, jumps = problems.jumps(pieces, nodes)
+    beside[which] = jumps
+    return pieces.around(beside)
 
 
-class _Crossings:
-    """Where two minima are equally low, by Newton's method on the difference of their energies, within each piece.
+def _as_nodes(places: Array, found: Solution, which: NDArray[np.int64]) -> Array:
+    """Both minima at places (N, n) of some pieces as `_Pieces` has them, (.., n, 2, 2 + L r)."""
+    fields, energies = (values.reshape(*places.shape, 2, -1).take(which, axis=0) for values in found[:2])
+    return _as_ends(places.take(which, axis=0), energies[..., 0], fields)
 
-    Its slope is ``(after - before) . V^-1 d``, positive: of two minima the one with the steeper Phi follows.
-    """
 
-    def __init__(self, problems: _LocalProblems, pieces: _Pieces, places: Array, pair: Array, energies: Array) -> None:
-        self.problems, self.lines = problems, pieces.lines
-        self.left_end, self.right_end = pieces.left, pieces.right
-        self.places, self.left, self.right = places.copy(), pieces.left.copy(), pieces.right.copy()
-        self.before, self.after = np.empty_like(pair[:, 0]), np.empty_like(pair[:, 0])
-        self.gaps, self.energies = np.empty(len(places)), np.empty(len(places))
-        self._put(np.arange(len(places)), places, pair, energies)
-
-    def _put(self, which: NDArray[np.int64], places: Array, pair: Array, energies: Array) -> None:
-        """Two minima at a place: ``gaps`` is by how much the energy of the one before lies above the other's."""
-        first = self.problems.rises(pair[:, 0] - pair[:, 1]) < 0
-        turned = first[:, None, None]
-        self.before[which] = np.where(turned, pair[:, 0], pair[:, 1])
-        self.after[which] = np.where(turned, pair[:, 1], pair[:, 0])
-        self.gaps[which] = np.where(first, -1.0, 1.0) * (energies[:, 1] - energies[:, 0])
-        self.places[which], self.energies[which] = places, energies[:, 0]
-
-    def locate(self) -> NDArray[np.int64]:
-        """Those that are found; others have none in their piece."""
-        going, located = np.arange(len(self.places)), np.zeros(len(self.places), dtype=bool)
-        for _ in range(_NEWTON_STEPS):
-            here, gaps = self.places[going], self.gaps[going]
-            there = here - gaps / self.problems.rises(self.after[going] - self.before[going])
-            self.left[going] = np.where(gaps < 0, here, self.left[going])
-            self.right[going] = np.where(gaps > 0, here, self.right[going])
-            arrived = np.abs(there - here) <= _LOCATED
-            located[going[arrived]] = True
-            there = np.clip(there, self.left[going], self.right[going])
-            further = ~arrived & (np.abs(there - here) > _LOCATED)
-            going, there, here = going[further], there[further], here[further]
-            if not len(going):
-                break
-            found = self.problems.solved(self.lines[going], there, Starts.WARM, self.before[going], self.after[going])
-            two = found.energies[:, 1] > found.energies[:, 0]
-            self._put(going[two], there[two], found.minima[two], found.energies[two])
-            # where one of the two has ended there is no crossing: nearer to where both are
-            ended, middle = going[~two], (there[~two] + here[~two]) / 2
-            ahead = there[~two] > here[~two]
-            self.right[ended] = np.where(ahead, middle, self.right[ended])
-            self.left[ended] = np.where(ahead, self.left[ended], middle)
-        return np.flatnonzero(located)
+def _as_ends(places: Array, energies: Array, fields: Array) -> Array:
+    """Minima at places (...) as `_Pieces` has them, of energies (..., 2) and fields (..., 2, L r)."""
+    ends = np.empty((*fields.shape[:-1], 2 + fields.shape[-1]))
+    ends[..., 0], ends[..., 1], ends[..., 2:] = places[..., None], energies, fields
+    return ends
 
 
 def _density(places: Array) -> Array:
     return np.asarray(np.exp(-(places**2) / 2) / np.sqrt(2 * np.pi))
 
 
-def _by_piece(nodes: int, which: NDArray[np.int64], values: NDArray[Any]) -> NDArray[Any]:
-    """What belongs to the nodes of some pieces, piece by piece."""
-    return values.reshape(-1, nodes, *values.shape[1:])[which]
-
-
-def _every(solution: Solution, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Solution:
-    """A solution whose arrays are all changed alike."""
-    minima, energies, losses, residuals, flags = solution
-    return Solution(change(minima), change(energies), change(losses), change(residuals), change(flags))
-
-
-def _joined(parts: list[Along]) -> Along:
-    lines, places, weights = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("lines", "places", "weights")
-    )
-    minima, energies, losses, residuals, flags = (
-        np.concatenate(values) for values in zip(*(part.solution for part in parts), strict=True)
-    )
-    return Along(lines, places, weights, Solution(minima, energies, losses, residuals, flags))
+def _taken(arrays: Iterable[NDArray[Any]], which: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Some rows of every array."""
+    return [values.take(which, axis=0) for values in arrays]
 
 
 def rule_at(
@@ -407,8 +373,8 @@ def rule_at(
     )
     found = nodes_along(system, variances, bundle, orders)
     latent, other = np.divmod(found.lines, len(eta))
-    normals = eta[other] + found.places[:, None, None] * along
-    nodes = np.concatenate([part.reshape(len(latent), -1) for part in (normals, zeta[latent])], axis=1)
+    normals = np.outer(found.places, along) + eta.reshape(len(eta), -1).take(other, axis=0)
+    nodes = np.concatenate([normals, zeta.reshape(len(zeta), -1).take(latent, axis=0)], axis=1)
     return replace(rule, nodes=nodes[None], weights=found.weights), found.solution
 
 

@@ -197,6 +197,66 @@ def test_minimisers_of_other_ends_find_lower_minima(monkeypatch):
     assert 0 < missed[1] < 0.5 * missed[0]
 
 
+def a_line():
+    """Local problems of a single line, and two fields of which Phi is steeper at the second."""
+    system, _, overlaps, _ = at("uneven")
+    generator = np.random.default_rng(3)
+    center, direction, fields = (generator.normal(size=(n, 2, 1)) for n in (1, 1, 2))
+    bundle = along.Bundle(center, np.zeros((1, 2, 1)), direction[0], np.ones(1), 1)
+    problems = along._LocalProblems(system, overlaps.V, bundle)
+    rises = problems.slope @ (fields[1] - fields[0]).ravel() > 0
+    return problems, fields if rises else fields[::-1]
+
+
+def test_minimisers_of_two_ends_meet_where_they_are_equally_low():
+    """Fields that stay as they are, with any losses."""
+    problems, fields = a_line()
+    losses, ends = np.array([0.7, 0.71]), np.array([-40.0, 37.0])
+
+    def energies(places):
+        away = fields - problems.bundle.at(np.zeros(1, int), np.array([places]))
+        return np.einsum("nli,lij,nlj->n", away, problems.inverse, away) / 2 + losses
+
+    of_ends = np.column_stack([ends, energies(ends), fields.reshape(2, -1)])
+    (place,) = problems._meetings(along._Pieces(np.zeros(1, int), of_ends[None]))
+    assert ends[0] < place < ends[1]
+    np.testing.assert_allclose(*energies([place, place]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("bend", [-1.3, -0.999, 0.2, 1.4])
+def test_pieces_become_shorter_wherever_phi_bends(bend):
+    """Between -1.3 and 1.7, by a third at least, and by three quarters where it bends."""
+    problems, fields = a_line()
+    places = 0.2 + 1.5 * np.concatenate([[-1.0], np.polynomial.legendre.leggauss(12)[0], [1.0]])
+    steep = np.sqrt(np.maximum(places - bend, 0))[:, None]
+    rows = np.column_stack([places, 0 * places, fields[0].ravel() + steep * (fields[1] - fields[0]).ravel()])
+    pieces = along._Pieces(np.zeros(1, int), rows[None, [0, -1]])
+    cut = along._cut(problems, pieces, rows[None, 1:-1, None].repeat(2, axis=2)).ends[..., 0]
+    lengths = np.diff(cut)[:, 0]
+    assert lengths.sum() == pytest.approx(3.0)
+    assert lengths.max() < 2.1
+    (here,) = np.flatnonzero((cut[:, 0] <= bend) & (bend < cut[:, 1]))
+    assert lengths[here] < 0.8
+
+
+@pytest.mark.parametrize("name", ["positional", "semantic", "hinge"])
+def test_few_local_problems_are_solved_in_vain(monkeypatch, name):
+    """Jumps are located before there are nodes, and pieces are cut at jumps or where Phi bends."""
+    solved: list[int] = []
+    of_places = along._LocalProblems.solved
+
+    def counted(self, lines, places, *others):
+        solved.append(places.size)
+        return of_places(self, lines, places, *others)
+
+    monkeypatch.setattr(along._LocalProblems, "solved", counted)
+    system, alpha, overlaps, orders = at(name)
+    found = map_of(system, alpha, overlaps, orders)
+    conjugates(found, overlaps)
+    assert sum(solved) <= 1.5 * found.channel.rule.size
+    assert len(solved) <= 32
+
+
 def test_a_jump_in_the_middle_of_a_line_is_located():
     """Lines through omega = 0 where m and theta vanish: all is odd about the jump, which no defect tells of."""
     problem = Problem.paper(omega=0.5)
