@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import prod
 from typing import ClassVar
 
@@ -137,7 +137,7 @@ class Automatic(Sobol):
 
     def of_solve(self, *, has_lines: bool, has_nets: bool) -> Refinement:
         """See `Refinement`: lines, where they have few nodes; or nets, in more dimensions than tensor rules serve."""
-        own = self.asked, self.dimensions, self.symmetric, self.max_nodes, self.noise_dimensions
+        own = [getattr(self, item.name) for item in fields(self)]
         by_lines, by_nets = Lines(*own), Nets(*own)
         if has_lines and by_lines.is_affordable:
             return by_lines
@@ -159,7 +159,6 @@ class Lines(Refinement):
 
     name = "lines"
     has_replicates = False
-    requires: ClassVar = {"tokens.kind": "gaussian", "teacher.noise": 0.0}
     needs_planes = True
 
     @classmethod
@@ -182,8 +181,8 @@ class Lines(Refinement):
     @property
     def _first_orders(self) -> LineOrders:
         total, student = self.dimensions
-        latent = (self.asked.nodes or FIRST_LATENT,) * (total - student)
-        return LineOrders(latent, (FIRST_ACROSS,) * (student - 1))
+        latent = (self.asked.nodes or FIRST_LATENT,) * (total - student - self.noise_dimensions)
+        return LineOrders(latent, (FIRST_ACROSS,) * (student - 1 + self.seen_noise))
 
     def beside(self, rule: Rule) -> Rule:
         """See `Refinement`."""

@@ -1,8 +1,8 @@
 """Nodes of rules that integrate one direction of the student's fields along lines, jumps located.
 
-The outer nodes are those of the teacher's fields, and across the line those of the other directions of the student's
-fields given the teacher's.  Where the nodes of a line are depends on where its minimiser jumps, and is found at every
-point anew: `attnphase.state_evolution.lines`.
+The outer nodes are those of the teacher's fields and of the labels' noise, and across the line those of the other
+directions of the student's fields given these.  Where the nodes of a line are depends on where its minimiser jumps, and
+is found at every point anew: `attnphase.state_evolution.lines`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class LineOrders:
     ----------
     latent : (L t,) tuple
         Nodes of the teacher's fields in every direction; where labels jump along the first one, of each part of it.
-    across : (L r - 1,) tuple
-        Gauss-Hermite nodes of the student's fields given these, in every direction but the first.
+    across : (L r - 1 + N,) tuple
+        Gauss-Hermite nodes of the student's fields given these, in every direction but the first, and of the labels'
+        noise in those directions that the student's fields depend on.
     panels, nodes : int
         Parts of a line that are looked at alike, and Gauss-Legendre nodes in each smooth piece.  The parts are an even
         number: a piece in which all is odd about a jump in its middle has no defect that tells of the jump.

@@ -64,6 +64,8 @@ class Refinement(ABC):
         Largest number of Sobol points, all replicates together.
     noise_dimensions : int
         How many of the dimensions are noise of the labels, which sign changes leave as it is.
+    seen_noise : int
+        How many directions of the noise the student's fields depend on.
     name : str
         What ``integration.rule`` calls it.
     refines : bool
@@ -83,6 +85,7 @@ class Refinement(ABC):
     symmetric: bool
     max_nodes: int
     noise_dimensions: int = 0
+    seen_noise: int = 0
 
     name: ClassVar[str]
     refines: ClassVar[bool] = True

@@ -65,6 +65,12 @@ class Rule:
         evaluated last.
     nets : NetOrders, optional
         Of a rule whose nodes depend on the symmetries of the points that it is used at.
+    constant : float
+        What means of the loss have beyond those over the nodes: by noise of which no student's field knows, and which
+        is zero at the nodes.
+    own : tuple of Rule
+        The rule in every configuration of clusters, where each has nodes of its own, as many as the others; empty where
+        all share `nodes` and `weights`, which are else the first one's.
     """
 
     name: str
@@ -77,6 +83,8 @@ class Rule:
     from_zero: bool = False
     lines: LineOrders | None = None
     nets: NetOrders | None = None
+    constant: float = 0.0
+    own: tuple[Rule, ...] = ()
 
     @property
     def latent_first(self) -> bool:
@@ -87,6 +95,15 @@ class Rule:
     def by_chance(self) -> bool:
         """Whether chance places the nodes, so that errors are statistics and zeros not exact."""
         return self.randomised or self.nets is not None
+
+    def of(self, configuration: int) -> Rule:
+        """The rule in a configuration of clusters."""
+        return self.own[configuration] if self.own else self
+
+    def part(self, points: slice) -> Rule:
+        """Some points of every replicate; their weights keep their sizes."""
+        own = tuple(one.part(points) for one in self.own)
+        return replace(self, nodes=self.nodes[:, points], weights=self.weights[points].copy(), own=own)
 
     @property
     def replicates(self) -> int:

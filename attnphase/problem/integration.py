@@ -76,10 +76,15 @@ class Integration:
         return self
 
     def rules(
-        self, dimensions: tuple[int, int], symmetric: bool, max_nodes: int, noise_dimensions: int = 0
+        self,
+        dimensions: tuple[int, int],
+        symmetric: bool,
+        max_nodes: int,
+        noise_dimensions: int = 0,
+        seen_noise: int = 0,
     ) -> Refinement:
         """The sequence of rules of a solve; see `Refinement`."""
-        return self.form(self, dimensions, symmetric, max_nodes, noise_dimensions)
+        return self.form(self, dimensions, symmetric, max_nodes, noise_dimensions, seen_noise)
 
     @property
     def form(self) -> type[Refinement]:

@@ -62,7 +62,7 @@ class Channel:
     probabilities: Array = field(init=False)
     labelled: bool = field(init=False)  # whether the loss knows the teacher's field by its sign only
     teacher_first: bool = field(init=False)  # whether the student's fields are drawn given the teacher's
-    _drawn: dict[tuple[int, int | None, int | None], Draws] = field(init=False)  # views of one array
+    _drawn: dict[tuple[int, int, int | None, int | None], Draws] = field(init=False)  # views of few arrays
 
     def __post_init__(self) -> None:
         kernels = self.system.kernels
@@ -129,18 +129,21 @@ class Channel:
         units = self.system.units
         return _VARIANCE_FLOOR * natural * np.diag(units.matched**2)
 
-    def draws(self, sign: int, part: slice = slice(None)) -> Draws:
-        """Nodes of the rule under a sign change, replicate after replicate."""
-        asked = sign, part.start, part.stop
+    def draws(self, configuration: int, sign: int, part: slice = slice(None)) -> Draws:
+        """Nodes of the rule in a configuration under a sign change, replicate after replicate."""
+        own = configuration if self.rule.own else 0
+        asked = own, sign, part.start, part.stop
         if asked not in self._drawn:
             signs = _factors(self.rule.signs[0 if self.labelled else sign])
-            self._drawn[asked] = Draws(self._normals[part], signs, self.rule.weights, part.start or 0)
+            weights = self.rule.of(own).weights
+            self._drawn[asked] = Draws(self._normals[own][part], signs, weights, part.start or 0)
         return self._drawn[asked]
 
     @cached_property
-    def _normals(self) -> Array:
-        """The rule's nodes, replicate after replicate, as compiled code takes them."""
-        return np.ascontiguousarray(self.rule.nodes).reshape(-1, self.rule.nodes.shape[-1])
+    def _normals(self) -> list[Array]:
+        """The nodes of the rule, or of its own rules, replicate after replicate, as compiled code takes them."""
+        rules = self.rule.own or (self.rule,)
+        return [np.ascontiguousarray(rule.nodes).reshape(-1, rule.nodes.shape[-1]) for rule in rules]
 
     def fields(self, overlaps: Overlaps) -> tuple[Array, Array, Array, Overlaps]:
         """Local fields of all nodes.
@@ -160,7 +163,7 @@ class Channel:
         omega, k = np.empty((*shape, kernels.columns)), np.empty((*shape, kernels.label_fields))
         for c, s in np.ndindex(shape[:2]):
             places = (array[c, s].reshape(-1, *array.shape[-2:]) for array in (omega, k))
-            kernels.fields_at(self.draws(s), FieldLaw(*(part[self.configurations[c]] for part in law)), *places)
+            kernels.fields_at(self.draws(c, s), FieldLaw(*(part[self.configurations[c]] for part in law)), *places)
         floored = self.floored(overlaps)
         if self.teacher_first:
             roots, means = matrix_root(floored.q)[self.configurations], law.means[self.configurations]
@@ -200,7 +203,7 @@ class Channel:
         spread = here.remainders[:, 0, 0]
         if self.labelled:
             here = here._replace(remainders=0 * here.remainders)
-        self.system.kernels.fields_at(self.draws(part.variant, part.nodes), here, omega, k)
+        self.system.kernels.fields_at(self.draws(part.configuration, part.variant, part.nodes), here, omega, k)
         if not self.labelled:
             return omega, k, np.empty(0)
         from scipy.special import log_ndtr, ndtr  # a quarter of a second to import, for labels alone
@@ -330,11 +333,13 @@ class Channel:
                 solution = solved.part(here)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))
             energies = np.zeros((self.rule.replicates, 2))
-            kernels.moments_of(self.draws(part.variant, part.nodes), k, shares, solution, sums, energies)
+            draws = self.draws(part.configuration, part.variant, part.nodes)
+            kernels.moments_of(draws, k, shares, solution, sums, energies)
             return sums, energies
 
         moments = np.zeros((*shape, kernels.length, kernels.columns, width))
-        energies = np.zeros((*shape, 2))
+        constants = np.array([self.rule.of(c).constant for c in range(len(self.configurations))])
+        energies = np.tile(constants[:, None, None, None], (*shape[1:], 2))
         # in the order of the parts, whichever ends first
         for part, found in zip(parts, for_all(parts, pass_over, self.system.threads), strict=True):
             place = part.configuration, chosen.index(part.variant)
@@ -345,7 +350,8 @@ class Channel:
     def scalar_mean(self, values: Array, shares: Array | None = None) -> Array:
         """Mean over configurations and nodes of one number a node, (C, signs, S, n) to (S,)."""
         values = values if shares is None else values * shares
-        return self.probabilities @ (values @ self.rule.weights).mean(axis=1)
+        weights = np.stack([rule.weights for rule in self.rule.own or (self.rule,)])
+        return self.probabilities @ (values @ weights[:, None, :, None])[..., 0].mean(axis=1)
 
     def loss_at_omega(self, overlaps: Overlaps, *, clean: bool = True) -> Array:
         """``E[loss(omega, k)]`` per replicate; of ``clean`` labels, without noise, half of L times the test error.
@@ -361,12 +367,12 @@ class Channel:
             means = self.system.label_means[self.configurations[part.configuration]]
             losses = self.proximal.losses_of(part.configuration, omega, k + means if means.any() else k)
             losses = losses * shares if len(shares) else losses
-            sums, start = np.zeros(replicates), part.nodes.start
+            sums, start, weights = np.zeros(replicates), part.nodes.start, self.rule.of(part.configuration).weights
             if start % points == part.nodes.stop % points == 0:  # whole replicates
-                sums[start // points : part.nodes.stop // points] = losses.reshape(-1, points) @ self.rule.weights
+                sums[start // points : part.nodes.stop // points] = losses.reshape(-1, points) @ weights
                 return sums
             for s, of_replicate, here in replicates_in(part.nodes, points):
-                sums[s] = self.rule.weights[of_replicate] @ losses[here]
+                sums[s] = weights[of_replicate] @ losses[here]
             return sums
 
         parts = self.proximal.parts(count, variants, self.rule.size)

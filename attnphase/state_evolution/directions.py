@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 from attnphase.kernels.local.constants import Starts
+from attnphase.state_evolution.axes import eigenvectors
 from attnphase.state_evolution.channel import Channel, matrix_root
 from attnphase.state_evolution.starts import branches_of, initial_overlaps
 from attnphase.state_evolution.system import System
@@ -18,7 +20,6 @@ __all__ = ["Directions", "directions_of"]
 
 _POINTS = 256  # that tell which directions matter: a rule is exact in any
 _LEFT = 1e-6  # of a direction that those before span: less is rounding
-_ALIKE = 1e-6  # eigenvalues that differ by less, relative to the largest, belong to one space
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,20 +33,24 @@ class Directions:
     latent : (L t, L t) array
         Of the teacher's fields; the first is the one along which labels jump, if they do.
     breaks : tuple of float
-        Where, in standard deviations.
+        Where, in standard deviations, with noise in the fields and without.
+    noise : (L n, N) array
+        Of the labels' noise, if the loss takes it apart: those that the student's fields depend on.
     """
 
     student: Array
     latent: Array
     breaks: tuple[float, ...]
+    noise: Array
 
 
-@lru_cache(maxsize=32)
-def directions_of(system: System) -> Directions:
-    """The directions of a problem, the same for all its points."""
+@lru_cache(maxsize=1024)
+def directions_of(system: System, configuration: int = 0) -> Directions:
+    """The directions of a problem in one of its configurations of clusters, the same for all its points."""
     tokens, columns = _by_motion(system)
-    latent, breaks = _across_planes(system, _pairs(tokens, np.eye(system.kernels.teacher_rank)))
-    return Directions(_pairs(tokens, columns), latent, breaks)
+    sites = system.cluster_law[0][configuration]
+    latent, breaks = _across_planes(system, sites, _pairs(tokens, np.eye(system.kernels.teacher_rank)))
+    return Directions(_pairs(tokens, columns), latent, breaks, system.noise_directions[configuration])
 
 
 def _pairs(tokens: Array, columns: Array) -> Array:
@@ -53,29 +58,35 @@ def _pairs(tokens: Array, columns: Array) -> Array:
     return np.kron(tokens, columns).astype(float, copy=False)
 
 
-def _across_planes(system: System, basis: Array) -> tuple[Array, tuple[float, ...]]:
-    """Directions of the teacher's fields that begin with the normal of the label's planes, and where these lie."""
+def _across_planes(system: System, sites: NDArray[np.int64], basis: Array) -> tuple[Array, tuple[float, ...]]:
+    """Directions of the teacher's fields that begin with the normal of the label's planes, and where these lie.
+
+    Noise in the fields is there for training and not for the test error: both are integrated between their planes.  It
+    belongs to losses of one field, of which there is one direction.
+    """
     planes = system.problem.loss.form.label_planes
     assert planes is not None  # else the rule is refused
     slopes, offsets = planes
     if not slopes:
         return basis, ()
     length, rank = system.kernels.length, system.kernels.teacher_rank
-    sites = system.cluster_law[0][0]
     normal = np.zeros((length, rank))
     for place, slope in slopes.items():
         normal[place] = slope
-    roots, means = matrix_root(system.rho[sites]), system.spectrum.teacher_means[sites]
-    scaled = np.einsum("lij,li->lj", roots, normal).ravel()
-    size = float(np.linalg.norm(scaled))
-    found = [scaled / size]
+    scaled, clean = (
+        np.einsum("lij,li->lj", matrix_root(rho[sites]), normal).ravel() for rho in (system.rho, system.spectrum.rho)
+    )
+    sizes, middle = [float(np.linalg.norm(one)) for one in (scaled, clean)], system.spectrum.teacher_means[sites]
+    found = [scaled / sizes[0]]
     for one in basis.T:
         rest = one - sum(other * (other @ one) for other in found)
         if np.linalg.norm(rest) > _LEFT and len(found) < len(basis):
             found.append(rest / np.linalg.norm(rest))
-    return np.stack(found, axis=1), tuple(float(offset - (normal * means).sum()) / size for offset in offsets)
+    apart = [float(offset - (normal * middle).sum()) for offset in offsets]
+    return np.stack(found, axis=1), tuple(sorted({distance / size for distance in apart for size in sizes}))
 
 
+@lru_cache(maxsize=32)
 def _by_motion(system: System) -> tuple[Array, Array]:
     """Directions over the tokens (L, L) and over the student's columns (r, r).
 
@@ -98,39 +109,11 @@ def _by_motion(system: System) -> tuple[Array, Array]:
         moved = np.einsum("clij,csnmli->csnmlj", roots, points.residual[:, :1])
         of_branch = np.einsum("c,csnmlj,csnmpi->ljpi", channel.probabilities, moved, moved)
         total += of_branch / np.trace(of_branch.reshape(length * columns, -1))
-    images = [
-        np.einsum("ai,lipj,bj->lapb", A, total[list(order)][:, :, list(order)], A) for order, A, _ in system.symmetries
+    token_of = np.array([token for token, _ in problem.sites])
+    # a symmetry exchanges all sites of a token with those of another
+    of_tokens = [
+        (token_of[list(order)][np.unique(token_of, return_index=True)[1]], A) for order, A, _ in system.symmetries
     ]
-    total = np.mean(images, axis=0)
+    total = np.mean([np.einsum("ai,lipj,bj->lapb", A, total[p][:, :, p], A) for p, A in of_tokens], axis=0)
     over_tokens, over_columns = np.einsum("lapa->lp", total), np.einsum("lalb->ab", total)
-    return _eigenvectors(over_tokens), _eigenvectors(over_columns)
-
-
-def _eigenvectors(matrix: Array) -> Array:
-    """Of a symmetric matrix, those of the largest eigenvalue first; in spaces of several the same on every machine.
-
-    There they are what is left of differences of two unit vectors, and of unit vectors, one after another.
-    """
-    size = len(matrix)
-    enough = 0.5 / np.sqrt(size)  # of a unit vector; the one with most of itself left has twice as much at least
-    values, vectors = np.linalg.eigh(matrix)
-    values, vectors = values[::-1], vectors[:, ::-1]
-    units = np.eye(size)
-    wanted = [units[i] - units[j] for i in range(size) for j in range(i + 1, size)] + list(units)
-    found: list[Array] = []
-    begin = 0
-    while begin < size:
-        end = begin + 1
-        while end < size and values[begin] - values[end] <= _ALIKE * values[0]:
-            end += 1
-        space = vectors[:, begin:end]
-        for one in wanted:
-            if len(found) == end:
-                break
-            rest = space @ (space.T @ one)
-            for other in found[begin:]:
-                rest = rest - other * (other @ rest)
-            if np.linalg.norm(rest) > enough * np.linalg.norm(one):
-                found.append(rest / np.linalg.norm(rest))
-        begin = end
-    return np.stack(found, axis=1)
+    return eigenvectors(over_tokens)[1], eigenvectors(over_columns)[1]

@@ -12,26 +12,22 @@ jumps at which that slope rises, where two minima are equally low.  Two conseque
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.integration.lines import LineOrders, between, orbits
-from attnphase.integration.rules import Rule, gauss_hermite_nodes, tensor
+from attnphase.integration.lines import LineOrders
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import FieldLaw, Solution
+from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.proximal import Part, ProximalProblem, Search, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
-if TYPE_CHECKING:
-    from attnphase.state_evolution.directions import Directions
-
-__all__ = ["DEFECT", "rule_at"]
+__all__ = ["DEFECT", "Bundle", "nodes_along"]
 
 DEFECT = 1e-7  # of a piece, relative to what panels add to E[g . d s] on average: the residual that solves end at
 _ROUNDING = 1e-13  # of energies, in their unit: defects below tell nothing
@@ -39,7 +35,6 @@ _ROUNDS = 40  # of cuts, after which a piece is at most 2e-7 of a panel
 _NEWTON_STEPS = 50  # to a crossing; bisection takes as many for its precision
 _LOCATED = 1e-10  # precision of crossings along the line, in standard deviations
 _legendre = lru_cache(np.polynomial.legendre.leggauss)
-_SAMPLES, _SAME = 6, 1e-9  # random fields on which a symmetry is tried, and by what losses may differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +45,14 @@ class Bundle:
     ----------
     centers : (n, L, r) array
         ``c`` of every line.
-    teacher_fields : (n, L, t) array
+    teacher_fields : (n, L, t) array, with noise (n, L, t + noise)
     direction : (L, r) array
         ``d``, by which omega moves along a standard deviation.
     weights : (n,) array
     alike : int
         So many lines after another share their teacher's fields.
+    configuration : int
+        Of clusters, to which all lines belong.
     """
 
     centers: Array
@@ -63,6 +60,7 @@ class Bundle:
     direction: Array
     weights: Array
     alike: int
+    configuration: int
 
     def at(self, lines: NDArray[np.int64], places: Array) -> Array:
         """Omega at places (n, m) of n lines, (n m, L, r)."""
@@ -125,8 +123,9 @@ class _LocalProblems:
 
     def __init__(self, system: System, variances: Array, bundle: Bundle) -> None:
         self.system, self.bundle, self.proximal = system, bundle, ProximalProblem(system)
-        self.factors, self.fields = lower_factors(variances), bundle.teacher_fields + system.label_means
-        self.inverse = np.linalg.inv(variances)
+        sites = system.cluster_law[0][bundle.configuration]
+        self.factors, self.fields = lower_factors(variances), bundle.teacher_fields + system.label_means[sites]
+        self.inverse = np.linalg.inv(variances[sites])
         self.slope = np.einsum("lij,lj->li", self.inverse, bundle.direction).ravel()
 
     def solved(self, lines: NDArray[np.int64], places: Array, starts: Starts, known: Array | None = None) -> Solution:
@@ -142,7 +141,8 @@ class _LocalProblems:
 
         def run(part: Part) -> None:
             here = part.nodes
-            self.proximal.search(0, omega[here], k[here], self.factors, Search(starts), solution.part(here))
+            place, search = self.bundle.configuration, Search(starts)
+            self.proximal.search(place, omega[here], k[here], self.factors, search, solution.part(here))
 
         for_all(self.proximal.parts(1, [0], count), run, self.system.threads)
         return solution
@@ -255,8 +255,8 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
     Parameters
     ----------
     system : System
-    variances : (L, r, r) array
-        V of every token.
+    variances : (P, r, r) array
+        V of every site.
     bundle : Bundle
     orders : LineOrders
     """
@@ -331,103 +331,3 @@ def _density(places: Array) -> Array:
 def _taken(arrays: Iterable[NDArray[Any]], which: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Some rows of every array."""
     return [values.take(which, axis=0) for values in arrays]
-
-
-def rule_at(
-    system: System,
-    rule: Rule,
-    law: FieldLaw,
-    variances: Array,
-    directions: Directions,
-    group: Sequence[tuple[list[int], Array, Array]],
-) -> tuple[Rule, Solution]:
-    """The nodes of a rule of lines at a point, with their minima.
-
-    Parameters
-    ----------
-    system : System
-        Of tokens that are in no clusters.
-    rule : Rule
-    law : FieldLaw
-        Of the fields at the point, the teacher's first.
-    variances : (L, r, r) array
-        V of every token.
-    directions : Directions
-    group : sequence of (order of the tokens, (r, r) array, (t, t) array)
-        Symmetries of the problem and of the point.  Of teacher's fields that they make of each other one is a node,
-        with the weight of all: what it gives must be averaged over the group.
-    """
-    orders, kernels = rule.lines, system.kernels
-    assert orders is not None
-    length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
-    zeta, of_latent = _latent_nodes(directions, orders, (length, rank), symmetries_of_samples(system, group))
-    eta, of_across = _nodes_across(directions, orders, (length, columns))
-    along = directions.student[:, 0].reshape(length, columns)
-    shared = law.means + np.einsum("lij,nlj->nli", law.lifts, zeta)
-    bundle = Bundle(
-        (shared[:, None] + np.einsum("lij,mlj->mli", law.roots, eta)).reshape(-1, length, columns),
-        np.repeat(np.einsum("lij,nlj->nli", law.remainders, zeta), len(eta), axis=0),
-        np.einsum("lij,lj->li", law.roots, along),
-        np.outer(of_latent, of_across).ravel(),
-        len(eta),
-    )
-    found = nodes_along(system, variances, bundle, orders)
-    latent, other = np.divmod(found.lines, len(eta))
-    normals = np.outer(found.places, along) + eta.reshape(len(eta), -1).take(other, axis=0)
-    nodes = np.concatenate([normals, zeta.reshape(len(zeta), -1).take(latent, axis=0)], axis=1)
-    return replace(rule, nodes=nodes[None], weights=found.weights), found.solution
-
-
-def symmetries_of_samples(
-    system: System, group: Sequence[tuple[list[int], Array, Array]]
-) -> tuple[tuple[tuple[int, ...], bytes], ...]:
-    """Order of the tokens and teacher's matrix of those symmetries that are some of single samples too."""
-    every = ((tuple(order), *(np.asarray(x, dtype=float).tobytes() for x in (A, B))) for order, A, B in group)
-    return tuple((order, B) for order, A, B in every if _leaves_samples(system, order, A, B))
-
-
-@lru_cache(maxsize=1024)
-def _leaves_samples(system: System, order: tuple[int, ...], A: bytes, B: bytes) -> bool:
-    """Whether a symmetry of the overlaps is one of single samples too.
-
-    With a causal mask it need not be: tokens of the same law have the same overlaps, and other losses.
-    """
-    kernels, generator = system.kernels, np.random.default_rng(22)
-    length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
-    h, k = (generator.normal(0.1, 0.9, (_SAMPLES, length, count)) for count in (columns, rank))
-    student, teacher = np.frombuffer(A).reshape(columns, columns), np.frombuffer(B).reshape(rank, rank)
-    losses = np.empty((2, _SAMPLES))
-    mixing, parameters = system.parameters
-    turned = h[:, list(order)] @ student.T, k[:, list(order)] @ teacher.T
-    for found, (fields_of, labels) in zip(losses, ((h, k), turned), strict=True):
-        whole = np.ascontiguousarray(labels + system.label_means[:length])
-        kernels.losses_at(np.ascontiguousarray(fields_of), whole, mixing, parameters, system.token_variances[0], found)
-    return bool(np.abs(losses[0] - losses[1]).max() <= _SAME * np.abs(losses).max())
-
-
-@lru_cache(maxsize=32)
-def _latent_nodes(
-    directions: Directions,
-    orders: LineOrders,
-    shape: tuple[int, int],
-    elements: tuple[tuple[tuple[int, ...], bytes], ...],
-) -> tuple[Array, Array]:
-    """The teacher's standard normals (n, L, t) and their weights: of what a group makes of each other one node."""
-    breaks = [directions.breaks] + [()] * (len(orders.latent) - 1)
-    axes = zip(breaks, orders.latent, strict=True)
-    places, weights = tensor([between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)])
-    flat = places @ directions.latent.T
-    zeta = flat.reshape(-1, *shape)
-    matrices = [np.frombuffer(entries).reshape(shape[1], shape[1]) for _, entries in elements]
-    images = [
-        (zeta[:, list(order)] @ B.T).reshape(flat.shape) for (order, _), B in zip(elements, matrices, strict=True)
-    ]
-    chosen, counts = orbits(flat, [image.reshape(flat.shape) for image in images])
-    return zeta[chosen], weights[chosen] * counts
-
-
-@lru_cache(maxsize=32)
-def _nodes_across(directions: Directions, orders: LineOrders, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """The student's standard normals given the teacher's (n, L, r), without those along the line, and weights."""
-    across, weights = tensor([gauss_hermite_nodes(count) for count in orders.across])
-    return (across @ directions.student[:, 1:].T).reshape(-1, *shape), weights

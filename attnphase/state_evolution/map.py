@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from attnphase.kernels.local.constants import RUNAWAY, Starts
 from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
-from attnphase.state_evolution.lines import DEFECT, rule_at
+from attnphase.state_evolution.line_rules import rule_at
+from attnphase.state_evolution.lines import DEFECT
 from attnphase.state_evolution.nets import rule_of_nets
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
 from attnphase.state_evolution.proximal import Minima, Search
@@ -131,13 +133,14 @@ class StateEvolution:
         self.channel, solved = self._at_lines(overlaps, self.sector.group)
         result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved)
         # a descent that takes too many steps where two minima merge has not told that there is none
-        runaway = self.channel.rule.weights @ (result.minima.steps == RUNAWAY)
+        runaway = self.channel.scalar_mean(self._by_node(result.minima.steps == RUNAWAY)).max()
         self.bottomless = result.minima.bottomless if runaway > DEFECT else 0
         return self._image_of(x, result)
 
     def _at_lines(self, overlaps: Overlaps, group: Sequence[Element]) -> tuple[Channel, Solution]:
         """The channel under the nodes that its rule of lines has at given overlaps, and their minima; see `rule_at`."""
-        law, directions = self.channel.law(overlaps), directions_of(self.system)
+        law, count = self.channel.law(overlaps), len(self.channel.configurations)
+        directions = [directions_of(self.system, configuration) for configuration in range(count)]
         rule, solved = rule_at(self.system, self.channel.rule, law, overlaps.V, directions, group)
         return replace(self.channel, rule=rule), solved
 
@@ -243,8 +246,8 @@ class StateEvolution:
         rule = self.channel.rule
         # odd, so that all coordinates of a tensor rule are met
         step = max(5, rule.size // CHECKED | 1)
-        few = replace(rule, nodes=rule.nodes[:, ::step], weights=rule.weights[::step].copy())
-        return few, self.minima.part(rule.nodes.shape[:2], slice(None, None, step))
+        points = slice(None, None, step)
+        return rule.part(points), self.minima.part(rule.nodes.shape[:2], points)
 
     @property
     def _near_degenerate(self) -> float:
@@ -347,10 +350,12 @@ class StateEvolution:
     def second_minimum_share(self, within: float) -> Array:
         """Share of nodes whose second minimum lies less than ``within`` above the lowest, per replicate (S,)."""
         assert self.minima is not None
-        rule = self.channel.rule
-        probabilities = self.channel.probabilities
-        near = self.minima.has_second(within).reshape(len(probabilities), -1, *rule.nodes.shape[:2])
-        return probabilities @ (near.astype(float) @ rule.weights).mean(axis=1)
+        return self.channel.scalar_mean(self._by_node(self.minima.has_second(within)))
+
+    def _by_node(self, values: NDArray[Any]) -> Array:
+        """One number of every node as (C, signs, S, n)."""
+        shape = self.channel.rule.nodes.shape[:2]
+        return values.astype(float).reshape(len(self.channel.probabilities), -1, *shape)
 
     @property
     def rough_share(self) -> float:

@@ -12,7 +12,7 @@ from attnphase.integration.lines import REACH, between, orbits
 from attnphase.integration.nets import net_nodes
 from attnphase.integration.rules import Rule, tensor
 from attnphase.state_evolution.directions import directions_of
-from attnphase.state_evolution.lines import symmetries_of_samples
+from attnphase.state_evolution.sample_symmetries import Image, symmetries_of_samples
 from attnphase.state_evolution.sector import Element
 from attnphase.state_evolution.system import System
 
@@ -33,7 +33,7 @@ def rule_of_nets(system: System, rule: Rule, group: Sequence[Element]) -> Rule:
 
 
 @lru_cache(maxsize=32)
-def _nodes(system: System, rule: Rule, elements: tuple[tuple[tuple[int, ...], bytes], ...]) -> Rule:
+def _nodes(system: System, rule: Rule, elements: tuple[Image, ...]) -> Rule:
     orders, kernels = rule.nets, system.kernels
     assert orders is not None
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
@@ -44,11 +44,8 @@ def _nodes(system: System, rule: Rule, elements: tuple[tuple[tuple[int, ...], by
     rules = [between(own, count, orders.shifted, min(REACH, float(np.sqrt(2 * count)))) for own, count in axes]
     places, weights = tensor(rules)
     zeta = places @ directions.latent.T
-    images = []
-    for order, matrix in elements:
-        turned = zeta.reshape(-1, length, rank)[:, list(order)] @ np.frombuffer(matrix).reshape(rank, rank).T
-        images.append(turned.reshape(zeta.shape))
-    chosen, counts = orbits(zeta, images)
+    every = zeta.reshape(-1, length, rank)
+    chosen, counts = orbits(zeta, [image.of(every, image.teacher).reshape(zeta.shape) for image in elements])
     student = length * columns
     latent, normals, shares = net_nodes(weights[chosen] * counts, orders, student + length * kernels.noise_columns)
     nodes = np.concatenate([normals[:, :student], zeta[chosen][latent], normals[:, student:]], axis=1)

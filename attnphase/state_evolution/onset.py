@@ -149,14 +149,16 @@ def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
     precision, inverse_rho, inverse_V = (np.linalg.inv(each) for each in (floored.q, rho, overlaps.V))
     for (c, here), (place, sign) in product(enumerate(channel.configurations), enumerate(solved)):
         omega, k = np.empty((rule.size, length, columns)), np.empty((rule.size, length, kernels.label_fields))
-        kernels.fields_at(channel.draws(sign), type(law)(*(np.ascontiguousarray(one[here]) for one in law)), omega, k)
+        kernels.fields_at(
+            channel.draws(c, sign), type(law)(*(np.ascontiguousarray(one[here]) for one in law)), omega, k
+        )
         shape = (*rule.nodes.shape[:2], length)
         g = np.einsum("lij,nlj->nli", inverse_V[here], fields[c, place] - omega).reshape(*shape, columns)
         # derivatives of the logarithm of the fields' law, by m and by theta
         w = np.einsum("lab,nlb->nla", precision[here], omega).reshape(*shape, columns)
         z = np.einsum("lxy,nly->nlx", inverse_rho[here], k[:, :, :rank]).reshape(*shape, rank)
         share = channel.probabilities[c] * orbit.count(sign) / len(orbit)
-        weighted = g * (share * rule.weights)[:, None, None]
+        weighted = g * (share * rule.of(c).weights)[:, None, None]
         of_m = np.einsum("snla,snkb->slakb", weighted, w)
         left, right = (field[..., None] * z[..., None, :] for field in (weighted, w))
         flat = left.reshape(*left.shape[:2], -1).mT @ right.reshape(*right.shape[:2], -1)

@@ -18,6 +18,7 @@ from attnphase.problem.units import Units
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.gauge import Gauge, gauge_of
+from attnphase.state_evolution.noise import NoisyLabels
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.prior import Prior
 from attnphase.state_evolution.sector import Sector
@@ -134,6 +135,23 @@ class System:
         return tuple(np.ascontiguousarray(self.spectrum.site_variances[sites]) for sites in self.cluster_law[0])
 
     @cached_property
+    def noise_directions(self) -> tuple[Array, ...]:
+        """Directions of the labels' noise that matter to the student, in every configuration of clusters."""
+        sites_of, found = self.cluster_law[0].tolist(), []
+        if not self.kernels.noise_columns:
+            return (np.empty((0, 0)),) * len(sites_of)
+        for place, sites in enumerate(sites_of):
+            images = ([order[site] for site in sites] for order, _, _ in self.symmetries)
+            orders = [[sites.index(site) for site in image] for image in images if set(image) == set(sites)]
+            found.append(self.noisy_labels(place).seen(orders))
+        return tuple(found)
+
+    def noisy_labels(self, configuration: int) -> NoisyLabels:
+        """The losses of a configuration of clusters as the noise of their labels varies."""
+        means, variance = self.label_means[self.cluster_law[0][configuration]], self.token_variances[configuration]
+        return NoisyLabels(self.problem, self.kernels, means, variance, self.parameters)
+
+    @cached_property
     def parameters(self) -> tuple[Array, Array]:
         """Mixing matrix and the other numbers that the loss depends on, as the kernels take them."""
         return np.ascontiguousarray(self.problem.mixing_matrix, dtype=float), model_numbers(self.problem)
@@ -143,10 +161,13 @@ class System:
         kernels = self.kernels
         counts = kernels.columns, kernels.teacher_rank, kernels.noise_columns
         student, teacher, noise = (kernels.length * count for count in counts)
-        return self.problem.integration.rules((student + teacher + noise, student), self.reflects, max_nodes, noise)
+        seen = max(one.shape[1] for one in self.noise_directions)
+        return self.problem.integration.rules(
+            (student + teacher + noise, student), self.reflects, max_nodes, noise, seen
+        )
 
     def refinement_of_solve(self, max_nodes: int) -> Refinement:
-        """Likewise, of a solve's: by lines or nets where there are some."""
+        """The rules of a solve: by lines or nets where there are some."""
         rules = self.refinement(max_nodes)
         return rules.of_solve(has_lines=has_rule(self.problem, "lines"), has_nets=has_rule(self.problem, "nets"))
 

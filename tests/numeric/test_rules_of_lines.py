@@ -202,7 +202,7 @@ def a_line():
     system, _, overlaps, _ = at("uneven")
     generator = np.random.default_rng(3)
     center, direction, fields = (generator.normal(size=(n, 2, 1)) for n in (1, 1, 2))
-    bundle = along.Bundle(center, np.zeros((1, 2, 1)), direction[0], np.ones(1), 1)
+    bundle = along.Bundle(center, np.zeros((1, 2, 1)), direction[0], np.ones(1), 1, 0)
     problems = along._LocalProblems(system, overlaps.V, bundle)
     rises = problems.slope @ (fields[1] - fields[0]).ravel() > 0
     return problems, fields if rises else fields[::-1]

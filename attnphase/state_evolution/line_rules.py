@@ -1,0 +1,159 @@
+"""Rules of lines at a point: nodes outside the lines in every configuration, and the symmetries that spare some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import isqrt
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.integration.lines import LineOrders, between, orbits
+from attnphase.integration.rules import Rule, gauss_hermite_nodes, tensor
+from attnphase.kernels.local.values import FieldLaw, Solution
+from attnphase.state_evolution.directions import Directions
+from attnphase.state_evolution.lines import Bundle, nodes_along
+from attnphase.state_evolution.sample_symmetries import Image, images_in
+from attnphase.state_evolution.sector import Element
+from attnphase.state_evolution.system import System
+
+__all__ = ["rule_at"]
+
+
+def rule_at(
+    system: System,
+    rule: Rule,
+    law: FieldLaw,
+    variances: Array,
+    directions: Sequence[Directions],
+    group: Sequence[Element],
+) -> tuple[Rule, Solution]:
+    """The nodes of a rule of lines at a point, with their minima.
+
+    Parameters
+    ----------
+    system : System
+    rule : Rule
+    law : FieldLaw
+        Of the fields at the point, the teacher's first.
+    variances : (P, r, r) array
+        V of every site.
+    directions : sequence of Directions
+        In every configuration of clusters.
+    group : sequence of (order of the sites, (r, r) array, (t, t) array)
+        Symmetries of the problem and of the point.  Of teacher's fields that they make of each other one is a node,
+        with the weight of all: what it gives must be averaged over the group.  Of configurations that they make of each
+        other the first one has its nodes turned for the others.
+    """
+    rule, every = replace(rule, own=()), list[tuple[Rule, Solution]]()
+    for place, own in enumerate(directions):
+        images = images_in(system, place, group)
+        if images[0].source < place:
+            every.append(_turned(*every[images[0].source], images[0]))
+        else:
+            every.append(_in_configuration(system, rule, law, variances, place, own, images))
+    if len(every) == 1:
+        return every[0]
+    most = max(one.size for one, _ in every)
+    rules, solutions = zip(*(_filled(*one, most) for one in every), strict=True)
+    return replace(rules[0], own=rules), Solution(*map(np.concatenate, zip(*solutions, strict=True)))
+
+
+def _in_configuration(
+    system: System,
+    rule: Rule,
+    law: FieldLaw,
+    variances: Array,
+    configuration: int,
+    directions: Directions,
+    images: tuple[Image, ...],
+) -> tuple[Rule, Solution]:
+    """The nodes of a configuration of clusters, of those that its symmetries make of each other one."""
+    orders, kernels = rule.lines, system.kernels
+    assert orders is not None
+    length, columns = kernels.length, kernels.columns
+    here = FieldLaw(*(values[system.cluster_law[0][configuration]] for values in law))
+    across, of_noise = orders.across[: length * columns - 1], orders.across[length * columns - 1 :]
+    shape = length, kernels.teacher_rank, kernels.noise_columns
+    zeta, z, of_latent = _latent_nodes(directions, orders, of_noise, shape, images)
+    eta, of_across = _nodes_across(directions, across, (length, columns))
+    along = directions.student[:, 0].reshape(length, columns)
+    shared = here.means + np.einsum("lij,nlj->nli", here.lifts, zeta)
+    k = np.einsum("lij,nlj->nli", here.remainders, zeta)
+    labels = np.concatenate([k, here.noise[:, None] * z], axis=-1)
+    bundle = Bundle(
+        (shared[:, None] + np.einsum("lij,mlj->mli", here.roots, eta)).reshape(-1, length, columns),
+        np.repeat(labels, len(eta), axis=0),
+        np.einsum("lij,lj->li", here.roots, along),
+        np.outer(of_latent, of_across).ravel(),
+        len(eta),
+        configuration,
+    )
+    found = nodes_along(system, variances, bundle, orders)
+    latent, other = np.divmod(found.lines, len(eta))
+    normals = np.outer(found.places, along) + eta.reshape(len(eta), -1).take(other, axis=0)
+    of_labels = [part.reshape(len(zeta), -1).take(latent, axis=0) for part in (zeta, z)]
+    nodes = np.concatenate([normals, *of_labels], axis=1)
+    constant = system.noisy_labels(configuration).mean_of_unseen(directions.noise, k, of_latent)
+    return replace(rule, nodes=nodes[None], weights=found.weights, constant=constant), found.solution
+
+
+def _filled(rule: Rule, solution: Solution, size: int) -> tuple[Rule, Solution]:
+    """So many nodes: behind their own the first one again, of weight zero and with its lowest minimum alone."""
+    own, places = rule.size, np.arange(size)
+    places[own:] = 0
+    whole = solution.at(places)
+    whole.energies[own:, 1], whole.flags[own:] = whole.energies[own:, 0], 0
+    weights = np.pad(rule.weights, (0, size - own))
+    return replace(rule, nodes=rule.nodes[:, places], weights=weights), whole
+
+
+def _turned(rule: Rule, solution: Solution, image: Image) -> tuple[Rule, Solution]:
+    """The nodes of a configuration that are the images of another's."""
+    minima, energies, losses, residuals, flags = solution
+    length, columns = residuals.shape[1:]
+    rank = isqrt(len(image.teacher) // np.dtype(float).itemsize)
+    edges = [length * columns, length * (columns + rank)]
+    xi, zeta, z = (x.reshape(rule.size, length, -1) for x in np.split(rule.nodes[0], edges, axis=1))
+    normals = image.of(xi, image.student), image.of(zeta, image.teacher), image.of_noise(z)
+    nodes = np.concatenate([x.reshape(rule.size, -1) for x in normals], axis=1)
+    of_student = image.of(minima, image.student), image.of(residuals, image.student)
+    return replace(rule, nodes=nodes[None]), Solution(of_student[0], energies, losses, of_student[1], flags)
+
+
+@lru_cache(maxsize=256)
+def _latent_nodes(
+    directions: Directions,
+    orders: LineOrders,
+    of_noise: tuple[int, ...],
+    shape: tuple[int, int, int],
+    images: tuple[Image, ...],
+) -> tuple[Array, Array, Array]:
+    """The teacher's standard normals (n, L, t), those of the noise (n, L, n) and weights.
+
+    Of what symmetries make of each other they have one node.
+    """
+    length, rank, columns = shape
+    breaks = [directions.breaks] + [()] * (len(orders.latent) - 1)
+    axes = zip(breaks, orders.latent, strict=True)
+    of_teacher = [between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)]
+    seen = directions.noise.shape[1]
+    places, weights = tensor(of_teacher + [gauss_hermite_nodes(count) for count in of_noise[:seen]])
+    zeta = (places[:, : length * rank] @ directions.latent.T).reshape(-1, length, rank)
+    z = (places[:, length * rank :] @ directions.noise.T).reshape(len(places), length, columns)
+
+    def flat(zeta: Array, z: Array) -> Array:
+        return np.concatenate([zeta.reshape(len(zeta), -1), z.reshape(len(z), -1)], axis=1)
+
+    turned = [flat(image.of(zeta, image.teacher), image.of_noise(z)) for image in images]
+    chosen, counts = orbits(flat(zeta, z), turned)
+    return zeta[chosen], z[chosen], weights[chosen] * counts
+
+
+@lru_cache(maxsize=32)
+def _nodes_across(directions: Directions, orders: tuple[int, ...], shape: tuple[int, int]) -> tuple[Array, Array]:
+    """The student's standard normals given the teacher's (n, L, r), without those along the line, and weights."""
+    across, weights = tensor([gauss_hermite_nodes(count) for count in orders])
+    return (across @ directions.student[:, 1:].T).reshape(-1, *shape), weights
