@@ -56,9 +56,7 @@ def rule_at(
             every.append(_in_configuration(system, rule, law, variances, place, own, images))
     if len(every) == 1:
         return every[0]
-    most = max(one.size for one, _ in every)
-    rules, solutions = zip(*(_filled(*one, most) for one in every), strict=True)
-    return replace(rules[0], own=rules), Solution(*map(np.concatenate, zip(*solutions, strict=True)))
+    return _side_by_side(every)
 
 
 def _in_configuration(
@@ -100,14 +98,26 @@ def _in_configuration(
     return replace(rule, nodes=nodes[None], weights=found.weights, constant=constant), found.solution
 
 
-def _filled(rule: Rule, solution: Solution, size: int) -> tuple[Rule, Solution]:
-    """So many nodes: behind their own the first one again, of weight zero and with its lowest minimum alone."""
-    own, places = rule.size, np.arange(size)
-    places[own:] = 0
-    whole = solution.at(places)
-    whole.energies[own:, 1], whole.flags[own:] = whole.energies[own:, 0], 0
-    weights = np.pad(rule.weights, (0, size - own))
-    return replace(rule, nodes=rule.nodes[:, places], weights=weights), whole
+def _side_by_side(every: list[tuple[Rule, Solution]]) -> tuple[Rule, Solution]:
+    """The nodes of all configurations, of each as many.
+
+    Where there are fewer, the first one stands behind them again, of weight zero and with its lowest minimum alone.
+    """
+    most = max(rule.size for rule, _ in every)
+    lacks = [most - rule.size for rule, _ in every]
+    solved = [
+        np.concatenate(
+            [part for x, lacking in zip(values, lacks, strict=True) for part in (x, x[:1].repeat(lacking, axis=0))]
+        )
+        for values in zip(*(solution for _, solution in every), strict=True)
+    ]
+    solution, rules = Solution(*solved), []
+    for place, ((rule, _), lacking) in enumerate(zip(every, lacks, strict=True)):
+        behind = slice((place + 1) * most - lacking, (place + 1) * most)
+        solution.energies[behind, 1], solution.flags[behind] = solution.energies[behind, 0], 0
+        nodes = np.concatenate([rule.nodes, rule.nodes[:, :1].repeat(lacking, axis=1)], axis=1)
+        rules.append(replace(rule, nodes=nodes, weights=np.pad(rule.weights, (0, lacking))))
+    return replace(rules[0], own=tuple(rules)), solution
 
 
 def _turned(rule: Rule, solution: Solution, image: Image) -> tuple[Rule, Solution]:

@@ -219,6 +219,7 @@ def test_labels_are_split_with_noise_and_without():
 
 
 def test_the_automatic_rule_takes_lines():
-    """For one token, of clusters and with noise, too."""
-    for name in ("noise in the field", "noise beside it", "one token of two clusters"):
-        assert at(name)[0].refinement_of_solve(2**18).name == "lines"
+    """Of clusters and with noise too, but for noise of several directions."""
+    for name in MODELS:
+        expected = "nets" if name == "noise on attention" else "lines"
+        assert at(name)[0].refinement_of_solve(2**18).name == expected

@@ -141,11 +141,6 @@ class Solution(NamedTuple):
         minima, energies, losses, residuals, flags = self
         return Solution(minima[nodes], energies[nodes], losses[nodes], residuals[nodes], flags[nodes])
 
-    def at(self, places: NDArray[np.int64]) -> Solution:
-        """Copies for nodes at some places."""
-        minima, energies, losses, residuals, flags = self
-        return Solution(minima[places], energies[places], losses[places], residuals[places], flags[places])
-
 
 class Energy(NamedTuple):
     """What the energy ``Psi`` of a sample depends on, its centre aside.
