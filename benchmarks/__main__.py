@@ -28,6 +28,7 @@ from benchmarks.tables import change_table, heading, table_of
 
 GROUPS = {
     "local": ("local_problem", "rows"),
+    "map": ("one_map", "rows"),
     "point": ("fixed_points", "point_rows"),
     "memory": ("fixed_points", "memory_rows"),
     "start": ("commands", "start_rows"),

@@ -17,10 +17,10 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 from benchmarks import published_recipe
-from benchmarks.measuring import Options, Row, clock_named, python, timed
+from benchmarks.measuring import Clock, Options, Row, clock_named, python, timed
 from benchmarks.record import YARDSTICK
 
-__all__ = ["memory_rows", "point_rows", "recipe_rows"]
+__all__ = ["SETTINGS", "memory_rows", "one_map", "point_rows", "recipe_rows"]
 
 SETTINGS = {"semantic": 2.0, "positional": 1.24}
 """Sample complexities by branch; omega is 0.3."""
@@ -55,22 +55,18 @@ def recipe_rows(options: Options) -> Iterator[Row]:
     """One map of the recipe, which is the yardstick, and the recipe to its own stopping rule."""
     clock = clock_named(options.clock)
 
-    def one_map(branch: str) -> float:
-        start = converged(branch, "q", "V", "m", "theta")
-        return timed(clock, lambda: published_recipe.state_evolution_map(SETTINGS[branch], *start))
-
     def whole(branch: str, alpha: float) -> float:
         maps = MAPS[branch]
         if not options.recipe:
-            return maps * one_map(branch)
+            return maps * one_map(clock, branch)
         found: list[int] = []
         seconds = timed(clock, lambda: found.append(published_recipe.run(alpha, branch)[0]))
         if found != [maps]:
             raise SystemExit(f"the recipe took {found[0]} maps to the {branch} point, not {maps}: mend MAPS.")
         return seconds
 
-    one_map("semantic")
-    yield Row(YARDSTICK, "s", lambda: one_map("semantic"))
+    one_map(clock, "semantic")
+    yield Row(YARDSTICK, "s", lambda: one_map(clock, "semantic"))
     for branch, alpha in SETTINGS.items():
         yield Row(
             recipe_name(branch),
@@ -79,6 +75,12 @@ def recipe_rows(options: Options) -> Iterator[Row]:
             most=1 if options.recipe or options.quick else None,
             detail=f"{MAPS[branch]} maps, {'all run' if options.recipe else 'of which one was timed'}",
         )
+
+
+def one_map(clock: Clock, branch: str) -> float:
+    """Seconds of one map of the recipe at the point of a setting."""
+    start = converged(branch, "q", "V", "m", "theta")
+    return timed(clock, lambda: published_recipe.state_evolution_map(SETTINGS[branch], *start))
 
 
 def recipe_name(branch: str) -> str:

@@ -101,17 +101,21 @@ def test_what_cannot_be_compared_is_refused(sides, tmp_path):
 def test_a_quick_run_saves_all_its_repeats(tmp_path):
     """Would catch a row that cannot be measured any more, and repeats that are not kept."""
     path = tmp_path / "results" / "quick.json"
-    groups = ("local", "point", "memory")
+    groups = ("local", "map", "point", "memory")
     text = benchmark("--quick", "--repeats", 2, "--only", *groups, "--clock", "cpu", "--output", path)
     saved = json.loads(path.read_text())
     assert saved["clock"] == "cpu"
     figures = {each["name"]: each for each in saved["figures"]}
     made = [re.split(r"\W", name)[0] for name in figures]
-    assert made == [*["recipe"] * 3, *["local"] * 3, *["point"] * 4, "memory"]
+    assert made == [*["recipe"] * 3, *["local"] * 3, "recipe", "map", *["point"] * 4, "memory"]
     for name, each in figures.items():
         assert len(each["values"]) == (1 if name.startswith("recipe: to") else 2), name
         assert cells(text, name)[0] == name
     assert figures["recipe: to the semantic point"]["detail"].startswith("51 maps")
+    found = re.search(r"(\d+) local problems, moments to (.*)%", figures["map: the paper's, semantic"]["detail"])
+    assert found is not None
+    assert 3000 < int(found[1]) < 5000
+    assert 0.001 < float(found[2]) < 0.1
     assert "converged" in figures["point: semantic, alpha = 2"]["detail"]
     assert 50 < min(figures["memory: positional point"]["values"]) < 2000
     ratios = cells(benchmark("--read", path, "--against", path), "local (2,1), cold: a node")
