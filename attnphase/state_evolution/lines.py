@@ -133,24 +133,28 @@ class _LocalProblems:
         count, each_line = places.size, places.shape[1]
         omega = self.bundle.at(lines, places)
         k = self.fields.take(lines, axis=0).repeat(each_line, axis=0)
-        energies, fields = np.zeros((count, 2)), np.zeros((count, 2, self.slope.size))
-        if known is not None:
-            energies[:, 1], fields = 1.0, known.repeat(each_line, axis=0)  # as those of different minima
-        minima = fields.reshape(count, 2, *omega.shape[1:])
+        fields = np.zeros((count, 2, self.slope.size)) if known is None else known.repeat(each_line, axis=0)
+        minima, energies = fields.reshape(count, 2, *omega.shape[1:]), np.zeros((count, 2))
+        energies[:, 1] = 1.0  # as those of different minima
         solution = Solution(minima, energies, np.empty(count), np.empty_like(omega), np.empty(count, np.int64))
+
+        parts, search = self.proximal.parts(1, [0], count), Search(starts)
+        configuration, factors = self.bundle.configuration, self.factors
 
         def run(part: Part) -> None:
             here = part.nodes
-            place, search = self.bundle.configuration, Search(starts)
-            self.proximal.search(place, omega[here], k[here], self.factors, search, solution.part(here))
+            self.proximal.search(configuration, omega[here], k[here], factors, search, solution.part(here))
 
-        for_all(self.proximal.parts(1, [0], count), run, self.system.threads)
+        if len(parts) > 1:
+            for_all(parts, run, self.system.threads)
+        else:
+            self.proximal.search(configuration, omega, k, factors, search, solution)
         return solution
 
     def ends(self, edges: Array) -> Solution:
         """The lowest minima at the panels' edges of all lines, of which none is above a trial point of its kind."""
         count, each_line = len(self.bundle.centers), len(edges)
-        lines, places = np.arange(count), np.tile(edges, (count, 1))
+        lines, places = np.arange(count), np.broadcast_to(edges, (count, each_line))
         omega, found = self.bundle.at(lines, places), self.solved(lines, places, Starts.COLD)
         lines, places = lines.repeat(each_line), places.reshape(-1, 1)
         unit = self.system.units.energy
@@ -182,11 +186,11 @@ class _LocalProblems:
     def panels(self, edges: Array) -> _Pieces:
         """All lines in panels, cut at the jumps that the minima at a panel's ends lead to."""
         every = np.arange(len(self.bundle.centers))
-        nodes = _as_nodes(np.tile(edges, (len(every), 1)), self.ends(edges), every)
+        nodes = _as_nodes(np.broadcast_to(edges, (len(every), len(edges))), *self.ends(edges)[:2])
         panels = _Pieces.between(every, nodes[:, :, 0])
         places = self._meetings(panels)[:, None]
         found = self.solved(panels.lines, places, Starts.WARM, panels.ends[..., 2:])
-        which, jumps = self.jumps(panels, _as_nodes(places, found, np.arange(len(places))))
+        which, jumps = self.jumps(panels, _as_nodes(places, *found[:2]))
         inner = panels.ends.copy()
         inner[which] = jumps
         return panels.around(inner)
@@ -217,13 +221,15 @@ class _LocalProblems:
         which = np.flatnonzero(gaps.any(axis=1))
         nearest = np.where(gaps > 0, gaps, np.inf).argmin(axis=1)
         pieces, pairs = pieces.take(which), nodes[which, nearest[which]]
+        if not len(which):
+            return which, pairs
         here, energies, fields, (left, right) = pairs[:, 0, 0], pairs[..., 1], pairs[..., 2:], pieces.ends[..., 0].T
         rises, steps = self._newton(energies, fields)
         for _ in range(_NEWTON_STEPS):
             ahead = steps > 0
             left, right = np.where(ahead, here, left), np.where(ahead, right, here)
             there = np.minimum(np.maximum(here + steps, left), right)
-            if np.abs(there - here).max(initial=0.0) <= _LOCATED:
+            if np.abs(there - here).max() <= _LOCATED:
                 break
             found = self.solved(pieces.lines, there[:, None], Starts.WARM, fields)
             new = there, found.energies, found.minima.reshape(fields.shape)
@@ -252,6 +258,9 @@ class _LocalProblems:
 def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOrders) -> Along:
     """Nodes along all lines of a bundle, which resolve every jump.
 
+    Panels are cut at the jumps that the minima at their ends lead to, and get nodes.  A piece whose defect is not small
+    is cut again.
+
     Parameters
     ----------
     system : System
@@ -279,14 +288,15 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
             most += _ROUNDING * system.units.energy * float(bundle.weights.mean())
         nearest = np.minimum(np.maximum(left, 0.0), right)  # to zero
         open_ = (defects * outer * _density(nearest) > most) & (turn < _ROUNDS - 1)
-        closed, which = (~open_).repeat(len(x)).nonzero()[0], open_.nonzero()[0]
-        lines = pieces.lines.repeat(len(x))
-        done.append(_taken((lines, places.ravel(), weights.ravel(), *found), closed))
+        closed, which = (~open_).nonzero()[0], open_.nonzero()[0]
+        of_pieces = [values.reshape(*places.shape, *values.shape[1:]) for values in found]
+        done.append(_taken((pieces.lines, places, weights, *of_pieces), closed))
         if not len(which):
             break
-        pieces = _cut(problems, pieces.take(which), _as_nodes(places, found, which))
-    lines, places, weights, *solution = (np.concatenate(values) for values in zip(*done, strict=True))
-    return Along(lines, places, weights, Solution(*solution))
+        pieces = _cut(problems, pieces.take(which), _as_nodes(*_taken((places, *of_pieces[:2]), which)))
+    lines, *of_nodes = (np.concatenate(values) for values in zip(*done, strict=True))
+    places, weights, *solution = (values.reshape(-1, *values.shape[2:]) for values in of_nodes)
+    return Along(lines.repeat(len(x)), places, weights, Solution(*solution))
 
 
 def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:
@@ -302,19 +312,19 @@ def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:
     count, each = nodes.shape[:2]
     quarter = each // 4
     lowest = np.concatenate([pieces.ends[:, :1], nodes[:, :, 0], pieces.ends[:, 1:]], axis=1)
-    steps = np.diff(lowest, axis=1)
-    bends = np.abs(np.diff(steps[..., 2:] @ problems.slope / steps[..., 0]))
-    inner = bends.argmax(axis=1).clip(quarter, each - 1 - quarter)[:, None] + np.array([0, 2])
+    steps = lowest[:, 1:] - lowest[:, :-1]
+    slopes = steps[..., 2:] @ problems.slope / steps[..., 0]
+    bend = np.abs(slopes[:, 1:] - slopes[:, :-1]).argmax(axis=1)
+    inner = np.minimum(np.maximum(bend, quarter), each - 1 - quarter)[:, None] + np.array([0, 2])
     beside = lowest[np.arange(count)[:, None], inner]
     which, jumps = problems.jumps(pieces, nodes)
     beside[which] = jumps
     return pieces.around(beside)
 
 
-def _as_nodes(places: Array, found: Solution, which: NDArray[np.int64]) -> Array:
-    """Both minima at places (N, n) of some pieces as `_Pieces` has them, (.., n, 2, 2 + L r)."""
-    fields, energies = (values.reshape(*places.shape, 2, -1).take(which, axis=0) for values in found[:2])
-    return _as_ends(places.take(which, axis=0), energies[..., 0], fields)
+def _as_nodes(places: Array, minima: Array, energies: Array) -> Array:
+    """Both minima at places (N, n) as `_Pieces` has them, (N, n, 2, 2 + L r)."""
+    return _as_ends(places, energies.reshape(*places.shape, 2), minima.reshape(*places.shape, 2, -1))
 
 
 def _as_ends(places: Array, energies: Array, fields: Array) -> Array:
