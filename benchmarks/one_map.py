@@ -89,7 +89,7 @@ def rows(options: Options) -> Iterator[Row]:
         overlaps = solve_point(kind.problem, kind.alpha, kind.branch, settings=settings).restart.overlaps
         map_ = _map_of(kind, System.of(kind.problem), overlaps, orders)
         x = map_.pack(overlaps)
-        points = cycle([x, _MOVED * x])
+        points = cycle([_MOVED * x, x])
         error = _difference(_moments(map_, x), _moments(_map_of(kind, map_.system, overlaps, _finer(orders)), x))
         yield Row(
             f"map: {name}",

@@ -179,8 +179,7 @@ class _LocalProblems:
         of_h, of_w = (np.einsum("lij,nlj->nli", self.inverse, x).reshape(shape) for x in fields_of)
         own = (h * of_h).sum(axis=2) / 2 + found.losses.reshape(-1, alike)
         energies = own[:, None, :] - w @ of_h.mT
-        best = energies.argmin(axis=2)
-        lowest = np.take_along_axis(energies, best[..., None], axis=2)[..., 0] + (w * of_w).sum(axis=2) / 2
+        best, lowest = energies.argmin(axis=2), energies.min(axis=2) + (w * of_w).sum(axis=2) / 2
         return (best + alike * np.arange(len(best))[:, None]).ravel(), lowest.ravel()
 
     def panels(self, edges: Array) -> _Pieces:
