@@ -240,7 +240,8 @@ class Channel:
         """
         orbit = self.representatives(overlaps)
         chosen, index = _sources(orbit)
-        moments, energies, minima = self._integrated(overlaps, chosen, Search(starts, sole), previous, solved)
+        law = self.law(overlaps)
+        moments, energies, minima = self._integrated(law, overlaps.V, chosen, Search(starts, sole), previous, solved)
         signs = ((1, 1), (1, 1)) if self.labelled else self.rule.signs
         moments = moments[:, index] * _parities(
             orbit, signs, self.system.kernels.columns, self.system.kernels.teacher_rank
@@ -250,7 +251,7 @@ class Channel:
         edges = 0, 1, 1 + columns, 1 + 2 * columns, means.shape[-1]
         g, g_g, g_xi, g_k = (means[..., i:j] for i, j in pairwise(edges))
         if self.teacher_first:
-            g_xi = self._with_student_first(g_xi, g_k, overlaps)
+            g_xi = self._with_student_first(g_xi, g_k, overlaps.theta, floored.q, law)
         hats = self.system.kernels.ridge.conjugates_from_moments(
             alpha=alpha,
             rho=self.system.rho[:, None],
@@ -266,11 +267,10 @@ class Channel:
         envelope, loss = (self.probabilities @ energies[:, index].mean(axis=1).swapaxes(0, 1)).T
         return ChannelPass(self._invariant(Conjugates(*hats), floored), envelope, loss, minima)
 
-    def _with_student_first(self, g_xi: Array, g_k: Array, overlaps: Overlaps) -> Array:
+    def _with_student_first(self, g_xi: Array, g_k: Array, theta: Array, q: Array, law: FieldLaw) -> Array:
         """Means with the normals of ``omega = m + q^1/2 xi``, of those with the normals of omega given k."""
-        law = self.law(overlaps)
-        with_omega = g_xi @ law.roots[:, None] + g_k @ _solved(self.system.rho, overlaps.theta.mT)[:, None]
-        return _solved(matrix_root(self.floored(overlaps).q)[:, None], with_omega.mT).mT
+        with_omega = g_xi @ law.roots[:, None] + g_k @ _solved(self.system.rho, theta.mT)[:, None]
+        return _solved(matrix_root(q)[:, None], with_omega.mT).mT
 
     def _invariant(self, hats: Conjugates, overlaps: Overlaps) -> Conjugates:
         """Sampled conjugates as derivatives of what the gauge's stretches leave unchanged.
@@ -293,25 +293,27 @@ class Channel:
 
     def minima_at(self, overlaps: Overlaps, search: Search, previous: Minima | None) -> Minima:
         """The nodes' minima, of which a pass at given overlaps makes its conjugates."""
-        return self._integrated(overlaps, _sources(self.representatives(overlaps))[0], search, previous)[2]
+        chosen, _ = _sources(self.representatives(overlaps))
+        return self._integrated(self.law(overlaps), overlaps.V, chosen, search, previous)[2]
 
     def _integrated(
         self,
-        overlaps: Overlaps,
+        law: FieldLaw,
+        variances: Array,
         chosen: list[int],
         search: Search,
         previous: Minima | None,
         solved: Solution | None = None,
     ) -> tuple[Array, Array, Minima]:
         """Moments (C, chosen signs, S, L, r, 1 + 2 r + t) and energies (C, chosen signs, S, 2), and the minima."""
-        kernels, law = self.system.kernels, self.law(overlaps)
+        kernels = self.system.kernels
         parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
         count = len(self.configurations) * len(chosen) * self.rule.size
         if solved is None:
             minima = self.proximal.begun(search.starts, previous, count)
         else:
             minima = Minima(solved.minima, solved.energies, solved.flags)
-        factors = lower_factors(overlaps.V)
+        factors = lower_factors(variances)
         shape = (len(self.configurations), len(chosen), self.rule.replicates)
         width = 1 + 2 * kernels.columns + kernels.teacher_rank
         label_means = self.system.label_means[self.configurations]

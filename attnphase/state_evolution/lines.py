@@ -31,9 +31,8 @@ __all__ = ["DEFECT", "Bundle", "nodes_along"]
 
 DEFECT = 1e-7  # of a piece, relative to what panels add to E[g . d s] on average: the residual that solves end at
 _ROUNDING = 1e-13  # of energies, in their unit: defects below tell nothing
-_ROUNDS = 40  # of cuts, after which a piece is at most 2e-7 of a panel
 _NEWTON_STEPS = 50  # to a crossing; bisection takes as many for its precision
-_LOCATED = 1e-10  # precision of crossings along the line, in standard deviations
+_LOCATED = 1e-10  # precision of crossings along the line, in standard deviations; shorter pieces are not cut
 _legendre = lru_cache(np.polynomial.legendre.leggauss)
 
 
@@ -272,7 +271,7 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
     x, w = _legendre(orders.nodes)
     pieces = problems.panels(np.linspace(-orders.reach, orders.reach, orders.panels + 1))
     most, done = -1.0, []
-    for turn in range(_ROUNDS):
+    while True:
         left, right = pieces.ends[..., 0].T
         half = (right - left)[:, None] / 2
         places, lengths = left[:, None] + half * (1 + x), half * w
@@ -281,12 +280,12 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
         defects = np.abs(pieces.ends[:, 1, 1] - pieces.ends[:, 0, 1] + (lengths * falls).sum(axis=1))
         outer = bundle.weights.take(pieces.lines)
         weights = outer[:, None] * lengths * _density(places)
-        if turn == 0:
+        if not done:
             most = DEFECT * float(np.abs((weights * falls * places).sum(axis=1)).sum())
             most /= orders.panels * len(bundle.weights)
             most += _ROUNDING * system.units.energy * float(bundle.weights.mean())
         nearest = np.minimum(np.maximum(left, 0.0), right)  # to zero
-        open_ = (defects * outer * _density(nearest) > most) & (turn < _ROUNDS - 1)
+        open_ = (defects * outer * _density(nearest) > most) & (right - left > _LOCATED)
         closed, which = (~open_).nonzero()[0], open_.nonzero()[0]
         of_pieces = [values.reshape(*places.shape, *values.shape[1:]) for values in found]
         done.append(_taken((pieces.lines, places, weights, *of_pieces), closed))
