@@ -28,12 +28,11 @@ from attnphase.integration.rules import Rule, lines, nets, published_rule
 __all__ = ["RULES"]
 
 _NODES = "integration.nodes"
-FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields, and across lines
+FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields and of the noise, and across lines
 _NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
 _MOST_PER_DIMENSION = 256
 _FEWEST_LATENT, _FIRST_OF_NETS = 8, 2**13  # of a first rule of nets: nodes of each of the teacher's fields, and points
 _GAUGES_OF_NETS = 3  # of each sort
-_FEW_NOISE = 1  # directions of the labels' noise: with two, lines take ten times as long as nets for a thousandth
 _TENSOR_DIMENSIONS = 4  # up to which tensor rules are tried before more Sobol points
 _LOW_ORDER_DIMENSIONS = 6  # up to which those of low order are
 
@@ -140,7 +139,7 @@ class Automatic(Sobol):
         """See `Refinement`: lines, where they have few nodes; or nets, in more dimensions than tensor rules serve."""
         own = [getattr(self, item.name) for item in fields(self)]
         by_lines, by_nets = Lines(*own), Nets(*own)
-        if has_lines and by_lines.is_affordable and self.seen_noise <= _FEW_NOISE:
+        if has_lines and by_lines.is_affordable:
             return by_lines
         return by_nets if has_nets and self.dimensions[0] > _TENSOR_DIMENSIONS and by_nets.is_affordable else self
 
@@ -182,8 +181,8 @@ class Lines(Refinement):
     @property
     def _first_orders(self) -> LineOrders:
         total, student = self.dimensions
-        latent = (self.asked.nodes or FIRST_LATENT,) * (total - student - self.noise_dimensions)
-        return LineOrders(latent, (FIRST_ACROSS,) * (student - 1 + self.seen_noise))
+        latent = (self.asked.nodes or FIRST_LATENT,) * (total - student - self.noise_dimensions + self.seen_noise)
+        return LineOrders(latent, (FIRST_ACROSS,) * (student - 1))
 
     def beside(self, rule: Rule) -> Rule:
         """See `Refinement`."""

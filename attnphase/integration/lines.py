@@ -31,18 +31,18 @@ class LineOrders:
 
     Attributes
     ----------
-    latent : (L t,) tuple
+    latent : (L t + N,) tuple
         Nodes of the teacher's fields in every direction; where labels jump along the first one, of each part of it.
-    across : (L r - 1 + N,) tuple
-        Gauss-Hermite nodes of the student's fields given these, in every direction but the first, and of the labels'
-        noise in those directions that the student's fields depend on.
+        Behind them those of the labels' noise, in the directions that the student's fields depend on.
+    across : (L r - 1,) tuple
+        Gauss-Hermite nodes of the student's fields given these, in every direction but the first.
     panels, nodes : int
         Parts of a line that are looked at alike, and Gauss-Legendre nodes in each smooth piece.  The parts are an even
         number: a piece in which all is odd about a jump in its middle has no defect that tells of the jump.
     reach : float
         Of lines, in standard deviations.
     shifted : int, optional
-        Of which direction of the teacher's fields the nodes lie half a spacing further.  Where many nodes leave little
+        Of which of the directions of `latent` the nodes lie half a spacing further.  Where many nodes leave little
         of an error, it then has the opposite sign: the truth lies in the middle.
     """
 

@@ -73,10 +73,9 @@ def _in_configuration(
     assert orders is not None
     length, columns = kernels.length, kernels.columns
     here = FieldLaw(*(values[system.cluster_law[0][configuration]] for values in law))
-    across, of_noise = orders.across[: length * columns - 1], orders.across[length * columns - 1 :]
     shape = length, kernels.teacher_rank, kernels.noise_columns
-    zeta, z, of_latent = _latent_nodes(directions, orders, of_noise, shape, images)
-    eta, of_across = _nodes_across(directions, across, (length, columns))
+    zeta, z, of_latent = _latent_nodes(directions, orders, shape, images)
+    eta, of_across = _nodes_across(directions, orders, (length, columns))
     along = directions.student[:, 0].reshape(length, columns)
     shared = here.means + np.einsum("lij,nlj->nli", here.lifts, zeta)
     k = np.einsum("lij,nlj->nli", here.remainders, zeta)
@@ -137,7 +136,6 @@ def _turned(rule: Rule, solution: Solution, image: Image) -> tuple[Rule, Solutio
 def _latent_nodes(
     directions: Directions,
     orders: LineOrders,
-    of_noise: tuple[int, ...],
     shape: tuple[int, int, int],
     images: tuple[Image, ...],
 ) -> tuple[Array, Array, Array]:
@@ -146,11 +144,10 @@ def _latent_nodes(
     Of what symmetries make of each other they have one node.
     """
     length, rank, columns = shape
-    breaks = [directions.breaks] + [()] * (len(orders.latent) - 1)
-    axes = zip(breaks, orders.latent, strict=True)
-    of_teacher = [between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)]
-    seen = directions.noise.shape[1]
-    places, weights = tensor(of_teacher + [gauss_hermite_nodes(count) for count in of_noise[:seen]])
+    counts = orders.latent[: length * rank + directions.noise.shape[1]]
+    breaks = [directions.breaks] + [()] * (len(counts) - 1)
+    axes = zip(breaks, counts, strict=True)
+    places, weights = tensor([between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)])
     zeta = (places[:, : length * rank] @ directions.latent.T).reshape(-1, length, rank)
     z = (places[:, length * rank :] @ directions.noise.T).reshape(len(places), length, columns)
 
@@ -163,7 +160,7 @@ def _latent_nodes(
 
 
 @lru_cache(maxsize=32)
-def _nodes_across(directions: Directions, orders: tuple[int, ...], shape: tuple[int, int]) -> tuple[Array, Array]:
+def _nodes_across(directions: Directions, orders: LineOrders, shape: tuple[int, int]) -> tuple[Array, Array]:
     """The student's standard normals given the teacher's (n, L, r), without those along the line, and weights."""
-    across, weights = tensor([gauss_hermite_nodes(count) for count in orders])
+    across, weights = tensor([gauss_hermite_nodes(count) for count in orders.across])
     return (across @ directions.student[:, 1:].T).reshape(-1, *shape), weights

@@ -56,17 +56,17 @@ MODELS = {
         ([0.26, 0.9], [1.5, 5.0], [0.2, -0.09], [0.35, 1.2]),
     ),
 }
-LATENT = {"noise on attention": (20, 12), "two tokens of two clusters": (36, 20)}
+LATENT = {"noise on attention": (16, 10, 8, 8), "two tokens of two clusters": (36, 20)}
 
 
-def at(name, latent=None, across=5):
+def at(name, latent=None, across=4):
     problem, alpha, values = MODELS[name]
     system = System.of(problem)
     sites, length = len(problem.sites), problem.tokens.length
     q, V, m, theta = (np.resize(np.array(x), sites).reshape(sites, 1, 1) for x in values)
     seen = max(one.shape[1] for one in system.noise_directions)
-    latent = LATENT.get(name, (20,) * length) if latent is None else (latent,) * length
-    return system, alpha, Overlaps(q, V, m, theta), LineOrders(latent, (across,) * (length - 1 + seen))
+    latent = LATENT.get(name, (20,) * (length + seen)) if latent is None else (latent,) * (length + seen)
+    return system, alpha, Overlaps(q, V, m, theta), LineOrders(latent, (across,) * (length - 1))
 
 
 def map_of(system, alpha, overlaps, rule, sector=None):
@@ -152,7 +152,7 @@ def test_values_are_those_of_nodes_without_symmetries(name, monkeypatch):
     maps = []
     for sector in (None, Sector.of(overlaps, system.symmetries[:1], system.units)):
         solved.append(0)
-        maps.append(by_lines(name, sector, latent=12, across=3)[0])
+        maps.append(by_lines(name, sector, latent=8, across=3)[0])
     assert solved[0] < 0.8 * solved[1]
     few, every = (means_of(one, overlaps)[0] for one in maps)
     np.testing.assert_allclose(few, every, rtol=1e-6, atol=1e-8 * np.abs(every).max())
@@ -219,7 +219,7 @@ def test_labels_are_split_with_noise_and_without():
 
 
 def test_the_automatic_rule_takes_lines():
-    """Of clusters and with noise too, but for noise of several directions."""
+    """Of clusters and with noise too, where they are few."""
     for name in MODELS:
         expected = "nets" if name == "noise on attention" else "lines"
         assert at(name)[0].refinement_of_solve(2**18).name == expected
