@@ -129,6 +129,12 @@ def test_a_tensor_rule_that_is_asked_for_states_its_distance_to_the_points_that_
     assert 0.5 < deviations(point, 0.7, 0.06).max() < 2
 
 
+@pytest.fixture
+def without_lines(monkeypatch):
+    monkeypatch.setattr(Automatic, "of_solve", lambda self, **_: self)
+
+
+@pytest.mark.usefixtures("without_lines")
 def test_smooth_problems_keep_the_rule_that_is_exact_for_them():
     """The square loss: Gauss-Hermite is exact for polynomials, and no scatter of Sobol points enters the error."""
     problem = Problem.from_dict(
@@ -206,6 +212,7 @@ def assert_ridge_regression(point: BranchPoint, sigma: float, strength: float, n
 
 
 @pytest.mark.parametrize(("sigma", "strength", "noise"), [(0.7, 2e-7, 0.4), (1.5, 3e-6, 0.1), (0.8, 1e-8, 0.3)])
+@pytest.mark.usefixtures("without_lines")
 def test_what_a_residual_leaves_is_in_the_errors_and_small(sigma, strength, noise):
     """At an interpolation peak the fixed point is a thousand residuals away: it is iterated on, and states the rest."""
     problem = Problem.from_dict(
@@ -225,6 +232,7 @@ def test_what_a_residual_leaves_is_in_the_errors_and_small(sigma, strength, nois
     assert_ridge_regression(loose, sigma, strength, noise)
 
 
+@pytest.mark.usefixtures("without_lines")
 def test_a_point_that_is_iterated_further_stays_converged(monkeypatch):
     """Two maps come nearer, and not as near as is asked for."""
     monkeypatch.setattr(solver, "FEW_MAPS", 2)
