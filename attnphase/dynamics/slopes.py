@@ -24,7 +24,7 @@ from attnphase.processes.progress import Tell, silent
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel, replicates_in
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Part, ProximalProblem, Search, for_all
+from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all
 from attnphase.state_evolution.system import System
 
 __all__ = ["SlopeChannel", "first_rule", "gauges_of", "is_smooth", "next_rule", "replicates_of", "system_of"]
@@ -44,7 +44,7 @@ class _SlopeProblem(ProximalProblem):
     slopes: Slopes
 
     def search(
-        self, configuration: int, omega: Array, k: Array, factors: Array, search: Search, solution: Solution
+        self, configuration: int, omega: Array, k: Array, factors: Array, starts: Starts, solution: Solution
     ) -> None:
         """Loss and minus its gradient, where `ProximalProblem` has them at the minimum."""
         mixing, parameters = self.system.parameters
@@ -91,7 +91,7 @@ class SlopeChannel(Channel):
                 np.empty(count, dtype=np.int64),
             )
             labels = k + self.system.label_means[self.configurations[part.configuration]]
-            self.proximal.search(part.configuration, omega, labels, factors, Search(), solution)
+            self.proximal.search(part.configuration, omega, labels, factors, Starts.COLD, solution)
             square = (solution.residuals**2).sum(axis=(1, 2))
             place = np.arange(part.nodes.start, part.nodes.stop) % self.rule.nodes.shape[1]
             weights = self.probabilities[part.configuration] * self.rule.weights[place]
@@ -175,7 +175,7 @@ def is_smooth(system: System) -> bool:
 
 def first_rule(rules: Refinement, smooth: bool) -> Rule:
     """The rule a dynamics is followed under first: a tensor rule at once where one will do."""
-    medium = rules.medium()
+    medium = rules.first()
     if not smooth or not medium.randomised:
         return medium
     low = rules.low_order()
@@ -193,7 +193,7 @@ def next_rule(rules: Refinement, rule: Rule, error: float, smooth: bool) -> Rule
     if error <= asked:
         return None
     finer = rules.low_order(rule.order) if error <= _HOPEFUL * asked else None
-    return finer or rules.medium()
+    return finer or rules.first()
 
 
 def gauges_of(rules: Refinement, rule: Rule, smooth: bool) -> list[Rule]:

@@ -187,7 +187,7 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
         return relative <= WELL_KNOWN
     jacobian, own = place.response.jacobian, map_.channel.rule.order
     amplitude, noise = float(np.linalg.norm(x[map_.sector.odd])), growth_noise(map_, x, jacobian)
-    most = min(own, rules.medium().order)
+    most = min(own, rules.medium_points)
     # few nodes first, whose noise is several times as large: what is beyond doubt with them need not be asked of more
     well = relative <= _BY_FEW
     few = well and most > COARSE_POINTS and run.few_see
@@ -198,7 +198,7 @@ def _well_known(run: Run, rules: Refinement, place: Place, name: str, informed: 
     for points, share, enough in levels:
         if share == shrinks_at:
             continue
-        probe = run.map(rules.sobol(points), of_lowest=True)
+        probe = run.map(rules.sobol(points))
         probe.adopt_from(map_)
         level = level_at(probe, x, share * amplitude, jacobian)
         seen = level is not None and level.exceeds(enough)
@@ -290,7 +290,7 @@ def _agrees(run: Run, rules: Refinement, place: Place, name: str) -> bool:
     more = next((rule for rule in _ladder(rules, own, COARSE_POINTS) if rule.order >= enough), None)
     if more is None:
         return True
-    map_ = run.map(more, of_lowest=True)
+    map_ = run.map(more)
     amplitude = float(np.linalg.norm(x[map_.sector.odd]))
     here = level_at(map_, x, amplitude, jacobian)
     if here is None or np.isnan(here.value):
@@ -317,10 +317,10 @@ def _found_above(
     # few nodes tell already how far down the odd coordinates shrink: the branch is below
     enough = max(COARSE_POINTS, rule.order // _MUCH_FINER)
     for few in [finer for finer in _ladder(rules, rule, COARSE_POINTS) if finer.order <= enough]:
-        shrinking = shrinking_down_to(run.map(few, of_lowest=True), start, amplitudes, _FAR_BEYOND, jacobian)
+        shrinking = shrinking_down_to(run.map(few), start, amplitudes, _FAR_BEYOND, jacobian)
         if shrinking is not None:
             start, amplitudes = shrinking.point, [one for one in amplitudes if one <= shrinking.amplitude]
-    zero = highest_zero(run.map(rule, of_lowest=True), start, amplitudes, jacobian)
+    zero = highest_zero(run.map(rule), start, amplitudes, jacobian)
     own = place.found.point
     x = zero if zero is not None else own if np.linalg.norm(own[odd]) >= least else verdict.grows
     found = _found_from(run, rules, run.map(rule), x, WELL_KNOWN)
@@ -400,12 +400,11 @@ def judged(
     """
     start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
     rest, bottom = run.sector.pack(overlaps), None
-    for finer in _ladder(rules, rule, min(rule.order, rules.medium().order) if rule.randomised else COARSE_POINTS):
-        map_ = run.map(finer, of_lowest=True)
+    for finer in _ladder(rules, rule, min(rule.order, rules.medium_points) if rule.randomised else COARSE_POINTS):
+        map_ = run.map(finer)
         bottom = at_rest(map_, rest, jacobian) or bottom
         if bottom is None:
             break
-        run.learn(map_)
         rest, jacobian = bottom.point, bottom.jacobian
         if bottom.exceeds(BEYOND_DOUBT):
             grows = _slightly(run, bottom.point, informed)
@@ -426,9 +425,8 @@ def judged(
     given_up: set[float] = set()
     growth = np.inf
     for number, finer in enumerate(_ladder(rules, rule, COARSE_POINTS)):
-        map_ = run.map(finer, of_lowest=True)
+        map_ = run.map(finer)
         levels = levels_at(map_, start, amplitudes, jacobian, levels)
-        run.learn(map_)
         if number == 0:  # what a neighbour can begin with
             run.levels = levels
         for level in levels:

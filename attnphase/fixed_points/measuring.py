@@ -18,7 +18,6 @@ from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response, parts_of, relative_error, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.proximal import Search
 from attnphase.state_evolution.replicates import Variations, flatten, restore, variations
 from attnphase.state_evolution.starts import vanishes
 
@@ -101,8 +100,8 @@ def branch_point(
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
-    asked, search = run.settings.stability, run.search or Search()
-    stability = stability_at(map_, found, values, response, run.gap, search) if asked else NOT_COMPUTED
+    asked = run.settings.stability
+    stability = stability_at(map_, found, values, response, run.gap) if asked else NOT_COMPUTED
     values, errors = values | leading_eigenvalues(response.jacobian) | stability.values, errors | stability.errors
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
     gap = float(stability.values["overlap_gap"])
@@ -110,7 +109,7 @@ def branch_point(
     overlaps = map_.unpack(found.point)
     if status is not Status.converged or vanishes(run.system.problem, overlaps, branch):
         identity = Identity.not_decided if identity is Identity.on_branch else identity
-    rule, sole = map_.channel.rule, -np.inf if map_.minima is None else map_.minima.sole
+    rule = map_.channel.rule
     return BranchPoint(
         problem=run.system.problem,
         alpha=run.alpha,
@@ -128,7 +127,6 @@ def branch_point(
             rule=rule,
             minima=map_.minima,
             gap=None if np.isnan(gap) else gap,
-            sole=sole,
             levels=run.levels,
             jacobian=jacobian,
             few_see=run.few_see,

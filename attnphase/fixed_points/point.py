@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.reduced import Level
@@ -36,8 +34,6 @@ class Restart:
         Local minima of the rule's nodes; they take memory, so `branches.follow` drops them when it is past a point.
     gap : float or None
         Of two copies; None where it is not known.
-    sole : float
-        Energy up to which nodes were seen to have one minimum, see ``proximal.Search``.
     levels : sequence of Level
         Of the curve by which the point was judged, under few nodes.
     jacobian : (D, D) array or None
@@ -51,7 +47,6 @@ class Restart:
     rule: Rule | None = None
     minima: Minima | None = None
     gap: float | None = None
-    sole: float = -np.inf
     levels: Sequence[Level] = ()
     jacobian: Array | None = None
     few_see: bool = True

@@ -105,13 +105,13 @@ def level_at(map_: StateEvolution, x: Array, amplitude: float, jacobian: Array |
     """
     odd = map_.sector.odd
     start = _moved_to(map_, x, odd, amplitude, jacobian)
-    map_(start, refresh=True, of_lowest=True)
+    map_(start, refresh=True)
     found, newton = _settled(map_, x, start, odd, jacobian)
     if found is None:
         return None
     # minima that are known are followed over the little that is left to settle
     far = np.max(np.abs(found.point - start) / map_.scales(found.point)) > _FAR
-    image = map_(found.point, refresh=bool(far), of_lowest=True)
+    image = map_(found.point, refresh=bool(far))
     if image is None:
         return None
     point, images = found.point, map_.images()

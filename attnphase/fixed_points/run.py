@@ -17,7 +17,6 @@ from attnphase.integration.rules import Rule
 from attnphase.processes.progress import Tell, silent
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.proximal import Search
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
@@ -52,10 +51,6 @@ class Run:
         Is told how far the iteration is.
     maps : int
         Of all rules together.
-    search : Search or None
-        How nodes of finer rules are searched; None before anything has been learnt.
-    sole : float
-        For a search before that: a neighbouring point's.
     levels : sequence of Level
         Under few nodes, a neighbouring point's, then those of this one.
     unsettled : bool
@@ -78,8 +73,6 @@ class Run:
     sector: Sector
     tell: Tell = silent
     maps: int = 0
-    search: Search | None = None
-    sole: float = -np.inf
     levels: Sequence[Level] = ()
     unsettled: bool = False
     gap: float | None = None
@@ -90,7 +83,7 @@ class Run:
 
     def begin_beside(self, previous: Restart) -> None:
         """Know what a neighbouring point lends."""
-        self.gap, self.sole, self.levels = previous.gap, previous.sole, previous.levels
+        self.gap, self.levels = previous.gap, previous.levels
         self.few_see = previous.few_see
 
     @property
@@ -102,21 +95,9 @@ class Run:
         """Let the solve take so many maps from here on, if it has fewer left."""
         self.settings = replace(self.settings, max_maps=max(self.settings.max_maps, self.maps + maps))
 
-    def map(self, rule: Rule, *, of_lowest: bool = False) -> StateEvolution:
-        """The map under a rule, or one of which no more is asked than images: other minima than the lowest are none."""
-        map_ = StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
-        first = self.search or Search(sole=self.sole)
-        map_.first = first.of_lowest if of_lowest else first
-        return map_
-
-    def learn(self, map_: StateEvolution) -> None:
-        """Search other nodes as these tell; from the likely starts alone if these suffice on the first ones."""
-        if map_.minima is None:
-            return
-        if self.search is None:
-            self.search = map_.learnt()
-        else:
-            self.search = replace(self.search, sole=min(self.search.sole, map_.first.sole, map_.minima.sole))
+    def map(self, rule: Rule) -> StateEvolution:
+        """The map under a rule."""
+        return StateEvolution(Channel(self.system, rule), self.alpha, self.sector)
 
     def iterate(
         self,

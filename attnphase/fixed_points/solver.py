@@ -1,8 +1,8 @@
 """One problem, one sample complexity, one branch: a fixed point with everything measured at it.
 
-A solve starts on few nodes, where maps are cheap, and ends on as many as the requested standard error needs:
+A solve ends on as many nodes as the requested standard error needs:
 
-1. find the fixed point on a coarse rule (damped steps, then Anderson) and its Jacobian by differences;
+1. find the fixed point on the first rule (damped steps, then Anderson) and its Jacobian by differences;
 2. on each finer rule, Newton's method with that Jacobian, kept up to date by Broyden's formula;
 3. search every node's local problem again from all starts; go on if a lower minimum turned up;
 4. measure, and propagate the replicates' scatter through ``(I - J)^-1`` to every reported quantity.
@@ -32,7 +32,7 @@ from attnphase.processes.progress import Tell, silent, within
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
-from attnphase.state_evolution.errors import Response, contradicted, error_near, response_at, way_left
+from attnphase.state_evolution.errors import Response, contradicted, response_at, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
@@ -43,8 +43,6 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["SMALL_SIGNAL", "merged_point", "probe", "solve_point"]
 
-STILL_GOOD = 5  # maps within which it ends if the coarse rule's point was close
-ROUGH = 1e-4  # residual on a rule that only shows the way: its own error is a hundred times as large
 _STALE = 1.5  # factor by which an error of the map may move the point more, or less, than a neighbour's derivatives say
 _GONE = 0.1  # share of an informed start's order parameter from which on down a probe finds no branch
 _SECOND_LOOK = 25  # maps of a probe among the lowest minima
@@ -139,7 +137,7 @@ def _lowest_of(
     Few nodes tell them apart; each start has the maps of the settings. A point is stable if no eigenvalue of the map's
     Jacobian exceeds one.
     """
-    few = min(settings.max_nodes, system.refinement(settings.max_nodes).medium().size)  # enough to tell losses apart
+    few = min(settings.max_nodes, system.refinement(settings.max_nodes).first().size)  # enough to tell losses apart
     quick = replace(settings, stability=False, identity=False, max_nodes=few)
     found: list[tuple[tuple[bool, bool, bool, float], BranchPoint, Overlaps]] = []
     for number, informed in enumerate(starts, 1):
@@ -195,7 +193,7 @@ def _iterated(
     refine = settings.method == "newton" and rules.refines
     response, jacobian = _lent(previous, run.sector) if previous and refine else (None, None)
     second_minima = float(run.system.problem.loss.form.is_rough)  # there no tensor rule knows its error
-    rule = rules.single() if not refine else _first_rule(rules, previous, response, second_minima)
+    rule = rules.single() if not refine else _first_rule(rules, previous, response)
 
     def decays(x: Array, image: Array) -> bool:
         return _decays(map_, FixedPoint(x, image, np.inf, 0, Status.iteration_limit), informed, branch)
@@ -208,22 +206,16 @@ def _iterated(
         if not refine:
             found = _on_one_rule(run, map_, x)
         elif jacobian is None:
-            map_, found, response, second_minima = _from_coarse(run, rules, map_, x, second_minima)
-            rule, point = map_.channel.rule, map_.unpack(found.point)
+            found = _found_on_first(run, map_, x)
         else:
-            ahead = None if response is None else _ahead(rules, map_, x, response, second_minima)
-            if ahead is not None:
-                (rule, point), run.maps = ahead, run.maps + 1
-                continue
             found = run.newton(map_, x, jacobian)
             stale = found.maps > FEW_MAPS or (response is not None and _is_stale(run, map_, found.point, response))
             if stale and response is not None and response.order <= rule.order:
                 response = None
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
-        final = not rule.randomised or rule.order >= rules.medium().order  # not just a first look on few nodes
-        if final and _decays(map_, found, informed, branch):
+        if _decays(map_, found, informed, branch):
             return _without_signal(run, map_.unpack(found.point), informed, branch)
-        if response is None or response.order < rules.medium().order:
+        if response is None:
             response = _response(run, rules, map_, found.point)
             if found.status is Status.converged and not response.known:
                 found = replace(found, status=Status.left_domain)
@@ -231,8 +223,7 @@ def _iterated(
         measured = measured_at(run, rules, map_, found, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)
-        failed = found.status is Status.left_domain or (final and found.status is not Status.converged)
-        if failed:
+        if found.status is not Status.converged:
             if (instead := _instead(run, rules, rule) if refine else None) is not None:
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
                 rule, jacobian, response, second_minima = instead, None, None, 1.0
@@ -248,7 +239,6 @@ def _iterated(
             finer = _instead(run, rules, rule) if refine else None
         if finer is None:
             break
-        run.learn(map_)
         point, jacobian = map_.unpack(found.point), response.jacobian
         if not rule.randomised:
             response = None  # of few nodes, which tell it where the integrand is smooth
@@ -297,8 +287,6 @@ def _finished(
         return run.newton(map_, x, jacobian) if newton else _on_one_rule(run, map_, x)
 
     place = _at_rest(run, rules, _verified(run, rules, place, again, FIRST_ROUND))
-    if run.settings.identity or run.settings.stability:  # which search other nodes
-        run.learn(place.map_)
     settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
     place = identified(run, rules, place, informed, branch, settle)
     if run.only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
@@ -382,65 +370,20 @@ def _at_rest(run: Run, rules: Refinement, place: Place) -> Place:
     return replace(place, found=found, measured=measured_at(run, rules, map_, found, response))
 
 
-def _first_rule(rules: Refinement, previous: Restart | None, response: Response | None, second_minima: float) -> Rule:
-    """The first one of all, or where a neighbour's derivatives are known one on which Newton's method begins."""
-    if response is None:
+def _first_rule(rules: Refinement, previous: Restart | None, response: Response | None) -> Rule:
+    """The first one of all, or where a neighbour's derivatives are known the one to begin with beside it."""
+    if response is None or previous is None or previous.rule is None:
         return rules.first()
-    rule = rules.medium()
-    if previous is None or previous.rule is None or previous.rule.randomised:
-        return rule
-    if previous.rule.latent_first:
-        return rules.beside(previous.rule)
-    # where a tensor rule did for the neighbour, the integrand is smooth
-    return _after_coarse(rules, rules.first(), second_minima) or rule
+    return rules.beside(previous.rule)
 
 
-def _after_coarse(rules: Refinement, rule: Rule, second_minima: float) -> Rule | None:
-    """The rule to go on with where a coarse one only shows the way, so that nothing need be measured on it."""
-    enough = rules.medium_points
-    finer = rules.next(rule, np.inf, second_minima) if rule.randomised and rule.order < enough else None
-    return finer if finer is not None and (not finer.randomised or finer.order >= enough) else None
-
-
-def _from_coarse(
-    run: Run, rules: Refinement, map_: StateEvolution, x: Array, second_minima: float
-) -> tuple[StateEvolution, FixedPoint, Response | None, float]:
-    """The fixed point of a first rule, or where this only shows the way of the next one.
-
-    Returns
-    -------
-    The map under the last rule, the point, derivatives if they are good there, and the share of second minima.
-    """
-    coarse = map_.channel.rule
-    finer = _after_coarse(rules, coarse, second_minima)
-    if finer is None and run.maps:  # a tensor rule has led here
+def _found_on_first(run: Run, map_: StateEvolution, x: Array) -> FixedPoint:
+    """The fixed point of a first rule, far from its start."""
+    if run.maps:  # another rule has led here
         found = run.persistent(map_, x)
         if found.status is not Status.left_domain:
-            return map_, found, None, second_minima
-    found = run.coarse(map_, x, run.settings.tolerance if finer is None else ROUGH)
-    if finer is None or found.status is Status.left_domain:
-        return map_, found, None, second_minima
-    run.learn(map_)
-    second_minima = max(second_minima, float(map_.second_minimum_share(np.inf).mean()), map_.likely_second_share)
-    map_ = run.map(_after_coarse(rules, coarse, second_minima) or finer)
-    response = _response(run, rules, map_, found.point)
-    found = run.newton(map_, found.point, response.jacobian)
-    # where the point has moved away from the coarse one, so have the derivatives
-    return map_, found, response if found.maps <= STILL_GOOD else None, second_minima
-
-
-def _ahead(
-    rules: Refinement, map_: StateEvolution, x: Array, response: Response, second_minima: float
-) -> tuple[Rule, Overlaps] | None:
-    """The rule and the point to go on with where a first evaluation shows that this rule will not be fine enough."""
-    rule, image = map_.channel.rule, map_(x)
-    if image is None or not rule.randomised or rule.order <= rules.medium().order:
-        return None
-    finer = rules.next(rule, error_near(map_, x, response), second_minima)
-    point = map_.unpack(Newton(response.jacobian).step(x, image, map_.scales(x), map_))
-    if finer is None:
-        return None
-    return finer, point if point.feasible(map_.system.spectrum.rho) else map_.unpack(x)
+            return found
+    return run.coarse(map_, x, run.settings.tolerance)
 
 
 def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:
@@ -490,7 +433,6 @@ def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings)
         shrunk = shrunk + 1 if signal(image) < signal(x) < _GONE else 0
         return shrunk == 2  # by steps this long it may be small once, and come back
 
-    run.learn(map_)
     map_ = run.map(map_.channel.rule)
     map_.thorough = True
     run.grant(_SECOND_LOOK)

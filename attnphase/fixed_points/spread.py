@@ -87,7 +87,7 @@ def spread(
     step = float(np.clip(2.5 * relative, _CLOSE, _WIDE)) if here > _SMALL * full else _WIDE
     unit = max(here, _SMALL * full)
     down, up = ([unit * factor**k for k in powers] for factor, powers in ((1 - step, _DOWN), (1 + step, _UP)))
-    beside = run.map(rule, of_lowest=True)
+    beside = run.map(rule)
     beside.adopt(map_.minima)
     rows = _rows(beside, x if here > 0 else start, (down, up), response, here)
     if len(rows) < 2:
@@ -136,7 +136,6 @@ def _rows(
     rows.sort(key=lambda row: row.level.amplitude)
     if not rows or not rows[0].level.exceeds(_ROOM):
         rest = StateEvolution(map_.channel, map_.alpha, map_.sector)
-        rest.first = map_.first
         level = at_rest(rest, rows[0].level.point if rows else x, rows[0].level.jacobian if rows else response.jacobian)
         if level is not None:
             rows.insert(0, _row(rest, level, response, odd, here))

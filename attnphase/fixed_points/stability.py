@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Displacements, Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates
-from attnphase.state_evolution.proximal import Search
 from attnphase.state_evolution.replicon import replicon
 
 __all__ = ["EIGENVALUES", "NOT_COMPUTED", "Stability", "leading_eigenvalues", "stability_at"]
@@ -46,7 +45,6 @@ def stability_at(
     measured: dict[str, Any],
     response: Response,
     gap: float | None = None,
-    search: Search | None = None,
 ) -> Stability:
     """The replicon and the copies' gap of a fixed point.
 
@@ -61,8 +59,6 @@ def stability_at(
         Its derivatives.
     gap : float, optional
         A neighbouring point's.
-    search : Search, optional
-        That finds all minima that matter there.
     """
     values, errors = dict(NOT_COMPUTED.values), dict(NOT_COMPUTED.errors)
     # only where the iteration has ended in the domain there is something to be stable
@@ -80,8 +76,7 @@ def stability_at(
         if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(rule.replicates))
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
-    copies = replace(Copies.of(system, map_.alpha, overlaps, conjugates, points), search=(search or Search()).of_lowest)
-    end = copies.gap(None if ways is None else ways.at(), gap)
+    end = Copies.of(system, map_.alpha, overlaps, conjugates, points).gap(None if ways is None else ways.at(), gap)
     values["overlap_gap"], errors["overlap_gap"] = end.share, end.error
     return Stability(values, errors)
 

@@ -13,7 +13,6 @@ from attnphase.errors import ProblemError
 from attnphase.integration.lines import LineOrders
 from attnphase.integration.nets import NetOrders
 from attnphase.integration.refinement import (
-    COARSE_POINTS,
     GAUGE_POINTS,
     GAUSS_HERMITE_ORDERS,
     LOW_ORDERS,
@@ -53,7 +52,7 @@ class Sobol(Refinement):
 
     def first(self) -> Rule:
         """See `Refinement`."""
-        return self.sobol(COARSE_POINTS)
+        return self.sobol(min(self.medium_points, self.asked.nodes or self.medium_points))
 
     def single(self) -> Rule:
         """See `Refinement`."""
@@ -64,8 +63,6 @@ class Sobol(Refinement):
         fixed = self.asked.nodes
         if fixed is not None:
             return None if rule.order == fixed else self.sobol(fixed)
-        if rule.order < self.medium_points:
-            return self.sobol(self.medium_points)
         return None if error <= self.asked.standard_error else self.finer_sobol(rule, error)
 
 
@@ -94,6 +91,10 @@ class GaussHermite(Refinement):
         """See `Refinement`."""
         return self.gauss_hermite(self.first_order(self.asked))
 
+    def beside(self, rule: Rule) -> Rule:
+        """See `Refinement`: with a tensor rule that did for a neighbour."""
+        return rule if rule.name == "gauss-hermite" and self.asked.nodes is None else self.first()
+
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """See `Refinement`."""
         if self.asked.nodes is not None or error <= self.asked.standard_error:
@@ -114,6 +115,10 @@ class Automatic(Sobol):
             'integration.nodes does not go with integration.rule = "auto", which chooses them:'
             ' set integration.rule to "gauss-hermite" or "sobol", or remove it.',
         )
+
+    def beside(self, rule: Rule) -> Rule:
+        """See `Refinement`: with a tensor rule that did for a neighbour."""
+        return rule if rule.name == "gauss-hermite" else self.first()
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """See `Refinement`."""

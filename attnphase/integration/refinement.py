@@ -127,19 +127,14 @@ class Refinement(ABC):
     def first(self) -> Rule:
         """Where a solve starts: few nodes."""
 
-    def medium(self) -> Rule:
-        """Where a continued line starts, and where nothing is known of the minima."""
-        first = self.first()
-        return self.sobol(MEDIUM_POINTS) if first.randomised else first
-
     def beside(self, rule: Rule) -> Rule:
         """Where a solve begins beside a point that `rule` was fine enough for."""
-        return self.medium()
+        return self.first()
 
     def of_derivatives(self, rule: Rule) -> Rule:
         """Under which derivatives near a point found with `rule` are taken: of more nodes they gain little."""
-        medium = self.medium()
-        return medium if rule.randomised and rule.order > medium.order else rule
+        first = self.first()
+        return first if rule.randomised and rule.order > first.order else rule
 
     def single(self) -> Rule:
         """The only rule of a method that does not refine."""

@@ -19,7 +19,7 @@ from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Solution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, Search, for_all, lower_factors
+from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
 __all__ = ["Channel", "ChannelPass", "replicates_in"]
@@ -220,7 +220,6 @@ class Channel:
         overlaps: Overlaps,
         starts: Starts,
         previous: Minima | None = None,
-        sole: float = -np.inf,
         solved: Solution | None = None,
     ) -> ChannelPass:
         """Equation (8) at given overlaps.
@@ -233,15 +232,13 @@ class Channel:
             Sample complexity n/d.
         starts : Starts
             Starting points of the local minimisation; WARM needs `previous`.
-        sole : float
-            See ``proximal.Search``.
         solved : Solution, optional
             Of all nodes, where they are solved already.
         """
         orbit = self.representatives(overlaps)
         chosen, index = _sources(orbit)
         law = self.law(overlaps)
-        moments, energies, minima = self._integrated(law, overlaps.V, chosen, Search(starts, sole), previous, solved)
+        moments, energies, minima = self._integrated(law, overlaps.V, chosen, starts, previous, solved)
         signs = ((1, 1), (1, 1)) if self.labelled else self.rule.signs
         moments = moments[:, index] * _parities(
             orbit, signs, self.system.kernels.columns, self.system.kernels.teacher_rank
@@ -291,17 +288,17 @@ class Channel:
         shift = np.einsum("is,iab->sab", multipliers, stretches)
         return replace(hats, V_hat=hats.V_hat - share[:, None, None, None] * shift)
 
-    def minima_at(self, overlaps: Overlaps, search: Search, previous: Minima | None) -> Minima:
+    def minima_at(self, overlaps: Overlaps, starts: Starts, previous: Minima | None) -> Minima:
         """The nodes' minima, of which a pass at given overlaps makes its conjugates."""
         chosen, _ = _sources(self.representatives(overlaps))
-        return self._integrated(self.law(overlaps), overlaps.V, chosen, search, previous)[2]
+        return self._integrated(self.law(overlaps), overlaps.V, chosen, starts, previous)[2]
 
     def _integrated(
         self,
         law: FieldLaw,
         variances: Array,
         chosen: list[int],
-        search: Search,
+        starts: Starts,
         previous: Minima | None,
         solved: Solution | None = None,
     ) -> tuple[Array, Array, Minima]:
@@ -310,7 +307,7 @@ class Channel:
         parts = self.proximal.parts(len(self.configurations), chosen, self.rule.size)
         count = len(self.configurations) * len(chosen) * self.rule.size
         if solved is None:
-            minima = self.proximal.begun(search.starts, previous, count)
+            minima = self.proximal.begun(starts, previous, count)
         else:
             minima = Minima(solved.minima, solved.energies, solved.flags)
         factors = lower_factors(variances)
@@ -330,7 +327,7 @@ class Channel:
                 solution = Solution(minima.fields[here], minima.energies[here], losses, residuals, minima.steps[here])
                 means = label_means[part.configuration]
                 shifted = k + means if shifts[part.configuration] else k
-                self.proximal.search(part.configuration, omega, shifted, factors, search, solution)
+                self.proximal.search(part.configuration, omega, shifted, factors, starts, solution)
             else:
                 solution = solved.part(here)
             sums = np.zeros((self.rule.replicates, kernels.length, kernels.columns, width))

@@ -10,7 +10,7 @@ proportional to its distance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,7 +23,7 @@ from attnphase.state_evolution.channel import Channel, matrix_root
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import symmetric
-from attnphase.state_evolution.proximal import Minima, ProximalPoints, Search
+from attnphase.state_evolution.proximal import Minima, ProximalPoints
 from attnphase.state_evolution.spread import Spread, at_most
 from attnphase.state_evolution.system import System
 
@@ -70,8 +70,6 @@ class Copies:
         second copy.
     known : tuple of Minima or None
         Of both copies, where they are known from a neighbouring point.
-    search : Search
-        Where they are not: the fields of either copy have the law of the point's own nodes.
     """
 
     system: System
@@ -80,7 +78,6 @@ class Copies:
     conjugates: Conjugates
     rule: Rule
     known: tuple[Minima | None, Minima | None] = (None, None)
-    search: Search = field(default_factory=Search)
 
     @classmethod
     def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 512) -> Copies:
@@ -130,9 +127,9 @@ class Copies:
 
     def _searched(self, omega: Array, known: Minima | None) -> tuple[ProximalPoints, Minima]:
         """From all starts, or from minima that are known at a neighbouring point."""
-        starts = self.search.starts if known is None else Starts.WARM
+        starts = Starts.COLD if known is None else Starts.WARM
         k, V = self._with_means, self.overlaps.V
-        return self._channel.proximal.minimise(omega, k, V, ((0, 1),), starts, known, self.search.sole)
+        return self._channel.proximal.minimise(omega, k, V, ((0, 1),), starts, known)
 
     @cached_property
     def _with_means(self) -> Array:

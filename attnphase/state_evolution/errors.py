@@ -17,14 +17,13 @@ from attnphase.integration.rules import Rule
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
+from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all
 
 __all__ = [
     "Displaced",
     "Displacements",
     "Response",
     "contradicted",
-    "error_near",
     "parts_of",
     "relative_error",
     "residual_errors",
@@ -74,7 +73,7 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     """Derivatives by finite differences, 2 D evaluations, under the map's rule or another."""
     if rule is not map_.channel.rule:
         other = StateEvolution(replace(map_.channel, rule=rule), map_.alpha, map_.sector)
-        other.lift, other.first = map_.lift, map_.first
+        other.lift = map_.lift
         map_ = other
 
     def both(point: Array) -> Array | None:
@@ -244,16 +243,3 @@ def parts_of(map_: StateEvolution, x: Array, response: Response, moved: Variatio
     dx, _ = _propagate(moved.images, np.zeros((len(moved.images), len(response.measured))), response)
     q, rho = map_.unpack(x).q, map_.system.spectrum.rho
     return np.array([relative_error(map_.sector.errors(np.abs(row)).q, q, rho) for row in dx])
-
-
-def error_near(map_: StateEvolution, x: Array, response: Response) -> float:
-    """Relative standard error that q will have at the fixed point near ``x``, where the map was evaluated last.
-
-    Replicates scatter at ``x`` much as they do at the fixed point. Infinite where one of them has no image.
-    """
-    images = map_.images()
-    if not np.isfinite(images).all():
-        return np.inf
-    dx, _ = _propagate(rows_of(images), np.zeros((len(images), len(response.measured))), response)
-    error = map_.sector.errors(np.sqrt((dx**2).sum(axis=0)))
-    return relative_error(error.q, map_.unpack(x).q, map_.system.spectrum.rho)

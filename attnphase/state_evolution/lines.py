@@ -24,7 +24,7 @@ from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Solution
-from attnphase.state_evolution.proximal import Part, ProximalProblem, Search, for_all, lower_factors
+from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
 __all__ = ["DEFECT", "Bundle", "nodes_along"]
@@ -137,17 +137,17 @@ class _LocalProblems:
         energies[:, 1] = 1.0  # as those of different minima
         solution = Solution(minima, energies, np.empty(count), np.empty_like(omega), np.empty(count, np.int64))
 
-        parts, search = self.proximal.parts(1, [0], count), Search(starts)
+        parts = self.proximal.parts(1, [0], count)
         configuration, factors = self.bundle.configuration, self.factors
 
         def run(part: Part) -> None:
             here = part.nodes
-            self.proximal.search(configuration, omega[here], k[here], factors, search, solution.part(here))
+            self.proximal.search(configuration, omega[here], k[here], factors, starts, solution.part(here))
 
         if len(parts) > 1:
             for_all(parts, run, self.system.threads)
         else:
-            self.proximal.search(configuration, omega, k, factors, search, solution)
+            self.proximal.search(configuration, omega, k, factors, starts, solution)
         return solution
 
     def ends(self, edges: Array) -> Solution:

@@ -19,7 +19,7 @@ from attnphase.state_evolution.line_rules import rule_at
 from attnphase.state_evolution.lines import DEFECT
 from attnphase.state_evolution.nets import rule_of_nets
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
-from attnphase.state_evolution.proximal import Minima, Search
+from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Element, Sector
 
 __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
@@ -27,9 +27,6 @@ __all__ = ["NEAR_DEGENERATE", "StateEvolution"]
 LOWER = 1e-9  # difference of energies by which one minimum counts as lower, relative to their size and unit
 NEAR_DEGENERATE = 1e-3  # energy gap below which a second minimum is counted, in the unit of energy
 CHECKED = 2**14  # nodes of which a fresh search says enough about all
-_SAFE = 1.4  # second minima were looked for from half the energy on at which they were known: so near is a surprise
-_FEW_MISSED = 2e-3  # share of nodes whose lowest minimum may be missed where only the growth is asked for
-ENOUGH = 2**10  # nodes up to which all of them are asked whether the likely starts suffice
 
 
 class StateEvolution:
@@ -41,8 +38,6 @@ class StateEvolution:
     ----------
     lift : bool
         Extend the map beyond its domain, see `prior.Prior.overlaps`.
-    first : Search
-        How the first evaluation searches, and below which energy a fresh search tries no second start.
     last : ChannelPass or None
         Of the last evaluation.
     minima : Minima or None
@@ -51,9 +46,6 @@ class StateEvolution:
         Search every local problem afresh at every evaluation.
     bottomless : int
         Nodes without a minimum, in the last search that was not a warm pass, or since.
-    likely_second_share : float
-        Share of nodes with a second minimum in a search by `likely_suffice`: what has come up since the first search
-        of a map is not among those that it follows.
     """
 
     def __init__(self, channel: Channel, alpha: float, sector: Sector) -> None:
@@ -62,14 +54,13 @@ class StateEvolution:
         self.channel, self.alpha, self.sector = channel, alpha, sector
         self.system, self.prior = channel.system, channel.system.prior
         self.lift = False
-        self.first = Search()
         self.minima: Minima | None = None
         self.last: ChannelPass | None = None
         self._known: tuple[Array, bool, Array] | None = None  # where `last` was evaluated, whether lifted, its image
         self._loss_at_omega: Array | None = None  # there
         # there: whether lifted, `quantities` of all together and of the replicates
         self._quantities: tuple[bool, dict[str, Array] | None, dict[str, Array] | None] | None = None
-        self.bottomless, self.likely_second_share = 0, 0.0
+        self.bottomless = 0
         self.thorough = False
 
     def adopt(self, minima: Minima | None) -> None:
@@ -96,11 +87,10 @@ class StateEvolution:
         """Size of every coordinate, for relative residuals."""
         return self.sector.scales(x, self.system.spectrum.rho)
 
-    def __call__(self, x: Array, *, refresh: bool = False, of_lowest: bool = False) -> Array | None:
+    def __call__(self, x: Array, *, refresh: bool = False) -> Array | None:
         """The image of a point; None outside the domain, and where it is no finite number.
 
-        With `refresh` all local problems are searched afresh; where no more is asked for than their lowest minima, from
-        those starts alone from which a first evaluation searches for these.
+        With `refresh` all local problems are searched afresh.
         """
         if self._known is not None and not refresh and self._is_at(x):
             return self._known[2].copy()
@@ -112,18 +102,14 @@ class StateEvolution:
             return self._along_lines(x, overlaps)
         orbit = self.channel.representatives(overlaps)
         representatives = len({source for source, _ in orbit}) * len(self.channel.probabilities)
-        starts = self.first.starts
+        starts = Starts.COLD
         if self.channel.rule.from_zero:
             starts = Starts.FROM_ZERO
         elif self.minima is not None and len(self.minima.energies) == representatives * self.channel.rule.size:
-            again = Starts.FOLLOWED if of_lowest and starts is Starts.LOWEST else Starts.REFRESH
-            starts = again if refresh or self.thorough else Starts.WARM
+            starts = Starts.REFRESH if refresh or self.thorough else Starts.WARM
         # minima of other representatives, at a point of other symmetry, are of other nodes
         known = self.minima if starts.follow else None
-        result = self.channel.evaluate(self.alpha, overlaps, starts, known, self.first.sole)
-        while starts is not Starts.WARM and self._expect(result.minima):
-            again = Starts.FOLLOWED if starts is Starts.FOLLOWED else Starts.REFRESH
-            result = self.channel.evaluate(self.alpha, overlaps, again, result.minima, self.first.sole)
+        result = self.channel.evaluate(self.alpha, overlaps, starts, known)
         # a warm pass, from the known minima, need not see where others find no bottom
         self.bottomless = max(result.minima.bottomless, self.bottomless if starts is Starts.WARM else 0)
         return self._image_of(x, result)
@@ -166,16 +152,6 @@ class StateEvolution:
         self._known = x.copy(), self.lift, packed
         return packed.copy()
 
-    def _expect(self, minima: Minima) -> bool:
-        """Whether second minima lie so near the energy down to which they were looked for that there may be more below.
-
-        From then on they are looked for there too.
-        """
-        surprising = minima.several_from < _SAFE * self.first.sole
-        if surprising:
-            self.first = replace(self.first, sole=minima.sole)
-        return surprising
-
     def _is_at(self, x: Array) -> bool:
         """Whether the last evaluation was made at ``x``, and inside the domain."""
         return self._known is not None and self._known[1] == self.lift and np.array_equal(x, self._known[0])
@@ -200,45 +176,11 @@ class StateEvolution:
         assert self.minima is not None
         few, known = self._sample()
         fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
-        self._expect(fresh)  # for the next search: of the sample all nodes were searched, whatever their energy
         if fresh.bottomless:
             return False
         lower, lost = _news(fresh, known, self.system.units.energy)
         # of the nearly degenerate ones no more than the error of counting them
         return bool(lower.mean() <= share and lost.sum() ** 2 <= (fresh.gap < self._near_degenerate).sum())
-
-    def learnt(self) -> Search:
-        """How nodes of other rules are to be searched, by what is known of these where the map was evaluated last."""
-        assert self.minima is not None
-        likely = self.likely_suffice()
-        return Search(Starts.LIKELY if likely else Starts.COLD, self.minima.sole, likely and self._foremost_suffice())
-
-    def likely_suffice(self) -> bool:
-        """Whether the likely starts alone lead to all minima that matter, where the map was evaluated last.
-
-        These are the lowest of every node, of a sample where there are more than `ENOUGH`, and any other that is nearly
-        as low.
-        """
-        if self._known is None or self.minima is None or self.channel.rule.from_zero or self.bottomless:
-            return False
-        few, known = self._asked()
-        found = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(self._known[0]), Starts.LIKELY).minima
-        self.likely_second_share = max(self.likely_second_share, float(found.has_second(np.inf).mean()))
-        return not (found.bottomless or any(new.any() for new in _news(known, found, self.system.units.energy)))
-
-    def _foremost_suffice(self) -> bool:
-        """Whether `Starts.LOWEST` leads to the lowest minima of nearly all nodes that `likely_suffice` has asked."""
-        assert self._known is not None
-        assert self.minima is not None
-        (few, known), x = self._asked(), self._known[0]
-        channel = replace(self.channel, rule=few)
-        found = channel.evaluate(self.alpha, self.unpack(x), Starts.LOWEST, sole=self.minima.sole).minima
-        return bool(_news(known, found, self.system.units.energy)[0].mean() <= _FEW_MISSED)
-
-    def _asked(self) -> tuple[Rule, Minima]:
-        """Nodes that are asked about the starts: all of a small rule, or a sample."""
-        assert self.minima is not None
-        return self._sample() if self.channel.rule.size > ENOUGH else (self.channel.rule, self.minima)
 
     def _sample(self) -> tuple[Rule, Minima]:
         """Every fifth node, or of a large rule as many as make `CHECKED`, and its minima."""

@@ -7,7 +7,7 @@ its two lowest minima: a warm pass descends from both, a cold pass from all star
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -21,33 +21,7 @@ from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.processes.threads import each
 from attnphase.state_evolution.system import System
 
-__all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "Search", "for_all", "lower_factors"]
-
-
-@dataclass(frozen=True)
-class Search:
-    """How nodes are searched of which nothing is known.
-
-    Attributes
-    ----------
-    starts : Starts
-        Of the descents.
-    sole : float
-        Energy below which the minimum that the first descent ends in is taken for a node's only one. Whatever lies
-        lower than an energy E lies within ``|u|^2 < 2 E`` of the centre where the loss is not negative, and in a small
-        ball the energy is convex: only nodes of high energy have second minima.
-    foremost : bool
-        Whether the lowest minima are found from the starts of `Starts.LOWEST`.
-    """
-
-    starts: Starts = Starts.COLD
-    sole: float = -np.inf
-    foremost: bool = False
-
-    @property
-    def of_lowest(self) -> Search:
-        """The same where no minimum is asked for but the lowest."""
-        return replace(self, starts=Starts.LOWEST) if self.foremost else self
+__all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "for_all", "lower_factors"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,23 +67,6 @@ class Minima:
     def bottomless(self) -> int:
         """Number of nodes at which a descent found no bottom: the loss falls too fast for this V."""
         return int((self.steps == RUNAWAY).sum())
-
-    @property
-    def several_from(self) -> float:
-        """Lowest energy of a node at which a second minimum is known, infinite where there is none."""
-        lowest, second = self.energies.T
-        return float(np.min(lowest, where=second > lowest, initial=np.inf))
-
-    @property
-    def sole(self) -> float:
-        """An energy for `Search`: half of that from which on nodes have second minima, or of the highest if none has.
-
-        Without bound, -inf, where an energy is negative: it tells nothing of the distance from the centre then.
-        """
-        lowest = self.energies[:, 0]
-        if not lowest.min() >= 0 or self.bottomless:
-            return -np.inf
-        return min(self.several_from, float(lowest.max())) / 2
 
     def has_second(self, within: float) -> NDArray[np.bool_]:
         """Whether a second minimum lies less than ``within`` above the lowest, (N,)."""
@@ -164,7 +121,7 @@ class ProximalProblem:
         return [Part(c, v, piece) for c in range(configurations) for v in variants for piece in pieces]
 
     def search(
-        self, configuration: int, omega: Array, k: Array, factors: Array, search: Search, solution: Solution
+        self, configuration: int, omega: Array, k: Array, factors: Array, starts: Starts, solution: Solution
     ) -> None:
         """Minima of nodes of one configuration, from what ``solution`` holds if the starts are known minima.
 
@@ -177,8 +134,8 @@ class ProximalProblem:
         """
         mixing, parameters = self.system.parameters
         factor = np.ascontiguousarray(factors[self.system.cluster_law[0][configuration]])
-        nodes = Nodes(omega, k, factor, mixing, parameters, self.system.token_variances[configuration], search.sole)
-        self.system.kernels.minimise(nodes, search.starts, solution)
+        nodes = Nodes(omega, k, factor, mixing, parameters, self.system.token_variances[configuration])
+        self.system.kernels.minimise(nodes, starts, solution)
 
     def losses_of(self, configuration: int, fields: Array, k: Array) -> Array:
         """Loss of nodes of one configuration at given fields (N, L, r) and teacher fields (N, L, t)."""
@@ -196,7 +153,6 @@ class ProximalProblem:
         orbit: tuple[tuple[int, int], ...],
         starts: Starts,
         previous: Minima | None,
-        sole: float = -np.inf,
     ) -> tuple[ProximalPoints, Minima]:
         """Minimise at any nodes that are not mirror images of another.
 
@@ -210,8 +166,6 @@ class ProximalProblem:
             V of every site; of every replicate by itself only where there is one sign.
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
-        starts, sole
-            See ``proximal.Search``.
         """
         shape, count = omega.shape[2:-2], len(self.system.cluster_law[0])
         chosen = sorted({source for source, _ in orbit})
@@ -219,7 +173,7 @@ class ProximalProblem:
         teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
         nodes = centers.shape[1]
         factors = lower_factors(variance)
-        search, minima = Search(starts, sole), self.begun(starts, previous, count * nodes)
+        minima = self.begun(starts, previous, count * nodes)
         losses, residuals = np.empty(count * nodes), np.empty((count * nodes, *centers.shape[2:]))
         factors = factors.reshape(-1, *factors.shape[-3:])
         alike = nodes // len(factors)  # nodes of the same V, which follow each other
@@ -229,7 +183,7 @@ class ProximalProblem:
             place = slice(*(part.configuration * nodes + n for n in (here[1].start, here[1].stop)))
             minima.begin(place, previous)
             solution = Solution(minima.fields, minima.energies, losses, residuals, minima.steps).part(place)
-            self.search(part.configuration, centers[here], teacher[here], factors[part.variant], search, solution)
+            self.search(part.configuration, centers[here], teacher[here], factors[part.variant], starts, solution)
 
         for_all(self.parts(count, range(len(factors)), alike), run, self.system.threads)
 

@@ -13,7 +13,7 @@ from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
-from attnphase.state_evolution.proximal import Minima, Search, lower_factors
+from attnphase.state_evolution.proximal import Minima, lower_factors
 from attnphase.state_evolution.sector import scales_of
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.system import System
@@ -107,7 +107,7 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
         return Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
 
     def squares_at(there: Overlaps) -> Array:
-        return _squares(near, there, near.minima_at(there, Search(Starts.WARM), known))
+        return _squares(near, there, near.minima_at(there, Starts.WARM, known))
 
     total = np.zeros((len(shifts), *overlaps.q.shape, *overlaps.q.shape))
     for width, direction in zip(widths, directions, strict=True):
@@ -148,7 +148,7 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
         roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
         whole, squares = k[used] + system.label_means[tokens], np.zeros((rule.replicates, L, r, r, L, r, r))
-        at = Nodes(np.ascontiguousarray(fields[used]), whole, roots, mixing, parameters, variance, 0.0)
+        at = Nodes(np.ascontiguousarray(fields[used]), whole, roots, mixing, parameters, variance)
         kernels.squares_at(at, weights[used], replicates[used], squares)
         for own, other in product(range(L), repeat=2):
             total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]

@@ -201,7 +201,6 @@ def nodes(V: float) -> dict[str, Any]:
         "mixing": np.ones((1, 1)),
         "parameters": np.array([0.3, 1.0, 1.0, 1.0, 1.0, 1.0]),
         "variance": np.array([0.25]),
-        "sole": -np.inf,
         "minima": np.zeros((3, 2, 1, 2)),
         "energies": np.zeros((3, 2)),
         "losses": np.zeros(3),

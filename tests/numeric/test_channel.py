@@ -202,7 +202,6 @@ def test_local_searches_start_where_they_are_said_to(monkeypatch):
 
     cold = [[0.3, -0.7], [2.2, 0.8], [-2.2, -0.8], [0.0, 0.0], [-0.3, 0.7], [-0.3, -0.7], [0.3, 0.7]]
     assert starts(Starts.COLD) == cold
-    assert starts(Starts.LIKELY) == [cold[s] for s in (0, 1, 2, 4)]
     assert starts(Starts.WARM) == known[..., 0].tolist()
     assert starts(Starts.REFRESH) == known[..., 0].tolist() + cold
     assert starts(Starts.FROM_ZERO) == [[0.0, 0.0]]

@@ -68,7 +68,7 @@ def test_the_students_normals_are_those_of_its_fields() -> None:
         }
     )
     system = System.of(problem)
-    rule = system.refinement(2**12).medium()
+    rule = system.refinement(2**12).first()
     q, theta = np.array([[[0.9, 0.2], [0.2, 0.6]]]), np.array([[[0.3, -0.1], [0.2, 0.25]]])
     overlaps = Overlaps(q, np.array([[[1.1, 0.1], [0.1, 0.8]]]), np.zeros((1, 2, 1)), theta)
     omega, k, xi, floored = Channel(system, rule).fields(overlaps)

@@ -182,8 +182,6 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
         alone = () if label == "relu" else (Starts.FROM_ZERO,)  # zero is a kink itself
         for starts in (*(one for one in Starts if one is not Starts.FROM_ZERO), *alone):
             moved = nodes._replace(centers=nodes.centers * (1.0 if starts == Starts.COLD else 1.03))
-            if starts in (Starts.LIKELY, Starts.LOWEST):  # half of the nodes from their first start alone
-                moved = moved._replace(sole=float(np.median(reference.energies[:, 0])))
             known = chosen(reference, np.arange(len(reference.flags)))  # a copy
             side_by_side.minimise(moved, starts, found)
             one_by_one.minimise(moved, int(starts), reference)
@@ -192,7 +190,7 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
             several += compare(found, reference, f"{where}, {starts.name}")
             for name in Solution._fields:  # the next pass begins at the same minima
                 getattr(found, name)[...] = getattr(reference, name)
-        centers, k, _, mixing, parameters, variance, _ = nodes
+        centers, k, _, mixing, parameters, variance = nodes
         losses = np.zeros((2, len(centers)))
         for way, place in zip((side_by_side, one_by_one), losses, strict=True):
             way.losses_at(centers, k, mixing, parameters, variance, place)
@@ -268,7 +266,7 @@ def test_nodes_without_a_minimum_keep_what_the_centre_has(tmp_path):
     center = rng.normal(size=(count, 1, 1)) * 2
     nodes = Nodes(center, k, np.ones((1, 1, 1)), np.ones((1, 1)), np.array([0.3, 1.0, 1.0]), np.ones(1))
     at_center = (k * center**2 / 2 + 3 * np.cos(center)).ravel()
-    for starts in (Starts.COLD, Starts.LIKELY, Starts.LOWEST, Starts.FROM_ZERO):
+    for starts in (Starts.COLD, Starts.FROM_ZERO):
         found = empty(nodes)
         minimise(nodes, int(starts), found)
         fallen = (found.flags == RUNAWAY) & (found.minima[:, 0, 0, 0] == center.ravel())

@@ -73,7 +73,7 @@ class Fields:
 
     def pulled(self, h: Array) -> tuple[Array, Array]:
         """Energies at fields h, with losses by NumPy, and their gradients ``V^-1 (h - omega) + dloss/dh``."""
-        _, k, factor, mixing, numbers, variance, _ = self.nodes
+        _, k, factor, mixing, numbers, variance = self.nodes
         printed, arguments = reference_backend(self.problem, "numpy"), (h, k, mixing, numbers, variance)
         u = np.linalg.solve(factor, (h - self.centers)[..., None])
         pull = np.linalg.solve(factor.mT, u)[..., 0]

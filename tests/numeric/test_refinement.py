@@ -15,7 +15,7 @@ from attnphase.fixed_points import solver
 from attnphase.fixed_points.iteration import Anderson, FixedPoint, Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import SMALL_SIGNAL, _ahead, _decays, probe, solve_point
+from attnphase.fixed_points.solver import SMALL_SIGNAL, _decays, probe, solve_point
 from attnphase.integration.kinds import Sobol
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
@@ -24,10 +24,9 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.errors import error_near
 from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.proximal import Minima, Search
+from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import informed_signal, initial_overlaps
 from attnphase.state_evolution.system import System
@@ -156,148 +155,6 @@ def test_a_spot_check_sees_that_nearly_degenerate_minima_were_lost():
         assert map_.spot_check(x) is enough
 
 
-def test_likely_starts_suffice_where_they_lead_to_all_that_a_full_search_finds():
-    """Not where a node is known to have a lower minimum, or one nearly as low, that they do not lead to."""
-    map_ = in_two_minima()
-    minima = map_.minima
-    assert minima is not None
-    assert map_.likely_suffice()
-    single = int(np.flatnonzero(np.isinf(minima.gap))[3])
-    for lowest, second, enough in ((-1e-6, 0.0, False), (0.0, 5e-4, False), (0.0, 5e-3, True)):
-        energies = minima.energies.copy()
-        energies[single] += lowest, second
-        map_.minima = Minima(minima.fields, energies, minima.steps)
-        assert map_.likely_suffice() is enough
-
-
-def test_omega_and_the_teachers_field_lead_to_the_lowest_minima():
-    """Not to all second ones; and where they miss more than a node in five hundred, they are not relied on."""
-    map_ = in_two_minima()
-    minima = map_.minima
-    assert minima is not None
-    assert map_.learnt().of_lowest == Search(Starts.LOWEST, minima.sole, foremost=True)
-    found = map_.channel.evaluate(0.7, TWO_MINIMA, Starts.LOWEST).minima
-    np.testing.assert_allclose(found.energies[:, 0], minima.energies[:, 0], rtol=1e-9, atol=0)
-    seconds = [np.isfinite(each.gap) for each in (found, minima)]
-    assert (seconds[0] <= seconds[1]).all()
-    assert 0.8 * seconds[1].sum() < seconds[0].sum() < seconds[1].sum()
-    assert minima.gap[seconds[1] & ~seconds[0]].min() > NEAR_DEGENERATE
-    count = len(minima.energies) // 500  # as many may be missed
-    for lower, enough in ((count, True), (count + 1, False)):
-        energies = minima.energies.copy()
-        energies[:lower] -= 1e-6
-        map_.minima = Minima(minima.fields, energies, minima.steps)
-        assert map_._foremost_suffice() is enough
-    assert Search(Starts.LIKELY).of_lowest.starts is Starts.LIKELY
-
-
-def test_levels_are_searched_from_few_starts_where_these_suffice(monkeypatch):
-    """Where no more than the lowest minima is asked for, a search beside the known ones has two starts, else all."""
-    run = run_of(FEW, 0.7)
-    asked: list[Starts] = []
-    evaluate = Channel.evaluate
-
-    def recorded(self: Channel, alpha: float, overlaps: Overlaps, starts: Starts, *rest: Any) -> Any:
-        asked.append(starts)
-        return evaluate(self, alpha, overlaps, starts, *rest)
-
-    monkeypatch.setattr(Channel, "evaluate", recorded)
-    for search, of_lowest, expected in (
-        (Search(Starts.LIKELY, foremost=True), True, [Starts.LOWEST, Starts.FOLLOWED, Starts.REFRESH]),
-        (Search(Starts.LIKELY, foremost=True), False, [Starts.LIKELY, Starts.REFRESH, Starts.REFRESH]),
-        (Search(Starts.LIKELY), True, [Starts.LIKELY, Starts.REFRESH, Starts.REFRESH]),
-        (Search(), True, [Starts.COLD, Starts.REFRESH, Starts.REFRESH]),
-    ):
-        asked.clear()
-        run.search = search
-        map_ = run.map(ladder_of(run).sobol(16), of_lowest=of_lowest)
-        x = map_.pack(TWO_MINIMA)
-        map_(x)
-        map_(x, refresh=True, of_lowest=True)
-        map_(x, refresh=True)
-        assert asked == expected
-
-
-def test_of_many_nodes_a_sample_is_asked_whether_the_likely_starts_suffice():
-    """Every fifth of each replicate's: what is wrong with another node is not seen there."""
-    run = run_of(FEW, 0.7)
-    map_ = run.map(ladder_of(run).sobol(128))
-    x = map_.pack(TWO_MINIMA)
-    map_(x)
-    minima = map_.minima
-    assert minima is not None
-    assert map_.likely_suffice()
-    for node, enough in ((128 + 15, False), (128 + 16, True)):
-        energies = minima.energies.copy()
-        energies[node] -= 1e-6
-        map_.minima = Minima(minima.fields, energies, minima.steps)
-        assert map_.likely_suffice() is enough
-
-
-def test_no_second_start_is_tried_where_the_first_minimum_lies_low():
-    """By an energy in the middle: below it a node has the minimum that omega leads to, above it both of its two."""
-    map_ = in_two_minima()
-    exhaustive, channel = map_.minima, map_.channel
-    assert exhaustive is not None
-    from_omega = channel.evaluate(0.7, TWO_MINIMA, Starts.COLD, None, np.inf).minima
-    assert not (from_omega.energies[:, 0] < from_omega.energies[:, 1]).any()
-    two = exhaustive.energies[:, 0] < exhaustive.energies[:, 1]
-    sole = float(np.median(from_omega.energies[two, 0]))
-    for starts, known in ((Starts.COLD, None), (Starts.LIKELY, None), (Starts.REFRESH, from_omega)):
-        found = channel.evaluate(0.7, TWO_MINIMA, starts, known, sole).minima
-        low = from_omega.energies[:, 0] < sole
-        assert (low & two).sum() > 10 < (~low & two).sum()
-        for part, expected in ((low, from_omega), (~low, exhaustive)):
-            np.testing.assert_allclose(found.energies[part], expected.energies[part], rtol=1e-10)
-    # what is known already is followed, whatever its energy
-    warm = channel.evaluate(0.7, TWO_MINIMA, Starts.WARM, exhaustive, np.inf).minima
-    np.testing.assert_allclose(warm.energies, exhaustive.energies, rtol=1e-10)
-
-
-def test_from_what_energy_on_there_may_be_other_minima():
-    """Half of where the first are known, of the highest where none is; not by energies that tell no distance."""
-    fields, steps = np.zeros((3, 2, 2, 1)), np.ones(3, dtype=np.int64)
-    several = Minima(fields, np.array([[0.3, 0.3], [0.7, 0.9], [0.8, 0.81]]), steps)
-    assert (several.several_from, several.sole) == (0.7, 0.35)
-    single = Minima(fields, np.array([[0.3, 0.3], [0.9, 0.9], [0.5, 0.5]]), steps)
-    assert (single.several_from, single.sole) == (np.inf, 0.45)
-    assert Minima(fields, np.array([[0.3, 0.3], [-0.1, -0.1], [0.5, 0.6]]), steps).sole == -np.inf
-
-
-def test_a_second_minimum_near_the_energy_of_sole_ones_has_all_searched_again():
-    map_ = in_two_minima()
-    exhaustive = map_.minima
-    assert exhaustive is not None
-    several_from = exhaustive.several_from
-    for share, lowered in ((1.3, True), (0.6, False)):
-        other = StateEvolution(map_.channel, map_.alpha, map_.sector)
-        other.first = Search(Starts.COLD, share * several_from)
-        other(other.pack(TWO_MINIMA))
-        assert other.minima is not None
-        np.testing.assert_allclose(other.minima.energies, exhaustive.energies, rtol=1e-10)
-        assert other.first.sole < several_from
-        assert (other.first.sole < share * several_from) is lowered
-
-
-def test_nodes_are_searched_as_others_tell_and_nothing_is_missed():
-    """What 1024 nodes tell spares most starts of sixteen times as many."""
-    run = run_of(FEW, 0.7)
-    few, many = (run.map(ladder_of(run).sobol(points)) for points in (64, 1024))
-    x = few.pack(TWO_MINIMA)
-    few(x)
-    run.learn(few)
-    assert run.search is not None
-    assert run.search.sole > 0
-    spared = StateEvolution(many.channel, many.alpha, many.sector)
-    spared.first = run.search
-    many(x)
-    spared(x)
-    assert many.minima is not None
-    assert spared.minima is not None
-    np.testing.assert_allclose(spared.minima.energies[:, 0], many.minima.energies[:, 0], rtol=1e-10)
-    assert (many.minima.energies[:, 0] < run.search.sole).mean() > 0.2
-
-
 def test_a_smaller_rule_takes_its_minima_from_a_larger_one():
     """Its points are the first ones of each replicate; a search from all starts finds the same."""
     run = run_of(FEW, 0.7)
@@ -353,31 +210,6 @@ def in_two_minima() -> StateEvolution:
     map_ = run.map(ladder_of(run).sobol(64))
     map_(map_.pack(TWO_MINIMA))
     return map_
-
-
-def test_a_rule_that_will_not_do_is_left_after_one_look():
-    """Where its replicates scatter too much the next rule is taken at once, a Newton step further on."""
-    problem = PAPER.with_fields({"integration.rule": "sobol", "integration.standard_error": 1e-3})
-    run = run_of(problem, 1.5)
-    rules = run.system.refinement(2**18)
-    coarse = solve_point(problem, 1.5, settings=FEW_NODES)
-    medium, response = run.map(rules.medium()), coarse.restart.response
-    assert response is not None
-    start = medium.pack(coarse.restart.overlaps)
-    medium(start)
-    stated = np.max(coarse.errors["q"]) / np.max(coarse.values["q"])
-    assert error_near(medium, start, response) == pytest.approx(stated, rel=1e-4)
-    fine = run.map(rules.sobol(512))
-    ahead = _ahead(rules, fine, start, response, 0.0)
-    assert ahead is not None
-    rule, point = ahead
-    assert rule.order > 512
-    end = run.newton(fine, start, response.jacobian).point
-    assert np.abs(fine.pack(point) - end).max() < 0.2 * np.abs(start - end).max()
-    # asked for less, it is good enough; and a medium rule is always solved
-    easy = run_of(problem.with_fields({"integration.standard_error": 0.9}), 1.5).system.refinement(2**18)
-    assert _ahead(easy, fine, start, response, 0.0) is None
-    assert _ahead(rules, medium, start, response, 0.0) is None
 
 
 def ladder_of(run: Run) -> Refinement:

@@ -21,14 +21,11 @@ __all__ = [
     "GRADIENT_TOLERANCE",
     "IRREGULAR",
     "LENGTH_UNIT",
-    "LIKELY_STARTS",
-    "LOWEST_STARTS",
     "MATCHED",
     "MAX_NEWTON",
     "MAX_TRIES",
     "MERGED",
     "NO_SHIFT",
-    "OTHER_STARTS",
     "PIVOT",
     "ROUNDING",
     "RUNAWAY",
@@ -93,36 +90,21 @@ IRREGULAR: its next step is one for `lanes.newton_trial`, from where it is.
 FINITE = 1.7976931348623157e308
 """No energy is larger."""
 
-LIKELY_STARTS = (0, 1, 2, 4)
-"""Which of the cold starts are the likely ones: omega and the teacher's field, each with both signs."""
-
-LOWEST_STARTS = (0, 1, 2)
-"""Which of the likely ones lead to the lowest minimum: omega, and the teacher's field with both signs."""
-
-OTHER_STARTS = (1, 2)
-"""Which of these lead on from known minima; omega leads to the lowest of them as a rule."""
-
 
 class Starts(IntEnum):
     """Starting points of the local minimisation.
 
     WARM: the two lowest minima of the previous pass.  FROM_ZERO: zero alone, as in the published recipe.  COLD: omega,
     the teacher's field lifted to the student's columns, in their units, with both signs, zero, the reflected omega, and
-    omega with one token reflected.  REFRESH: both, so that a pass can only find lower minima.  LIKELY: of COLD, omega
-    and the teacher's field with both signs, which lead to all minima that matter at most fixed points.  LOWEST: of
-    these, omega and the teacher's field, which lead to the lowest minima.  FOLLOWED: WARM and the teacher's field,
-    likewise.
+    omega with one token reflected.  REFRESH: both, so that a pass can only find lower minima.
     """
 
     COLD = 0
     WARM = 1
     FROM_ZERO = 2
     REFRESH = 3
-    LIKELY = 4
-    FOLLOWED = 5
-    LOWEST = 6
 
     @property
     def follow(self) -> bool:
         """Whether the minima of the previous pass are the first of the starts."""
-        return self in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED)
+        return self in (Starts.WARM, Starts.REFRESH)

@@ -47,7 +47,7 @@ def squares_at(nodes: Nodes, weights: Array, replicates: NDArray[np.int64], squa
     ``dg/domega = -(I + H V)^-1 H`` with the Hessian H of the loss, of one with kinks what it is beside them. In
     ``squares`` (S, L, r, r, L, r, r) both indices of ``g_k`` stand before those of ``omega_l``.
     """
-    fields, teacher_fields, roots, mixing, parameters, variance, _ = nodes
+    fields, teacher_fields, roots, mixing, parameters, variance = nodes
     target, gradient, contracted = empty_target(), np.empty((LENGTH, COLUMNS)), np.empty(SIZE)
     response, factor, V = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE)), np.zeros((LENGTH, COLUMNS, COLUMNS))
     for a in range(LENGTH):

@@ -56,7 +56,7 @@ from .lanes import (
 )
 from .linear_algebra import SIZE, factorise, place, to_scaled
 from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH
-from .search import MOST_STARTS, is_enough, start_field
+from .search import MOST_STARTS, start_field
 
 __all__ = [
     "ALL_ROWS",
@@ -136,7 +136,7 @@ def begin(lane: int, length: float, state: Array) -> None:
 @compiled
 def is_only(node: int, starts: int, solution: Solution) -> bool:
     """Whether the first start of a node is the only minimum that is known of it."""
-    known = starts in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED)
+    known = starts in (Starts.WARM, Starts.REFRESH)
     return known and solution.energies[node, 0] == solution.energies[node, 1]
 
 
@@ -146,8 +146,6 @@ def next_start(lane: int, starts: int, nodes: Nodes, solution: Solution, field: 
     node, s = int(state[NODE + lane]), int(state[NEXT + lane])
     if s == 1 and is_only(node, starts, solution):
         s += 1
-    if is_enough(s, starts, state[LOWEST + lane], nodes.sole):
-        return False
     center, k, minima = nodes.centers[node], nodes.teacher_fields[node], solution.minima[node]
     if not start_field(s, center, k, minima, nodes.parameters, starts, field):
         return False

@@ -17,7 +17,7 @@ def array(dimensions: int, entries: Any = float64) -> Any:
 
 
 INTEGER = int64
-NODES = types.NamedTuple((array(3), array(3), array(3), array(2), array(1), array(1), float64), Nodes)
+NODES = types.NamedTuple((array(3), array(3), array(3), array(2), array(1), array(1)), Nodes)
 SAMPLE_NODES = types.NamedTuple(
     (array(3), array(3), array(3), array(3), array(2, int64), array(3), array(1)), SampleNodes
 )

@@ -22,7 +22,7 @@ def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
         k = nodes.teacher_fields[n]
         teacher_target(k, nodes.mixing, nodes.parameters, target)
         found = Found(solution.minima[n], solution.energies[n], solution.residuals[n])
-        solution.losses[n], solution.flags[n] = search(nodes.centers[n], k, terms, starts, nodes.sole, found, work)
+        solution.losses[n], solution.flags[n] = search(nodes.centers[n], k, terms, starts, found, work)
 
 
 @entry(array(3), array(3), array(2), array(1), array(1), array(1))

@@ -50,7 +50,7 @@ def minimise(nodes: SampleNodes, starts: int, solution: Solution) -> None:
     state, field, factor = np.zeros(ALL_ROWS * LANES), np.empty((LENGTH, COLUMNS)), np.empty((LENGTH, COLUMNS, COLUMNS))
     curvature, lower, targets = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE)), np.zeros(TARGETS * LANES)
     mixing, variance = np.empty((LENGTH, LENGTH)), np.empty(LENGTH)  # nobody reads them
-    own = Nodes(nodes.centers, nodes.teacher_fields, factor, mixing, nodes.parameters, variance, -np.inf)
+    own = Nodes(nodes.centers, nodes.teacher_fields, factor, mixing, nodes.parameters, variance)
     state[NODE : NODE + LANES] = NOBODY
     taken, busy, count = 0, 0, nodes.centers.shape[0]
     while taken < count or busy > 0:

@@ -24,5 +24,5 @@ def minimise(nodes: SampleNodes, starts: int, solution: Solution) -> None:
         terms = Energy(nodes.targets[n], weights_of(nodes.grams, n), factor, nodes.parameters)
         found = Found(solution.minima[n], solution.energies[n], solution.residuals[n])
         solution.losses[n], solution.flags[n] = search(
-            nodes.centers[n], nodes.teacher_fields[n], terms, starts, -np.inf, found, work
+            nodes.centers[n], nodes.teacher_fields[n], terms, starts, found, work
         )

@@ -11,11 +11,11 @@ from .along_kinks import descend_along_kinks
 from .at_kinks import go_to_kink
 from .bracket import descend_to_kink
 from .compiled import allocating, compiled
-from .constants import DISTINCT, LENGTH_UNIT, LIKELY_STARTS, LOWEST_STARTS, MATCHED, OTHER_STARTS, RUNAWAY, Starts
+from .constants import DISTINCT, LENGTH_UNIT, MATCHED, RUNAWAY, Starts
 from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, KINKS, LABEL_FIELDS, LENGTH, LIFT, closed_form, loss, loss_derivatives
 
-__all__ = ["MOST_STARTS", "empty_target", "is_enough", "search", "start_field", "workspace"]
+__all__ = ["MOST_STARTS", "empty_target", "search", "start_field", "workspace"]
 
 MOST_STARTS = 7 + LENGTH  # of REFRESH: two known minima, and those of COLD
 
@@ -77,26 +77,13 @@ def start_field(s: int, center: Array, k: Array, minima: Array, parameters: Arra
     if starts == Starts.FROM_ZERO:
         start[:] = 0.0
         return s == 0
-    if starts in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED):
+    if starts in (Starts.WARM, Starts.REFRESH):
         if s < 2:
             copy(minima[s], start)
             return True
         if starts == Starts.WARM:
             return False
         s -= 2
-    # read from one table of all, a fresh search takes a fifth longer
-    if starts == Starts.LIKELY:
-        if s >= len(LIKELY_STARTS):
-            return False
-        s = LIKELY_STARTS[s]
-    if starts == Starts.LOWEST:
-        if s >= len(LOWEST_STARTS):
-            return False
-        s = LOWEST_STARTS[s]
-    if starts == Starts.FOLLOWED:
-        if s >= len(OTHER_STARTS):
-            return False
-        s = OTHER_STARTS[s]
     if s >= 5 + LENGTH:
         return False
     for a in range(LENGTH):
@@ -164,13 +151,6 @@ def fall_back(center: Array, terms: Energy, found: Found, work: Workspace) -> fl
 
 
 @compiled
-def is_enough(s: int, starts: int, lowest: float, sole: float) -> bool:
-    """Whether what was found before the s-th start is taken for a node's only minimum."""
-    known = 2 if starts in (Starts.REFRESH, Starts.FOLLOWED) else 1
-    return starts != Starts.WARM and s >= known and lowest < sole
-
-
-@compiled
 def keep(energy: float, length: float, found: Found, work: Workspace) -> bool:
     """Keep the end of a descent if it is one of the two lowest minima; returns whether it is the lowest."""
     energies = found.energies
@@ -192,9 +172,7 @@ def keep(energy: float, length: float, found: Found, work: Workspace) -> bool:
 
 
 @compiled
-def search(
-    center: Array, k: Array, terms: Energy, starts: int, sole: float, found: Found, work: Workspace
-) -> tuple[float, int]:
+def search(center: Array, k: Array, terms: Energy, starts: int, found: Found, work: Workspace) -> tuple[float, int]:
     """Lowest and second-lowest minimum of one sample's local terms.
 
     Descents begin at every start and, but for warm ones, at the kinks to which it leads; then at those to which the
@@ -207,7 +185,7 @@ def search(
     if closed_form(center, terms.target, terms.factor, work.h):
         return fill_in(center, terms, found, work), 0
     energies, best_loss, best_flag, bottomless = found.energies, 0.0, 0, False
-    only = starts in (Starts.WARM, Starts.REFRESH, Starts.FOLLOWED) and energies[0] == energies[1]
+    only = starts in (Starts.WARM, Starts.REFRESH) and energies[0] == energies[1]
     energies[:] = np.inf
     kinks = KINKS if starts not in (Starts.WARM, Starts.FROM_ZERO) else 0
     work.kinks.last[:] = np.inf
@@ -215,7 +193,7 @@ def search(
     for s in range(MOST_STARTS + kinks):
         if not onward and not start_field(s, center, k, found.minima, terms.parameters, starts, work.h):
             onward, lower = True, kinks > 0
-        if (onward and not lower) or is_enough(s, starts, energies[0], sole):
+        if onward and not lower:
             break
         if s == 1 and only:
             continue

@@ -44,7 +44,7 @@ from .lanes import (
 from .layouts import INTEGER, NODES, SOLUTION, array
 from .linear_algebra import SIZE, copy, place, to_scaled
 from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH
-from .search import is_enough, start_field
+from .search import start_field
 from .steps import newton_step
 
 __all__ = ["losses_at", "minimise"]
@@ -98,8 +98,7 @@ def write_out(count: int, starts: int, nodes: Nodes, solution: Solution, block: 
         if block[n + EVENT * LANES] != CONVERGED:
             continue
         only = is_only(node, starts, solution)
-        last = starts == Starts.FROM_ZERO or (starts == Starts.WARM and only)
-        if not (last or is_enough(2 if only else 1, starts, energy, nodes.sole)):
+        if not (starts == Starts.FROM_ZERO or (starts == Starts.WARM and only)):
             continue
         solution.energies[node, 0] = energy
         solution.energies[node, 1] = energy

@@ -72,8 +72,6 @@ class Nodes(NamedTuple):
     mixing, parameters, variance : (L, L), (4 + r,) and (L,) arrays
         Parameters of the loss: the matrix A; omega, the temperatures of student and teacher, and units, see
         `attnphase.kernels.key.model_numbers`; the diagonal of D.
-    sole : float
-        Energy below which a node's first minimum is taken for its only one: no other start is tried there.
     """
 
     centers: Array
@@ -82,7 +80,6 @@ class Nodes(NamedTuple):
     mixing: Array
     parameters: Array
     variance: Array
-    sole: float = -np.inf
 
 
 class SampleNodes(NamedTuple):
