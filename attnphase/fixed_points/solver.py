@@ -240,8 +240,8 @@ def _iterated(
         if finer is None:
             break
         point, jacobian = map_.unpack(found.point), response.jacobian
-        if not rule.randomised:
-            response = None  # of few nodes, which tell it where the integrand is smooth
+        if not (rule.randomised and finer.randomised):
+            response = None  # a few nodes of a rule without chance tell it better
         rule = finer
     return _finished(run, rules, Place(map_, found, measured, response), informed, branch, newton=refine)
 
