@@ -231,7 +231,7 @@ def _iterated(
             last = run.insisting(map_, found, decays) if refine else found
             if last is found:
                 break
-            point, jacobian = map_.unpack(last.point), response.jacobian
+            point, jacobian, response = map_.unpack(last.point), response.jacobian, None  # derivatives of far away
             continue
         finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if refine else None
         if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
@@ -347,27 +347,37 @@ def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array]
     place = replace(place, settled=not run.unsettled)
     if found is place.found:
         return place
-    return replace(place, found=found, measured=measured_at(run, rules, place.map_, found, place.response))
+    there = _response(run, rules, place.map_, found.point)
+    response = there if there.known else place.response
+    measured = measured_at(run, rules, place.map_, found, response)
+    return replace(place, found=found, measured=measured, response=response)
 
 
 def _at_rest(run: Run, rules: Refinement, place: Place) -> Place:
     """A point that is iterated further where the iteration has left more of the way than its tolerance and its errors.
 
-    A residual r leaves ``(I - J)^-1 r``: where an eigenvalue of the map is near 1, many times the tolerance.
+    A residual r leaves ``(I - J)^-1 r``: where an eigenvalue of the map is near 1, many times the tolerance, and the
+    more of it the nearer the point comes.
     """
-    map_, found, response = place.map_, place.found, place.response
-    image = map_(found.point)
-    if found.status is not Status.converged or image is None:
-        return place
-    left = way_left(map_, found.point, image - found.point, response, place.measured.moved, run.settings.tolerance)
-    if not left > 1:
-        return place
-    further = run.iterate(map_, found.point, Newton(response.jacobian.copy()), FEW_MAPS, found.residual / left)
-    if not further.residual < found.residual:
-        return place
-    # it had converged before
-    found = replace(further, status=Status.converged)
-    return replace(place, found=found, measured=measured_at(run, rules, map_, found, response))
+    while place.found.status is Status.converged:
+        map_, found, response = place.map_, place.found, place.response
+        image = map_(found.point)
+        if image is None:
+            return place
+        left = way_left(map_, found.point, image - found.point, response, place.measured.moved, run.settings.tolerance)
+        if not left > 1:
+            return place
+        further = run.iterate(map_, found.point, Newton(response.jacobian.copy()), FEW_MAPS, found.residual / left)
+        if not further.residual < found.residual:
+            return place
+        response = _response(run, rules, map_, further.point)
+        if not response.known:
+            return place
+        # it had converged before
+        found = replace(further, status=Status.converged)
+        measured = measured_at(run, rules, map_, found, response)
+        place = replace(place, found=found, response=response, measured=measured)
+    return place
 
 
 def _first_rule(rules: Refinement, previous: Restart | None, response: Response | None) -> Rule:

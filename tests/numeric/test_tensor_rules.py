@@ -106,7 +106,7 @@ def test_sobol_points_decide_where_orders_agree_by_chance(monkeypatch):
     """Each order is compared with itself: no distance is left, and only points of another kind can tell."""
     monkeypatch.setattr(Automatic, "of_solve", lambda self, **_: self)
     monkeypatch.setattr(Refinement, "gauges", lambda self, rule, minima: () if rule.randomised else (rule,) * 2)
-    problem = logistic(0.7, 0.06)
+    problem = logistic(0.7, 0.06).with_fields({"integration.standard_error": 1e-6})
     point = solve_point(problem, 6.0, settings=ONE_THREAD)
     assert point.rule == "sobol"
     assert deviations(point, 0.7, 0.06).max() < 4
@@ -129,14 +129,8 @@ def test_a_tensor_rule_that_is_asked_for_states_its_distance_to_the_points_that_
     assert 0.5 < deviations(point, 0.7, 0.06).max() < 2
 
 
-@pytest.fixture
-def without_lines(monkeypatch):
-    monkeypatch.setattr(Automatic, "of_solve", lambda self, **_: self)
-
-
-@pytest.mark.usefixtures("without_lines")
-def test_smooth_problems_keep_the_rule_that_is_exact_for_them():
-    """The square loss: Gauss-Hermite is exact for polynomials, and no scatter of Sobol points enters the error."""
+def test_smooth_problems_have_a_rule_without_chance():
+    """The square loss: no scatter of points enters the error."""
     problem = Problem.from_dict(
         {
             "tokens": {"length": 1, "sigma": 0.9},
@@ -146,8 +140,8 @@ def test_smooth_problems_keep_the_rule_that_is_exact_for_them():
         }
     )
     point = solve_point(problem, 1.6, settings=ONE_THREAD)
-    assert point.rule == "gauss-hermite"
-    assert np.ravel(point.errors["q"] / point.values["q"])[0] < 1e-6
+    assert point.rule == "lines"
+    assert np.ravel(point.errors["q"] / point.values["q"])[0] < 1e-5
     assert_ridge_regression(point, 0.9, 0.04, 0.3)
 
 
@@ -212,7 +206,6 @@ def assert_ridge_regression(point: BranchPoint, sigma: float, strength: float, n
 
 
 @pytest.mark.parametrize(("sigma", "strength", "noise"), [(0.7, 2e-7, 0.4), (1.5, 3e-6, 0.1), (0.8, 1e-8, 0.3)])
-@pytest.mark.usefixtures("without_lines")
 def test_what_a_residual_leaves_is_in_the_errors_and_small(sigma, strength, noise):
     """At an interpolation peak the fixed point is a thousand residuals away: it is iterated on, and states the rest."""
     problem = Problem.from_dict(
@@ -226,15 +219,14 @@ def test_what_a_residual_leaves_is_in_the_errors_and_small(sigma, strength, nois
     point = solve_point(problem, 1.0, settings=ONE_THREAD)
     assert point.status is Status.converged
     assert_ridge_regression(point, sigma, strength, noise)
-    assert np.ravel(point.errors["q"] / point.values["q"])[0] < 1e-6
+    assert np.ravel(point.errors["q"] / point.values["q"])[0] < 1e-5
     loose = solve_point(problem, 1.0, settings=SolverSettings(threads=1, stability=False, tolerance=1e-4))
     assert loose.status is Status.converged
     assert_ridge_regression(loose, sigma, strength, noise)
 
 
-@pytest.mark.usefixtures("without_lines")
 def test_a_point_that_is_iterated_further_stays_converged(monkeypatch):
-    """Two maps come nearer, and not as near as is asked for."""
+    """By two maps at a time."""
     monkeypatch.setattr(solver, "FEW_MAPS", 2)
     problem = Problem.from_dict(
         {
@@ -246,7 +238,7 @@ def test_a_point_that_is_iterated_further_stays_converged(monkeypatch):
     )
     point = solve_point(problem, 1.0, settings=SolverSettings(threads=1, stability=False, tolerance=1e-4))
     assert point.status is Status.converged
-    assert 3e-8 < point.residual < 1e-6
+    assert point.residual < 1e-8
     assert_ridge_regression(point, 0.8, 1.3e-8, 0.3)
 
 
