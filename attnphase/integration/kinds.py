@@ -141,12 +141,12 @@ class Automatic(Sobol):
         return self.gauss_hermite(TENSOR_OF_DERIVATIVES) if rule.order == GAUSS_HERMITE_ORDERS[0] else medium
 
     def of_solve(self, *, has_lines: bool, has_nets: bool) -> Refinement:
-        """See `Refinement`: lines, where they have few nodes; or nets, in more dimensions than tensor rules serve."""
+        """See `Refinement`: lines, where they have few nodes, or else nets."""
         own = [getattr(self, item.name) for item in fields(self)]
         by_lines, by_nets = Lines(*own), Nets(*own)
         if has_lines and by_lines.is_affordable:
             return by_lines
-        return by_nets if has_nets and self.dimensions[0] > _TENSOR_DIMENSIONS and by_nets.is_affordable else self
+        return by_nets if has_nets and by_nets.is_affordable else self
 
     def low_order(self, above: int = 0) -> Rule | None:
         """See `Refinement`."""

@@ -123,7 +123,7 @@ def test_plain_steps_are_full_where_the_residual_keeps_its_side_and_shorter_wher
     assert slow.status is fast.status is Status.converged
 
 
-@pytest.mark.parametrize(("strength", "sigma", "alpha"), [(0.012, 0.95, 18.0), (0.0034, 0.85, 15.0)])
+@pytest.mark.parametrize(("strength", "sigma", "alpha"), [(0.012, 0.95, 18.0)])
 def test_sobol_points_replace_a_tensor_rule_under_which_nothing_converges(monkeypatch, strength, sigma, alpha):
     """Few nodes of a tensor rule lead farther on to a point of their own, which is far off with a small error."""
     monkeypatch.setattr(Automatic, "of_solve", lambda self, **_: self)

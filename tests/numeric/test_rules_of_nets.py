@@ -150,15 +150,16 @@ def test_stated_errors_hold(problem, branch, alpha, right):
 
 
 def test_auto_takes_nets_where_lines_have_too_many_nodes():
-    """Not where the teacher's fields are too many for a node of each, nor in few dimensions."""
+    """Or where there are none; not where the teacher's fields are too many for nodes of each."""
     automatic = Problem.paper().integration
     chosen = [
         RULES["auto"](automatic, dimensions, True, 2**18).of_solve(has_lines=True, has_nets=True).name
         for dimensions in ((4, 2), (6, 3), (8, 4), (12, 6))
     ]
     assert chosen == ["lines", "nets", "nets", "auto"]
-    without = RULES["auto"](automatic, (4, 2), True, 2**18).of_solve(has_lines=False, has_nets=True)
-    assert without.name == "auto"
+    without = RULES["auto"](automatic, (4, 2), True, 2**18)
+    assert without.of_solve(has_lines=False, has_nets=True).name == "nets"
+    assert without.of_solve(has_lines=False, has_nets=False).name == "auto"
 
 
 def test_a_wrong_number_of_nodes_is_refused():
