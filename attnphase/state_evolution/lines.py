@@ -181,6 +181,18 @@ class _LocalProblems:
         best, lowest = energies.argmin(axis=2), energies.min(axis=2) + (w * of_w).sum(axis=2) / 2
         return (best + alike * np.arange(len(best))[:, None]).ravel(), lowest.ravel()
 
+    def lowest(self, lines: NDArray[np.int64], nodes: Array) -> Array:
+        """The lowest minima at nodes (N, n, 2, 2 + L r) of N lines, from both that are known and all starts.
+
+        Of ends alone: no defect tells of an end whose minimum is not the lowest.
+        """
+        if not len(lines):
+            return nodes[:, :, 0]
+        places = nodes[..., 0, 0]
+        known = nodes[..., 2:].reshape(places.size, 2, -1)
+        found = self.solved(lines.repeat(places.shape[1]), places.reshape(-1, 1), Starts.REFRESH, known)
+        return _as_nodes(places, *found[:2])[:, :, 0]
+
     def panels(self, edges: Array) -> _Pieces:
         """All lines in panels, cut at the jumps that the minima at a panel's ends lead to."""
         every = np.arange(len(self.bundle.centers))
@@ -208,7 +220,8 @@ class _LocalProblems:
         """Which pieces have a jump from one to the other of two minima that a node sees, and both minima there.
 
         Newton's method finds where their energies are the same.  The slope of the difference is ``(after - before) .
-        V^-1 d``, positive: of two minima the one with the steeper Phi follows.
+        V^-1 d``, positive: of two minima the one with the steeper Phi follows.  Where a third minimum is lower it takes
+        the place of both.
 
         Parameters
         ----------
@@ -245,7 +258,10 @@ class _LocalProblems:
         # not the crossing that a piece ends at
         inside = np.abs(pieces.ends[..., 0] - here[:, None]).min(axis=1) > _LOCATED
         located = np.flatnonzero(inside & (np.abs(steps) <= _LOCATED))
-        return which.take(located), jumps.take(located, axis=0)
+        which, jumps = which.take(located), jumps.take(located, axis=0)
+        lowest = self.lowest(pieces.lines.take(located), jumps[:, None])
+        third = lowest[..., 1] < jumps[:, :1, 1] - _ROUNDING * (self.system.units.energy + np.abs(jumps[:, :1, 1]))
+        return which, np.where(third[..., None], lowest, jumps)
 
     def _newton(self, energies: Array, fields: Array) -> tuple[Array, Array]:
         """By how much the slope of Phi rises from the lower of two minima to the other, and how far off they cross."""
@@ -313,11 +329,12 @@ def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:
     steps = lowest[:, 1:] - lowest[:, :-1]
     slopes = steps[..., 2:] @ problems.slope / steps[..., 0]
     bend = np.abs(slopes[:, 1:] - slopes[:, :-1]).argmax(axis=1)
-    inner = np.minimum(np.maximum(bend, quarter), each - 1 - quarter)[:, None] + np.array([0, 2])
-    beside = lowest[np.arange(count)[:, None], inner]
+    inner = np.minimum(np.maximum(bend, quarter), each - 1 - quarter)[:, None] + np.array([-1, 1])
+    beside = nodes[np.arange(count)[:, None], inner]
     which, jumps = problems.jumps(pieces, nodes)
-    beside[which] = jumps
-    return pieces.around(beside)
+    others, ends = np.setdiff1d(np.arange(count), which), beside[:, :, 0]
+    ends[which], ends[others] = jumps, problems.lowest(pieces.lines[others], beside[others])
+    return pieces.around(ends)
 
 
 def _as_nodes(places: Array, minima: Array, energies: Array) -> Array:

@@ -138,16 +138,21 @@ def test_conjugates_are_those_of_scrambled_points(name):
     assert envelopes[0] == pytest.approx(envelopes[1], rel=0.01)
 
 
+def weight_missed(map_, overlaps):
+    """Of nodes at which a full search finds a lower minimum."""
+    minima = last_of(map_)[1]
+    fresh = map_.channel.evaluate(map_.alpha, overlaps, Starts.REFRESH, minima).minima
+    return map_.channel.rule.weights[fresh.energies[:, 0] < minima.energies[:, 0] - 1e-9].sum()
+
+
 @pytest.mark.parametrize("name", ["positional", "semantic", "uneven", "untied"])
 def test_no_minimum_is_missed_and_no_slope_falls(name):
     """A full search of all nodes finds nothing lower; along a line Phi is convex, so that its slope only rises."""
     system, alpha, overlaps, orders = at(name)
     found = map_of(system, alpha, overlaps, orders)
     conjugates(found, overlaps)
+    assert weight_missed(found, overlaps) <= 1e-7
     channel, minima = found.channel, last_of(found)[1]
-    fresh = channel.evaluate(alpha, overlaps, Starts.REFRESH, minima).minima
-    lower = fresh.energies[:, 0] < minima.energies[:, 0] - 1e-9
-    assert channel.rule.weights[lower].sum() <= 1e-5
     # nodes with the same teacher's fields, whose minimisers are trial points for each other
     omega, k, _, _ = channel.fields(overlaps)
     omega, k = (x.reshape(-1, *x.shape[-2:]) for x in (omega, k))
@@ -159,6 +164,22 @@ def test_no_minimum_is_missed_and_no_slope_falls(name):
         steps = h[:, None] - h[None]
         rise = np.einsum("abli,lij,ablj->ab", steps, inverse, w[:, None] - w[None])
         assert rise.min() >= -1e-9  # a monotone map, in any direction
+
+
+@pytest.mark.parametrize(
+    ("sigma", "values"),
+    [
+        pytest.param(0.6, ([0.2], [20.0], [0.1], [0.0]), id="at a node where a piece is cut"),
+        pytest.param(0.68, ([0.74], [64.0], [0.0], [0.0]), id="where two others are equally low"),
+    ],
+)
+def test_what_pieces_end_at_is_the_lowest_minimum(sigma, values):
+    """Of many minima, whose energies are the same in all nodes of a piece that has a wrong one at an end."""
+    system = System.of(Problem.paper(omega=0.3).with_fields({"tokens.sigma": sigma}))
+    overlaps = overlaps_of(system.problem, *values)
+    found = map_of(system, 1.5, overlaps, LineOrders((12, 12), (3,)))
+    conjugates(found, overlaps)
+    assert weight_missed(found, overlaps) <= 1e-6
 
 
 @pytest.mark.parametrize("q", [0.0, 1e-9, 1e-5])
@@ -188,7 +209,7 @@ def test_minimisers_of_other_ends_find_lower_minima(monkeypatch):
 
     monkeypatch.setattr(along._LocalProblems, "ends", ends)
     for cold, tried in ((Starts.COLD, trials), (Starts.FROM_ZERO, none), (Starts.FROM_ZERO, trials)):
-        monkeypatch.setattr(along, "Starts", SimpleNamespace(COLD=cold, WARM=Starts.WARM))
+        monkeypatch.setattr(along, "Starts", SimpleNamespace(COLD=cold, WARM=Starts.WARM, REFRESH=Starts.REFRESH))
         monkeypatch.setattr(along._LocalProblems, "_trials", tried)
         system, alpha, overlaps, orders = at("semantic")
         conjugates(map_of(system, alpha, overlaps, orders), overlaps)
