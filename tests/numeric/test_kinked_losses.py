@@ -150,17 +150,16 @@ def test_two_absolute_losses_are_solved_apart(V):
 def truncated_overlaps(alpha: float, strength: float, noise: float) -> tuple[float, float, float]:
     """Overlaps q, V and theta of ``min(|h - y|, 1)`` with ``y = k + sqrt(noise) z``, where k has variance one.
 
-    The proximal point is omega, or that of ``|h - y|``, a soft threshold, where this has the lower energy; of
-    ``u = y - omega``.
+    The proximal point is omega, or that of ``|h - y|``, a soft threshold, where this has the lower energy: up to
+    ``1 + V/2`` of ``|y - omega|``, if V is below two.
     """
     q, V, theta = 0.5, 1.0, 0.5
     for _ in range(20000):
         spread = np.sqrt(q - 2 * theta + 1 + noise)
-        u = np.linspace(0, 12 * spread, 200001)
-        soft = np.sign(u) * np.minimum(abs(u) / V, 1)
-        held = V * soft**2 / 2 + abs(u - V * soft) < np.minimum(abs(u), 1)
-        g = np.where(held, soft, 0.0)
+        u = np.linspace(0, 1 + V / 2, 8001)
+        g = np.minimum(u / V, 1)
         weight = 2 * np.exp(-(u**2) / (2 * spread**2)) / np.sqrt(2 * np.pi) / spread * (u[1] - u[0])
+        weight[[0, -1]] /= 2
         # by parts: the mean of dg/du, jumps included
         slope = (weight * g * u).sum() / spread**2
         q_hat, V_hat = alpha * (weight * g**2).sum(), alpha * slope
@@ -168,6 +167,7 @@ def truncated_overlaps(alpha: float, strength: float, noise: float) -> tuple[flo
         moved = max(abs(a - b) for a, b in zip(new, (q, V, theta), strict=True))
         q, V, theta = (0.5 * (a + b) for a, b in zip(new, (q, V, theta), strict=True))
         if moved < 1e-10:
+            assert V < 2
             return q, V, theta
     raise AssertionError("own iteration has not converged")
 
