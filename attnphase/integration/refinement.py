@@ -133,8 +133,7 @@ class Refinement(ABC):
 
     def of_derivatives(self, rule: Rule) -> Rule:
         """Under which derivatives near a point found with `rule` are taken: of more nodes they gain little."""
-        first = self.first()
-        return first if rule.randomised and rule.order > first.order else rule
+        return self.sobol(self.medium_points) if rule.randomised and rule.order > self.medium_points else rule
 
     def single(self) -> Rule:
         """The only rule of a method that does not refine."""
