@@ -1,0 +1,290 @@
+"""Error of one map against the local problems that it solves, for every rule and order, at points of all kinds.
+
+    python benchmarks/rules.py [--only NAME ...] [--summary]
+
+The error is the largest difference of q_hat, V_hat, m_hat and theta_hat from a much finer rule, relative to the largest
+entry of each.  "points" are one scrambled net in all fields, without any symmetry.  Their error, and that of nets, is
+the root mean square over `SEEDS` scramblings.  The reference is a rule of lines where the line orders of a problem can be made fine enough, and
+else the mean of nets of `REFERENCE` points; its own error is printed above each table.
+
+``--summary`` prints one row for each point: how many local problems each rule needs for the error asked for, between
+two orders by a power law, and how many times fewer than points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.lines import LineOrders
+from attnphase.integration.nets import NetOrders
+from attnphase.integration.rules import Rule, lines, nets, sobol
+from attnphase.kernels.local.constants import Starts
+from attnphase.kernels.local.values import Nodes, Solution
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.system import System
+
+__all__ = ["CASES", "Case", "Measurement", "measured", "needed"]
+
+SEEDS = 6
+REFERENCE = 2**19
+_VANISHES = 1e-9  # share of the largest moment below which others are rounding
+_BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
+_PAPER = Problem.paper(omega=0.3)
+_THREE = Problem.from_dict({"tokens": {"length": 3}, "teacher": {"omega": 0.5, "mixing": _BANDED}})
+_RANK_TWO = _PAPER.with_fields({"teacher.rank": 2, "student.rank": 2})
+
+
+class Case(NamedTuple):
+    """A point, and what is tried there.
+
+    Attributes
+    ----------
+    problem : Problem
+    branch : str
+    alpha : float
+    across : tuple of int or None
+        Orders across lines; None where there are no lines.
+    latent : tuple of int
+        Orders of lines.
+    of_nets : tuple of int
+        Orders of the teacher's fields of nets.
+    asked : float
+        Error at which rules are compared.
+    share : float
+        Nodes of lines in all directions of the teacher's fields but the first, as a share of those in this one.
+    """
+
+    problem: Problem
+    branch: str
+    alpha: float
+    across: tuple[int, ...] | None
+    latent: tuple[int, ...] = tuple(range(6, 25, 2))
+    of_nets: tuple[int, ...] = (8, 10, 12)
+    asked: float = 1e-3
+    share: float = 0.6
+
+
+CASES = {
+    "paper, positional": Case(_PAPER, "positional", 1.24, (3,)),
+    "paper, semantic": Case(_PAPER, "semantic", 2.0, (3,)),
+    "paper, semantic, few samples": Case(_PAPER, "semantic", 0.8, (4,)),
+    "untied, semantic": Case(_PAPER.with_fields({"student.tied": False}), "semantic", 2.0, (3, 3, 2)),
+    "untied, positional": Case(
+        _PAPER.with_fields({"student.tied": False}), "positional", 2.0, (4, 3, 2)
+    ),
+    "three tokens, semantic, jumps": Case(_THREE, "semantic", 1.24, (8, 3), (6, 8, 10, 12), share=0.9),
+    "three tokens, positional": Case(_THREE, "positional", 1.24, (16, 5), (6, 8), share=0.9),
+    "three tokens, equal, semantic": Case(
+        Problem.from_dict({"tokens": {"length": 3}}), "semantic", 2.0, (4, 3), (8, 10, 12)
+    ),
+    "rank two, semantic": Case(_RANK_TWO, "semantic", 2.0, None, (), (8, 10, 12), 5e-3),
+    "rank two, positional": Case(_RANK_TWO, "positional", 2.0, None, (), (8, 10, 12), 5e-3),
+    "four tokens, semantic": Case(Problem.from_dict({"tokens": {"length": 4}}), "semantic", 2.0, None, (), (8, 10)),
+    "causal, semantic": Case(
+        _PAPER.with_fields({"teacher.causal": True, "student.causal": True}), "semantic", 2.0, (3,)
+    ),
+    "hinge": Case(Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "hinge"}}), "semantic", 3.0, ()),
+    "logistic": Case(Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "logistic"}}), "semantic", 8.0, ()),
+    "logistic, weak ridge": Case(
+        Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "logistic"}, "regularizer": {"strength": 0.001}}),
+        "semantic",
+        8.0,
+        (),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One rule at a point.
+
+    Attributes
+    ----------
+    rule, orders : str
+    problems : int
+        Local problems that one map solves.
+    error : float
+    milliseconds : float
+        Of one map.
+    """
+
+    rule: str
+    orders: str
+    problems: int
+    error: float
+    milliseconds: float
+
+
+class _Point:
+    """A problem's map at one point under any rule, whose local problems are counted."""
+
+    def __init__(self, case: Case, threads: int) -> None:
+        settings = SolverSettings(threads=threads, stability=False, identity=False)
+        self.case, self.count = case, 0
+        self.overlaps: Overlaps = solve_point(case.problem, case.alpha, case.branch, settings=settings).restart.overlaps
+        system = System.of(case.problem, threads)
+
+        def counted(nodes: Nodes, starts: Starts, solution: Solution) -> None:
+            self.count += len(nodes.centers)
+            system.kernels.minimise(nodes, starts, solution)
+
+        self.system = replace(system, kernels=replace(system.kernels, minimise=counted))
+        self.sector = system.sector_of(self.overlaps)
+        kernels = system.kernels
+        counts = kernels.columns, kernels.label_fields, kernels.teacher_rank
+        self.student, labels, self.teacher = (kernels.length * count for count in counts)
+        self.dimensions = self.student + labels, self.student
+
+    def moments(self, rule: Rule) -> tuple[list[Array], int, float]:
+        """Of every replicate (S, ...), without those that vanish; local problems, and milliseconds."""
+        map_ = StateEvolution(Channel(self.system, rule), self.case.alpha, self.sector)
+        x = map_.pack(self.overlaps)
+        map_(x)  # finds the problem's directions and draws the nodes
+        map_.adopt(None)
+        self.count, begin = 0, time.perf_counter()
+        map_(x)
+        spent = 1e3 * (time.perf_counter() - begin)
+        assert map_.last is not None
+        found = map_.last.conjugates
+        every = [np.moveaxis(x, 1, 0) for x in (found.q_hat, found.V_hat, found.m_hat, found.theta_hat)]
+        largest = max(np.abs(values.mean(axis=0)).max() for values in every)
+        return (
+            [values for values in every if np.abs(values.mean(axis=0)).max() > _VANISHES * largest],
+            self.count,
+            spent,
+        )
+
+    def of_lines(self, latent: int, across: tuple[int, ...], **finer: int) -> Rule:
+        """Most nodes along the first direction of the teacher's fields, in which most happens."""
+        orders = (latent, *(round(self.case.share * latent) for _ in range(self.teacher - 1)))
+        return lines(*self.dimensions, LineOrders(orders, across, **finer))
+
+    def of_points(self, points: int, seed: int) -> Rule:
+        """One net in all fields."""
+        return sobol(*self.dimensions, False, points, 1, seed)
+
+    def of_nets(self, latent: int, points: int, seed: int, shifted: bool = False) -> Rule:
+        return nets(*self.dimensions, NetOrders((latent,) * self.teacher, points, (38, seed), shifted))
+
+    def reference(self) -> tuple[list[Array], float]:
+        """The right moments, and how far another rule's are off."""
+        across = self.case.across
+        if across is not None and len(across) < 2:
+            finer = tuple(count + 3 for count in across)
+            more, less = (self.of_lines(n, finer, panels=4, nodes=16) for n in (44, 36))
+            right, other = ([x.mean(axis=0) for x in self.moments(rule)[0]] for rule in (more, less))
+            return right, _difference(right, other)
+        orders = [(16, False), (16, True), (15, False), (15, True)]
+        several = [
+            [x.mean(axis=0) for x in self.moments(self.of_nets(n, REFERENCE, seed, shifted))[0]]
+            for seed, (n, shifted) in enumerate(orders)
+        ]
+        right = [np.mean(x, axis=0) for x in zip(*several, strict=True)]
+        spread = np.sqrt(np.mean([_difference(right, one) ** 2 for one in several]))
+        return right, float(spread / np.sqrt(len(orders) - 1))
+
+
+def measured(case: Case, threads: int = 1) -> tuple[float, Iterator[Measurement]]:
+    """The error of the reference, and every rule that is tried at a point."""
+    point = _Point(case, threads)
+    right, error = point.reference()
+    return error, _every(point, right)
+
+
+def _every(point: _Point, right: list[Array]) -> Iterator[Measurement]:
+    for points in (2**10, 2**12, 2**14, 2**16, 2**18, 2**20):
+        yield _of_seeds("points", str(points), point, right, lambda seed, n=points: point.of_points(n, seed))
+    case = point.case
+    for latent in case.latent if case.across is not None else ():
+        found, problems, spent = point.moments(point.of_lines(latent, case.across or ()))
+        error = _difference(right, [x.mean(axis=0) for x in found])
+        yield Measurement("lines", f"{latent}; {', '.join(map(str, case.across or ()))}", problems, error, spent)
+    for latent in case.of_nets if point.teacher > 1 else ():
+        for points in (2**12, 2**14, 2**16, 2**18):
+            orders = f"{latent}; {points}"
+            yield _of_seeds("nets", orders, point, right, lambda seed, n=points, k=latent: point.of_nets(k, n, seed))
+
+
+def _of_seeds(rule: str, orders: str, point: _Point, right: list[Array], made: Callable[[int], Rule]) -> Measurement:
+    """A rule's error by the root mean square over seeds."""
+    several = [point.moments(made(seed)) for seed in range(SEEDS)]
+    off = [_difference(right, [x.mean(axis=0) for x in found]) for found, _, _ in several]
+    _, problems, spent = several[0]
+    return Measurement(rule, orders, problems, float(np.sqrt(np.mean(np.square(off)))), spent)
+
+
+def _difference(right: list[Array], others: list[Array]) -> float:
+    """The largest between moments, relative to the largest entry of each."""
+    pairs = zip(right, others, strict=True)
+    return max(float(np.abs(mine - other).max() / np.abs(mine).max()) for mine, other in pairs)
+
+
+def needed(found: list[Measurement], asked: float, of: Callable[[Measurement], float]) -> float:
+    """What a rule needs for an error, from which on no larger one leaves more; by a power law between two of them.
+
+    NaN where none of them is accurate enough.
+    """
+    by_cost = sorted(found, key=of)
+    for place, one in enumerate(by_cost):
+        if all(other.error <= asked for other in by_cost[place:]):
+            if place == 0:
+                return of(one)
+            before = by_cost[place - 1]
+            share = np.log(before.error / asked) / np.log(before.error / one.error)
+            return float(of(before) * (of(one) / of(before)) ** share)
+    return float("nan")
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="Error of one map against the local problems that it solves.")
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME", help="these points")
+    parser.add_argument("--summary", action="store_true", help="one row for each point")
+    options = parser.parse_args()
+    if options.summary:
+        print(
+            "| point | error asked | points | lines | fewer | nets | fewer | quicker |\n|---|---|---|---|---|---|---|---|"
+        )
+    for name in options.only:
+        case = CASES[name]
+        error, every = measured(case)
+        found = list(every)
+        if options.summary:
+            print(_summary(name, case, found), flush=True)
+            continue
+        print(
+            f"\n{name}, alpha = {case.alpha:g} (reference to {error:.0e})\n\n| rule | orders | local problems | error | ms |"
+        )
+        print("|---|---|---|---|---|")
+        for one in found:
+            print(
+                f"| {one.rule} | {one.orders} | {one.problems} | {one.error:.1e} | {one.milliseconds:.2f} |", flush=True
+            )
+
+
+def _summary(name: str, case: Case, found: list[Measurement]) -> str:
+    by_rule = {rule: [one for one in found if one.rule == rule] for rule in ("points", "lines", "nets")}
+    problems = {rule: needed(few, case.asked, lambda one: one.problems) for rule, few in by_rule.items()}
+    spent = {rule: needed(few, case.asked, lambda one: one.milliseconds) for rule, few in by_rule.items()}
+    cells = [f"{case.asked:.1%}", f"{problems['points']:.0f}"]
+    for rule in ("lines", "nets"):
+        cells += [f"{problems[rule]:.0f}", f"{problems['points'] / problems[rule]:.1f}"]
+    best = np.nanmin([spent["lines"], spent["nets"]])
+    cells.append(f"{spent['points'] / best:.1f}")
+    return f"| {name} | " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    main()
