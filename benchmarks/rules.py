@@ -4,8 +4,8 @@
 
 The error is the largest difference of q_hat, V_hat, m_hat and theta_hat from a much finer rule, relative to the largest
 entry of each.  "points" are one scrambled net in all fields, without any symmetry.  Their error, and that of nets, is
-the root mean square over `SEEDS` scramblings.  The reference is a rule of lines where the line orders of a problem can be made fine enough, and
-else the mean of nets of `REFERENCE` points; its own error is printed above each table.
+the root mean square over `SEEDS` scramblings.  The reference is a rule of lines where there is one direction across
+them at most, and else the mean of nets of `REFERENCE` points; its own error is printed above each table.
 
 ``--summary`` prints one row for each point: how many local problems each rule needs for the error asked for, between
 two orders by a power law, and how many times fewer than points.
@@ -81,9 +81,7 @@ CASES = {
     "paper, semantic": Case(_PAPER, "semantic", 2.0, (3,)),
     "paper, semantic, few samples": Case(_PAPER, "semantic", 0.8, (4,)),
     "untied, semantic": Case(_PAPER.with_fields({"student.tied": False}), "semantic", 2.0, (3, 3, 2)),
-    "untied, positional": Case(
-        _PAPER.with_fields({"student.tied": False}), "positional", 2.0, (4, 3, 2)
-    ),
+    "untied, positional": Case(_PAPER.with_fields({"student.tied": False}), "positional", 2.0, (4, 3, 2)),
     "three tokens, semantic, jumps": Case(_THREE, "semantic", 1.24, (8, 3), (6, 8, 10, 12), share=0.9),
     "three tokens, positional": Case(_THREE, "positional", 1.24, (16, 5), (6, 8), share=0.9),
     "three tokens, equal, semantic": Case(
@@ -254,24 +252,22 @@ def main() -> None:
     parser.add_argument("--summary", action="store_true", help="one row for each point")
     options = parser.parse_args()
     if options.summary:
-        print(
-            "| point | error asked | points | lines | fewer | nets | fewer | quicker |\n|---|---|---|---|---|---|---|---|"
-        )
+        _header("point", "error asked", "points", "lines", "fewer", "nets", "fewer", "quicker")
     for name in options.only:
         case = CASES[name]
         error, every = measured(case)
-        found = list(every)
         if options.summary:
-            print(_summary(name, case, found), flush=True)
+            print(_summary(name, case, list(every)), flush=True)
             continue
-        print(
-            f"\n{name}, alpha = {case.alpha:g} (reference to {error:.0e})\n\n| rule | orders | local problems | error | ms |"
-        )
-        print("|---|---|---|---|---|")
-        for one in found:
-            print(
-                f"| {one.rule} | {one.orders} | {one.problems} | {one.error:.1e} | {one.milliseconds:.2f} |", flush=True
-            )
+        print(f"\n{name}, alpha = {case.alpha:g} (reference to {error:.0e})\n")
+        _header("rule", "orders", "local problems", "error", "ms")
+        for one in every:
+            cells = one.rule, one.orders, str(one.problems), f"{one.error:.1e}", f"{one.milliseconds:.2f}"
+            print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _header(*names: str) -> None:
+    print(f"| {' | '.join(names)} |\n|{'---|' * len(names)}")
 
 
 def _summary(name: str, case: Case, found: list[Measurement]) -> str:
@@ -281,8 +277,7 @@ def _summary(name: str, case: Case, found: list[Measurement]) -> str:
     cells = [f"{case.asked:.1%}", f"{problems['points']:.0f}"]
     for rule in ("lines", "nets"):
         cells += [f"{problems[rule]:.0f}", f"{problems['points'] / problems[rule]:.1f}"]
-    best = np.nanmin([spent["lines"], spent["nets"]])
-    cells.append(f"{spent['points'] / best:.1f}")
+    cells.append(f"{spent['points'] / np.fmin(spent['lines'], spent['nets']):.1f}")
     return f"| {name} | " + " | ".join(cells) + " |"
 
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["LineOrders", "between", "evenly_spaced", "orbits"]
+__all__ = ["LineOrders", "between", "evenly_spaced", "orbits", "stretched"]
 
 _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
-_REACH = 7.0  # of the nodes of a normal law: beyond lie 1e-10 of its variance
-_WIDTH = 3.0  # of the part in the middle in which they are nearly evenly spaced: .3 % of the law lie outside
+_REACH = 7.0  # of stretched nodes: beyond lie 1e-10 of its variance
+_WIDTH = 3.0  # of the part in the middle in which these are nearly evenly spaced: .3 % of the law lie outside
 LINE_REACH = 6.5  # of lines, beyond which 4e-9 of the variance lie: less than solves converge to
 
 
@@ -61,12 +61,22 @@ class LineOrders:
 
 
 def evenly_spaced(count: int, shifted: bool) -> tuple[Array, Array]:
-    """Nodes and weights (n,) for the normal law, evenly spaced in t of ``z = w sinh(t / w)``: the middles of cells.
+    """Nodes and weights (n,) for the normal law: the middles of as many cells; the shifted ones lie where these meet.
 
-    The shifted ones lie where the cells meet.  Steps grow outwards, where the density leaves little to see.  Few nodes
-    reach less far: beyond ``t = sqrt(2 n)`` lies less than exp(-n), which falls with their number as their error does.
+    They are for few nodes.  Beyond ``sqrt(2 n)`` lies less than exp(-n), which falls with their number as their error.
     """
-    reach = min(_WIDTH * np.arcsinh(_REACH / _WIDTH), np.sqrt(2 * count))
+    reach = np.sqrt(2 * count)
+    places, _ = _evenly(-reach, reach, count, shifted)
+    weights = np.exp(-(places**2) / 2)
+    return places, weights / weights.sum()
+
+
+def stretched(count: int, shifted: bool) -> tuple[Array, Array]:
+    """Likewise, evenly spaced in t of ``z = w sinh(t / w)``: a dozen nodes reach beyond all that counts.
+
+    Steps grow outwards, where the density leaves little to see.
+    """
+    reach = _WIDTH * np.arcsinh(_REACH / _WIDTH)
     t, _ = _evenly(-reach, reach, count, shifted)
     places = _WIDTH * np.sinh(t / _WIDTH)
     weights = np.cosh(t / _WIDTH) * np.exp(-(places**2) / 2)
@@ -80,7 +90,7 @@ def between(breaks: Sequence[float], count: int, shifted: bool) -> tuple[Array, 
     (the double-exponential rule of Takahasi and Mori): nothing need be known of how fast the integrand falls beside it.
     """
     if not breaks:
-        return evenly_spaced(count, shifted)
+        return stretched(count, shifted)
     t, spacing = _evenly(_STEEP[0], _STEEP[1], count, shifted)
     steep = np.exp(t - np.exp(-t))  # from a break to infinity
     parts = [(breaks[0] - steep[::-1], (steep * (1 + np.exp(-t)) * spacing)[::-1])]

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnphase.integration.lines import between, orbits
+from attnphase.integration.lines import between, evenly_spaced, orbits
 from attnphase.integration.nets import net_nodes
 from attnphase.integration.rules import Rule, tensor
 from attnphase.state_evolution.directions import directions_of
@@ -40,7 +40,8 @@ def _nodes(system: System, rule: Rule, elements: tuple[Image, ...]) -> Rule:
     directions = directions_of(system)
     breaks = [directions.breaks] + [()] * (len(orders.latent) - 1)
     axes = zip(breaks, orders.latent, strict=True)
-    places, weights = tensor([between(own, count, orders.shifted) for own, count in axes])
+    rules = [between(own, n, orders.shifted) if own else evenly_spaced(n, orders.shifted) for own, n in axes]
+    places, weights = tensor(rules)
     zeta = places @ directions.latent.T
     every = zeta.reshape(-1, length, rank)
     chosen, counts = orbits(zeta, [image.of(every, image.teacher).reshape(zeta.shape) for image in elements])
