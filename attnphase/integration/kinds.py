@@ -158,8 +158,8 @@ class Automatic(Sobol):
 class Lines(Refinement):
     """``"lines"``: the teacher's fields first; one direction of the student's along lines, jumps located.
 
-    Its rules have an error of its own for every direction, told by gauges of its own: two for a direction of the
-    teacher's fields, one for any other.  The next rule has more nodes in those directions whose error is too large.
+    Its rules have an error of its own for every direction, told by two gauges, of which one may agree by chance, and one
+    for the lines.  The next rule has more nodes in those directions whose error is too large.
     """
 
     name = "lines"
@@ -208,7 +208,7 @@ class Lines(Refinement):
             for i in range(len(orders.latent))
             for gauge in (replace(orders, shifted=i), replace(orders, latent=_with(orders.latent, i, 1)))
         ]
-        across = [replace(orders, across=_with(orders.across, i, 1)) for i in range(len(orders.across))]
+        across = [replace(orders, across=_with(orders.across, i, n)) for i in range(len(orders.across)) for n in (1, 2)]
         along = [replace(orders, panels=orders.panels + 2, reach=orders.reach + 1)]
         return tuple(self._of(one) for one in latent + across + along)
 
@@ -217,15 +217,13 @@ class Lines(Refinement):
         orders = rule.lines
         if self.asked.nodes is not None or error <= self.asked.standard_error or orders is None or parts is None:
             return None
-        count = 2 * len(orders.latent)
         wanted = self.asked.standard_error / np.sqrt(len(parts))
         latent, across, nodes = orders.latent, orders.across, orders.nodes
-        for i in np.flatnonzero(~(parts <= wanted)).tolist():
-            if i < count:  # once for both of its gauges
-                own = orders.latent[i // 2]
-                latent = (*latent[: i // 2], own + 2 * max(1, round(own / 4)), *latent[i // 2 + 1 :])
-            elif i < count + len(across):
-                across = _with(across, i - count, 1)
+        for i in sorted({int(gauge) // 2 for gauge in np.flatnonzero(~(parts <= wanted))}):  # directions, of two each
+            if i < len(latent):
+                latent = _with(latent, i, 2 * max(1, round(latent[i] / 4)))
+            elif i < len(latent) + len(across):
+                across = _with(across, i - len(latent), 1)
             else:
                 nodes += 4
         finer = replace(orders, latent=latent, across=across, nodes=nodes)

@@ -439,17 +439,19 @@ def test_the_next_rule_has_more_nodes_where_the_error_is():
     rules = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**18)
     first = rules.first()
     gauges = rules.gauges(first, 1.0)
-    assert [orders_of(gauge).shifted for gauge in gauges] == [0, None, 1, None, None, None]
-    assert [sum(orders_of(gauge).latent) for gauge in gauges] == [24, 25, 24, 25, 24, 24]
-    assert orders_of(gauges[4]).across == (orders_of(first).across[0] + 1,)
-    assert orders_of(gauges[5]).reach > orders_of(first).reach
+    assert [orders_of(gauge).shifted for gauge in gauges] == [0, None, 1, None, None, None, None]
+    assert [sum(orders_of(gauge).latent) for gauge in gauges] == [24, 25, 24, 25, 24, 24, 24]
+    assert [orders_of(gauge).across[0] - orders_of(first).across[0] for gauge in gauges] == [0, 0, 0, 0, 1, 2, 0]
+    assert orders_of(gauges[6]).reach > orders_of(first).reach
     finer, coarse = (
-        orders_of(rules.next(first, 0.1, 1.0, np.array([0.1, 0.1, 1e-5, 1e-5, 1e-5, 1e-5]))),
+        orders_of(rules.next(first, 0.1, 1.0, np.array([0.1, 0.1, 1e-5, 1e-5, 1e-5, 1e-5, 1e-5]))),
         orders_of(first),
     )
     assert finer.latent[0] > coarse.latent[0]
     assert finer.latent[1:] == coarse.latent[1:]
     assert (finer.across, finer.nodes) == (coarse.across, coarse.nodes)
-    assert rules.next(first, 5e-4, 1.0, np.array([5e-4, 0, 0, 0, 0, 0])) is None
+    across = orders_of(rules.next(first, 0.1, 1.0, np.array([1e-5, 1e-5, 1e-5, 1e-5, 1e-5, 0.1, 1e-5])))
+    assert (across.latent, across.across) == (coarse.latent, (coarse.across[0] + 1,))
+    assert rules.next(first, 5e-4, 1.0, np.array([5e-4, 0, 0, 0, 0, 0, 0])) is None
     small = RULES["lines"](Problem.paper().integration, (4, 2), True, 2**6)
-    assert small.next(first, 0.1, 1.0, np.full(6, 0.1)) is None
+    assert small.next(first, 0.1, 1.0, np.full(7, 0.1)) is None
