@@ -44,7 +44,7 @@ _SOLVE = """
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
-problem = Problem.paper(omega=0.3).with_fields({{"integration.standard_error": 1e-9}})
+problem = Problem.paper(omega=0.3).with_fields({{"integration.rule": "sobol", "integration.standard_error": 1e-9}})
 settings = SolverSettings(threads={threads}, max_nodes={nodes})
 point = solve_point(problem, {alpha}, "{branch}", settings=settings)
 assert point.nodes == {nodes}, point.nodes

@@ -158,8 +158,8 @@ class Automatic(Sobol):
 class Lines(Refinement):
     """``"lines"``: the teacher's fields first; one direction of the student's along lines, jumps located.
 
-    Its rules have an error of its own for every direction, told by two gauges, of which one may agree by chance, and one
-    for the lines.  The next rule has more nodes in those directions whose error is too large.
+    Its rules have an error of its own for every direction, told by two gauges, of which one may agree by chance, and
+    one for the lines.  The next rule has more nodes in those directions whose error is too large.
     """
 
     name = "lines"
