@@ -7,8 +7,8 @@ entry of each.  "points" are one scrambled net in all fields, without any symmet
 the root mean square over `SEEDS` scramblings.  The reference is a rule of lines where there is one direction across
 them at most, and else the mean of nets of `REFERENCE` points; its own error is printed above each table.
 
-``--summary`` prints one row for each point: how many local problems each rule needs for the error asked for, between
-two orders by a power law, and how many times fewer than points.
+The last table, alone with ``--summary``, has one row for each point: how many local problems each rule needs for the
+error asked for, between two orders by a power law, and how many times fewer than points.
 """
 
 from __future__ import annotations
@@ -251,19 +251,21 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES), metavar="NAME", help="these points")
     parser.add_argument("--summary", action="store_true", help="one row for each point")
     options = parser.parse_args()
-    if options.summary:
-        _header("point", "error asked", "points", "lines", "fewer", "nets", "fewer", "quicker")
+    rows = []
     for name in options.only:
         case = CASES[name]
         error, every = measured(case)
-        if options.summary:
-            print(_summary(name, case, list(every)), flush=True)
-            continue
-        print(f"\n{name}, alpha = {case.alpha:g} (reference to {error:.0e})\n")
-        _header("rule", "orders", "local problems", "error", "ms")
-        for one in every:
-            cells = one.rule, one.orders, str(one.problems), f"{one.error:.1e}", f"{one.milliseconds:.2f}"
-            print(f"| {' | '.join(cells)} |", flush=True)
+        found = list(every)
+        rows.append(_summary(name, case, found))
+        if not options.summary:
+            print(f"\n{name}, alpha = {case.alpha:g} (reference to {error:.0e})\n")
+            _header("rule", "orders", "local problems", "error", "ms")
+            for one in found:
+                cells = one.rule, one.orders, str(one.problems), f"{one.error:.1e}", f"{one.milliseconds:.2f}"
+                print(f"| {' | '.join(cells)} |", flush=True)
+    print()
+    _header("point", "error asked", "points", "lines", "fewer", "nets", "fewer", "quicker")
+    print("\n".join(rows))
 
 
 def _header(*names: str) -> None:
