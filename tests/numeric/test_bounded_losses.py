@@ -234,6 +234,34 @@ def minimise(tmp_path_factory):
     return in_python(formula_loss(VALLEY, 1, 2, 1), folder)["nodes"].minimise
 
 
+def test_scratch_arrays_that_hold_no_numbers_change_nothing(tmp_path, monkeypatch):
+    """Of two kinks one holds the point and one does not: what was in memory before must not be read."""
+    model = formula_loss("abs(h0_0 - k0_0) + 0.6*abs(h1_0 - k1_0)", 2, 1, 1)
+    way = in_python(model, tmp_path / "kernel")["nodes"].minimise
+    centers = np.array([[-0.41959532, -3.46220107], [0.69585651, 0.81575587]])[..., None]
+    fields = np.array([[-0.39723901, -0.62821361], [0.67446563, 2.09116006]])[..., None]
+    factor, numbers = np.full((2, 1, 1), 0.2), np.array([0.3, 1.0, 1.0, 1.0, 1.0])
+    nodes = Nodes(centers, fields, factor, np.ones((2, 2)), numbers, np.full(2, 0.25))
+    empty, found = np.empty, []
+    for filled in (0.0, np.nan):
+
+        def scratch(shape: Any, dtype: Any = float, value: float = filled) -> Any:
+            made = empty(shape, dtype)
+            made[...] = value if made.dtype.kind == "f" else 0
+            return made
+
+        solution = Solution(
+            np.zeros((2, 2, 2, 1)), np.zeros((2, 2)), np.zeros(2), np.zeros((2, 2, 1)), np.zeros(2, dtype=np.int64)
+        )
+        monkeypatch.setattr(np, "empty", scratch)
+        way(nodes, Starts.COLD, solution)
+        monkeypatch.setattr(np, "empty", empty)
+        found.append(solution)
+    assert (found[0].flags >= 0).all()
+    for plain, odd in zip(*found, strict=True):
+        np.testing.assert_array_equal(plain, odd)
+
+
 def valley(h: Any, k: Any) -> tuple[float, Any]:
     """Loss and gradient, written out."""
     across = h[1] - SLOPE * h[0]

@@ -121,7 +121,8 @@ def move_held(work: Workspace) -> None:
     for j in range(KINKS):
         change[j] = 0.0
         if not -1.0 < multipliers[j] < 1.0:
-            lower[j, j] = 0.0
+            for c in range(j + 1):  # what stands there may be no number
+                lower[j, c] = 0.0
             continue
         change[j] = work.kinks.offsets[j]
         for i in range(SIZE):
