@@ -30,8 +30,9 @@ _NODES = "integration.nodes"
 FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields and of the noise, and across lines
 _NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
 _MOST_PER_DIMENSION = 256
-_FEWEST_LATENT, _FIRST_OF_NETS = 8, 2**13  # of a first rule of nets: nodes of each of the teacher's fields, and points
-_GAUGES_OF_NETS = 3  # of each sort
+# of a first rule of nets: nodes of each of the teacher's fields, and points; measured, as a rule enough for .1 %
+_FEWEST_LATENT, _FIRST_OF_NETS = 8, 2**13
+_GAUGES_OF_NETS = 3  # of each sort: what six say is below a quarter of the error for one number in a thousand
 _TENSOR_DIMENSIONS = 4  # up to which tensor rules are tried before more Sobol points
 _LOW_ORDER_DIMENSIONS = 6  # up to which those of low order are
 
@@ -69,7 +70,7 @@ class Sobol(Refinement):
 class GaussHermite(Refinement):
     """``"gauss-hermite"``: tensor rules of growing order."""
 
-    name = "gauss-hermite"
+    name = kept_beside = "gauss-hermite"
     has_replicates = False
 
     @classmethod
@@ -91,10 +92,6 @@ class GaussHermite(Refinement):
         """See `Refinement`."""
         return self.gauss_hermite(self.first_order(self.asked))
 
-    def beside(self, rule: Rule) -> Rule:
-        """See `Refinement`: with a tensor rule that did for a neighbour."""
-        return rule if rule.name == "gauss-hermite" and self.asked.nodes is None else self.first()
-
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """See `Refinement`."""
         if self.asked.nodes is not None or error <= self.asked.standard_error:
@@ -103,9 +100,9 @@ class GaussHermite(Refinement):
 
 
 class Automatic(Sobol):
-    """``"auto"``: Sobol points; in few dimensions, and where the integrand is smooth, tensor rules."""
+    """``"auto"``: lines or nets; where there are none, tensor rules for few smooth fields, and else Sobol points."""
 
-    name = "auto"
+    name, kept_beside = "auto", "gauss-hermite"
 
     @classmethod
     def check_nodes(cls, nodes: int) -> None:
@@ -115,10 +112,6 @@ class Automatic(Sobol):
             'integration.nodes does not go with integration.rule = "auto", which chooses them:'
             ' set integration.rule to "gauss-hermite" or "sobol", or remove it.',
         )
-
-    def beside(self, rule: Rule) -> Rule:
-        """See `Refinement`: with a tensor rule that did for a neighbour."""
-        return rule if rule.name == "gauss-hermite" else self.first()
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
         """See `Refinement`."""
@@ -162,7 +155,7 @@ class Lines(Refinement):
     one for the lines.  The next rule has more nodes in those directions whose error is too large.
     """
 
-    name = "lines"
+    name = kept_beside = "lines"
     has_replicates = False
     needs_planes = True
 
@@ -188,10 +181,6 @@ class Lines(Refinement):
         total, student = self.dimensions
         latent = (self.asked.nodes or FIRST_LATENT,) * (total - student - self.noise_dimensions + self.seen_noise)
         return LineOrders(latent, (FIRST_ACROSS,) * (student - 1))
-
-    def beside(self, rule: Rule) -> Rule:
-        """See `Refinement`."""
-        return self.first() if rule.lines is None or self.asked.nodes is not None else rule
 
     @property
     def is_affordable(self) -> bool:
@@ -241,7 +230,7 @@ class Nets(Refinement):
     gauges of one sort as of the other.
     """
 
-    name = "nets"
+    name = kept_beside = "nets"
     has_replicates = False
     needs_planes = True
     alike = 2 * _GAUGES_OF_NETS
@@ -272,10 +261,6 @@ class Nets(Refinement):
     def first(self) -> Rule:
         """See `Refinement`."""
         return self._of(NetOrders(self._latent, min(_FIRST_OF_NETS, self.max_nodes), (self.asked.seed, 0)))
-
-    def beside(self, rule: Rule) -> Rule:
-        """See `Refinement`."""
-        return self.first() if rule.nets is None else rule
 
     def of_derivatives(self, rule: Rule) -> Rule:
         """See `Refinement`."""

@@ -21,7 +21,7 @@ __all__ = ["LineOrders", "between", "evenly_spaced", "orbits", "stretched"]
 
 _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
-_REACH = 7.0  # of stretched nodes: beyond lie 1e-10 of its variance
+_REACH = 7.0  # of stretched nodes: beyond lie 1e-10 of the variance
 _WIDTH = 3.0  # of the part in the middle in which these are nearly evenly spaced: .3 % of the law lie outside
 LINE_REACH = 6.5  # of lines, beyond which 4e-9 of the variance lie: less than solves converge to
 

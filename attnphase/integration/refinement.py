@@ -78,6 +78,8 @@ class Refinement(ABC):
         Whether labels may only jump on parallel planes of the teacher's fields.
     alike : int
         How many of its gauges each tell the whole error: their distances are averaged.
+    kept_beside : str or None
+        Name of the rules that a solve begins with again where they did for a neighbour.
     """
 
     asked: Asked
@@ -93,6 +95,7 @@ class Refinement(ABC):
     requires: ClassVar[Mapping[str, Any]] = {}
     needs_planes: ClassVar[bool] = False
     alike: ClassVar[int] = 1
+    kept_beside: ClassVar[str | None] = None
 
     @classmethod
     @abstractmethod
@@ -129,7 +132,7 @@ class Refinement(ABC):
 
     def beside(self, rule: Rule) -> Rule:
         """Where a solve begins beside a point that `rule` was fine enough for."""
-        return self.first()
+        return rule if rule.name == self.kept_beside and self.asked.nodes is None else self.first()
 
     def of_derivatives(self, rule: Rule) -> Rule:
         """Under which derivatives near a point found with `rule` are taken: of more nodes they gain little."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import isqrt
 
 import numpy as np
 
@@ -51,7 +50,7 @@ def rule_at(
     for place, own in enumerate(directions):
         images = images_in(system, place, group)
         if images[0].source < place:
-            every.append(_turned(*every[images[0].source], images[0]))
+            every.append(_turned(*every[images[0].source], images[0], system.kernels.teacher_rank))
         else:
             every.append(_in_configuration(system, rule, law, variances, place, own, images))
     if len(every) == 1:
@@ -119,11 +118,10 @@ def _side_by_side(every: list[tuple[Rule, Solution]]) -> tuple[Rule, Solution]:
     return replace(rules[0], own=tuple(rules)), solution
 
 
-def _turned(rule: Rule, solution: Solution, image: Image) -> tuple[Rule, Solution]:
+def _turned(rule: Rule, solution: Solution, image: Image, rank: int) -> tuple[Rule, Solution]:
     """The nodes of a configuration that are the images of another's."""
     minima, energies, losses, residuals, flags = solution
     length, columns = residuals.shape[1:]
-    rank = isqrt(len(image.teacher) // np.dtype(float).itemsize)
     edges = [length * columns, length * (columns + rank)]
     xi, zeta, z = (x.reshape(rule.size, length, -1) for x in np.split(rule.nodes[0], edges, axis=1))
     normals = image.of(xi, image.student), image.of(zeta, image.teacher), image.of_noise(z)

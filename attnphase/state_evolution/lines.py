@@ -2,10 +2,11 @@
 
 For fixed teacher's fields ``Phi(omega) = |omega|^2 / 2 - M(omega)``, in the metric of ``V^-1``, is convex, and its
 slope along a line ``omega = c + s d`` is ``d . V^-1 prox``.  So the proximal point is smooth along the line, but for
-jumps at which that slope rises, where two minima are equally low.  Two consequences are used:
+jumps at which that slope rises, where two minima are equally low.  Three consequences are used:
 
 - The minimisers at the panels' ends are trial points for each other where the teacher's fields are the same: where the
   energy of one lies below the minimum found at another end, that was not the lowest.
+- What a piece of a line ends at is searched from all starts, since no defect tells of an end that is not the lowest.
 - ``M(r) - M(l)`` is the integral of ``-g . d`` over the line from l to r.  It is known from the ends, and so the error
   of the nodes between them is, too: a piece whose defect is not small has a jump that its nodes do not resolve.
 """

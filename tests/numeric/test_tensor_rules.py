@@ -137,11 +137,12 @@ def test_smooth_problems_have_a_rule_without_chance():
             "loss": {"kind": "square"},
             "regularizer": {"strength": 0.04},
             "teacher": {"noise": 0.3},
+            "integration": {"standard_error": 1e-6},
         }
     )
     point = solve_point(problem, 1.6, settings=ONE_THREAD)
     assert point.rule == "lines"
-    assert np.ravel(point.errors["q"] / point.values["q"])[0] < 1e-5
+    assert np.ravel(point.errors["q"] / point.values["q"])[0] < 1e-6
     assert_ridge_regression(point, 0.9, 0.04, 0.3)
 
 
@@ -214,12 +215,13 @@ def test_what_a_residual_leaves_is_in_the_errors_and_small(sigma, strength, nois
             "loss": {"kind": "square"},
             "regularizer": {"strength": strength},
             "teacher": {"noise": noise},
+            "integration": {"standard_error": 1e-6},
         }
     )
     point = solve_point(problem, 1.0, settings=ONE_THREAD)
     assert point.status is Status.converged
     assert_ridge_regression(point, sigma, strength, noise)
-    assert np.ravel(point.errors["q"] / point.values["q"])[0] < 1e-5
+    assert np.ravel(point.errors["q"] / point.values["q"])[0] < 1e-6
     loose = solve_point(problem, 1.0, settings=SolverSettings(threads=1, stability=False, tolerance=1e-4))
     assert loose.status is Status.converged
     assert_ridge_regression(loose, sigma, strength, noise)
