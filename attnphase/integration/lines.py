@@ -42,6 +42,8 @@ class LineOrders:
         number: a piece in which all is odd about a jump in its middle has no defect that tells of the jump.
     reach : float
         Of lines, in standard deviations.
+    defect : float
+        Of the pieces of a line, relative to what panels add to E[g . d s] on average: a piece with a larger one is cut.
     shifted : int, optional
         Of which of the directions of `latent` the nodes lie half a spacing further.  Where many nodes leave little
         of an error, it then has the opposite sign: the truth lies in the middle.
@@ -52,6 +54,7 @@ class LineOrders:
     panels: int = 2
     nodes: int = 12
     reach: float = LINE_REACH
+    defect: float = 1e-7
     shifted: int | None = None
 
     @property

@@ -28,9 +28,8 @@ from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
-__all__ = ["DEFECT", "Bundle", "nodes_along"]
+__all__ = ["Bundle", "nodes_along"]
 
-DEFECT = 1e-7  # of a piece, relative to what panels add to E[g . d s] on average: the residual that solves end at
 _ROUNDING = 1e-13  # of energies, in their unit: defects below tell nothing
 _NEWTON_STEPS = 50  # to a crossing; bisection takes as many for its precision
 _LOCATED = 1e-10  # precision of crossings along the line, in standard deviations; shorter pieces are not cut
@@ -298,7 +297,7 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
         outer = bundle.weights.take(pieces.lines)
         weights = outer[:, None] * lengths * _density(places)
         if not done:
-            most = DEFECT * float(np.abs((weights * falls * places).sum(axis=1)).sum())
+            most = orders.defect * float(np.abs((weights * falls * places).sum(axis=1)).sum())
             most /= orders.panels * len(bundle.weights)
             most += _ROUNDING * system.units.energy * float(bundle.weights.mean())
         nearest = np.minimum(np.maximum(left, 0.0), right)  # to zero

@@ -16,7 +16,6 @@ from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
 from attnphase.state_evolution.line_rules import rule_at
-from attnphase.state_evolution.lines import DEFECT
 from attnphase.state_evolution.nets import rule_of_nets
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, whole_and_without
 from attnphase.state_evolution.proximal import Minima
@@ -99,7 +98,7 @@ class StateEvolution:
         if not overlaps.feasible(self.system.spectrum.rho):
             return None
         if self.channel.rule.lines is not None:
-            return self._along_lines(x, overlaps)
+            return self._along_lines(x, overlaps, self.channel.rule.lines.defect)
         orbit = self.channel.representatives(overlaps)
         representatives = len({source for source, _ in orbit}) * len(self.channel.probabilities)
         starts = Starts.COLD
@@ -114,13 +113,13 @@ class StateEvolution:
         self.bottomless = max(result.minima.bottomless, self.bottomless if starts is Starts.WARM else 0)
         return self._image_of(x, result)
 
-    def _along_lines(self, x: Array, overlaps: Overlaps) -> Array | None:
+    def _along_lines(self, x: Array, overlaps: Overlaps, defect: float) -> Array | None:
         """The image under a rule whose nodes are found here: all minima are searched afresh."""
         self.channel, solved = self._at_lines(overlaps, self.sector.group)
         result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved)
         # a descent that takes too many steps where two minima merge has not told that there is none
         runaway = self.channel.scalar_mean(self._by_node(result.minima.steps == RUNAWAY)).max()
-        self.bottomless = result.minima.bottomless if runaway > DEFECT else 0
+        self.bottomless = result.minima.bottomless if runaway > defect else 0
         return self._image_of(x, result)
 
     def _at_lines(self, overlaps: Overlaps, group: Sequence[Element]) -> tuple[Channel, Solution]:
