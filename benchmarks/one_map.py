@@ -113,9 +113,9 @@ def _map_of(kind: Kind, system: System, overlaps: Overlaps, orders: LineOrders) 
 
 
 def _finer(orders: LineOrders) -> LineOrders:
-    """Half as many nodes more of the teacher's fields, one more across lines, and twice as many panels."""
+    """Half as many nodes more of the teacher's fields, one more across lines, more panels and a smaller defect."""
     latent, across = tuple(3 * n // 2 for n in orders.latent), tuple(n + 1 for n in orders.across)
-    return LineOrders(latent, across, 2 * orders.panels, orders.nodes)
+    return LineOrders(latent, across, 2 * orders.panels, orders.defect / 100)
 
 
 def _moments(map_: StateEvolution, x: Array) -> list[Array]:

@@ -164,10 +164,10 @@ class _Point:
             spent,
         )
 
-    def of_lines(self, latent: int, across: tuple[int, ...], **finer: int) -> Rule:
+    def of_lines(self, latent: int, across: tuple[int, ...], panels: int = 2, defect: float = 1e-5) -> Rule:
         """Most nodes along the first direction of the teacher's fields, in which most happens."""
         orders = (latent, *(round(self.case.share * latent) for _ in range(self.teacher - 1)))
-        return lines(*self.dimensions, LineOrders(orders, across, **finer))
+        return lines(*self.dimensions, LineOrders(orders, across, panels, defect))
 
     def of_points(self, points: int, seed: int) -> Rule:
         """One net in all fields."""
@@ -181,7 +181,7 @@ class _Point:
         across = self.case.across
         if across is not None and len(across) < 2:
             finer = tuple(count + 3 for count in across)
-            more, less = (self.of_lines(n, finer, panels=4, nodes=16) for n in (44, 36))
+            more, less = (self.of_lines(n, finer, panels=4, defect=1e-8) for n in (44, 36))
             right, other = ([x.mean(axis=0) for x in self.moments(rule)[0]] for rule in (more, less))
             return right, _difference(right, other)
         orders = [(16, False), (16, True), (15, False), (15, True)]

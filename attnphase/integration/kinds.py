@@ -30,6 +30,8 @@ _NODES = "integration.nodes"
 FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields and of the noise, and across lines
 _NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
 _MOST_PER_DIMENSION = 256
+_DEFECT, _FINER_DEFECT = 0.01, 0.1  # of lines, relative to the error asked for; of the next rule, to that of the last
+_MOST_DEFECT = 1e-5  # measured: with it a map jumps by 1e-7 at most, which is what solves converge to
 # of a first rule of nets: nodes of each of the teacher's fields, and points; measured, as a rule enough for .1 %
 _FEWEST_LATENT, _FIRST_OF_NETS = 8, 2**13
 _GAUGES_OF_NETS = 3  # of each sort: what six say is below a quarter of the error for one number in a thousand
@@ -180,7 +182,8 @@ class Lines(Refinement):
     def _first_orders(self) -> LineOrders:
         total, student = self.dimensions
         latent = (self.asked.nodes or FIRST_LATENT,) * (total - student - self.noise_dimensions + self.seen_noise)
-        return LineOrders(latent, (FIRST_ACROSS,) * (student - 1))
+        defect = min(_MOST_DEFECT, _DEFECT * self.asked.standard_error)
+        return LineOrders(latent, (FIRST_ACROSS,) * (student - 1), defect=defect)
 
     @property
     def is_affordable(self) -> bool:
@@ -198,7 +201,7 @@ class Lines(Refinement):
             for gauge in (replace(orders, shifted=i), replace(orders, latent=_with(orders.latent, i, 1)))
         ]
         across = [replace(orders, across=_with(orders.across, i, n)) for i in range(len(orders.across)) for n in (1, 2)]
-        along = [replace(orders, panels=orders.panels + 2, reach=orders.reach + 1)]
+        along = [replace(orders, panels=orders.panels + 2, defect=_FINER_DEFECT * orders.defect)]
         return tuple(self._of(one) for one in latent + across + along)
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
@@ -207,15 +210,15 @@ class Lines(Refinement):
         if self.asked.nodes is not None or error <= self.asked.standard_error or orders is None or parts is None:
             return None
         wanted = self.asked.standard_error / np.sqrt(len(parts))
-        latent, across, nodes = orders.latent, orders.across, orders.nodes
+        latent, across, defect = orders.latent, orders.across, orders.defect
         for i in sorted({int(gauge) // 2 for gauge in np.flatnonzero(~(parts <= wanted))}):  # directions, of two each
             if i < len(latent):
                 latent = _with(latent, i, 2 * max(1, round(latent[i] / 4)))
             elif i < len(latent) + len(across):
                 across = _with(across, i - len(latent), 1)
             else:
-                nodes += 4
-        finer = replace(orders, latent=latent, across=across, nodes=nodes)
+                defect *= _FINER_DEFECT
+        finer = replace(orders, latent=latent, across=across, defect=defect)
         return self._of(finer) if finer.size <= _NODES_OF_LINES * self.max_nodes else None
 
     def comparison(self, rule: Rule) -> None:

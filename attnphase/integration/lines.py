@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
-from math import prod
+from math import erf, erfc, exp, pi, prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +23,8 @@ __all__ = ["LineOrders", "between", "evenly_spaced", "orbits", "stretched"]
 _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
 _REACH = 7.0  # of stretched nodes: beyond lie 1e-10 of the variance
+_FARTHEST, _PRECISE = 38.0, 1e-3  # of lines: the density is a double below; their length need not be more precise
 _WIDTH = 3.0  # of the part in the middle in which these are nearly evenly spaced: .3 % of the law lie outside
-LINE_REACH = 6.5  # of lines, beyond which 4e-9 of the variance lie: less than solves converge to
 
 
 @dataclass(frozen=True)
@@ -37,13 +38,12 @@ class LineOrders:
         Behind them those of the labels' noise, in the directions that the student's fields depend on.
     across : (L r - 1,) tuple
         Gauss-Hermite nodes of the student's fields given these, in every direction but the first.
-    panels, nodes : int
-        Parts of a line that are looked at alike, and Gauss-Legendre nodes in each smooth piece.  The parts are an even
-        number: a piece in which all is odd about a jump in its middle has no defect that tells of the jump.
-    reach : float
-        Of lines, in standard deviations.
+    panels : int
+        Parts of a line that are looked at alike, an even number: a piece in which all is odd about a jump in its middle
+        has no defect that tells of the jump.
     defect : float
         Of the pieces of a line, relative to what panels add to E[g . d s] on average: a piece with a larger one is cut.
+        The length of lines and the nodes of each piece follow from it.
     shifted : int, optional
         Of which of the directions of `latent` the nodes lie half a spacing further.  Where many nodes leave little
         of an error, it then has the opposite sign: the truth lies in the middle.
@@ -52,15 +52,48 @@ class LineOrders:
     latent: tuple[int, ...]
     across: tuple[int, ...]
     panels: int = 2
-    nodes: int = 12
-    reach: float = LINE_REACH
-    defect: float = 1e-7
+    defect: float = 1e-5
     shifted: int | None = None
+
+    @property
+    def reach(self) -> float:
+        """Of lines, in standard deviations: beyond lies as much of the variance as the defect."""
+        return _reach(self.defect)
+
+    @property
+    def nodes(self) -> int:
+        """Gauss-Legendre nodes in each smooth piece: on half a line the variance is right to the defect."""
+        return _nodes(self.defect)
 
     @property
     def size(self) -> int:
         """Nodes without symmetries, jumps and breaks."""
         return prod(self.latent) * prod(self.across) * self.panels * self.nodes
+
+
+@lru_cache
+def _reach(share: float) -> float:
+    """Beyond so many standard deviations lies such a share of a normal law's variance."""
+    left, right = 0.0, _FARTHEST
+    while right - left > _PRECISE:
+        middle = (left + right) / 2
+        outside = erfc(middle / sqrt(2)) + middle * exp(-(middle**2) / 2) * sqrt(2 / pi)
+        left, right = (middle, right) if outside > share else (left, middle)
+    return right
+
+
+@lru_cache
+def _nodes(defect: float) -> int:
+    """The fewest with which half a line has its part of the law, and of its variance, to the defect."""
+    half, count = _reach(defect) / 2, 1
+    within = erf(half * sqrt(2)), 1 - defect
+    while True:
+        x, w = np.polynomial.legendre.leggauss(count)
+        places = half * (1 + x)
+        law = half * w * np.exp(-(places**2) / 2) * sqrt(2 / pi)
+        if max(abs(law.sum() - within[0]), abs(law @ places**2 - within[1])) <= defect:
+            return count
+        count += 1
 
 
 def evenly_spaced(count: int, shifted: bool) -> tuple[Array, Array]:

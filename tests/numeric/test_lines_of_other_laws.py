@@ -66,7 +66,7 @@ def at(name, latent=None, across=4):
     q, V, m, theta = (np.resize(np.array(x), sites).reshape(sites, 1, 1) for x in values)
     seen = max(one.shape[1] for one in system.noise_directions)
     latent = LATENT.get(name, (20,) * (length + seen)) if latent is None else (latent,) * (length + seen)
-    return system, alpha, Overlaps(q, V, m, theta), LineOrders(latent, (across,) * (length - 1))
+    return system, alpha, Overlaps(q, V, m, theta), LineOrders(latent, (across,) * (length - 1), defect=1e-7)
 
 
 def map_of(system, alpha, overlaps, rule, sector=None):

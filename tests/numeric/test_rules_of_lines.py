@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy.stats import chi2, norm
 
 from attnphase.errors import ProblemError
 from attnphase.integration.kinds import RULES
@@ -80,11 +81,11 @@ def overlaps_of(problem, q, V, m, theta):
     return Overlaps(whole(q, r, r), whole(V, r, r), m, whole(theta, r, 1))
 
 
-def at(name, **rule):
+def at(name, *, defect=1e-7, **rule):
     problem, alpha, values, latent = MODELS[name]
     system = System.of(problem)
     overlaps = overlaps_of(problem, *values)
-    orders = LineOrders(latent, (4,) * (system.kernels.length * system.kernels.columns - 1), **rule)
+    orders = LineOrders(latent, (4,) * (system.kernels.length * system.kernels.columns - 1), defect=defect, **rule)
     return system, alpha, overlaps, orders
 
 
@@ -99,6 +100,15 @@ def conjugates(map_, overlaps):
     map_.lift = True
     assert map_(map_.pack(overlaps)) is not None
     return map_.last.conjugates
+
+
+def at_most_jump(map_, overlaps):
+    """How far images of points 1e-6 apart lie from a parabola, relative to them."""
+    x, steps = map_.pack(overlaps), np.arange(24.0)
+    images = np.array([map_(x * (1 + 1e-6 * step)) for step in steps])
+    trend = np.polynomial.polynomial.polyfit(steps, images, 2)
+    rest = images - np.polynomial.polynomial.polyval(steps, trend).T
+    return (np.abs(rest) / np.abs(images[0])).max()
 
 
 def last_of(map_):
@@ -282,7 +292,7 @@ def test_a_jump_in_the_middle_of_a_line_is_located():
     """Lines through omega = 0 where m and theta vanish: all is odd about the jump, which no defect tells of."""
     problem = Problem.paper(omega=0.5)
     system, overlaps = System.of(problem), overlaps_of(problem, [0.068], [26.0], [0.0], [0.0])
-    orders = LineOrders((16, 10), (5,))
+    orders = LineOrders((16, 10), (5,), defect=1e-7)
     gauge = RULES["lines"](problem.integration, (4, 2), True, 2**18).gauges(lines(4, 2, orders), 1.0)[-1]
     hats = [flat(conjugates(map_of(system, 1.1, overlaps, each), overlaps))[0] for each in (orders, orders_of(gauge))]
     assert orders_of(gauge).reach > orders.reach
@@ -328,12 +338,32 @@ def test_shifted_nodes_have_the_opposite_error(name):
 def test_the_map_is_smooth(name):
     """Images of points 1e-6 apart lie on a parabola to a few parts in 1e-8, though nodes jump in between."""
     system, alpha, overlaps, orders = at(name)
-    map_ = map_of(system, alpha, overlaps, orders)
-    x, steps = map_.pack(overlaps), np.arange(24.0)
-    images = np.array([map_(x * (1 + 1e-6 * step)) for step in steps])
-    trend = np.polynomial.polynomial.polyfit(steps, images, 2)
-    rest = images - np.polynomial.polynomial.polyval(steps, trend).T
-    assert (np.abs(rest).max(axis=0) <= 5e-8 * np.abs(images[0])).all()
+    assert at_most_jump(map_of(system, alpha, overlaps, orders), overlaps) <= 5e-8
+
+
+@pytest.mark.parametrize("name", ["positional", "semantic", "untied"])
+def test_a_solve_can_converge_under_the_first_rule(name):
+    """Whatever error is asked for, its map jumps by less than what solves converge to."""
+    problem = Problem.paper().with_fields({"integration.standard_error": 0.2})
+    defect = orders_of(RULES["lines"](problem.integration, (4, 2), True, 2**18).first()).defect
+    system, alpha, overlaps, orders = at(name, defect=defect)
+    assert at_most_jump(map_of(system, alpha, overlaps, orders), overlaps) < 1e-7
+
+
+def test_lines_are_as_long_and_have_as_many_nodes_as_their_defect_needs():
+    """Half a line has its part of the law's variance to the defect, and the next fewer nodes do not."""
+    for defect in (3e-5, 2e-7):
+        orders = LineOrders((8,), (), defect=defect)
+        assert chi2.sf(orders.reach**2, 3) == pytest.approx(defect, rel=2e-2)
+        off = []
+        for count in (orders.nodes - 1, orders.nodes):
+            x, w = np.polynomial.legendre.leggauss(count)
+            s = orders.reach / 2 * (1 + x)
+            law = orders.reach * w * norm.pdf(s)
+            off.append(
+                max(abs(law @ s**2 - chi2.cdf(orders.reach**2, 3)), abs(law.sum() - 2 * norm.cdf(orders.reach) + 1))
+            )
+        assert off[1] < 1.1 * defect < off[0]
 
 
 def test_a_direction_is_the_problems_own():
@@ -443,13 +473,18 @@ def test_the_next_rule_has_more_nodes_where_the_error_is():
     assert [sum(orders_of(gauge).latent) for gauge in gauges] == [24, 25, 24, 25, 24, 24, 24]
     assert [orders_of(gauge).across[0] - orders_of(first).across[0] for gauge in gauges] == [0, 0, 0, 0, 1, 2, 0]
     assert orders_of(gauges[6]).reach > orders_of(first).reach
+    assert orders_of(gauges[6]).nodes > orders_of(first).nodes
     finer, coarse = (
         orders_of(rules.next(first, 0.1, 1.0, np.array([0.1, 0.1, 1e-5, 1e-5, 1e-5, 1e-5, 1e-5]))),
         orders_of(first),
     )
     assert finer.latent[0] > coarse.latent[0]
     assert finer.latent[1:] == coarse.latent[1:]
-    assert (finer.across, finer.nodes) == (coarse.across, coarse.nodes)
+    assert (finer.across, finer.defect) == (coarse.across, coarse.defect)
+    along = orders_of(rules.next(first, 0.1, 1.0, np.array([1e-5] * 6 + [0.1])))
+    assert (along.latent, along.across) == (coarse.latent, coarse.across)
+    assert along.defect < coarse.defect
+    assert along.nodes > coarse.nodes
     across = orders_of(rules.next(first, 0.1, 1.0, np.array([1e-5, 1e-5, 1e-5, 1e-5, 1e-5, 0.1, 1e-5])))
     assert (across.latent, across.across) == (coarse.latent, (coarse.across[0] + 1,))
     assert rules.next(first, 5e-4, 1.0, np.array([5e-4, 0, 0, 0, 0, 0, 0])) is None
