@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
 from attnphase.kernels.local.constants import Starts
-from attnphase.kernels.local.values import Solution
+from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all, lower_factors
 from attnphase.state_evolution.system import System
 
@@ -121,33 +121,30 @@ class _LocalProblems:
     """The local problems of a bundle's nodes."""
 
     def __init__(self, system: System, variances: Array, bundle: Bundle) -> None:
-        self.system, self.bundle, self.proximal = system, bundle, ProximalProblem(system)
+        self.system, self.bundle = system, bundle
         sites = system.cluster_law[0][bundle.configuration]
-        self.factors, self.fields = lower_factors(variances), bundle.teacher_fields + system.label_means[sites]
-        self.inverse = np.linalg.inv(variances[sites])
+        self.fields, self.inverse = bundle.teacher_fields + system.label_means[sites], np.linalg.inv(variances[sites])
         self.slope = np.einsum("lij,lj->li", self.inverse, bundle.direction).ravel()
+        factor, variance = lower_factors(variances[sites]), system.token_variances[bundle.configuration]
+        self.shared = factor, *system.parameters, variance
 
     def solved(self, lines: NDArray[np.int64], places: Array, starts: Starts, known: Array | None = None) -> Solution:
         """Minima at places (n, m) of n lines, from two (n, 2, L r) that are known or from the starts of their own."""
-        count, each_line = places.size, places.shape[1]
+        count, each_line = places.shape
+        count *= each_line
         omega = self.bundle.at(lines, places)
-        k = self.fields.take(lines, axis=0).repeat(each_line, axis=0)
+        k = self.fields.take(lines.repeat(each_line), axis=0)
         fields = np.zeros((count, 2, self.slope.size)) if known is None else known.repeat(each_line, axis=0)
-        minima, energies = fields.reshape(count, 2, *omega.shape[1:]), np.zeros((count, 2))
+        energies = np.zeros((count, 2))
         energies[:, 1] = 1.0  # as those of different minima
+        minima = fields.reshape(count, 2, *omega.shape[1:])
         solution = Solution(minima, energies, np.empty(count), np.empty_like(omega), np.empty(count, np.int64))
 
-        parts = self.proximal.parts(1, [0], count)
-        configuration, factors = self.bundle.configuration, self.factors
-
         def run(part: Part) -> None:
-            here = part.nodes
-            self.proximal.search(configuration, omega[here], k[here], factors, starts, solution.part(here))
+            nodes = Nodes(omega[part.nodes], k[part.nodes], *self.shared)
+            self.system.kernels.minimise(nodes, starts, solution.part(part.nodes))
 
-        if len(parts) > 1:
-            for_all(parts, run, self.system.threads)
-        else:
-            self.proximal.search(configuration, omega, k, factors, starts, solution)
+        for_all(ProximalProblem.parts(1, [0], count), run, self.system.threads)
         return solution
 
     def ends(self, edges: Array) -> Solution:
@@ -181,18 +178,6 @@ class _LocalProblems:
         best, lowest = energies.argmin(axis=2), energies.min(axis=2) + (w * of_w).sum(axis=2) / 2
         return (best + alike * np.arange(len(best))[:, None]).ravel(), lowest.ravel()
 
-    def lowest(self, lines: NDArray[np.int64], nodes: Array) -> Array:
-        """The lowest minima at nodes (N, n, 2, 2 + L r) of N lines, from both that are known and all starts.
-
-        Of ends alone: no defect tells of an end whose minimum is not the lowest.
-        """
-        if not len(lines):
-            return nodes[:, :, 0]
-        places = nodes[..., 0, 0]
-        known = nodes[..., 2:].reshape(places.size, 2, -1)
-        found = self.solved(lines.repeat(places.shape[1]), places.reshape(-1, 1), Starts.REFRESH, known)
-        return _as_nodes(places, *found[:2])[:, :, 0]
-
     def panels(self, edges: Array) -> _Pieces:
         """All lines in panels, cut at the jumps that the minima at a panel's ends lead to."""
         every = np.arange(len(self.bundle.centers))
@@ -200,10 +185,8 @@ class _LocalProblems:
         panels = _Pieces.between(every, nodes[:, :, 0])
         places = self._meetings(panels)[:, None]
         found = self.solved(panels.lines, places, Starts.WARM, panels.ends[..., 2:])
-        which, jumps = self.jumps(panels, _as_nodes(places, *found[:2]))
-        inner = panels.ends.copy()
-        inner[which] = jumps
-        return panels.around(inner)
+        which, crossings = self.crossings(panels, _as_nodes(places, *found[:2]))
+        return self.cut(panels, which, crossings, which[:0], nodes[:0, :0, None])
 
     def _meetings(self, pieces: _Pieces) -> Array:
         """Where the minimisers at a piece's ends, left as they are, are equally low: there the tangents of Phi meet."""
@@ -216,12 +199,11 @@ class _LocalProblems:
         np.divide(gaps, rises, out=meetings, where=rises > 0)
         return np.clip(meetings, *places.T)
 
-    def jumps(self, pieces: _Pieces, nodes: Array) -> tuple[NDArray[np.int64], Array]:
-        """Which pieces have a jump from one to the other of two minima that a node sees, and both minima there.
+    def crossings(self, pieces: _Pieces, nodes: Array) -> tuple[NDArray[np.int64], Array]:
+        """Which pieces have a crossing of two minima that a node sees, and both minima there, in their order.
 
         Newton's method finds where their energies are the same.  The slope of the difference is ``(after - before) .
-        V^-1 d``, positive: of two minima the one with the steeper Phi follows.  Where a third minimum is lower it takes
-        the place of both.
+        V^-1 d``, positive: of two minima the one with the steeper Phi follows.
 
         Parameters
         ----------
@@ -229,11 +211,11 @@ class _LocalProblems:
             Both minima at nodes of the pieces.
         """
         gaps = nodes[:, :, 1, 1] - nodes[:, :, 0, 1]
-        which = np.flatnonzero(gaps.any(axis=1))
+        which = gaps.any(axis=1).nonzero()[0]
+        if not len(which):
+            return which, nodes[:0, 0]
         nearest = np.where(gaps > 0, gaps, np.inf).argmin(axis=1)
         pieces, pairs = pieces.take(which), nodes[which, nearest[which]]
-        if not len(which):
-            return which, pairs
         here, energies, fields, (left, right) = pairs[:, 0, 0], pairs[..., 1], pairs[..., 2:], pieces.ends[..., 0].T
         rises, steps = self._newton(energies, fields)
         for _ in range(_NEWTON_STEPS):
@@ -254,14 +236,44 @@ class _LocalProblems:
                     values[ended] = last[ended]
             here, energies, fields = new
             rises, steps = self._newton(energies, fields)
-        jumps = _as_ends(here, energies[:, :1], np.where((rises > 0)[:, None, None], fields, fields[:, ::-1]))
+        ordered = np.where((rises > 0)[:, None, None], fields, fields[:, ::-1])
         # not the crossing that a piece ends at
         inside = np.abs(pieces.ends[..., 0] - here[:, None]).min(axis=1) > _LOCATED
-        located = np.flatnonzero(inside & (np.abs(steps) <= _LOCATED))
-        which, jumps = which.take(located), jumps.take(located, axis=0)
-        lowest = self.lowest(pieces.lines.take(located), jumps[:, None])
-        third = lowest[..., 1] < jumps[:, :1, 1] - _ROUNDING * (self.system.units.energy + np.abs(jumps[:, :1, 1]))
-        return which, np.where(third[..., None], lowest, jumps)
+        located = (inside & (np.abs(steps) <= _LOCATED)).nonzero()[0]
+        return which.take(located), _as_ends(here[:, None], energies[:, :1], ordered).take(located, axis=0)
+
+    def cut(
+        self,
+        pieces: _Pieces,
+        crossed: NDArray[np.int64],
+        crossings: Array,
+        others: NDArray[np.int64],
+        beside: Array,
+    ) -> _Pieces:
+        """Pieces cut, some of them at crossings, others at two nodes.
+
+        The minima there are searched from all starts, since no defect tells of an end whose minimum is not the lowest.
+        Where a third minimum is lower than both that cross it takes the place of both.
+
+        Parameters
+        ----------
+        crossings : (n, 2, 2 + L r) array
+            Both minima at one crossing of each of the pieces `crossed`.
+        beside : (m, 2, 2, 2 + L r) array
+            Likewise at two nodes of each of the pieces `others`.
+        """
+        nodes = np.concatenate([crossings, beside.reshape(-1, *crossings.shape[1:])])
+        if not len(nodes):
+            return pieces
+        lines = np.concatenate([pieces.lines.take(crossed), pieces.lines.take(others).repeat(2)])
+        found = self.solved(lines, nodes[:, :1, 0], Starts.REFRESH, nodes[..., 2:])
+        lowest = _as_ends(nodes[:, 0, 0], found.energies[:, 0], found.minima[:, 0].reshape(len(nodes), -1))
+        new, energies = lowest[: len(crossed), None], crossings[:, :1, 1]
+        third = new[..., 1] < energies - _ROUNDING * (self.system.units.energy + np.abs(energies))
+        inner = pieces.ends.copy()
+        inner[crossed] = np.where(third[..., None], new, crossings)
+        inner[others] = lowest[len(crossed) :].reshape(len(others), *inner.shape[1:])
+        return pieces.around(inner)
 
     def _newton(self, energies: Array, fields: Array) -> tuple[Array, Array]:
         """By how much the slope of Phi rises from the lower of two minima to the other, and how far off they cross."""
@@ -302,19 +314,19 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
             most += _ROUNDING * system.units.energy * float(bundle.weights.mean())
         nearest = np.minimum(np.maximum(left, 0.0), right)  # to zero
         open_ = (defects * outer * _density(nearest) > most) & (right - left > _LOCATED)
-        closed, which = (~open_).nonzero()[0], open_.nonzero()[0]
-        of_pieces = [values.reshape(*places.shape, *values.shape[1:]) for values in found]
-        done.append(_taken((pieces.lines, places, weights, *of_pieces), closed))
+        done.append(((~open_).repeat(len(x)), pieces.lines.repeat(len(x)), places.ravel(), weights.ravel(), *found))
+        which = open_.nonzero()[0]
         if not len(which):
             break
-        pieces = _cut(problems, pieces.take(which), _as_nodes(*_taken((places, *of_pieces[:2]), which)))
-    lines, *of_nodes = (np.concatenate(values) for values in zip(*done, strict=True))
-    places, weights, *solution = (values.reshape(-1, *values.shape[2:]) for values in of_nodes)
-    return Along(lines.repeat(len(x)), places, weights, Solution(*solution))
+        nodes = (values.reshape(*places.shape, *values.shape[1:]).take(which, axis=0) for values in found[:2])
+        pieces = _cut(problems, pieces.take(which), _as_nodes(places.take(which, axis=0), *nodes))
+    closed, *values = (np.concatenate(every) for every in zip(*done, strict=True))
+    lines, places, weights, *solution = _taken(values, closed.nonzero()[0])
+    return Along(lines, places, weights, Solution(*solution))
 
 
 def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:
-    """Pieces cut at the jump that their nodes see two minima beside, or else on both sides of where Phi bends most.
+    """Pieces cut at the crossing that their nodes see, or else on both sides of where Phi bends most.
 
     A quarter of the nodes at least stays on each side, so that what is left becomes shorter.
 
@@ -323,29 +335,29 @@ def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:
     nodes : (N, n, 2, 2 + L r) array
         Both minima at every node.
     """
-    count, each = nodes.shape[:2]
-    quarter = each // 4
-    lowest = np.concatenate([pieces.ends[:, :1], nodes[:, :, 0], pieces.ends[:, 1:]], axis=1)
+    each = nodes.shape[1]
+    crossed, crossings = problems.crossings(pieces, nodes)
+    left_over = np.ones(len(nodes), dtype=bool)
+    left_over[crossed] = False
+    others = left_over.nonzero()[0]
+    ends, nodes = pieces.ends.take(others, axis=0), nodes.take(others, axis=0)
+    lowest = np.concatenate([ends[:, :1], nodes[:, :, 0], ends[:, 1:]], axis=1)
     steps = lowest[:, 1:] - lowest[:, :-1]
     slopes = steps[..., 2:] @ problems.slope / steps[..., 0]
     bend = np.abs(slopes[:, 1:] - slopes[:, :-1]).argmax(axis=1)
-    inner = np.minimum(np.maximum(bend, quarter), each - 1 - quarter)[:, None] + np.array([-1, 1])
-    beside = nodes[np.arange(count)[:, None], inner]
-    which, jumps = problems.jumps(pieces, nodes)
-    others, ends = np.setdiff1d(np.arange(count), which), beside[:, :, 0]
-    ends[which], ends[others] = jumps, problems.lowest(pieces.lines[others], beside[others])
-    return pieces.around(ends)
+    inner = np.clip(bend, each // 4, each - 1 - each // 4)[:, None] + np.array([-1, 1])
+    return problems.cut(pieces, crossed, crossings, others, nodes[np.arange(len(others))[:, None], inner])
 
 
 def _as_nodes(places: Array, minima: Array, energies: Array) -> Array:
     """Both minima at places (N, n) as `_Pieces` has them, (N, n, 2, 2 + L r)."""
-    return _as_ends(places, energies.reshape(*places.shape, 2), minima.reshape(*places.shape, 2, -1))
+    return _as_ends(places[..., None], energies.reshape(*places.shape, 2), minima.reshape(*places.shape, 2, -1))
 
 
 def _as_ends(places: Array, energies: Array, fields: Array) -> Array:
-    """Minima at places (...) as `_Pieces` has them, of energies (..., 2) and fields (..., 2, L r)."""
+    """Minima at places (...) as `_Pieces` has them, of energies and fields (..., L r) of as many."""
     ends = np.empty((*fields.shape[:-1], 2 + fields.shape[-1]))
-    ends[..., 0], ends[..., 1], ends[..., 2:] = places[..., None], energies, fields
+    ends[..., 0], ends[..., 1], ends[..., 2:] = places, energies, fields
     return ends
 
 

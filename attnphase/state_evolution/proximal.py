@@ -112,7 +112,8 @@ class ProximalProblem:
         length, columns = self.system.kernels.length, self.system.kernels.columns
         return Minima(np.empty((count, 2, length, columns)), np.empty((count, 2)), np.empty(count, dtype=np.int64))
 
-    def parts(self, configurations: int, variants: Sequence[int], nodes: int) -> list[Part]:
+    @staticmethod
+    def parts(configurations: int, variants: Sequence[int], nodes: int) -> list[Part]:
         """What one thread does after another: some of the nodes of a configuration, under a sign change or a label.
 
         The same for any number of threads, so that sums are added in the same order.
