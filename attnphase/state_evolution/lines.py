@@ -211,7 +211,7 @@ class _LocalProblems:
             Both minima at nodes of the pieces.
         """
         gaps = nodes[:, :, 1, 1] - nodes[:, :, 0, 1]
-        which = gaps.any(axis=1).nonzero()[0]
+        which = np.flatnonzero(gaps.any(axis=1))
         if not len(which):
             return which, nodes[:0, 0]
         nearest = np.where(gaps > 0, gaps, np.inf).argmin(axis=1)
