@@ -33,6 +33,7 @@ __all__ = ["rows"]
 
 _PAPER = Problem.paper(omega=0.3)
 _BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
+_ASKED = 1e-3  # of every moment
 _MOVED = 1 + 1e-6  # a map that is evaluated where it was last does nothing
 _VANISHES = 1e-9  # share of the largest moment below which others are rounding
 
@@ -52,18 +53,18 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "the paper's, semantic": Kind(_PAPER, SETTINGS["semantic"], "semantic", (16, 8), (3,)),
-    "the paper's, positional": Kind(_PAPER, SETTINGS["positional"], "positional", (18, 7), (3,)),
+    "the paper's, semantic": Kind(_PAPER, SETTINGS["semantic"], "semantic", (14, 8), (3,)),
+    "the paper's, positional": Kind(_PAPER, SETTINGS["positional"], "positional", (14, 6), (3,)),
     "untied": Kind(_PAPER.with_fields({"student.tied": False}), 2.0, "semantic", (16, 10), (3, 3, 2)),
     "lasso": Kind(
         _PAPER.with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.003}),
         2.0,
         "semantic",
-        (15, 9),
+        (16, 8),
         (3,),
     ),
     "causal": Kind(
-        _PAPER.with_fields({"teacher.causal": True, "student.causal": True}), 2.0, "semantic", (13, 9), (3,)
+        _PAPER.with_fields({"teacher.causal": True, "student.causal": True}), 2.0, "semantic", (11, 9), (3,)
     ),
     "three tokens, banded A": Kind(
         _PAPER.with_fields({"tokens.length": 3, "teacher.mixing": _BANDED, "integration.rule": "lines"}),
@@ -85,7 +86,7 @@ def rows(options: Options) -> Iterator[Row]:
     yield Row(positional, "s", lambda: one_map(clock, "positional"))
     settings = SolverSettings(threads=1)
     for name, kind in list(KINDS.items())[: 1 if options.quick else None]:
-        orders = LineOrders(kind.latent, kind.across)
+        orders = LineOrders(kind.latent, kind.across, defect=_ASKED / 10)
         overlaps = solve_point(kind.problem, kind.alpha, kind.branch, settings=settings).restart.overlaps
         map_ = _map_of(kind, System.of(kind.problem), overlaps, orders)
         x = map_.pack(overlaps)
@@ -113,9 +114,9 @@ def _map_of(kind: Kind, system: System, overlaps: Overlaps, orders: LineOrders) 
 
 
 def _finer(orders: LineOrders) -> LineOrders:
-    """Half as many nodes more of the teacher's fields, one more across lines, more panels and a smaller defect."""
-    latent, across = tuple(3 * n // 2 for n in orders.latent), tuple(n + 1 for n in orders.across)
-    return LineOrders(latent, across, 2 * orders.panels, orders.defect / 100)
+    """Twice as many nodes of the teacher's fields, one more across lines, and a hundredth of the defect."""
+    latent, across = tuple(2 * n for n in orders.latent), tuple(n + 1 for n in orders.across)
+    return LineOrders(latent, across, orders.panels, orders.defect / 100)
 
 
 def _moments(map_: StateEvolution, x: Array) -> list[Array]:

@@ -140,11 +140,15 @@ class _LocalProblems:
         minima = fields.reshape(count, 2, *omega.shape[1:])
         solution = Solution(minima, energies, np.empty(count), np.empty_like(omega), np.empty(count, np.int64))
 
-        def run(part: Part) -> None:
-            nodes = Nodes(omega[part.nodes], k[part.nodes], *self.shared)
-            self.system.kernels.minimise(nodes, starts, solution.part(part.nodes))
+        minimise, parts = self.system.kernels.minimise, ProximalProblem.parts(1, [0], count)
 
-        for_all(ProximalProblem.parts(1, [0], count), run, self.system.threads)
+        def run(part: Part) -> None:
+            minimise(Nodes(omega[part.nodes], k[part.nodes], *self.shared), starts, solution.part(part.nodes))
+
+        if len(parts) > 1:
+            for_all(parts, run, self.system.threads)
+        else:
+            minimise(Nodes(omega, k, *self.shared), starts, solution)
         return solution
 
     def ends(self, edges: Array) -> Solution:
@@ -226,8 +230,9 @@ class _LocalProblems:
                 break
             found = self.solved(pieces.lines, there[:, None], Starts.WARM, fields)
             new = there, found.energies, found.minima.reshape(fields.shape)
-            ended = (found.energies[:, 1] == found.energies[:, 0]).nonzero()[0]
-            if len(ended):
+            apart = found.energies[:, 1] > found.energies[:, 0]
+            if not apart.all():
+                ended = (~apart).nonzero()[0]
                 # where one of the two has ended there is no crossing: nearer to where both are
                 middle = (there + here)[ended] / 2
                 left[ended] = np.where(ahead[ended], left[ended], middle)
