@@ -70,7 +70,7 @@ KINDS = {
         _PAPER.with_fields({"tokens.length": 3, "teacher.mixing": _BANDED, "integration.rule": "lines"}),
         2.0,
         "semantic",
-        (11, 10, 8),
+        (12, 10, 8),
         (3, 3),
     ),
     "one token, square": Kind(_one_token("square"), 2.0, "semantic", (8,), ()),
@@ -86,7 +86,7 @@ def rows(options: Options) -> Iterator[Row]:
     yield Row(positional, "s", lambda: one_map(clock, "positional"))
     settings = SolverSettings(threads=1)
     for name, kind in list(KINDS.items())[: 1 if options.quick else None]:
-        orders = LineOrders(kind.latent, kind.across, defect=_ASKED / 10)
+        orders = LineOrders(kind.latent, kind.across, defect=_ASKED / 10, dropped=_ASKED / 10)
         overlaps = solve_point(kind.problem, kind.alpha, kind.branch, settings=settings).restart.overlaps
         map_ = _map_of(kind, System.of(kind.problem), overlaps, orders)
         x = map_.pack(overlaps)
@@ -114,9 +114,9 @@ def _map_of(kind: Kind, system: System, overlaps: Overlaps, orders: LineOrders) 
 
 
 def _finer(orders: LineOrders) -> LineOrders:
-    """Twice as many nodes of the teacher's fields, one more across lines, and a hundredth of the defect."""
+    """Twice as many nodes of the teacher's fields, one more across lines, and a hundredth of what is cut off."""
     latent, across = tuple(2 * n for n in orders.latent), tuple(n + 1 for n in orders.across)
-    return LineOrders(latent, across, orders.panels, orders.defect / 100)
+    return LineOrders(latent, across, orders.panels, orders.defect / 100, orders.dropped / 100)
 
 
 def _moments(map_: StateEvolution, x: Array) -> list[Array]:

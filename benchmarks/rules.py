@@ -4,8 +4,8 @@
 
 The error is the largest difference of q_hat, V_hat, m_hat and theta_hat from a much finer rule, relative to the largest
 entry of each.  "points" are one scrambled net in all fields, without any symmetry.  Their error, and that of nets, is
-the root mean square over `SEEDS` scramblings.  The reference is a rule of lines where there is one direction across
-them at most, and else the mean of nets of `REFERENCE` points; its own error is printed above each table.
+the root mean square over `SEEDS` scramblings.  The reference is a rule of lines where there are lines, and else the
+mean of nets of `REFERENCE` points; its own error is printed above each table.
 
 The last table, alone with ``--summary``, has one row for each point: how many local problems each rule needs for the
 error asked for, between two orders by a power law, and how many times fewer than points.
@@ -17,6 +17,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -37,13 +38,17 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["CASES", "Case", "Measurement", "measured", "needed"]
 
-SEEDS = 6
+SEEDS = 16
 REFERENCE = 2**19
 _VANISHES = 1e-9  # share of the largest moment below which others are rounding
 _BANDED = [[0.6, 0.3, 0.1], [0.3, 0.4, 0.3], [0.1, 0.3, 0.6]]
 _PAPER = Problem.paper(omega=0.3)
 _THREE = Problem.from_dict({"tokens": {"length": 3}, "teacher": {"omega": 0.5, "mixing": _BANDED}})
 _RANK_TWO = _PAPER.with_fields({"teacher.rank": 2, "student.rank": 2})
+
+
+def _one_token(loss: str, ridge: float = 0.01) -> Problem:
+    return Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": loss}, "regularizer": {"strength": ridge}})
 
 
 class Case(NamedTuple):
@@ -54,53 +59,69 @@ class Case(NamedTuple):
     problem : Problem
     branch : str
     alpha : float
-    across : tuple of int or None
-        Orders across lines; None where there are no lines.
-    latent : tuple of int
-        Orders of lines.
-    of_nets : tuple of int
+    across : tuple of tuples of int
+        Orders across lines; none where there are no lines.
+    shares : tuple of float
+        Nodes of lines in all directions of the teacher's fields but the first, as shares of those in this one.
+    of_nets : tuple of tuples of int
         Orders of the teacher's fields of nets.
+    latent : tuple of int
+        Nodes of lines in the first direction.
     asked : float
         Error at which rules are compared.
-    share : float
-        Nodes of lines in all directions of the teacher's fields but the first, as a share of those in this one.
+    finest : (int, int)
+        Nodes in the first direction of the reference, and of the other one that tells its error.
     """
 
     problem: Problem
     branch: str
     alpha: float
-    across: tuple[int, ...] | None
+    across: tuple[tuple[int, ...], ...]
+    shares: tuple[float, ...] = (0.5,)
+    of_nets: tuple[tuple[int, ...], ...] = ((8, 8), (10, 10), (12, 12))
     latent: tuple[int, ...] = tuple(range(6, 25, 2))
-    of_nets: tuple[int, ...] = (8, 10, 12)
     asked: float = 1e-3
-    share: float = 0.6
+    finest: tuple[int, int] = (44, 36)
 
+
+_OF_THREE = ((8, 8, 8), (10, 8, 6), (10, 10, 10), (12, 12, 12))
+_OF_RANK_TWO = ((8, 8, 4, 4), (8, 8, 6, 6), (8, 8, 8, 8), (10, 10, 10, 10))
 
 CASES = {
-    "paper, positional": Case(_PAPER, "positional", 1.24, (3,)),
-    "paper, semantic": Case(_PAPER, "semantic", 2.0, (3,)),
-    "paper, semantic, few samples": Case(_PAPER, "semantic", 0.8, (4,)),
-    "untied, semantic": Case(_PAPER.with_fields({"student.tied": False}), "semantic", 2.0, (3, 3, 2)),
-    "untied, positional": Case(_PAPER.with_fields({"student.tied": False}), "positional", 2.0, (4, 3, 2)),
-    "three tokens, semantic, jumps": Case(_THREE, "semantic", 1.24, (8, 3), (6, 8, 10, 12), share=0.9),
-    "three tokens, positional": Case(_THREE, "positional", 1.24, (16, 5), (6, 8), share=0.9),
+    "paper, positional": Case(_PAPER, "positional", 1.24, ((3,), (4,))),
+    "paper, semantic": Case(_PAPER, "semantic", 2.0, ((3,), (4,))),
+    "paper, semantic, few samples": Case(_PAPER, "semantic", 0.8, ((3,), (4,))),
+    "untied, semantic": Case(_PAPER.with_fields({"student.tied": False}), "semantic", 2.0, ((3, 3, 2), (4, 4, 3))),
+    "untied, positional": Case(
+        _PAPER.with_fields({"student.tied": False}), "positional", 2.0, ((4, 4, 2), (4, 4, 3)), (0.6,)
+    ),
+    "three tokens, semantic, jumps": Case(
+        _THREE, "semantic", 1.24, ((5, 3), (6, 3)), (0.85, 0.65), _OF_THREE, (8, 10, 12, 14), finest=(22, 18)
+    ),
+    "three tokens, positional": Case(
+        _THREE, "positional", 1.24, ((6, 4), (8, 4)), (0.85, 0.65), _OF_THREE, (6, 8, 10, 12), finest=(20, 16)
+    ),
     "three tokens, equal, semantic": Case(
-        Problem.from_dict({"tokens": {"length": 3}}), "semantic", 2.0, (4, 3), (8, 10, 12)
-    ),
-    "rank two, semantic": Case(_RANK_TWO, "semantic", 2.0, None, (), (8, 10, 12), 5e-3),
-    "rank two, positional": Case(_RANK_TWO, "positional", 2.0, None, (), (8, 10, 12), 5e-3),
-    "four tokens, semantic": Case(Problem.from_dict({"tokens": {"length": 4}}), "semantic", 2.0, None, (), (8, 10)),
-    "causal, semantic": Case(
-        _PAPER.with_fields({"teacher.causal": True, "student.causal": True}), "semantic", 2.0, (3,)
-    ),
-    "hinge": Case(Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "hinge"}}), "semantic", 3.0, ()),
-    "logistic": Case(Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "logistic"}}), "semantic", 8.0, ()),
-    "logistic, weak ridge": Case(
-        Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "logistic"}, "regularizer": {"strength": 0.001}}),
+        Problem.from_dict({"tokens": {"length": 3}}),
         "semantic",
-        8.0,
-        (),
+        2.0,
+        ((2, 2), (3, 2), (4, 3)),
+        (1.0, 0.65),
+        _OF_THREE,
+        (8, 10, 12, 14),
+        finest=(24, 20),
     ),
+    "rank two, semantic": Case(_RANK_TWO, "semantic", 2.0, (), of_nets=_OF_RANK_TWO, asked=5e-3),
+    "rank two, positional": Case(_RANK_TWO, "positional", 2.0, (), of_nets=_OF_RANK_TWO, asked=5e-3),
+    "four tokens, semantic": Case(
+        Problem.from_dict({"tokens": {"length": 4}}), "semantic", 2.0, (), of_nets=((8,) * 4, (8, 8, 8, 6), (10,) * 4)
+    ),
+    "causal, semantic": Case(
+        _PAPER.with_fields({"teacher.causal": True, "student.causal": True}), "semantic", 2.0, ((3,), (4,)), (0.6,)
+    ),
+    "hinge": Case(_one_token("hinge"), "semantic", 3.0, ((),), ()),
+    "logistic": Case(_one_token("logistic"), "semantic", 8.0, ((),), ()),
+    "logistic, weak ridge": Case(_one_token("logistic", 0.001), "semantic", 8.0, ((),), ()),
 }
 
 
@@ -111,6 +132,8 @@ class Measurement:
     Attributes
     ----------
     rule, orders : str
+    family : str
+        Those of its orders that stay the same in the sequence of rules that it belongs to.
     problems : int
         Local problems that one map solves.
     error : float
@@ -120,6 +143,7 @@ class Measurement:
 
     rule: str
     orders: str
+    family: str
     problems: int
     error: float
     milliseconds: float
@@ -164,29 +188,37 @@ class _Point:
             spent,
         )
 
-    def of_lines(self, latent: int, across: tuple[int, ...], panels: int = 2, defect: float = 1e-5) -> Rule:
-        """Most nodes along the first direction of the teacher's fields, in which most happens."""
-        orders = (latent, *(round(self.case.share * latent) for _ in range(self.teacher - 1)))
-        return lines(*self.dimensions, LineOrders(orders, across, panels, defect))
+    def of_lines(self, latent: int, across: tuple[int, ...], panels: int = 2, cut_off: float | None = None) -> Rule:
+        """Most nodes along the first direction of the teacher's fields, in which most happens.
+
+        What is cut off follows from the error asked for, as in a solve, or is given.
+        """
+        asked = self.case.asked if cut_off is None else cut_off
+        orders = LineOrders(self.orders(latent), across, panels, 0.01 * asked, 0.1 * asked)
+        return lines(*self.dimensions, orders)
+
+    def orders(self, latent: int) -> tuple[int, ...]:
+        """Nodes in every direction of the teacher's fields."""
+        return (latent, *(round(share * latent) for share in self.case.shares))
 
     def of_points(self, points: int, seed: int) -> Rule:
         """One net in all fields."""
         return sobol(*self.dimensions, False, points, 1, seed)
 
-    def of_nets(self, latent: int, points: int, seed: int, shifted: bool = False) -> Rule:
-        return nets(*self.dimensions, NetOrders((latent,) * self.teacher, points, (38, seed), shifted))
+    def of_nets(self, latent: tuple[int, ...], points: int, seed: int, shifted: bool = False) -> Rule:
+        return nets(*self.dimensions, NetOrders(latent, points, (38, seed), shifted))
 
     def reference(self) -> tuple[list[Array], float]:
         """The right moments, and how far another rule's are off."""
-        across = self.case.across
-        if across is not None and len(across) < 2:
-            finer = tuple(count + 3 for count in across)
-            more, less = (self.of_lines(n, finer, panels=4, defect=1e-8) for n in (44, 36))
+        if self.case.across:
+            most = self.case.across[-1]
+            rules = [(self.case.finest[0], 2), (self.case.finest[1], 1)]
+            more, less = (self.of_lines(n, tuple(m + extra for m in most), 4, 1e-7) for n, extra in rules)
             right, other = ([x.mean(axis=0) for x in self.moments(rule)[0]] for rule in (more, less))
             return right, _difference(right, other)
         orders = [(16, False), (16, True), (15, False), (15, True)]
         several = [
-            [x.mean(axis=0) for x in self.moments(self.of_nets(n, REFERENCE, seed, shifted))[0]]
+            [x.mean(axis=0) for x in self.moments(self.of_nets((n,) * self.teacher, REFERENCE, seed, shifted))[0]]
             for seed, (n, shifted) in enumerate(orders)
         ]
         right = [np.mean(x, axis=0) for x in zip(*several, strict=True)]
@@ -203,24 +235,33 @@ def measured(case: Case, threads: int = 1) -> tuple[float, Iterator[Measurement]
 
 def _every(point: _Point, right: list[Array]) -> Iterator[Measurement]:
     for points in (2**10, 2**12, 2**14, 2**16, 2**18, 2**20):
-        yield _of_seeds("points", str(points), point, right, lambda seed, n=points: point.of_points(n, seed))
+        yield _of_seeds("points", str(points), "", point, right, lambda seed, n=points: point.of_points(n, seed))
     case = point.case
-    for latent in case.latent if case.across is not None else ():
-        found, problems, spent = point.moments(point.of_lines(latent, case.across or ()))
-        error = _difference(right, [x.mean(axis=0) for x in found])
-        yield Measurement("lines", f"{latent}; {', '.join(map(str, case.across or ()))}", problems, error, spent)
-    for latent in case.of_nets if point.teacher > 1 else ():
+    for across in case.across:
+        for latent in case.latent:
+            found, problems, spent = point.moments(point.of_lines(latent, across))
+            error = _difference(right, [x.mean(axis=0) for x in found])
+            family = _text(across)
+            yield Measurement("lines", f"{_text(point.orders(latent))}; {family}", family, problems, error, spent)
+    for orders in case.of_nets if point.teacher > 1 else ():
         for points in (2**12, 2**14, 2**16, 2**18):
-            orders = f"{latent}; {points}"
-            yield _of_seeds("nets", orders, point, right, lambda seed, n=points, k=latent: point.of_nets(k, n, seed))
+            family = _text(orders)
+            name, made = f"{family}; {points}", lambda seed, n=points, k=orders: point.of_nets(k, n, seed)
+            yield _of_seeds("nets", name, family, point, right, made)
 
 
-def _of_seeds(rule: str, orders: str, point: _Point, right: list[Array], made: Callable[[int], Rule]) -> Measurement:
+def _text(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+def _of_seeds(
+    rule: str, orders: str, family: str, point: _Point, right: list[Array], made: Callable[[int], Rule]
+) -> Measurement:
     """A rule's error by the root mean square over seeds."""
     several = [point.moments(made(seed)) for seed in range(SEEDS)]
     off = [_difference(right, [x.mean(axis=0) for x in found]) for found, _, _ in several]
     _, problems, spent = several[0]
-    return Measurement(rule, orders, problems, float(np.sqrt(np.mean(np.square(off)))), spent)
+    return Measurement(rule, orders, family, problems, float(np.sqrt(np.mean(np.square(off)))), spent)
 
 
 def _difference(right: list[Array], others: list[Array]) -> float:
@@ -230,10 +271,14 @@ def _difference(right: list[Array], others: list[Array]) -> float:
 
 
 def needed(found: list[Measurement], asked: float, of: Callable[[Measurement], float]) -> float:
-    """What a rule needs for an error, from which on no larger one leaves more; by a power law between two of them.
+    """What the best sequence of rules needs for an error; infinite where none is accurate enough."""
+    families = {one.family for one in found}
+    every = [_of_family([one for one in found if one.family == family], asked, of) for family in families]
+    return min(every, default=inf)
 
-    NaN where none of them is accurate enough.
-    """
+
+def _of_family(found: list[Measurement], asked: float, of: Callable[[Measurement], float]) -> float:
+    """What a sequence needs, from where on no larger rule leaves more; by a power law between two of them."""
     by_cost = sorted(found, key=of)
     for place, one in enumerate(by_cost):
         if all(other.error <= asked for other in by_cost[place:]):
@@ -242,7 +287,7 @@ def needed(found: list[Measurement], asked: float, of: Callable[[Measurement], f
             before = by_cost[place - 1]
             share = np.log(before.error / asked) / np.log(before.error / one.error)
             return float(of(before) * (of(one) / of(before)) ** share)
-    return float("nan")
+    return inf
 
 
 def main() -> None:
@@ -276,11 +321,16 @@ def _summary(name: str, case: Case, found: list[Measurement]) -> str:
     by_rule = {rule: [one for one in found if one.rule == rule] for rule in ("points", "lines", "nets")}
     problems = {rule: needed(few, case.asked, lambda one: one.problems) for rule, few in by_rule.items()}
     spent = {rule: needed(few, case.asked, lambda one: one.milliseconds) for rule, few in by_rule.items()}
-    cells = [f"{case.asked:.1%}", f"{problems['points']:.0f}"]
+    cells = [f"{case.asked:.1%}", _number(problems["points"], 0)]
     for rule in ("lines", "nets"):
-        cells += [f"{problems[rule]:.0f}", f"{problems['points'] / problems[rule]:.1f}"]
-    cells.append(f"{spent['points'] / np.fmin(spent['lines'], spent['nets']):.1f}")
+        cells += [_number(problems[rule], 0), _number(problems["points"] / problems[rule], 1)]
+    cells.append(_number(spent["points"] / min(spent["lines"], spent["nets"]), 1))
     return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def _number(value: float, digits: int) -> str:
+    """A dash where one of the rules is not accurate enough."""
+    return f"{value:.{digits}f}" if 0 < value < inf else "-"
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ _NODES = "integration.nodes"
 FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields and of the noise, and across lines
 _NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
 _MOST_PER_DIMENSION = 256
-_DEFECT, _FINER_DEFECT = 0.01, 0.1  # of lines, relative to the error asked for; of the next rule, to that of the last
+# relative to the error asked for: the defect of lines, and what nodes that are left out have of the variance
+_DEFECT, _DROPPED = 0.01, 0.1
+_LESS = 0.1  # of both, from a rule to the next
 _MOST_DEFECT = 1e-5  # measured: with it a map jumps by 1e-7 at most, which is what solves converge to
 # of a first rule of nets: nodes of each of the teacher's fields, and points; measured, as a rule enough for .1 %
 _FEWEST_LATENT, _FIRST_OF_NETS = 8, 2**13
@@ -182,8 +184,9 @@ class Lines(Refinement):
     def _first_orders(self) -> LineOrders:
         total, student = self.dimensions
         latent = (self.asked.nodes or FIRST_LATENT,) * (total - student - self.noise_dimensions + self.seen_noise)
+        across = (FIRST_ACROSS,) * (student - 1)
         defect = min(_MOST_DEFECT, _DEFECT * self.asked.standard_error)
-        return LineOrders(latent, (FIRST_ACROSS,) * (student - 1), defect=defect)
+        return LineOrders(latent, across, defect=defect, dropped=_DROPPED * self.asked.standard_error)
 
     @property
     def is_affordable(self) -> bool:
@@ -201,7 +204,7 @@ class Lines(Refinement):
             for gauge in (replace(orders, shifted=i), replace(orders, latent=_with(orders.latent, i, 1)))
         ]
         across = [replace(orders, across=_with(orders.across, i, n)) for i in range(len(orders.across)) for n in (1, 2)]
-        along = [replace(orders, panels=orders.panels + 2, defect=_FINER_DEFECT * orders.defect)]
+        along = [replace(orders, panels=orders.panels + 2, **_cut_off_less(orders))]
         return tuple(self._of(one) for one in latent + across + along)
 
     def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
@@ -210,15 +213,15 @@ class Lines(Refinement):
         if self.asked.nodes is not None or error <= self.asked.standard_error or orders is None or parts is None:
             return None
         wanted = self.asked.standard_error / np.sqrt(len(parts))
-        latent, across, defect = orders.latent, orders.across, orders.defect
+        finer, latent, across = orders, orders.latent, orders.across
         for i in sorted({int(gauge) // 2 for gauge in np.flatnonzero(~(parts <= wanted))}):  # directions, of two each
             if i < len(latent):
                 latent = _with(latent, i, 2 * max(1, round(latent[i] / 4)))
             elif i < len(latent) + len(across):
                 across = _with(across, i - len(latent), 1)
             else:
-                defect *= _FINER_DEFECT
-        finer = replace(orders, latent=latent, across=across, defect=defect)
+                finer = replace(orders, **_cut_off_less(orders))
+        finer = replace(finer, latent=latent, across=across)
         return self._of(finer) if finer.size <= _NODES_OF_LINES * self.max_nodes else None
 
     def comparison(self, rule: Rule) -> None:
@@ -302,6 +305,11 @@ class Nets(Refinement):
     def comparison(self, rule: Rule) -> None:
         """See `Refinement`."""
         return
+
+
+def _cut_off_less(orders: LineOrders) -> dict[str, float]:
+    """What is cut off of lines and of the latent variables, under a finer rule."""
+    return {"defect": _LESS * orders.defect, "dropped": _LESS * orders.dropped}
 
 
 def _with(numbers: tuple[int, ...], place: int, more: int) -> tuple[int, ...]:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 
-__all__ = ["LineOrders", "between", "evenly_spaced", "orbits", "stretched"]
+__all__ = ["LineOrders", "between", "evenly_spaced", "heaviest", "orbits", "stretched"]
 
 _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a break, and 5.8 away from it
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
 _REACH = 7.0  # of stretched nodes: beyond lie 1e-10 of the variance
+_SAME = 1e-9  # relative, of weights that are the same but for rounding
 _FARTHEST, _PRECISE = 38.0, 1e-3  # of lines: the density is a double below; their length need not be more precise
 _WIDTH = 3.0  # of the part in the middle in which these are nearly evenly spaced: .3 % of the law lie outside
 
@@ -44,6 +45,8 @@ class LineOrders:
     defect : float
         Of the pieces of a line, relative to what panels add to E[g . d s] on average: a piece with a larger one is cut.
         The length of lines and the nodes of each piece follow from it.
+    dropped : float
+        Share of the variance that those nodes of `latent` have that are left out: those of least weight.
     shifted : int, optional
         Of which of the directions of `latent` the nodes lie half a spacing further.  Where many nodes leave little
         of an error, it then has the opposite sign: the truth lies in the middle.
@@ -53,6 +56,7 @@ class LineOrders:
     across: tuple[int, ...]
     panels: int = 2
     defect: float = 1e-5
+    dropped: float = 0.0
     shifted: int | None = None
 
     @property
@@ -137,6 +141,18 @@ def between(breaks: Sequence[float], count: int, shifted: bool) -> tuple[Array, 
     parts.append((breaks[-1] + steep, steep * (1 + np.exp(-t)) * spacing))
     places, lengths = (np.concatenate(one) for one in zip(*parts, strict=True))
     return places, lengths * np.exp(-(places**2) / 2) / np.sqrt(2 * np.pi)
+
+
+def heaviest(places: Array, weights: Array, dropped: float) -> tuple[Array, Array]:
+    """All nodes (n, D) but those of least weight that have such a share of the variance.
+
+    Their weight goes to the others.  Nodes of the same weight, as images of each other have, stay together.
+    """
+    order = np.argsort(weights)
+    variances = np.cumsum((weights * (places**2).sum(axis=1))[order])
+    first = min(np.searchsorted(variances, dropped * variances[-1], side="right"), len(order) - 1)
+    kept = weights >= (1 - _SAME) * weights[order[first]]
+    return places[kept], weights[kept] * (weights.sum() / weights[kept].sum())
 
 
 def _evenly(first: float, last: float, count: int, shifted: bool) -> tuple[Array, float]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.integration.lines import LineOrders, between, orbits
+from attnphase.integration.lines import LineOrders, between, heaviest, orbits
 from attnphase.integration.rules import Rule, gauss_hermite_nodes, tensor
 from attnphase.kernels.local.values import FieldLaw, Solution
 from attnphase.state_evolution.directions import Directions
@@ -145,7 +145,13 @@ def _latent_nodes(
     counts = orders.latent[: length * rank + directions.noise.shape[1]]
     breaks = [directions.breaks] + [()] * (len(counts) - 1)
     axes = zip(breaks, counts, strict=True)
-    places, weights = tensor([between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)])
+    rules = [between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)]
+    # beside a break light nodes count too
+    broken = 1 if directions.breaks else 0
+    others, of_others = heaviest(*tensor(rules[broken:]), orders.dropped)
+    first, of_first = tensor(rules[:broken])
+    places = np.concatenate([first.repeat(len(others), axis=0), np.tile(others, (len(first), 1))], axis=1)
+    weights = np.outer(of_first, of_others).ravel()
     zeta = (places[:, : length * rank] @ directions.latent.T).reshape(-1, length, rank)
     z = (places[:, length * rank :] @ directions.noise.T).reshape(len(places), length, columns)
 

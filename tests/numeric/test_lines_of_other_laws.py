@@ -111,7 +111,8 @@ def test_means_are_those_of_scrambled_points(name):
 @pytest.mark.parametrize("problem", [WRITTEN, WRITTEN.with_fields({"loss.kind": "square", "loss.expression": None})])
 def test_ridge_regression_with_noise(problem):
     """To the error that is stated, a thousand times smaller than that of scrambled points."""
-    problem = problem.with_fields(NOISE | {"integration.rule": "lines", "regularizer.strength": 0.13})
+    fields = {"integration.rule": "lines", "integration.standard_error": 1e-4, "regularizer.strength": 0.13}
+    problem = problem.with_fields(NOISE | fields)
     point = solve_point(problem, 1.6, "semantic", settings=SolverSettings(threads=1))
     assert point.rule == "lines"
     values = {"alpha": 1.6, "lambda": 0.13, "gamma": 1.1**2, "Delta": 0.27}
