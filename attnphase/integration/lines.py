@@ -47,6 +47,8 @@ class LineOrders:
         The length of lines and the nodes of each piece follow from it.
     dropped : float
         Share of the variance that those nodes of `latent` have that are left out: those of least weight.
+    thorough : bool
+        Whether the nodes of a piece are searched from all starts, and not from the minima at its ends alone.
     shifted : int, optional
         Of which of the directions of `latent` the nodes lie half a spacing further.  Where many nodes leave little
         of an error, it then has the opposite sign: the truth lies in the middle.
@@ -58,6 +60,7 @@ class LineOrders:
     defect: float = 1e-5
     dropped: float = 0.0
     shifted: int | None = None
+    thorough: bool = False
 
     @property
     def reach(self) -> float:

@@ -301,14 +301,14 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
     orders : LineOrders
     """
     problems = _LocalProblems(system, variances, bundle)
-    x, w = _legendre(orders.nodes)
+    (x, w), starts = _legendre(orders.nodes), Starts.REFRESH if orders.thorough else Starts.WARM
     pieces = problems.panels(np.linspace(-orders.reach, orders.reach, orders.panels + 1))
     most, done = -1.0, []
     while True:
         left, right = pieces.ends[..., 0].T
         half = (right - left)[:, None] / 2
         places, lengths = left[:, None] + half * (1 + x), half * w
-        found = problems.solved(pieces.lines, places, Starts.WARM, pieces.ends[..., 2:])
+        found = problems.solved(pieces.lines, places, starts, pieces.ends[..., 2:])
         falls = (found.residuals.reshape(len(found.losses), -1) @ bundle.direction.ravel()).reshape(places.shape)
         defects = np.abs(pieces.ends[:, 1, 1] - pieces.ends[:, 0, 1] + (lengths * falls).sum(axis=1))
         outer = bundle.weights.take(pieces.lines)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.integration.lines import LineOrders
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import RUNAWAY, Starts
 from attnphase.kernels.local.values import Solution
@@ -98,7 +99,7 @@ class StateEvolution:
         if not overlaps.feasible(self.system.spectrum.rho):
             return None
         if self.channel.rule.lines is not None:
-            return self._along_lines(x, overlaps, self.channel.rule.lines.defect)
+            return self._along_lines(x, overlaps, self.channel.rule.lines, thorough=refresh or self.thorough)
         orbit = self.channel.representatives(overlaps)
         representatives = len({source for source, _ in orbit}) * len(self.channel.probabilities)
         starts = Starts.COLD
@@ -113,13 +114,16 @@ class StateEvolution:
         self.bottomless = max(result.minima.bottomless, self.bottomless if starts is Starts.WARM else 0)
         return self._image_of(x, result)
 
-    def _along_lines(self, x: Array, overlaps: Overlaps, defect: float) -> Array | None:
-        """The image under a rule whose nodes are found here: all minima are searched afresh."""
+    def _along_lines(self, x: Array, overlaps: Overlaps, orders: LineOrders, *, thorough: bool) -> Array | None:
+        """The image under a rule whose nodes are found here; once it has been thorough it stays so."""
+        if thorough and not orders.thorough:
+            rule = replace(self.channel.rule, lines=replace(orders, thorough=True))
+            self.channel = replace(self.channel, rule=rule)
         self.channel, solved = self._at_lines(overlaps, self.sector.group)
         result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved)
         # a descent that takes too many steps where two minima merge has not told that there is none
-        runaway = self.channel.scalar_mean(self._by_node(result.minima.steps == RUNAWAY)).max()
-        self.bottomless = result.minima.bottomless if runaway > defect else 0
+        runaway = self.channel.scalar_mean(_by_node(self.channel, result.minima.steps == RUNAWAY)).max()
+        self.bottomless = result.minima.bottomless if runaway > orders.defect else 0
         return self._image_of(x, result)
 
     def _at_lines(self, overlaps: Overlaps, group: Sequence[Element]) -> tuple[Channel, Solution]:
@@ -163,30 +167,35 @@ class StateEvolution:
     def spot_check(self, x: Array, share: float = 0.0) -> bool:
         """Whether a fresh search on a sample of the nodes finds nothing new that matters, and a minimum everywhere.
 
-        What matters is a lower minimum, or a second one that is nearly as low.
+        What matters is a lower minimum, or a second one that is nearly as low; but along lines it is known where two
+        are equally low.
 
         Parameters
         ----------
         share : float
-            Of the sample, where a lower minimum may be found all the same.
+            Of the sample's weight, where a lower minimum may be found all the same.
         """
         if self.bottomless:
             return False
         assert self.minima is not None
         few, known = self._sample()
-        fresh = replace(self.channel, rule=few).evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
+        sample = replace(self.channel, rule=few)
+        fresh = sample.evaluate(self.alpha, self.unpack(x), Starts.REFRESH, known).minima
         if fresh.bottomless:
             return False
         lower, lost = _news(fresh, known, self.system.units.energy)
+        weight, of_all = (sample.scalar_mean(_by_node(sample, one)).mean() for one in (lower, np.ones(len(lower))))
+        if self.channel.rule.lines is not None or weight > share * of_all:
+            return bool(weight <= share * of_all)
         # of the nearly degenerate ones no more than the error of counting them
-        return bool(lower.mean() <= share and lost.sum() ** 2 <= (fresh.gap < self._near_degenerate).sum())
+        return bool(lost.sum() ** 2 <= (fresh.gap < self._near_degenerate).sum())
 
     def _sample(self) -> tuple[Rule, Minima]:
-        """Every fifth node, or of a large rule as many as make `CHECKED`, and its minima."""
+        """Every fifth node, along lines all, or of a large rule as many as make `CHECKED`, and its minima."""
         assert self.minima is not None
         rule = self.channel.rule
         # odd, so that all coordinates of a tensor rule are met
-        step = max(5, rule.size // CHECKED | 1)
+        step = max(1 if rule.lines is not None else 5, rule.size // CHECKED | 1)
         points = slice(None, None, step)
         return rule.part(points), self.minima.part(rule.nodes.shape[:2], points)
 
@@ -291,12 +300,7 @@ class StateEvolution:
     def second_minimum_share(self, within: float) -> Array:
         """Share of nodes whose second minimum lies less than ``within`` above the lowest, per replicate (S,)."""
         assert self.minima is not None
-        return self.channel.scalar_mean(self._by_node(self.minima.has_second(within)))
-
-    def _by_node(self, values: NDArray[Any]) -> Array:
-        """One number of every node as (C, signs, S, n)."""
-        shape = self.channel.rule.nodes.shape[:2]
-        return values.astype(float).reshape(len(self.channel.probabilities), -1, *shape)
+        return self.channel.scalar_mean(_by_node(self.channel, self.minima.has_second(within)))
 
     @property
     def rough_share(self) -> float:
@@ -333,6 +337,11 @@ def _pseudo_values(values: Array) -> Array:
     """Replicates (S, ...) whose mean and scatter are the jackknife's, of all together and all but each (1 + S, ...)."""
     whole, without = values[:1], values[1:]
     return whole + (len(without) - 1) * (whole - without)
+
+
+def _by_node(channel: Channel, values: NDArray[Any]) -> Array:
+    """One number of every node of a channel as (C, signs, S, n)."""
+    return values.astype(float).reshape(len(channel.probabilities), -1, *channel.rule.nodes.shape[:2])
 
 
 def _news(minima: Minima, beside: Minima, unit: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

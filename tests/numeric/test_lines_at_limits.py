@@ -1,0 +1,54 @@
+"""Lines where minima are many, and where the student's fields hardly spread about what the teacher's tell of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from attnphase.integration.lines import LineOrders
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.system import System
+from tests.numeric.test_rules_of_lines import conjugates, flat, map_of, orders_of, overlaps_of, scalar, weight_missed
+
+
+def test_minima_that_no_end_of_a_piece_tells_of_are_found_when_it_is_asked_for():
+    """Where a third minimum is lowest between two ends; all nodes are searched from then on."""
+    system = System.of(Problem.paper(omega=0.5938).with_fields({"tokens.sigma": 1.289}))
+    overlaps = overlaps_of(system.problem, [1.737], [35.47], [0.2764], [0.0])
+    found = map_of(system, 1.5, overlaps, LineOrders((12, 12), (3,)))
+    x = found.pack(overlaps)
+    before = conjugates(found, overlaps)
+    missed = weight_missed(found, overlaps)
+    assert missed > 2e-5
+    assert not found.spot_check(x, 0.99 * missed)
+    assert found.spot_check(x, 1.01 * missed)
+    assert found(x, refresh=True) is not None
+    assert found.spot_check(x)
+    assert weight_missed(found, overlaps) == 0
+    after = conjugates(found, overlaps)
+    assert orders_of(found.channel.rule).thorough
+    assert np.abs(flat(after) - flat(before)).max() > 1e-4 * np.abs(flat(after)).max()
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e-6, 1e-9, 0.0])
+def test_the_response_near_perfect_learning_is_that_of_the_smooth_derivative(spread):
+    """Stein's form divides by the spread: it must not lose digits as that goes to zero."""
+    problem = scalar(loss={"kind": "logistic"})
+    system = System.of(problem)
+    rho, V = system.spectrum.rho[0, 0, 0], 3.7
+    theta = 1.6 * rho
+    overlaps = overlaps_of(problem, [theta**2 / rho + spread * rho], [V], [0.0], [theta])
+    V_hat = conjugates(map_of(system, 1.0, overlaps, LineOrders((24,), (), defect=1e-9)), overlaps).V_hat
+    nodes, weights = np.polynomial.legendre.leggauss(400)
+    k = np.sqrt(rho) * 4 * (1 + nodes)  # the label's two signs are mirror images
+
+    def derivative(omega):
+        prox: Any = brentq(lambda h: h - omega - V * expit(-h), omega, omega + V)
+        curvature = expit(prox) * expit(-prox)
+        return curvature / (1 + V * curvature)
+
+    density = np.exp(-(k**2) / (2 * rho)) * weights
+    smooth = density @ [derivative(theta / rho * x) for x in k] / density.sum()
+    assert V_hat.item() == pytest.approx(smooth, rel=1e-7 + spread)
