@@ -19,6 +19,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.starts import informed_signal
+from attnphase.state_evolution.system import System
 
 __all__ = [
     "baseline_difference",
@@ -271,10 +272,10 @@ def _doubtful(flaw: Threshold) -> Threshold:
 
 
 def _refined(
-    problem: Problem, bracket: tuple[Sample, Sample], measure: Callable[[Problem, float], Sample]
+    rules: tuple[Problem, Problem], bracket: tuple[Sample, Sample], measure: Callable[[Problem, float], Sample]
 ) -> Threshold:
-    """The crossing inside a bracket of the scan, with many fixed nodes, or those of a rule that has no others."""
-    rough, fine = _rules(problem)
+    """The crossing inside a bracket of the scan, with the second of its `_rules`."""
+    rough, fine = rules
     first = _by_secants(bracket[0], bracket[1], partial(measure, rough))
     outer = [one.alpha for one in bracket]
     inner = list(outer)
@@ -284,7 +285,7 @@ def _refined(
 
     def opposed(end: Sample, sign: int) -> bool:
         # a rule without replicates has no chance in it
-        return (end.sign if fine is not problem else np.sign(end.value)) == sign
+        return (np.sign(end.value) if rough is fine else end.sign) == sign
 
     ends = [measure(fine, alpha) for alpha in inner]
     for i, sign in enumerate((1, -1)):
@@ -300,15 +301,19 @@ def _refined(
     return _by_secants(ends[0], ends[1], partial(measure, fine))
 
 
-def _rules(problem: Problem) -> tuple[Problem, Problem]:
-    """The problem with the nodes of the scan, and with those of the refinement; with its own if it has no others."""
+def _rules(problem: Problem, settings: SolverSettings) -> tuple[Problem, Problem]:
+    """The problem with the nodes of the scan, and with those of the refinement; with its own if it has no others.
+
+    Its own are those of the refinement, too, where they are lines: the difference is smooth, and no number random.
+    """
     if not problem.integration.form.refines:
         return problem, problem
     rough, fine = (
         problem.with_fields({"integration.rule": "sobol", "integration.nodes": nodes})
         for nodes in (_SCAN_POINTS, _REFINED_POINTS)
     )
-    return rough, fine
+    own = System.of(problem).refinement_of_solve(settings.max_nodes)
+    return rough, problem if own.name == "lines" else fine
 
 
 def usual_cost() -> float:
@@ -337,9 +342,9 @@ def thresholds_of(
     tell : callable
         Is told what is being done.
     """
-    (rough, fine), alphas = _rules(problem), np.geomspace(*between, _SCANNED).tolist()
     # a crossing asks for no replicon, but on which branch its points are
     exact = replace(settings or SolverSettings(), stability=False, identity=True)
+    (rough, fine), alphas = _rules(problem, exact), np.geomspace(*between, _SCANNED).tolist()
     quick = replace(exact, tolerance=1e-6)
     scan = [
         follow(rough, alphas, branch, settings=quick, on_point=lambda _: advance(1), tell=tell)
@@ -366,7 +371,7 @@ def thresholds_of(
 
         samples = [sample_of(points, difference) for points in zip(*lines, strict=True)]
         bracket = bracketed([clear(one) for one in samples], lambda alpha: clear(measure(rough, alpha)))
-        return bracket if isinstance(bracket, Threshold) else _refined(problem, bracket, measure)
+        return bracket if isinstance(bracket, Threshold) else _refined((rough, fine), bracket, measure)
 
     baseline = scan[0][0].values["linear_test_error"]
     at_loss = located(scan, loss_difference)

@@ -48,6 +48,7 @@ from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
 
 PAPER = Problem.paper(omega=0.33)
+COARSE = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 256})
 Array = NDArray[np.float64]
 
 
@@ -148,14 +149,12 @@ def refined(curvature: float, bracket: tuple[float, float]) -> tuple[Threshold, 
     """The refined crossing of a parabola at 1.3 with exact errors of 1e-5, and that of its first secant."""
 
     def measure(problem: Problem, alpha: float) -> Sample:
-        assert problem.integration.nodes in (256, 4096)
+        assert problem in (COARSE, PAPER)
         return Sample(alpha, -(alpha - 1.3) - curvature * (alpha - 1.3) ** 2, 1e-5)
 
-    low, high = (
-        measure(PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 256}), x) for x in bracket
-    )
+    low, high = (measure(COARSE, x) for x in bracket)
     first = crossing(bracket, (low.value, high.value), (1e-5, 1e-5))
-    return _refined(PAPER, (low, high), measure), first
+    return _refined((COARSE, PAPER), (low, high), measure), first
 
 
 def test_more_nodes_search_the_whole_bracket_and_nothing_beyond():
@@ -163,15 +162,15 @@ def test_more_nodes_search_the_whole_bracket_and_nothing_beyond():
 
     def measure(problem: Problem, alpha: float, end: float = 1.35, few: float = 1.45) -> Sample:
         assert 1.3 <= alpha <= 1.6
-        return Sample(alpha, (few if problem.integration.nodes == 256 else end) - alpha, 1e-4)
+        return Sample(alpha, (few if problem == COARSE else end) - alpha, 1e-4)
 
-    coarse = PAPER.with_fields({"integration.rule": "sobol", "integration.nodes": 256})
-    bracket = measure(coarse, 1.3), measure(coarse, 1.6)
-    assert _refined(PAPER, bracket, measure).alpha == pytest.approx(1.35, abs=1e-10)
+    rules = COARSE, PAPER
+    bracket = measure(COARSE, 1.3), measure(COARSE, 1.6)
+    assert _refined(rules, bracket, measure).alpha == pytest.approx(1.35, abs=1e-10)
     # the first estimate's surroundings reach over the bracket's end
     at_the_end = replace(bracket[0], value=0.003), replace(bracket[1], value=-0.297)
-    assert _refined(PAPER, at_the_end, partial(measure, few=1.303)).alpha == pytest.approx(1.35, abs=1e-10)
-    found = _refined(PAPER, bracket, lambda problem, alpha: measure(problem, alpha, 1.25))
+    assert _refined(rules, at_the_end, partial(measure, few=1.303)).alpha == pytest.approx(1.35, abs=1e-10)
+    found = _refined(rules, bracket, lambda problem, alpha: measure(problem, alpha, 1.25))
     assert found.outcome is Outcome.unsettled
     assert not found.found
 
@@ -319,12 +318,22 @@ def test_errors_of_thresholds_are_their_scatter_over_seeds(monkeypatch):
     monkeypatch.setattr(crossings, "_REFINED_POINTS", 64)
     found = []
     for seed in range(6):
-        problem = Problem.paper(omega=0.3).with_fields({"integration.seed": seed})
+        problem = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.seed": seed})
         found.append(thresholds_of(problem, (0.9, 2.0), None, lambda _: None, silent)[0])
     assert all(one.outcome is Outcome.located for one in found)
     deviations, errors = (np.array([getattr(one, name) for one in found]) for name in ("alpha", "standard_error"))
     assert errors.min() > 0.003
     assert_calibrated(deviations - 1.2509, errors, replicates=16)
+
+
+def test_thresholds_by_lines_are_those_of_many_nodes_of_other_kinds():
+    """With 36 to 60 nodes of each teacher's field, evenly spaced or Gauss-Hermite: 1.25154(2) and 1.49226(2)."""
+    problem = Problem.paper(omega=0.3)
+    located = thresholds_of(problem, (0.9, 2.0), None, lambda _: None, silent)
+    for found, truth in zip(located, (1.25154, 1.49226), strict=True):
+        assert found.outcome is Outcome.located
+        assert found.standard_error < 1e-3 * truth
+        assert abs(found.alpha - truth) < 3 * found.standard_error
 
 
 def test_errors_of_secants_hold_for_rough_differences():
