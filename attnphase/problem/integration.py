@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, Strict, model_validator
+from pydantic import AfterValidator, Field, Strict, model_validator
 from pydantic.dataclasses import dataclass
 
 from attnphase.integration.kinds import RULES
@@ -18,6 +18,8 @@ from attnphase.problem.values import (
 
 __all__ = ["Integration"]
 
+_ALIASES = {"split": "lines"}
+
 
 @toml_table("integration", displaces={"rule": ("nodes",)})
 @dataclass(frozen=True, config=CONFIG)
@@ -27,7 +29,8 @@ class Integration:
     Parameters
     ----------
     rule
-        ``"auto"``, ``"lines"`` (jumps located), ``"nets"`` (points for each value of the teacher's fields),
+        ``"auto"``, ``"lines"`` (jumps located; also ``"split"``, for it splits the teacher's fields
+        where labels jump), ``"nets"`` (points for each value of the teacher's fields),
         ``"gauss-hermite"``, ``"sobol"`` (scrambled points), or
         ``"published"``, the 144 nodes behind the paper's figures.
     standard_error
@@ -48,6 +51,7 @@ class Integration:
     rule: Annotated[
         str,
         Strict(),
+        AfterValidator(lambda rule: _ALIASES.get(rule, rule)),
         one_of(RULES),
         Field(description=alternatives(RULES)),
     ] = "auto"

@@ -53,6 +53,7 @@ def test_names_of_rules():
     assert [rule.name for rule in RULES.values()] == [*RULES]
     with pytest.raises(ProblemError, match='"auto", "gauss-hermite", "sobol", "lines", "nets" or "published"'):
         Integration(rule="simpson")
+    assert Integration(rule="split") == Integration(rule="lines")
 
 
 def test_every_shipped_score_is_named_and_no_other():
