@@ -33,7 +33,7 @@ _MOST_PER_DIMENSION = 256
 # relative to the error asked for: the defect of lines, and what nodes that are left out have of the variance
 _DEFECT, _DROPPED = 0.01, 0.1
 _LESS = 0.1  # of both, from a rule to the next
-_MOST_DEFECT = 1e-5  # measured: with it a map jumps by 1e-7 at most, which is what solves converge to
+_MOST_DEFECT = 1e-6  # measured: with it maps jump by less than 1e-7, which is what solves converge to
 # of a first rule of nets: nodes of each of the teacher's fields, and points; measured, as a rule enough for .1 %
 _FEWEST_LATENT, _FIRST_OF_NETS = 8, 2**13
 _GAUGES_OF_NETS = 3  # of each sort: what six say is below a quarter of the error for one number in a thousand

@@ -348,6 +348,9 @@ def test_a_solve_can_converge_under_the_first_rule(name):
     defect = orders_of(RULES["lines"](problem.integration, (4, 2), True, 2**18).first()).defect
     system, alpha, overlaps, orders = at(name, defect=defect)
     assert at_most_jump(map_of(system, alpha, overlaps, orders), overlaps) < 1e-7
+    strong = problem.with_fields({"tokens.sigma": 1.2, "regularizer.strength": 0.017, "teacher.omega": 0.3})
+    system, overlaps = System.of(strong), overlaps_of(strong, [1.29], [7.4], [0.0], [0.0])
+    assert at_most_jump(map_of(system, 1.95, overlaps, LineOrders((12, 12), (3,), defect=defect)), overlaps) < 1e-7
 
 
 def test_a_direction_is_the_problems_own():
