@@ -181,35 +181,35 @@ class _Held:
         away = self.fields - omega
         inverse = np.linalg.inv(moved.V)[channel.configurations]
         quadratic = 0.5 * np.einsum("csnmli,clij,csnmlj->csnm", away, inverse, away, optimize=True)
-        return channel.scalar_mean(quadratic + channel.proximal.losses(self.fields, k), shares)
+        return channel.scalar_mean((quadratic + channel.proximal.losses(self.fields, k)) * shares)
 
     def searched(self, moved: Overlaps) -> Array:
         """Mean envelope at other overlaps by a new search of all nodes, per replicate (S,)."""
         omega, k, shares = self.carried(moved)
         orbit = tuple((sign, 1) for sign in range(omega.shape[1]))
         solution, _ = self.channel.proximal.minimise(omega, k, moved.V, orbit, Starts.COLD, None)
-        return self.channel.scalar_mean(solution.envelope, shares)
+        return self.channel.scalar_mean(solution.envelope * shares)
 
-    def carried(self, moved: Overlaps) -> tuple[Array, Array, Array | None]:
+    def carried(self, moved: Overlaps) -> tuple[Array, Array, Array]:
         """Centres, teacher's fields with their mean, and the nodes' shares at other overlaps."""
         means = self.channel.system.label_means[self.channel.configurations][:, None, None, None]
         if self.channel.labelled:  # the labels' probabilities move too
             omega, k, _, _, shares = self.channel.nodes_at(moved)
             return omega, k + means, shares
         sites = self.channel.configurations
-        omega, k, _, floored, _ = self.channel.nodes_at(self.at)
+        omega, k, _, floored, shares = self.channel.nodes_at(self.at)
         # omega - m is theta rho^-1 k and a rest u that is independent of k, of covariance C
         rho = self.channel.system.rho
         back = self.at.theta @ np.linalg.inv(rho)
         rest = floored.q - back @ self.at.theta.mT
         dq, dtheta = moved.q - self.at.q, moved.theta - self.at.theta
-        on_rest = (dq / 2 - dtheta @ back.mT) @ np.linalg.inv(rest)
+        on_rest = (dq - dtheta @ back.mT - back @ dtheta.mT) / 2 @ np.linalg.inv(rest)
         on_k = dtheta @ np.linalg.inv(rho) - on_rest @ back
         dm = (moved.m - self.at.m)[sites, :, 0][:, None, None, None]
         centred = omega - self.at.m[sites, :, 0][:, None, None, None]
         change = np.einsum("clij,csnmlj->csnmli", on_rest[sites], centred)
         change = change + np.einsum("clij,csnmlj->csnmli", on_k[sites], k[..., : rho.shape[-1]])
-        return omega + dm + change, k + means, None
+        return omega + dm + change, k + means, shares
 
 
 def _law(case: Case, generic: _Generic) -> Check:
@@ -219,7 +219,7 @@ def _law(case: Case, generic: _Generic) -> Check:
     sites, columns = channel.configurations, at.q.shape[-1]
     fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], k], axis=-1)
     flat = np.concatenate([np.ones((*fields.shape[:-2], 1)), fields.reshape(*fields.shape[:-2], -1)], axis=-1)
-    weighted = flat * channel.rule.weights[:, None] * (1.0 if shares is None else shares[..., None])
+    weighted = flat * channel.rule.weights[:, None] * shares[..., None]
     moments = (weighted.mT @ flat).mean(axis=1)
     joint = np.block([[at.q, at.theta], [at.theta.mT, rho]])
     width = joint.shape[-1]

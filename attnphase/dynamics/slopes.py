@@ -81,7 +81,7 @@ class SlopeChannel(Channel):
         factors: Array = np.linalg.cholesky(overlaps.V).astype(float, copy=False)
 
         def pass_over(part: Part) -> tuple[float, float]:
-            omega, k, shares = self.nodes_of(law, part)
+            draws, omega, k = self.nodes_of(law, part)
             count = len(omega)
             solution = Solution(
                 np.empty((count, 2, *omega.shape[1:])),
@@ -95,7 +95,7 @@ class SlopeChannel(Channel):
             square = (solution.residuals**2).sum(axis=(1, 2))
             place = np.arange(part.nodes.start, part.nodes.stop) % self.rule.nodes.shape[1]
             weights = self.probabilities[part.configuration] * self.rule.weights[place]
-            weights = weights * (shares if len(shares) else 1.0)
+            weights = weights * (draws.shares if len(draws.shares) else 1.0)
             return float(weights @ square), float(weights @ square**2)
 
         parts = self.proximal.parts(len(self.configurations), variants, self.rule.size)
@@ -117,7 +117,7 @@ class SlopeChannel(Channel):
         if not has_quadratic_noise(problem):
             raise ValueError("the noise of the labels has gains where a loss is quadratic in it")
         if self._of_student is not None:
-            return self._of_student.noise_gains(overlaps, of_loss=of_loss)
+            return self._of_student.noise_gains(replace(overlaps, theta=0 * overlaps.theta), of_loss=of_loss)
         gains_at, law = gains_for(problem), self.law(overlaps)
         mixing, parameters = self.system.parameters
         orbit, points = self.representatives(overlaps), self.rule.nodes.shape[1]
@@ -127,7 +127,7 @@ class SlopeChannel(Channel):
         squares, losses = np.zeros((*shape, tokens, columns, columns)), np.zeros(shape)
 
         def pass_over(part: Part) -> tuple[Array, Array]:
-            omega, k, _ = self.nodes_of(law, part)
+            _, omega, k = self.nodes_of(law, part)
             labels = k + self.system.label_means[self.configurations[part.configuration]]
             variance = self.system.token_variances[part.configuration]
             square, loss = np.empty((len(omega), tokens, columns, columns)), np.empty(len(omega) * of_loss)
@@ -153,10 +153,10 @@ class SlopeChannel(Channel):
         """The channel with every place of the student's normals once; None where each is there once.
 
         Noise is added to what the student should say.  A loss that is quadratic in it has a gradient that is affine in
-        their sum, so that its derivative does not know the teacher's fields.
+        their sum, so that its derivative does not know the teacher's fields: theta may be zero.
         """
         own = self.rule.student_dimensions
-        if self.rule.randomised or own == self.rule.nodes.shape[-1] or self.teacher_first:
+        if self.rule.randomised or own == self.rule.nodes.shape[-1]:
             return None
         places, index = np.unique(self.rule.nodes[0, :, :own], axis=0, return_inverse=True)
         if len(places) == self.rule.size:

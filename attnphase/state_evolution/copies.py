@@ -106,7 +106,7 @@ class Copies:
         law, (xi, zeta, noise, _) = self._channel.law(self.overlaps), self._normals
         omega = _product(self._of_tokens(law.roots), xi) + _product(self._of_tokens(law.lifts), zeta)
         omega = omega + self._of_tokens(law.means, 2)[:, :, None]
-        k = _product(self._of_tokens(law.correlations.mT), xi) + _product(self._of_tokens(law.remainders), zeta)
+        k = _product(self._of_tokens(law.teacher_roots), zeta)
         if noise.size:
             sites = self._channel.configurations
             k = np.concatenate([k, np.einsum("cl,snlb->csnlb", law.noise[sites], noise)], axis=-1)

@@ -102,12 +102,14 @@ def _by_motion(system: System) -> tuple[Array, Array]:
     channel = Channel(system, rule)
     for branch in branches_of(problem):
         overlaps = initial_overlaps(problem, branch)
-        omega, k, _, _ = channel.fields(overlaps)
+        omega, k, _, _, shares = channel.nodes_at(overlaps)
         shifted = k + system.label_means[channel.configurations][:, None, None, None]
-        points, _ = channel.proximal.minimise(omega, shifted, overlaps.V, ((0, 1),), Starts.COLD, None)
+        orbit = channel.representatives(overlaps)
+        points, _ = channel.proximal.minimise(omega, shifted, overlaps.V, orbit, Starts.COLD, None)
         roots = channel.law(overlaps).roots[channel.configurations]
-        moved = np.einsum("clij,csnmli->csnmlj", roots, points.residual[:, :1])
-        of_branch = np.einsum("c,csnmlj,csnmpi->ljpi", channel.probabilities, moved, moved)
+        moved = np.einsum("clij,csnmli->csnmlj", roots, points.residual)
+        weighted = moved * shares[..., None, None]
+        of_branch = np.einsum("c,csnmlj,csnmpi->ljpi", channel.probabilities, weighted, moved)
         total += of_branch / np.trace(of_branch.reshape(length * columns, -1))
     token_of = np.array([token for token, _ in problem.sites])
     # a symmetry exchanges all sites of a token with those of another

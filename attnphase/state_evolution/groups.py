@@ -280,7 +280,7 @@ class GroupMap:
     def _evaluated(self, overlaps: GroupOverlaps, refresh: bool) -> _Pass:
         """The local problems of all nodes at some overlaps."""
         channel = self.nodes.channel
-        omega, k, xi_0, near = channel.fields(overlaps.apart)
+        omega, k, xi_0, near, _ = channel.nodes_at(overlaps.apart)
         floored = replace(overlaps, q_0=near.q)
         orbit = channel.representatives(overlaps.apart)
         chosen = sorted({source for source, _ in orbit})

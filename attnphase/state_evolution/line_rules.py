@@ -36,7 +36,7 @@ def rule_at(
     system : System
     rule : Rule
     law : FieldLaw
-        Of the fields at the point, the teacher's first.
+        Of the fields at the point.
     variances : (P, r, r) array
         V of every site.
     directions : sequence of Directions
@@ -77,7 +77,7 @@ def _in_configuration(
     eta, of_across = _nodes_across(directions, orders, (length, columns))
     along = directions.student[:, 0].reshape(length, columns)
     shared = here.means + np.einsum("lij,nlj->nli", here.lifts, zeta)
-    k = np.einsum("lij,nlj->nli", here.remainders, zeta)
+    k = np.einsum("lij,nlj->nli", here.teacher_roots, zeta)
     labels = np.concatenate([k, here.noise[:, None] * z], axis=-1)
     bundle = Bundle(
         (shared[:, None] + np.einsum("lij,mlj->mli", here.roots, eta)).reshape(-1, length, columns),

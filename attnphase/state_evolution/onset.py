@@ -17,6 +17,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.proximal import Part
 
 __all__ = ["Growth", "growth_at", "growth_within", "has_symmetric_point"]
 
@@ -148,10 +149,7 @@ def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
     by_theta = np.zeros((rule.replicates, sites, columns, rank, sites, columns, rank))
     precision, inverse_rho, inverse_V = (np.linalg.inv(each) for each in (floored.q, rho, overlaps.V))
     for (c, here), (place, sign) in product(enumerate(channel.configurations), enumerate(solved)):
-        omega, k = np.empty((rule.size, length, columns)), np.empty((rule.size, length, kernels.label_fields))
-        kernels.fields_at(
-            channel.draws(c, sign), type(law)(*(np.ascontiguousarray(one[here]) for one in law)), omega, k
-        )
+        _, omega, k = channel.nodes_of(law, Part(c, sign, slice(0, rule.size)))
         shape = (*rule.nodes.shape[:2], length)
         g = np.einsum("lij,nlj->nli", inverse_V[here], fields[c, place] - omega).reshape(*shape, columns)
         # derivatives of the logarithm of the fields' law, by m and by theta

@@ -9,7 +9,7 @@ from derivations.algebra import symbols as sym
 from derivations.printing.document import Document, Page
 from derivations.printing.latex import EquationPrinter
 from derivations.replica.flow import NOISE_CURVATURE, NOISE_ROW, SCATTER, VELOCITY, derive_flow, names
-from derivations.replica.saddle_point import conditional_covariance, conditional_mean
+from derivations.replica.saddle_point import student_field
 
 __all__ = ["flow_document"]
 
@@ -53,14 +53,12 @@ def flow_document() -> Document:
     for named in flow.overlaps:
         page.equation(show(named.unknown), named.value)
     page.heading("Fresh samples", "F")
-    page.text(r"The conjugates are means over the local fields of one sample, $\xi_\ell \sim \mathcal{N}(0, I)$ and")
-    page.formula(
-        (
-            show(sym.omega_field),
-            rf"= m_\ell + q_\ell^{{1/2}} \xi_\ell, \qquad {show(sym.k_field)} \sim \mathcal{{N}}\left("
-            rf"{show(conditional_mean())}, {show(conditional_covariance())}\right)",
-        )
+    page.text(
+        r"The conjugates are means over the local fields of one sample: the teacher's, "
+        rf"${show(sym.k_field)} \sim \mathcal{{N}}(0, {show(sym.rho)})$, and given these the student's, with "
+        r"$\xi_\ell \sim \mathcal{N}(0, I)$,"
     )
+    page.equation(show(sym.omega_field), student_field())
     for equation in flow.conjugates:
         page.equation(show(equation.unknown), equation.right_hand_side)
     page.text(

@@ -20,13 +20,11 @@ from derivations.replica.chain import derive_free_entropy
 from derivations.replica.one_step import (
     GROUPED,
     abbreviated,
-    conditional_covariance,
-    conditional_mean,
     derive_one_step_saddle_point,
     group_covariance,
     names,
 )
-from derivations.replica.saddle_point import SaddlePoint
+from derivations.replica.saddle_point import SaddlePoint, conditional_covariance, conditional_mean
 
 __all__ = ["one_step_document", "one_step_page"]
 
@@ -71,19 +69,15 @@ def _fields(page: Page) -> None:
     show = page.printer.show
     page.heading("Local fields", "L")
     page.text(
-        r"$\mathbb{E}$ is the mean over what all replicas share, $\xi_{0,\ell} \sim \mathcal{N}(0, I)$ and $k_\ell$, "
+        r"$\mathbb{E}$ is the mean over what all replicas share, $\xi_{0,\ell} \sim \mathcal{N}(0, I)$ and "
+        rf"${show(sym.k_field)} \sim \mathcal{{N}}(0, {show(sym.rho)})$, "
         r"and $\langle \cdot \rangle$ that over what a group shares, $\xi_{1,\ell} \sim \mathcal{N}(0, I)$, with the "
         r"weight $e^{-y \mathcal{M}}$, where $\mathcal{M}(\omega, k)$ and $g = V^{-1}(\mathrm{prox} - \omega)$ are the "
         r"envelope and the residual of the replica-symmetric theory at"
     )
-    parts = MatAdd(sym.m, MatMul(MatrixSqrt(sym.q_0), sym.xi_0), MatMul(MatrixSqrt(group_covariance()), sym.xi_1))
-    page.formula(
-        (
-            show(sym.omega_field),
-            rf"= {show(parts)}, \qquad {show(sym.k_field)} \sim \mathcal{{N}}\left("
-            rf"{show(conditional_mean())}, {show(conditional_covariance())}\right)",
-        )
-    )
+    shared, own = MatrixSqrt(conditional_covariance(sym.q_0)), MatrixSqrt(group_covariance())
+    parts = MatAdd(*conditional_mean().args, MatMul(shared, sym.xi_0), MatMul(own, sym.xi_1))
+    page.equation(show(sym.omega_field), parts)
 
 
 def _saddle_point(page: Page, saddle_point: SaddlePoint, separable: bool) -> None:

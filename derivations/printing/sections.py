@@ -30,10 +30,9 @@ from derivations.replica.saddle_point import (
     RESOLVENT,
     SaddlePoint,
     abbreviated,
-    conditional_covariance,
-    conditional_mean,
     definitions,
     derive_saddle_point,
+    student_field,
 )
 
 __all__ = [
@@ -119,23 +118,19 @@ def local_problem(page: Page, scalar: bool, law: Law) -> None:
     """The problem of one sample and, unless the regulariser is a ridge, that of one row of the weights."""
     show = page.printer.show
     page.heading("Local problem", "L")
-    root = MatMul(MatrixSqrt(sym.q), sym.xi_field)
-    noise = rf"with $\xi_\ell \sim \mathcal{{N}}(0, {'1' if scalar else 'I'})$:"
+    fields = (
+        rf"the local fields of one sample, independent over $\ell$%s: the teacher's, ${show(sym.k_field)} \sim "
+        rf"\mathcal{{N}}(0, {show(sym.rho)})$, and given these the student's, with $\xi_\ell \sim "
+        rf"\mathcal{{N}}(0, {'1' if scalar else 'I'})$:"
+    )
     if law.clusters:
         page.text(
             r"In a sample every token $\ell$ is in one cluster $c = c_\ell$, drawn with $P(c_1, \dots, c_L)$. "
-            r"$\mathbb{E}$ is the mean over these clusters and over the local fields of one sample, independent over "
-            rf"$\ell$ given the clusters, {noise}"
+            rf"$\mathbb{{E}}$ is the mean over these clusters and over {fields % ' given the clusters'}"
         )
     else:
-        page.text(r"$\mathbb{E}$ is the mean over the local fields of one sample, independent over $\ell$, " + noise)
-    page.formula(
-        (
-            show(sym.omega_field),
-            rf"= {show(MatAdd(root, sym.m))}, \qquad {show(sym.k_field)} \sim \mathcal{{N}}\left("
-            rf"{show(conditional_mean())}, {show(conditional_covariance())}\right)",
-        )
-    )
+        page.text(rf"$\mathbb{{E}}$ is the mean over {fields % ''}")
+    page.equation(show(sym.omega_field), student_field())
     prox = sym.prox_field.latex_name
     page.text(
         rf"Moreau envelope of the loss, whose global minimiser $h$ is ${prox}(\omega, k)$, and "

@@ -24,7 +24,14 @@ from derivations.algebra.minima import FieldHessian
 from derivations.algebra.tokens import MatrixSqrt, Operator, TokenMatrix, is_matrix, operands
 from derivations.replica.chain import FreeEntropy, precision, source, weighted
 from derivations.replica.rewriting import difference, multiple
-from derivations.replica.saddle_point import RESOLVENT, SOURCE, Equation, SaddlePoint, definitions
+from derivations.replica.saddle_point import (
+    RESOLVENT,
+    SOURCE,
+    Equation,
+    SaddlePoint,
+    conditional_covariance,
+    definitions,
+)
 from derivations.replica.tilted import TiltedHessian, TiltedMean
 
 __all__ = ["abbreviated", "derive_one_step_saddle_point", "names"]
@@ -114,16 +121,6 @@ def _of_inverses(matrix: Any) -> Any:
 # --- Stein's lemma --------------------------------------------------------------------------------------------------
 
 
-def conditional_covariance() -> Any:
-    """``rho - theta^T q_0^-1 theta``: covariance of the teacher's field given what all replicas share."""
-    return sym.rho - Transpose(sym.theta) * Inverse(sym.q_0) * sym.theta
-
-
-def conditional_mean() -> Any:
-    """``theta^T q_0^-1/2 xi_0``: mean of the teacher's field given what all replicas share."""
-    return Transpose(sym.theta) * Inverse(MatrixSqrt(sym.q_0)) * sym.xi_0
-
-
 def group_covariance() -> Any:
     """``q_1 - q_0``: covariance of what a group shares."""
     return difference(sym.q_1, sym.q_0)
@@ -150,8 +147,10 @@ def _stein(term: Any) -> Any:
         tilted, field = operands(body)
         if field != sym.k_field:
             raise TypeError(f"no form without derivatives for that in {field}")
-        deviation = mean.apply(MatMul(tilted, Transpose(sym.k_field - conditional_mean())))
-        return _scaled(coefficient, MatMul(deviation, Inverse(conditional_covariance())))
+        by_teacher, by_student = (mean.apply(MatMul(tilted, Transpose(x))) for x in (sym.k_field, sym.xi_0))
+        root, onto = MatrixSqrt(conditional_covariance(sym.q_0)), (sym.theta, Inverse(sym.rho))
+        parts = (coefficient, MatMul(by_teacher, Inverse(sym.rho))), (-coefficient, MatMul(by_student, Inverse(root), *onto))
+        return MatAdd(*(_scaled(*part) for part in parts))
     if isinstance(body, TiltedMean) and isinstance(body.body, TiltedHessian):
         residual, _ = operands(body.body)
         noise = mean.apply(body.apply(MatMul(residual, Transpose(sym.xi_1))))

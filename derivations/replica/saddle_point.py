@@ -75,21 +75,26 @@ def abbreviated(expression: Any) -> Any:
     return expression.xreplace(names)
 
 
-def conditional_covariance() -> Any:
-    """``rho - theta^T q^-1 theta``: covariance of the teacher's field given the student's."""
-    return sym.rho - Transpose(sym.theta) * Inverse(sym.q) * sym.theta
+def conditional_covariance(q: Any = sym.q) -> Any:
+    """``q - theta rho^-1 theta^T``: covariance of the student's field given the teacher's."""
+    return MatAdd(q, MatMul(-1, sym.theta, Inverse(sym.rho), Transpose(sym.theta)))
 
 
 def conditional_mean() -> Any:
-    """``theta^T q^-1/2 xi``: mean of the teacher's field given ``omega = q^1/2 xi + m``."""
-    return Transpose(sym.theta) * Inverse(MatrixSqrt(sym.q)) * sym.xi_field
+    """``m + theta rho^-1 k``: mean of the student's field given the teacher's about its mean."""
+    return MatAdd(sym.m, MatMul(sym.theta, Inverse(sym.rho), sym.k_field))
+
+
+def student_field() -> Any:
+    """``omega``, given the teacher's field, by standard normals."""
+    return MatAdd(*conditional_mean().args, MatMul(MatrixSqrt(conditional_covariance()), sym.xi_field))
 
 
 def _stein(mean: Any) -> Any:
     """``E[d residual / d field]`` in terms of means of the residual itself.
 
-    For jointly Gaussian ``(omega, k)`` Stein's lemma reads ``E[g (omega-m)^T] = E[dg/domega] q + E[dg/dk] theta^T``
-    and ``E[g k^T] = E[dg/domega] theta + E[dg/dk] rho``; eliminating one of them gives the other.
+    Stein's lemma in omega given k is ``E[dg/domega] = E[g xi^T] (q - theta rho^-1 theta^T)^-1/2``, for any law of k.
+    That in a Gaussian k reads ``E[g k^T] = E[dg/domega] theta + E[dg/dk] rho``.
     """
     body = mean.body
     scalars = [a for a in body.args if not a.is_Matrix] if isinstance(body, MatMul) else []
@@ -99,18 +104,13 @@ def _stein(mean: Any) -> Any:
     if not isinstance(node, FieldHessian):
         return mean
     residual, field = operands(node)
-    by_teacher = FieldMean.of(residual * Transpose(field_deviation())) * Inverse(conditional_covariance())
-    if field == sym.k_field:
-        return MatMul(*scalars, *by_teacher.args)
-    by_noise = FieldMean.of(residual * Transpose(sym.xi_field)) * Inverse(MatrixSqrt(sym.q))
-    # E[dg/dk] is theta_hat / alpha by its own equation: the paper's form of (8)
-    by_overlap = (1 / sym.alpha) * sym.theta_hat * Transpose(sym.theta) * Inverse(sym.q)
-    return MatAdd(MatMul(*scalars, *by_noise.args), MatMul(-1, *scalars, *by_overlap.args))
-
-
-def field_deviation() -> Any:
-    """``k - theta^T q^-1/2 xi``."""
-    return sym.k_field - conditional_mean()
+    if field == sym.omega_field:
+        root = MatrixSqrt(conditional_covariance())
+        return MatMul(*scalars, FieldMean.of(residual * Transpose(sym.xi_field)), Inverse(root))
+    by_teacher = MatMul(*scalars, FieldMean.of(residual * Transpose(sym.k_field)), Inverse(sym.rho))
+    # E[dg/domega] is -V_hat / alpha by its own equation
+    by_student = MatMul(*scalars, 1 / sym.alpha, sym.V_hat, sym.theta, Inverse(sym.rho))
+    return MatAdd(by_teacher, by_student)
 
 
 def _transpose(matrix: Any) -> Any:
@@ -156,4 +156,4 @@ def derive_saddle_point(free_entropy: FreeEntropy) -> SaddlePoint:
 
     overlaps = tuple(equation(overlap, conjugate) for overlap, conjugate in pairs)
     by_name = {conjugate.name: equation(conjugate, overlap) for overlap, conjugate in pairs}
-    return SaddlePoint(overlaps, tuple(by_name[name] for name in ("q_hat", "m_hat", "theta_hat", "V_hat")))
+    return SaddlePoint(overlaps, tuple(by_name[name] for name in ("q_hat", "m_hat", "V_hat", "theta_hat")))

@@ -17,8 +17,8 @@ STUDENT, TEACHER = LENGTH * COLUMNS, LENGTH * TEACHER_RANK
 @entry(DRAWS, FIELD_LAW, array(3), array(3))
 def fields_at(draws: Draws, law: FieldLaw, centers: Array, teacher_fields: Array) -> None:
     """``omega`` (N, L, r), and the teacher's fields about their mean with the noise behind them, (N, L, t + noise)."""
-    normals, signs, _, _ = draws
-    roots, correlations, lifts, remainders, means, noise = law
+    normals, signs = draws.normals, draws.signs
+    roots, lifts, teacher_roots, means, noise = law
     for n in range(normals.shape[0]):
         for a in range(LENGTH):
             for i in range(COLUMNS):
@@ -29,26 +29,22 @@ def fields_at(draws: Draws, law: FieldLaw, centers: Array, teacher_fields: Array
                     shared += lifts[a, i, j] * normals[n, STUDENT + a * TEACHER_RANK + j]
                 centers[n, a, i] = means[a, i] + signs[0] * own + signs[1] * shared
             for i in range(TEACHER_RANK):
-                shared, own = 0.0, 0.0
-                for j in range(COLUMNS):
-                    shared += correlations[a, j, i] * normals[n, a * COLUMNS + j]
+                own = 0.0
                 for j in range(TEACHER_RANK):
-                    own += remainders[a, i, j] * normals[n, STUDENT + a * TEACHER_RANK + j]
-                teacher_fields[n, a, i] = signs[0] * shared + signs[1] * own
+                    own += teacher_roots[a, i, j] * normals[n, STUDENT + a * TEACHER_RANK + j]
+                teacher_fields[n, a, i] = signs[1] * own
             for i in range(NOISE):
                 teacher_fields[n, a, TEACHER_RANK + i] = noise[a] * normals[n, STUDENT + TEACHER + a * NOISE + i]
 
 
-@entry(DRAWS, array(3), array(1), SOLUTION, array(4), array(2))
-def moments_of(
-    draws: Draws, teacher_fields: Array, shares: Array, found: Solution, moments: Array, energies: Array
-) -> None:
+@entry(DRAWS, array(3), SOLUTION, array(4), array(2))
+def moments_of(draws: Draws, teacher_fields: Array, found: Solution, moments: Array, energies: Array) -> None:
     """Add the weighted moments of every replicate's nodes.
 
     ``moments`` (S, L, r, 1 + 2 r + t) are those of ``g`` with 1, ``g``, ``xi`` and ``k``; ``energies`` (S, 2) the
-    envelope and the loss.  Where there are ``shares`` (N,), they multiply the weights.
+    envelope and the loss.
     """
-    normals, signs, weights, first = draws
+    normals, signs, weights, first, shares = draws
     points = weights.shape[0]
     for n in range(normals.shape[0]):
         replicate, point = divmod(first + n, points)

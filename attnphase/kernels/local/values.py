@@ -29,22 +29,24 @@ class Draws(NamedTuple):
         Of the points of every replicate.
     first : int
         Place of the first node among those of all replicates.
+    shares : (N,) or (0,) array
+        By which the weights are multiplied; none where all are one.
     """
 
     normals: Array
     signs: Array
     weights: Array
     first: int
+    shares: Array
 
 
 class FieldLaw(NamedTuple):
-    """How the local fields of one sample's tokens are made of normals ``(xi, zeta)``.
+    """How the local fields of one sample's tokens are made of normals ``(xi, zeta)``, the teacher's fields first.
 
     Attributes
     ----------
-    roots, correlations, lifts, remainders : (L, r, r), (L, r, t), (L, r, t) and (L, t, t) arrays
-        ``omega = m + root xi + lift zeta`` and ``k = correlation^T xi + remainder zeta``; lifts or correlations are
-        zero.
+    roots, lifts, teacher_roots : (L, r, r), (L, r, t) and (L, t, t) arrays
+        ``k = teacher_root zeta`` and ``omega = m + lift zeta + root xi``.
     means : (L, r) array
         Of ``omega``.
     noise : (L,) array
@@ -52,9 +54,8 @@ class FieldLaw(NamedTuple):
     """
 
     roots: Array
-    correlations: Array
     lifts: Array
-    remainders: Array
+    teacher_roots: Array
     means: Array
     noise: Array
 
