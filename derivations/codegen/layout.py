@@ -23,12 +23,12 @@ def folded(code: str, width: int) -> list[str]:
             ends = [0, *(m.end() for m in cuts), len(code)]
             parts = [code[a:b].rstrip() for a, b in pairwise(ends)]
             return [line for part in parts for line in folded(part, width)]
-    if code[-1] not in ")]}":
+    closed = len(re.sub(r"\.\w+$", "", code)) - 1  # the bracket at the end of the line, or before its attribute
+    if code[closed] not in ")]}":
         return [code]
-    # the bracket that closes at the end of the line
-    opened = max(i for i, depth in enumerate(depths) if depth == 0)
-    inner = [f"    {line}" for line in folded(code[opened + 1 : -1], width - 4)]
-    return [code[: opened + 1], *inner, code[-1]]
+    opened = max(i for i, depth in enumerate(depths[:closed]) if depth == 0)
+    inner = [f"    {line}" for line in folded(code[opened + 1 : closed], width - 4)]
+    return [code[: opened + 1], *inner, code[closed:]]
 
 
 def _depths(code: str) -> list[int]:

@@ -331,8 +331,8 @@ def _common_fields(mean: Any, covariances: Any, theta: Any, rho: Any, spare: int
     first, *others = covariances
     x, weights = toy.gaussian(0, axes)
     zeta, teacher = toy.gaussian(1, axes)
-    omega = mean + math.sqrt(first) * x
-    k = theta / math.sqrt(first) * x + math.sqrt(rho - theta**2 / first) * zeta
+    k = math.sqrt(rho) * zeta
+    omega = mean + theta / rho * k + math.sqrt(first - theta**2 / rho) * x
     nodes, inner = [x], []
     for axis, increment in enumerate(others, 2):
         z, of_group = toy.gaussian(axis, axes)

@@ -37,7 +37,7 @@ class Explicit:
     atoms, samples : sequences of (weight, values)
         What spectral and field means run over; the values are added to `values`.
     roots : mapping
-        Square roots by the name of the matrix, so that rational numbers stay rational.
+        Square roots of expressions, a matrix or one per token, so that rational numbers stay rational.
     handlers : mapping of type to callable
         ``handler(node, evaluate, bound)`` for further nodes.
     """
@@ -47,7 +47,7 @@ class Explicit:
     values: Mapping[str, Any] = field(default_factory=dict)
     atoms: tuple[tuple[Any, Mapping[str, Any]], ...] = ()
     samples: tuple[tuple[Any, Mapping[str, Any]], ...] = ()
-    roots: Mapping[str, Any] = field(default_factory=dict)
+    roots: Mapping[Any, Any] = field(default_factory=dict)
     handlers: Mapping[type, Callable[..., Any]] = field(default_factory=dict)
 
     def given(self, **values: Any) -> "Explicit":
@@ -84,7 +84,8 @@ class Explicit:
         if isinstance(e, FieldMean):
             return self.mean(e.body, self.samples, bound)
         if isinstance(e, MatrixSqrt):
-            return replace(self, values=self.roots)(e.args[0], bound)
+            root, (family, *_) = self.roots[e.args[0]], e.atoms(TokenMatrix)
+            return root if family.index is None else root[token_of(family.index, bound)]
         if isinstance(e, Trace):
             return inner(e.arg).trace()
         if isinstance(e, Inverse):

@@ -40,8 +40,9 @@ def quadrature(overlaps):
     """Fields of a square loss on a product rule, which is exact for it but for the tilt."""
     q_0, q_1, V, m, theta = (overlaps[name] for name in ("q_0", "q_1", "V", "m", "theta"))
     xi_0, zeta = np.meshgrid(POINTS, POINTS, indexing="ij")
-    k = theta / np.sqrt(q_0) * xi_0 + np.sqrt(RHO - theta**2 / q_0) * zeta
-    omega = m + np.sqrt(q_0) * xi_0[..., None] + np.sqrt(q_1 - q_0) * POINTS
+    k = np.sqrt(RHO) * zeta
+    shared = m + theta / RHO * k + np.sqrt(q_0 - theta**2 / RHO) * xi_0
+    omega = shared[..., None] + np.sqrt(q_1 - q_0) * POINTS
     envelope = (omega - k[..., None]) ** 2 / (2 * (1 + V))
     return xi_0, k, (k[..., None] - omega) / (1 + V), envelope, np.outer(WEIGHTS, WEIGHTS)
 

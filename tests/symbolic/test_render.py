@@ -93,8 +93,10 @@ def test_known_formulas():
         r"m_{\ell}=\int\!\mathrm{d}\nu\,\tau_{\ell}Rb",
         r"\theta_{\ell}=\int\!\mathrm{d}\nu\,\gamma_{\ell}Rb\pi^{\top}",
         r"\hat q_{\ell}=\alpha\mathbb{E}\left[g_{\ell}g_{\ell}^{\top}\right]",
-        r"\hat V_{\ell}=\operatorname{sym}\left[\hat\theta_{\ell}\theta_{\ell}^{\top}q_{\ell}^{-1}"
-        r"-\alpha\mathbb{E}\left[g_{\ell}\xi_{\ell}^{\top}\right]q_{\ell}^{-1/2}\right]",
+        r"\hat V_{\ell}=\operatorname{sym}\left[-\alpha\mathbb{E}\left[g_{\ell}\xi_{\ell}^{\top}\right]"
+        r"\left(q_{\ell}-\theta_{\ell}\rho_{\ell}^{-1}\theta_{\ell}^{\top}\right)^{-1/2}\right]",
+        r"\hat\theta_{\ell}=\alpha\mathbb{E}\left[g_{\ell}k_{\ell}^{\top}\right]\rho_{\ell}^{-1}"
+        r"+\hat V_{\ell}\theta_{\ell}\rho_{\ell}^{-1}",
         r"+\tfrac{1}{2}\sum_{\ell}\operatorname{Tr}\left[\hat q_{\ell}V_{\ell}\right]",
         r"-\tfrac{1}{2}\sum_{\ell}\operatorname{Tr}\left[\hat V_{\ell}q_{\ell}\right]",
         r"\epsilon_g=\frac{2}{L}\mathbb{E}\left[\ell(\omega,k)\right]",
@@ -106,8 +108,8 @@ def test_scalar_formulas_hold_no_matrices():
     text = squeezed(latex(AttentionModel(), concrete=True))
     for formula in (
         r"R=\frac{1}{\lambda+\gamma_{1}\hat V_{1}+\gamma_{2}\hat V_{2}}",
-        r"\hat V_{\ell}=\frac{\hat\theta_{\ell}\theta_{\ell}}{q_{\ell}}"
-        r"-\frac{\alpha}{\sqrt{q_{\ell}}}\mathbb{E}\left[g_{\ell}\xi_{\ell}\right]",
+        r"\hat\theta_{\ell}=\frac{\hat V_{\ell}\theta_{\ell}}{\rho_{\ell}}"
+        r"+\frac{\alpha}{\rho_{\ell}}\mathbb{E}\left[g_{\ell}k_{\ell}\right]",
         r"\epsilon_g=\mathbb{E}\left[\ell(\omega,k)\right]",
     ):
         assert squeezed(formula) in text
@@ -374,8 +376,8 @@ def test_scalar_print_equals_the_generated_maps():
     )
     conjugates = namespace["conjugates_from_overlaps"](1.3, by_name["rho"], mean, *channel)
     expected |= dict(zip(["q_hat", "V_hat", "m_hat", "theta_hat"], conjugates, strict=True))
-    # the equation of V_hat holds theta_hat itself
-    by_name["theta_hat"] = expected["theta_hat"]
+    # the equation of theta_hat holds V_hat itself
+    by_name["V_hat"] = expected["V_hat"]
 
     for equation in derive_saddle_point(derive_free_entropy(model)):
         conjugate = equation in derive_saddle_point(derive_free_entropy(model)).conjugates
@@ -389,9 +391,9 @@ def test_scalar_print_equals_the_generated_maps():
                 values[Indexed(sym.tau, index + 1)] = tau[index].item()
             for symbol in (*matrices, *fields):
                 # a conjugate stands in its own map as it came out, in the other map as it went in
-                source = expected if conjugate and symbol == sym.theta_hat else by_name
-                if not conjugate and symbol == sym.theta_hat:
-                    source = {"theta_hat": matrices[symbol]}
+                source = expected if conjugate and symbol == sym.V_hat else by_name
+                if not conjugate and symbol == sym.V_hat:
+                    source = {"V_hat": matrices[symbol]}
                 for index in range(3):
                     name = Symbol(f"{symbol.latex_name}_{{{index + 1}}}")
                     values[name] = source[symbol.name][index].item()

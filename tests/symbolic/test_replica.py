@@ -229,7 +229,7 @@ def test_completed_square(explicit, rational, r):
     draw = rational(r)
     A, b, S_root = draw.positive(r), draw.matrix(r, 1), draw.positive(r)
     node = QuadraticMinimum(*(TokenMatrix(name, sym.r, c, None) for name, c in (("A", sym.r), ("b", 1), ("S", sym.r))))
-    evaluate = explicit(1, {"r": r}, {"A": A, "b": b, "S": S_root * S_root}, roots={"S": S_root})
+    evaluate = explicit(1, {"r": r}, {"A": A, "b": b, "S": S_root * S_root}, roots={node.args[2]: S_root})
 
     def objective(w, z):
         return evaluate.given(w=w, z=z)(node.objective)[0, 0]
