@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from attnphase.integration.rules import sobol
+from attnphase.integration.rules import published_rule, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
@@ -91,7 +91,7 @@ def test_local_problems_of_tokens_with_a_teacher_mean():
     """Proximal points are stationary for the loss as it is written, with the teacher's mean in its field."""
     channel = channel_of(TEACHER_MEANS, 16)
     at = overlaps_for(channel, 6.0)
-    omega, k, _, _ = channel.fields(at)
+    omega, k, *_ = channel.nodes_at(at)
     passed = channel.evaluate(1.6, at, Starts.COLD)
     h = passed.minima.fields[:, 0].reshape(omega.shape)[..., 0]
     sites = channel.configurations
@@ -112,7 +112,6 @@ def test_labels_of_tokens_with_a_teacher_mean():
     at = overlaps_for(channel, 3.0)
     at = Overlaps(at.q, at.V, 0 * at.m, at.theta)
     omega, k, _, _, shares = channel.nodes_at(at)
-    assert shares is not None
     spread, mean = np.sqrt(channel.system.spectrum.rho.item()), channel.system.spectrum.teacher_means.item()
     assert mean == pytest.approx(0.45)
     weights = shares[0] / shares.shape[1] * channel.rule.weights  # (labels, S, n)
@@ -180,6 +179,34 @@ def test_mirror_images_of_nodes_have_mirrored_minimisers(zero):
     np.testing.assert_allclose(passes[0].envelope, passes[1].envelope, rtol=1e-12)
 
 
+def test_nodes_of_the_published_curves_are_those_of_the_students_fields_first():
+    """``omega = m + q^1/2 xi`` and k given omega at the rule's own nodes; the moments' normals make omega given k."""
+    channel, one = Channel(System.of(Problem.paper(omega=0.31)), published_rule()), np.ones((2, 1, 1))
+    at = Overlaps(0.13 * one, 9.0 * one, np.array([0.21, -0.16]).reshape(2, 1, 1), np.array([0.09, -0.12]).reshape(2, 1, 1))
+    omega, k, xi, floored, shares = channel.nodes_at(at)
+    rho, q, theta, m = (x[:, 0] for x in (channel.system.rho, floored.q, at.theta, at.m))
+    signs = np.array(channel.rule.signs, dtype=float)[:, None, None]
+    raw, zeta = (signs[..., i] * channel.rule.nodes[0, :, 2 * i : 2 * i + 2] for i in range(2))
+    raw, zeta = (x[None, :, None, ..., None] for x in (raw, zeta))
+    np.testing.assert_allclose(omega, m + np.sqrt(q) * raw, atol=1e-12)
+    np.testing.assert_allclose(k, theta / np.sqrt(q) * raw + np.sqrt(rho - theta**2 / q) * zeta, atol=1e-12)
+    np.testing.assert_allclose(omega, m + theta / rho * k + np.sqrt(q - theta**2 / rho) * xi, atol=1e-12)
+    assert (shares == 1).all()
+
+
+@pytest.mark.parametrize("problem", [LABELS, Problem.paper(omega=0.31)], ids=["labels", "attention"])
+def test_conjugates_are_finite_where_the_teacher_is_known(problem):
+    """Up to the edge of the domain, ``q = theta rho^-1 theta^T``, where the variance floor is all that is left."""
+    channel = channel_of(problem, 64)
+    rho = channel.system.spectrum.rho
+    for share in (1e-4, 1e-8, 1e-12, 0.0, -1e-12):
+        at = Overlaps(1.3 * rho * (1 + share), 2.0 + 0 * rho, 0.1 + 0 * rho, np.sqrt(1.3) * rho)
+        passed = channel.evaluate(1.6, at, Starts.COLD)
+        for values in vars(passed.conjugates).values():
+            assert np.isfinite(values).all()
+        assert np.isfinite(channel.loss_at_omega(at)).all()
+
+
 def test_local_searches_start_where_they_are_said_to(monkeypatch):
     """omega, the teacher's field with both signs, zero, the reflected omega, and omega with each token reflected.
 
@@ -213,7 +240,7 @@ def test_no_search_ends_before_its_own_minimum():
     channel = Channel(System.of(problem), sobol(4, 2, False, 256, 4, 3))
     one = np.ones((2, 1, 1))
     at = Overlaps(0.15 * one, 40.0 * one, 0.1 * one, 0.12 * one)
-    omega, k, _, _ = channel.fields(at)
+    omega, k, *_ = channel.nodes_at(at)
     w, t = omega.reshape(-1, 2, 1), k.reshape(-1, 2, 1)
 
     def descended(starts: Array) -> Array:

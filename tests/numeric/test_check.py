@@ -187,19 +187,18 @@ def test_a_wrong_local_minimiser_is_seen(monkeypatch, wrong):
     assert failed(PAPER, point) & {"mean envelope", "gradient of the free entropy, overlaps"}
 
 
-# labels are integrated out: the nodes' own k are not used
 @pytest.mark.parametrize(
     ("problem", "part"), [(PAPER, 0), (PAPER, 1), (LABELS, 0)], ids=["omega", "k", "omega with labels"]
 )
 def test_fields_of_a_wrong_law_are_seen(monkeypatch, problem, part):
-    point, right = solved(problem), Channel.fields
+    point, right = solved(problem), Channel.nodes_at
 
-    def fields(self, overlaps):
-        omega, k, xi, floored = right(self, overlaps)
+    def nodes_at(self, overlaps):
+        omega, k, *others = right(self, overlaps)
         mean = overlaps.m[self.configurations, :, 0][:, None, None, None]
-        return (mean + 1.01 * (omega - mean), k, xi, floored) if part == 0 else (omega, 1.01 * k, xi, floored)
+        return (mean + 1.01 * (omega - mean), k, *others) if part == 0 else (omega, 1.01 * k, *others)
 
-    monkeypatch.setattr(Channel, "fields", fields)
+    monkeypatch.setattr(Channel, "nodes_at", nodes_at)
     assert "law of the fields" in failed(problem, point)
 
 

@@ -56,7 +56,7 @@ def test_points_are_those_of_exact_means_over_the_label(kind: str, formula: str,
 
 
 def test_the_students_normals_are_those_of_its_fields() -> None:
-    """Sampled after the teacher's fields, they still make ``omega = m + q^1/2 xi``: one-step symmetry breaking asks."""
+    """They make omega given the teacher's fields, which come first, and the joint covariance is that of the overlaps."""
     problem = Problem.from_dict(
         {
             "tokens": {"length": 1, "sigma": 0.83},
@@ -71,14 +71,14 @@ def test_the_students_normals_are_those_of_its_fields() -> None:
     rule = system.refinement(2**12).first()
     q, theta = np.array([[[0.9, 0.2], [0.2, 0.6]]]), np.array([[[0.3, -0.1], [0.2, 0.25]]])
     overlaps = Overlaps(q, np.array([[[1.1, 0.1], [0.1, 0.8]]]), np.zeros((1, 2, 1)), theta)
-    omega, k, xi, floored = Channel(system, rule).fields(overlaps)
-    values, vectors = np.linalg.eigh(floored.q[0])
+    omega, k, xi, floored, _ = Channel(system, rule).nodes_at(overlaps)
+    back = theta[0] / 0.83**2
+    values, vectors = np.linalg.eigh(floored.q[0] - back @ theta[0].T)
     root = (vectors * np.sqrt(values)) @ vectors.T
-    np.testing.assert_allclose(omega, xi @ root, atol=1e-12)
-    k = k[..., :2].reshape(-1, 2)
-    means = [field[..., :2].reshape(-1, 2).T @ k / len(k) for field in (omega, k)]
-    np.testing.assert_allclose(means[0], theta[0], atol=0.05)
-    np.testing.assert_allclose(means[1], 0.83**2 * np.eye(2), atol=0.05)
+    np.testing.assert_allclose(omega, k @ back.T + xi @ root, atol=1e-12)
+    for one, other, expected in ((omega, omega, q[0]), (omega, k, theta[0]), (k, k, 0.83**2 * np.eye(2))):
+        mean = one.reshape(-1, 2).T @ other.reshape(-1, 2) / k[..., 0].size
+        np.testing.assert_allclose(mean, expected, atol=0.05)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_no_minimum_is_missed_and_no_slope_falls(name):
     assert weight_missed(found, overlaps) <= 1e-7
     channel, minima = found.channel, last_of(found)[1]
     # nodes with the same teacher's fields, whose minimisers are trial points for each other
-    omega, k, _, _ = channel.fields(overlaps)
+    omega, k, *_ = channel.nodes_at(overlaps)
     omega, k = (x.reshape(-1, *x.shape[-2:]) for x in (omega, k))
     _, alike = np.unique(np.round(k.reshape(len(k), -1), 9), axis=0, return_inverse=True)
     inverse = np.linalg.inv(overlaps.V)

@@ -531,7 +531,7 @@ class Local:
         system = System.of(problem)
         rule = sobol(length * (columns + rank), length * columns, False, points, 1, seed)
         self.V, self.points = x.V, points
-        self.omega, self.k, _, _ = Channel(system, rule).fields(x)
+        self.omega, self.k, *_ = Channel(system, rule).nodes_at(x)
         self.proximal = ProximalProblem(system)
         self.factor = np.linalg.cholesky(x.V)
 

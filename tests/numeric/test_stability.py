@@ -77,7 +77,7 @@ def residuals(channel, overlaps, omega, k):
 def responses(point):
     """``dg_k/domega_(l, a)`` of all nodes by differences, (L, r, C, signs, S, n, L, r)."""
     channel, overlaps = at_its_nodes(point)[0], point.restart.overlaps
-    omega, k, _, _ = channel.fields(overlaps)
+    omega, k, *_ = channel.nodes_at(overlaps)
     L, r = omega.shape[-2:]
     step, shifts = 1e-6, np.eye(L * r).reshape(L, r, L, r)
     return np.array(
