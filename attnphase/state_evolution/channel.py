@@ -61,6 +61,7 @@ class Channel:
     configurations: NDArray[np.int64] = field(init=False)
     probabilities: Array = field(init=False)
     labelled: bool = field(init=False)  # whether each node stands for both labels, see `_from_student_first`
+    _turned: bool = field(init=False)
     _drawn: dict[tuple[int, tuple[int, int], int, int], Draws] = field(init=False)  # views of few arrays
 
     def __post_init__(self) -> None:
@@ -72,8 +73,10 @@ class Channel:
         configurations, probabilities = self.system.cluster_law
         object.__setattr__(self, "configurations", configurations)
         object.__setattr__(self, "probabilities", probabilities)
-        has_labels = self.system.problem.loss.form.has_labels
-        object.__setattr__(self, "labelled", has_labels and not self.rule.latent_first)
+        form = self.system.problem.loss.form
+        object.__setattr__(self, "labelled", form.has_labels and not self.rule.latent_first)
+        # where the label jumps it must stay as it is while theta moves
+        object.__setattr__(self, "_turned", self.labelled or (self.rule.student_first and not form.label_jumps))
         object.__setattr__(self, "_drawn", {})
 
     def site_means(self, moments: Array) -> Array:
@@ -176,11 +179,9 @@ class Channel:
         plain = len(law.roots) == len(sites)
         here = law if plain else FieldLaw(*(np.ascontiguousarray(values[sites]) for values in law))
         draws = self._draws(part)
-        if self.labelled:
-            means = self.system.spectrum.teacher_means[sites]
-            draws = _from_student_first(draws, here, means, (1.0, -1.0)[part.variant])
-        elif self.rule.from_zero:
-            draws = _from_student_first(draws, here)
+        if self._turned:
+            label = (1.0, -1.0)[part.variant] if self.labelled else 0.0
+            draws = _from_student_first(draws, here, self.system.spectrum.teacher_means[sites], label)
         omega = np.empty((count, len(sites), self.system.kernels.columns))
         k = np.empty((count, len(sites), self.system.kernels.label_fields))
         self.system.kernels.fields_at(draws, here, omega, k)
@@ -369,20 +370,20 @@ def replicates_in(nodes: slice, points: int) -> Iterator[tuple[int, slice, slice
         yield s, slice(begin - s * points, end - s * points), slice(begin - nodes.start, end - nodes.start)
 
 
-def _from_student_first(draws: Draws, law: FieldLaw, means: Array | None = None, label: float = 0.0) -> Draws:
+def _from_student_first(draws: Draws, law: FieldLaw, means: Array, label: float) -> Draws:
     """Nodes for ``omega = m + q^1/2 xi`` and k given omega, as normals of the law with the teacher's fields first.
 
-    The published curves' nodes are such.  So are those of losses that know the teacher's field by its sign only: given
-    omega, a label's probability and the mean of k under it are known and smooth, so that every node stands for both
-    labels.  Where nodes draw their labels, 1024 Sobol points err by 3e-3 instead of 1e-4 (logistic, alpha = 3 and 8).
+    Tensor rules have such nodes.  So have losses that know the teacher's field by its sign only: given omega, a label's
+    probability and the mean of k under it are known and smooth, so that every node stands for both labels.  Where nodes
+    draw their labels, 1024 Sobol points err by 3e-3 instead of 1e-4 (logistic, alpha = 3 and 8).
 
     Parameters
     ----------
     draws : Draws
     law : FieldLaw
         Of the tokens.
-    means : (L, t) array, optional
-        Of the teacher's fields, with a label.
+    means : (L, t) array
+        Of the teacher's fields.
     label : float
         1 or -1; 0 to draw k.
     """
@@ -393,7 +394,7 @@ def _from_student_first(draws: Draws, law: FieldLaw, means: Array | None = None,
     correlation = _solved(root, law.lifts)  # q^-1/2 theta rho^-1/2
     given, spread = correlation.mT @ xi, matrix_root(np.eye(rank) - correlation.mT @ correlation)
     shares = draws.shares
-    if label and means is not None:
+    if label:
         from scipy.special import log_ndtr, ndtr  # a quarter of a second to import, for labels alone
 
         z = label * (given + _solved(law.teacher_roots, means[..., None])) / spread
