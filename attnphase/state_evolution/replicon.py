@@ -144,7 +144,9 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         draws, _, k = channel.nodes_of(law, part)
         block = part.configuration * len(chosen) + chosen.index(part.variant)
         fields = minima.fields[block * rule.size + part.nodes.start : block * rule.size + part.nodes.stop, 0]
-        weights = points / few * rule.of(part.configuration).weights[place] * (draws.shares if len(draws.shares) else 1.0)
+        weights = (
+            points / few * rule.of(part.configuration).weights[place] * (draws.shares if len(draws.shares) else 1.0)
+        )
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
         roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
         whole, squares = k[used] + system.label_means[tokens], np.zeros((rule.replicates, L, r, r, L, r, r))

@@ -148,9 +148,9 @@ def _stein(term: Any) -> Any:
         if field != sym.k_field:
             raise TypeError(f"no form without derivatives for that in {field}")
         by_teacher, by_student = (mean.apply(MatMul(tilted, Transpose(x))) for x in (sym.k_field, sym.xi_0))
-        root, onto = MatrixSqrt(conditional_covariance(sym.q_0)), (sym.theta, Inverse(sym.rho))
-        parts = (coefficient, MatMul(by_teacher, Inverse(sym.rho))), (-coefficient, MatMul(by_student, Inverse(root), *onto))
-        return MatAdd(*(_scaled(*part) for part in parts))
+        inverse, root = Inverse(sym.rho), MatrixSqrt(conditional_covariance(sym.q_0))
+        through = MatMul(by_student, Inverse(root), sym.theta, inverse)
+        return MatAdd(_scaled(coefficient, MatMul(by_teacher, inverse)), _scaled(-coefficient, through))
     if isinstance(body, TiltedMean) and isinstance(body.body, TiltedHessian):
         residual, _ = operands(body.body)
         noise = mean.apply(body.apply(MatMul(residual, Transpose(sym.xi_1))))

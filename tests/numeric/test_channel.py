@@ -182,7 +182,8 @@ def test_mirror_images_of_nodes_have_mirrored_minimisers(zero):
 def test_nodes_of_tensor_rules_are_those_of_the_students_fields_first():
     """``omega = m + q^1/2 xi`` and k given omega at the rule's own nodes; the moments' normals make omega given k."""
     channel, one = Channel(System.of(Problem.paper(omega=0.31)), published_rule()), np.ones((2, 1, 1))
-    at = Overlaps(0.13 * one, 9.0 * one, np.array([0.21, -0.16]).reshape(2, 1, 1), np.array([0.09, -0.12]).reshape(2, 1, 1))
+    m, theta = np.array([[0.21, -0.16], [0.09, -0.12]])[..., None, None]
+    at = Overlaps(0.13 * one, 9.0 * one, m, theta)
     omega, k, xi, floored, shares = channel.nodes_at(at)
     rho, q, theta, m = (x[:, 0] for x in (channel.system.rho, floored.q, at.theta, at.m))
     signs = np.array(channel.rule.signs, dtype=float)[:, None, None]

@@ -56,7 +56,7 @@ def test_points_are_those_of_exact_means_over_the_label(kind: str, formula: str,
 
 
 def test_the_students_normals_are_those_of_its_fields() -> None:
-    """They make omega given the teacher's fields, which come first, and the joint covariance is that of the overlaps."""
+    """They make omega given the teacher's fields, which come first; the joint covariance is that of the overlaps."""
     problem = Problem.from_dict(
         {
             "tokens": {"length": 1, "sigma": 0.83},
