@@ -117,7 +117,7 @@ class SlopeChannel(Channel):
         if not has_quadratic_noise(problem):
             raise ValueError("the noise of the labels has gains where a loss is quadratic in it")
         if self._of_student is not None:
-            return self._of_student.noise_gains(replace(overlaps, theta=0 * overlaps.theta), of_loss=of_loss)
+            return self._of_student.noise_gains(overlaps, of_loss=of_loss)
         gains_at, law = gains_for(problem), self.law(overlaps)
         mixing, parameters = self.system.parameters
         orbit, points = self.representatives(overlaps), self.rule.nodes.shape[1]
@@ -153,7 +153,7 @@ class SlopeChannel(Channel):
         """The channel with every place of the student's normals once; None where each is there once.
 
         Noise is added to what the student should say.  A loss that is quadratic in it has a gradient that is affine in
-        their sum, so that its derivative does not know the teacher's fields: theta may be zero.
+        their sum, so that its derivative does not know the teacher's fields.
         """
         own = self.rule.student_dimensions
         if self.rule.randomised or own == self.rule.nodes.shape[-1]:

@@ -58,9 +58,6 @@ class Rule:
         What refines the rule: points per replicate, or nodes per dimension.
     randomised : bool
         Replicates are independent and identically distributed: their scatter gives a standard error.
-    student_first : bool
-        Whether ``zeta`` is the teacher's part given the student's: the channel, whose law has the teacher's fields
-        first, turns such nodes.
     from_zero : bool
         The local problems are solved from zero alone, whatever other minima they have, as the published curves were.
     lines : LineOrders, optional
@@ -83,7 +80,6 @@ class Rule:
     student_dimensions: int
     order: int
     randomised: bool
-    student_first: bool = False
     from_zero: bool = False
     lines: LineOrders | None = None
     nets: NetOrders | None = None
@@ -208,10 +204,7 @@ def _deterministic(
     order: int,
     fixed: int = 0,
 ) -> Rule:
-    """One replicate; for a symmetric rule a representative per orbit carries the weight of the whole orbit.
-
-    The student's fields are first: the teacher's, which are the wider ones, are narrower given these.
-    """
+    """One replicate; for a symmetric rule a representative per orbit carries the weight of the whole orbit."""
     if symmetric:
         halves = [nodes[:, :student_dimensions], nodes[:, student_dimensions : nodes.shape[1] - fixed]]
         multiplicity = np.ones(len(nodes))
@@ -221,8 +214,7 @@ def _deterministic(
             keep &= sign >= 0
             multiplicity *= np.where(sign == 0, 1.0, 2.0)
         nodes, weights = nodes[keep], (weights * multiplicity)[keep]
-    weights = weights / weights.sum()
-    return Rule(name, nodes[None], weights, symmetric, student_dimensions, order, False, student_first=True)
+    return Rule(name, nodes[None], weights / weights.sum(), symmetric, student_dimensions, order, False)
 
 
 def _leading_sign(vectors: Array) -> Array:

@@ -103,7 +103,9 @@ class Copies:
     @cached_property
     def _fields(self) -> tuple[Array, Array]:
         """The first copy's fields and the teacher's about its mean with the noise, (C, 1, S, n, L, r) and (..., t)."""
-        law, (xi, zeta, noise, _) = self._channel.law(self.overlaps), self._normals
+        law, (*normals, noise, _) = self._channel.law(self.overlaps), self._normals
+        turned = _product(self._of_tokens(law.turns), np.concatenate(normals, axis=-1))
+        xi, zeta = np.split(turned, [law.lifts.shape[-2]], axis=-1)
         omega = _product(self._of_tokens(law.roots), xi) + _product(self._of_tokens(law.lifts), zeta)
         omega = omega + self._of_tokens(law.means, 2)[:, :, None]
         k = _product(self._of_tokens(law.teacher_roots), zeta)

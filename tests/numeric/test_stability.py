@@ -273,7 +273,7 @@ def test_copies_of_every_replicate_at_a_point_of_its_own(name):
 
 def test_an_end_is_the_same_from_near_by():
     """From three times a neighbour's gap, or a small one where the neighbour has none."""
-    copies = copies_of(point_of("paper", alpha=0.88))
+    copies = copies_of(point_of("paper", alpha=0.85))
     gap = copies.gap()
     for beside in (copies.gap(None, 0.6 * gap.share), copies.gap(None, 0.0)):
         assert beside.share == pytest.approx(gap.share, abs=0.4 * gap.error)

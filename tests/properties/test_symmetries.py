@@ -582,9 +582,12 @@ def test_one_map_with_a_positional_target_removes_the_semantic_overlap(seed, pro
     """At omega = 1 the target is A x, independent of k: theta_hat = 0 wherever one starts, but for the sampling."""
     problem = problem.with_fields({"teacher.omega": 1.0})
     x, rule = random_overlaps(problem, seed), sampled(problem, replicates=16)
-    found = evaluated(problem, x, rule)[0].conjugates.theta_hat
+    conjugates = evaluated(problem, x, rule)[0].conjugates
     assert np.abs(x.theta).max() > 1e-3
-    assert (np.abs(found.mean(axis=1)) < 6 * found.std(axis=1, ddof=1) / np.sqrt(found.shape[1])).all()
+    found, rounding = conjugates.theta_hat, 1e-12 * np.abs(conjugates.m_hat).max()
+    # exactly for one column; for several V_hat was symmetrised
+    error = 6 * found.std(axis=1, ddof=1) / np.sqrt(found.shape[1]) if problem.columns > 1 else 0.0
+    assert (np.abs(found.mean(axis=1)) < error + rounding).all()
 
 
 @pytest.mark.slow

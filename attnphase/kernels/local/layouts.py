@@ -23,4 +23,4 @@ SAMPLE_NODES = types.NamedTuple(
 )
 SOLUTION = types.NamedTuple((array(4), array(2), array(1), array(3), array(1, int64)), Solution)
 DRAWS = types.NamedTuple((array(2), array(1), array(1), INTEGER, array(1)), Draws)
-FIELD_LAW = types.NamedTuple((array(3), array(3), array(3), array(2), array(1)), FieldLaw)
+FIELD_LAW = types.NamedTuple((array(3), array(3), array(3), array(3), array(2), array(1)), FieldLaw)

@@ -47,6 +47,8 @@ class FieldLaw(NamedTuple):
     ----------
     roots, lifts, teacher_roots : (L, r, r), (L, r, t) and (L, t, t) arrays
         ``k = teacher_root zeta`` and ``omega = m + lift zeta + root xi``.
+    turns : (L, r + t, r + t) array
+        Orthogonal: what makes ``(xi, zeta)`` of the normals that a rule has as its nodes.
     means : (L, r) array
         Of ``omega``.
     noise : (L,) array
@@ -56,6 +58,7 @@ class FieldLaw(NamedTuple):
     roots: Array
     lifts: Array
     teacher_roots: Array
+    turns: Array
     means: Array
     noise: Array
 
