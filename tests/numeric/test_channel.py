@@ -179,7 +179,7 @@ def test_mirror_images_of_nodes_have_mirrored_minimisers(zero):
     np.testing.assert_allclose(passes[0].envelope, passes[1].envelope, rtol=1e-12)
 
 
-def test_nodes_of_tensor_rules_are_those_of_the_students_fields_first():
+def test_points_in_all_fields_are_those_of_the_students_fields_first():
     """``omega = m + q^1/2 xi`` and k given omega at the rule's own nodes; the moments' normals make omega given k."""
     channel, one = Channel(System.of(Problem.paper(omega=0.31)), published_rule()), np.ones((2, 1, 1))
     m, theta = np.array([[0.21, -0.16], [0.09, -0.12]])[..., None, None]

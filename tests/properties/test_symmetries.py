@@ -342,17 +342,14 @@ def test_untied_loss_has_the_gauge_freedom_of_its_logits(seed, problem):
 def test_untied_channel_has_the_gauge_freedom_of_its_logits(seed, problem):
     """The whole channel is covariant under it, V included; only the ridge chooses a gauge.
 
-    With ``omega = C^1/2 xi`` given the teacher's fields the normals turn by the orthogonal matrix
-    ``(G C G^T)^-1/2 G C^1/2``, token by token.
+    With ``omega = q^1/2 xi`` the normals turn by the orthogonal matrix ``(G q G^T)^-1/2 G q^1/2``, token by token.
     """
     G = untied_gauge(seed, problem.student.rank)
     assume(np.linalg.cond(G) < 10)
     x, rule = random_overlaps(problem, seed), sampled(problem)
     y = moved(x, G)
     # as the channel does, which adds a millionth of a percent of rho to q: not covariant, and left out here
-    inverse = np.linalg.inv(Spectrum.of(problem).rho)
-    roots = [matrix_root(each.q - each.theta @ inverse @ each.theta.mT) for each in (x, y)]
-    turns = np.linalg.solve(roots[1], G @ roots[0])
+    turns = np.linalg.solve(matrix_root(y.q), G @ matrix_root(x.q))
     before, after = evaluated(problem, x, rule), evaluated(problem, y, with_student_normals(rule, problem, turns))
     np.testing.assert_allclose(after[0].envelope, before[0].envelope, rtol=1e-5)
     found, expected = after[0].conjugates, moved_conjugates(before[0].conjugates, G)
@@ -579,13 +576,15 @@ def test_untying_lowers_the_training_loss(branch):
 @FEW
 @given(seed=SEEDS, problem=st.sampled_from([PAIR, RANK_TWO, UNTIED]))
 def test_one_map_with_a_positional_target_removes_the_semantic_overlap(seed, problem):
-    """At omega = 1 the target is A x, independent of k: theta_hat = 0 wherever one starts, but for the sampling."""
+    """At omega = 1 the target is A x, independent of k: theta_hat = 0 wherever one starts.
+
+    Exactly for one column.  The sampled V_hat of several was symmetrised, which theta_hat shows.
+    """
     problem = problem.with_fields({"teacher.omega": 1.0})
     x, rule = random_overlaps(problem, seed), sampled(problem, replicates=16)
     conjugates = evaluated(problem, x, rule)[0].conjugates
     assert np.abs(x.theta).max() > 1e-3
     found, rounding = conjugates.theta_hat, 1e-12 * np.abs(conjugates.m_hat).max()
-    # exactly for one column; for several V_hat was symmetrised
     error = 6 * found.std(axis=1, ddof=1) / np.sqrt(found.shape[1]) if problem.columns > 1 else 0.0
     assert (np.abs(found.mean(axis=1)) < error + rounding).all()
 
