@@ -203,7 +203,7 @@ class _Held:
         back = self.at.theta @ np.linalg.inv(rho)
         rest = floored.q - back @ self.at.theta.mT
         dq, dtheta = moved.q - self.at.q, moved.theta - self.at.theta
-        on_rest = (dq - dtheta @ back.mT - back @ dtheta.mT) / 2 @ np.linalg.inv(rest)
+        on_rest = (dq / 2 - dtheta @ back.mT) @ np.linalg.inv(rest)
         on_k = dtheta @ np.linalg.inv(rho) - on_rest @ back
         dm = (moved.m - self.at.m)[sites, :, 0][:, None, None, None]
         centred = omega - self.at.m[sites, :, 0][:, None, None, None]

@@ -256,12 +256,10 @@ class Channel:
         change = q @ hats.V_hat - V @ hats.q_hat - m @ hats.m_hat.mT - theta @ hats.theta_hat.mT
         share = self.system.spectrum.site_shares
         change = np.einsum("iab,lsba->is", stretches, change)
-        back = overlaps.theta @ np.linalg.inv(self.system.rho)
-        answer = np.einsum("l,iab,lbc,jca->ij", share, stretches, overlaps.q - back @ overlaps.theta.mT, stretches)
+        answer = np.einsum("l,iab,lbc,jca->ij", share, stretches, overlaps.q, stretches)
         multipliers = np.linalg.solve((answer + answer.T) / 2, change)
         shift = np.einsum("is,iab->sab", multipliers, stretches)
-        off = share[:, None, None, None] * shift
-        return replace(hats, V_hat=hats.V_hat - off, theta_hat=hats.theta_hat - off @ back[:, None])
+        return replace(hats, V_hat=hats.V_hat - share[:, None, None, None] * shift)
 
     def minima_at(self, overlaps: Overlaps, starts: Starts, previous: Minima | None) -> Minima:
         """The nodes' minima, of which a pass at given overlaps makes its conjugates."""

@@ -102,11 +102,11 @@ def _by_motion(system: System) -> tuple[Array, Array]:
     channel = Channel(system, rule)
     for branch in branches_of(problem):
         overlaps = initial_overlaps(problem, branch)
-        omega, k, _, _, shares = channel.nodes_at(overlaps)
+        omega, k, _, floored, shares = channel.nodes_at(overlaps)
         shifted = k + system.label_means[channel.configurations][:, None, None, None]
         orbit = channel.representatives(overlaps)
         points, _ = channel.proximal.minimise(omega, shifted, overlaps.V, orbit, Starts.COLD, None)
-        roots = channel.law(overlaps).roots[channel.configurations]
+        roots = matrix_root(floored.q)[channel.configurations]
         moved = np.einsum("clij,csnmli->csnmlj", roots, points.residual)
         weighted = moved * shares[..., None, None]
         of_branch = np.einsum("c,csnmlj,csnmpi->ljpi", channel.probabilities, weighted, moved)

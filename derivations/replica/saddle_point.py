@@ -104,13 +104,12 @@ def _stein(mean: Any) -> Any:
     if not isinstance(node, FieldHessian):
         return mean
     residual, field = operands(node)
+    by_student = FieldMean.of(residual * Transpose(sym.xi_field)), Inverse(MatrixSqrt(conditional_covariance()))
     if field == sym.omega_field:
-        root = MatrixSqrt(conditional_covariance())
-        return MatMul(*scalars, FieldMean.of(residual * Transpose(sym.xi_field)), Inverse(root))
-    by_teacher = MatMul(*scalars, FieldMean.of(residual * Transpose(sym.k_field)), Inverse(sym.rho))
-    # E[dg/domega] is -V_hat / alpha by its own equation
-    by_student = MatMul(*scalars, 1 / sym.alpha, sym.V_hat, sym.theta, Inverse(sym.rho))
-    return MatAdd(by_teacher, by_student)
+        return MatMul(*scalars, *by_student)
+    by_teacher = FieldMean.of(residual * Transpose(sym.k_field)), Inverse(sym.rho)
+    through = MatMul(-1, *scalars, *by_student, sym.theta, Inverse(sym.rho))
+    return MatAdd(MatMul(*scalars, *by_teacher), through)
 
 
 def _transpose(matrix: Any) -> Any:

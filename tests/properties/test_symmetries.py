@@ -576,17 +576,12 @@ def test_untying_lowers_the_training_loss(branch):
 @FEW
 @given(seed=SEEDS, problem=st.sampled_from([PAIR, RANK_TWO, UNTIED]))
 def test_one_map_with_a_positional_target_removes_the_semantic_overlap(seed, problem):
-    """At omega = 1 the target is A x, independent of k: theta_hat = 0 wherever one starts.
-
-    Exactly for one column.  The sampled V_hat of several was symmetrised, which theta_hat shows.
-    """
+    """At omega = 1 the target is A x, independent of k: theta_hat = 0 wherever one starts."""
     problem = problem.with_fields({"teacher.omega": 1.0})
-    x, rule = random_overlaps(problem, seed), sampled(problem, replicates=16)
+    x, rule = random_overlaps(problem, seed), sampled(problem)
     conjugates = evaluated(problem, x, rule)[0].conjugates
     assert np.abs(x.theta).max() > 1e-3
-    found, rounding = conjugates.theta_hat, 1e-12 * np.abs(conjugates.m_hat).max()
-    error = 6 * found.std(axis=1, ddof=1) / np.sqrt(found.shape[1]) if problem.columns > 1 else 0.0
-    assert (np.abs(found.mean(axis=1)) < error + rounding).all()
+    assert np.abs(conjugates.theta_hat).max() < 1e-12 * np.abs(conjugates.m_hat).max()
 
 
 @pytest.mark.slow

@@ -144,18 +144,13 @@ def theory_overlaps(w):
 
 
 def latent_first(w, shape):
-    """Fields (L, ..., N, size), by their normals: g, xi of omega given k, k, and xi of ``omega = m + q^1/2 xi``.
-
-    V_hat is symmetric by g: it is a derivative of ``g = -dM/domega``.
-    """
+    """Fields (L, ..., N, size), by their normals: g, xi of omega given k, k, and xi of ``omega = m + q^1/2 xi``."""
     g, xi = w.rng.normal(0.3, 1.4, (2, w.length, *shape, w.r))
     k = w.rng.normal(-0.2, 0.8, (w.length, *shape, w.t))
     student = np.empty_like(xi)
     for l in range(w.length):
         back = w.theta[l] @ np.linalg.inv(w.rho[l])
         spread = root(w.q[l] - back @ w.theta[l].T)
-        slope = g[l].mT @ xi[l] / shape[-1] @ np.linalg.inv(spread)
-        g[l] -= xi[l] @ np.linalg.inv(xi[l].mT @ xi[l] / shape[-1]) @ ((slope - slope.mT) / 2 @ spread).mT
         student[l] = (xi[l] @ spread + k[l] @ back.T) @ np.linalg.inv(root(w.q[l]))
     return g, xi, k, student
 
@@ -330,8 +325,7 @@ def test_derived_expressions_entry_by_entry(explicit, rational, size):
         expected["m_hat"].append(alpha * mean["g"])
         raw = -alpha * mean["gx"] * spread.inv()
         expected["V_hat"].append((raw + raw.T) / 2)
-        # V_hat on the right-hand side is the unknown of its own equation
-        expected["theta_hat"].append(alpha * mean["gk"] * v["rho"][l].inv() + v["V_hat"][l] * back)
+        expected["theta_hat"].append(alpha * mean["gk"] * v["rho"][l].inv() + raw * back)
     for name, equation in EQUATIONS.items():
         for l in range(L):
             assert world(equation.right_hand_side, {sym.ell: l}) == expected[name][l], name
@@ -647,11 +641,6 @@ def test_every_equation_has_its_partner_and_number():
 def test_no_pointwise_derivative_of_the_proximal_point_is_left():
     for equation in SADDLE_POINT:
         assert not equation.right_hand_side.has(FieldHessian)
-
-
-def test_V_hat_comes_before_the_equation_that_uses_it():
-    names = [equation.unknown.name for equation in SADDLE_POINT.conjugates]
-    assert names.index("V_hat") < names.index("theta_hat")
 
 
 # --- observables ------------------------------------------------------------------------------
