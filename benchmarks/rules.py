@@ -69,6 +69,8 @@ class Case(NamedTuple):
         Nodes of lines in the first direction.
     asked : float
         Error at which rules are compared.
+    defect : float
+        Of lines, relative to the error asked for.
     finest : (int, int)
         Nodes in the first direction of the reference, and of the other one that tells its error.
     """
@@ -81,6 +83,7 @@ class Case(NamedTuple):
     of_nets: tuple[tuple[int, ...], ...] = ((8, 8), (10, 10), (12, 12))
     latent: tuple[int, ...] = tuple(range(6, 25, 2))
     asked: float = 1e-3
+    defect: float = 0.1
     finest: tuple[int, int] = (44, 36)
 
 
@@ -117,7 +120,12 @@ CASES = {
         Problem.from_dict({"tokens": {"length": 4}}), "semantic", 2.0, (), of_nets=((8,) * 4, (8, 8, 8, 6), (10,) * 4)
     ),
     "causal, semantic": Case(
-        _PAPER.with_fields({"teacher.causal": True, "student.causal": True}), "semantic", 2.0, ((3,), (4,)), (0.6,)
+        _PAPER.with_fields({"teacher.causal": True, "student.causal": True}),
+        "semantic",
+        2.0,
+        ((3,), (4,)),
+        (0.6,),
+        defect=0.01,
     ),
     "hinge": Case(_one_token("hinge"), "semantic", 3.0, ((),), ()),
     "logistic": Case(_one_token("logistic"), "semantic", 8.0, ((),), ()),
@@ -191,10 +199,12 @@ class _Point:
     def of_lines(self, latent: int, across: tuple[int, ...], panels: int = 2, cut_off: float | None = None) -> Rule:
         """Most nodes along the first direction of the teacher's fields, in which most happens.
 
-        What is cut off of lines and of the latent variables is a tenth of the error asked for, or given.
+        What is cut off of the latent variables is a tenth of the error asked for, or given as the defect is.
         """
-        share = self.case.asked / 10 if cut_off is None else cut_off
-        return lines(*self.dimensions, LineOrders(self.orders(latent), across, panels, share, share))
+        defect, dropped = self.case.defect * self.case.asked, self.case.asked / 10
+        if cut_off is not None:
+            defect = dropped = cut_off
+        return lines(*self.dimensions, LineOrders(self.orders(latent), across, panels, defect, dropped))
 
     def orders(self, latent: int) -> tuple[int, ...]:
         """Nodes in every direction of the teacher's fields, even numbers: symmetries spare half of them."""
