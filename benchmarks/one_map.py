@@ -53,8 +53,8 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "the paper's, semantic": Kind(_PAPER, SETTINGS["semantic"], "semantic", (14, 8), (3,)),
-    "the paper's, positional": Kind(_PAPER, SETTINGS["positional"], "positional", (14, 6), (3,)),
+    "the paper's, semantic": Kind(_PAPER, SETTINGS["semantic"], "semantic", (16, 8), (3,)),
+    "the paper's, positional": Kind(_PAPER, SETTINGS["positional"], "positional", (18, 7), (3,)),
     "untied": Kind(_PAPER.with_fields({"student.tied": False}), 2.0, "semantic", (16, 10), (3, 3, 2)),
     "lasso": Kind(
         _PAPER.with_fields({"regularizer.kind": "lasso", "regularizer.strength": 0.003}),
