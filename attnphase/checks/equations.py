@@ -192,14 +192,14 @@ class _Held:
 
     def carried(self, moved: Overlaps) -> tuple[Array, Array, Array]:
         """Centres, teacher's fields with their mean, and the nodes' shares at other overlaps."""
-        means = self.channel.system.label_means[self.channel.configurations][:, None, None, None]
+        means = self.channel.system.sample_law.means[:, None, None, None]
         if self.channel.labelled:  # the labels' probabilities move too
             omega, k, _, _, shares = self.channel.nodes_at(moved)
             return omega, k + means, shares
         sites = self.channel.configurations
         omega, k, _, floored, shares = self.channel.nodes_at(self.at)
         # omega - m is theta rho^-1 k and a rest u that is independent of k, of covariance C
-        rho = self.channel.system.rho
+        rho = self.channel.system.sample_law.rho
         back = self.at.theta @ np.linalg.inv(rho)
         rest = floored.q - back @ self.at.theta.mT
         dq, dtheta = moved.q - self.at.q, moved.theta - self.at.theta
@@ -214,7 +214,8 @@ class _Held:
 
 def _law(case: Case, generic: _Generic) -> Check:
     """Moments of all nodes' fields against the order parameters: means, q, theta and, but for labels, rho and noise."""
-    channel, at, rho, noise = case.wide_channel(), generic.at, case.system.rho, case.system.kernels.noise_columns
+    channel, at, noise = case.wide_channel(), generic.at, case.system.kernels.noise_columns
+    rho = case.system.sample_law.rho
     omega, k, _, _, shares = channel.nodes_at(at)
     sites, columns = channel.configurations, at.q.shape[-1]
     fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], k], axis=-1)

@@ -90,7 +90,7 @@ class SlopeChannel(Channel):
                 np.empty_like(omega),
                 np.empty(count, dtype=np.int64),
             )
-            labels = k + self.system.label_means[self.configurations[part.configuration]]
+            labels = k + self.system.sample_law.means[part.configuration]
             self.proximal.search(part.configuration, omega, labels, factors, Starts.COLD, solution)
             square = (solution.residuals**2).sum(axis=(1, 2))
             place = np.arange(part.nodes.start, part.nodes.stop) % self.rule.nodes.shape[1]
@@ -128,7 +128,7 @@ class SlopeChannel(Channel):
 
         def pass_over(part: Part) -> tuple[Array, Array]:
             _, omega, k = self.nodes_of(law, part)
-            labels = k + self.system.label_means[self.configurations[part.configuration]]
+            labels = k + self.system.sample_law.means[part.configuration]
             variance = self.system.token_variances[part.configuration]
             square, loss = np.empty((len(omega), tokens, columns, columns)), np.empty(len(omega) * of_loss)
             gains_at(omega, labels, mixing, parameters, variance, square, loss)

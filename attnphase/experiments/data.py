@@ -22,7 +22,7 @@ from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.processes.threads import each
 from attnphase.spectrum.measure import gaussian_gram
-from attnphase.state_evolution.channel import matrix_root
+from attnphase.state_evolution.axes import matrix_root
 
 __all__ = [
     "TORCH_DTYPES",

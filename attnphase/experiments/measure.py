@@ -16,7 +16,7 @@ from attnphase.experiments.data import Geometry, Instance, Stream, draw_samples
 from attnphase.experiments.risk import Risk
 from attnphase.integration.rules import sobol
 from attnphase.processes.threads import each
-from attnphase.state_evolution.channel import matrix_root
+from attnphase.state_evolution.axes import matrix_root
 
 __all__ = [
     "REPLICATES",

@@ -36,7 +36,7 @@ def informed_starts(system: System, branch: str) -> list[Overlaps]:
         (A, B)
         for B in _exchanges(teacher, teacher, problem.teacher_columns - teacher)
         for A in _exchanges(rank, problem.columns - problem.loss.value_columns, problem.loss.value_columns)
-        if teacher_unchanged(system.spectrum, B, system.spectrum.sites)
+        if teacher_unchanged(system.spectrum, system.sample_law, B)
     ]
     if len(pairs) == 1:
         return [plain]

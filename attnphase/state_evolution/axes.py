@@ -1,4 +1,4 @@
-"""Eigenvectors that are the same on every machine, for directions that nodes are laid along."""
+"""Eigenvectors that are the same on every machine, for directions that nodes are laid along, and matrix roots."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 
-__all__ = ["eigenvectors"]
+__all__ = ["eigenvectors", "matrix_root"]
 
 _ALIKE = 1e-6  # eigenvalues that differ by less, relative to the largest, belong to one space
 
@@ -39,3 +39,11 @@ def eigenvectors(matrix: Array) -> tuple[Array, Array]:
                 found.append(rest / np.linalg.norm(rest))
         begin = end
     return values, np.stack(found, axis=1)
+
+
+def matrix_root(matrix: Array) -> Array:
+    """Symmetric square root of positive semidefinite matrices (..., r, r); rounding below zero is cut off."""
+    if matrix.shape[-1] == 1:
+        return np.sqrt(np.maximum(matrix, 0.0))
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.mT

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
-from attnphase.state_evolution.channel import matrix_root
+from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.system import System
 
 __all__ = ["linear_test_error"]
@@ -46,7 +46,7 @@ def _error(system: System, rule: Rule) -> Array:
     """Baseline error per replicate, (S,)."""
     kernels, spectrum = system.kernels, system.spectrum
     length, rank = kernels.length, kernels.teacher_rank
-    configurations, probabilities = system.cluster_law
+    configurations, probabilities = system.sample_law.configurations, system.sample_law.probabilities
     root = matrix_root(spectrum.rho)
     mixing, parameters = system.parameters
     normal = rule.nodes.reshape(*rule.nodes.shape[:2], length, rank)

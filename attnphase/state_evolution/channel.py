@@ -18,6 +18,7 @@ from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Solution
+from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, Part, ProximalProblem, for_all, lower_factors
 from attnphase.state_evolution.system import System
@@ -70,12 +71,11 @@ class Channel:
         if self.rule.nodes.shape[-1] < kernels.length * (kernels.columns + kernels.label_fields):
             raise ValueError("the rule has fewer dimensions than the fields of this problem")
         object.__setattr__(self, "proximal", ProximalProblem(self.system))
-        configurations, probabilities = self.system.cluster_law
-        object.__setattr__(self, "configurations", configurations)
-        object.__setattr__(self, "probabilities", probabilities)
-        form = self.system.problem.loss.form
-        object.__setattr__(self, "labelled", form.has_labels and not self.rule.latent_first)
-        object.__setattr__(self, "turned", not (self.rule.latent_first or form.label_jumps))
+        law, points = self.system.sample_law, not self.rule.latent_first
+        object.__setattr__(self, "configurations", law.configurations)
+        object.__setattr__(self, "probabilities", law.probabilities)
+        object.__setattr__(self, "labelled", points and law.gaussian and law.labels.has_labels)
+        object.__setattr__(self, "turned", points and law.gaussian and not law.labels.label_jumps)
         object.__setattr__(self, "_drawn", {})
 
     def site_means(self, moments: Array) -> Array:
@@ -87,9 +87,8 @@ class Channel:
         means = (ordered + ordered[:, ::-1]).sum(axis=1) / (2 * ordered.shape[1])
         if len(means) == 1:
             return means[0].swapaxes(0, 1)
-        sites = enumerate(token for token, _ in self.system.problem.sites)
-        weights = [np.where(self._holding(site), self.probabilities, 0.0) for site, _ in sites]
-        tokens = [token for token, _ in self.system.problem.sites]
+        tokens = self.system.sample_law.tokens.tolist()
+        weights = [np.where(self._holding(site), self.probabilities, 0.0) for site in range(len(tokens))]
         return np.stack(
             [np.einsum("c,c...->...", w, means[:, :, token]) for w, token in zip(weights, tokens, strict=True)]
         )
@@ -105,8 +104,9 @@ class Channel:
 
         The noise of the labels belongs to it, unless they are to be `clean`.
         """
-        rho, q = self.system.spectrum.rho if clean else self.system.rho, self.floored(overlaps).q
-        noise = np.full(len(rho), 0.0 if clean else np.sqrt(self.system.problem.target_noise))
+        sample, q = self.system.sample_law, self.floored(overlaps).q
+        rho = sample.clean_rho if clean else sample.rho
+        noise = np.full(len(rho), 0.0 if clean else sample.noise)
         means = np.ascontiguousarray(overlaps.m[..., 0])
         teacher_root = matrix_root(rho)
         lift = np.ascontiguousarray(_solved(teacher_root, overlaps.theta.mT).mT)  # theta rho^-1/2
@@ -123,7 +123,7 @@ class Channel:
     @cached_property
     def _floor(self) -> Array:
         """What is added to q, (r, r)."""
-        rho = self.system.spectrum.rho
+        rho = self.system.sample_law.clean_rho
         natural = np.trace(rho, axis1=-2, axis2=-1).mean() / rho.shape[-1]
         units = self.system.units
         return _VARIANCE_FLOOR * natural * np.diag(units.matched**2)
@@ -181,13 +181,25 @@ class Channel:
         here, count = self._of_tokens(law, part.configuration), part.nodes.stop - part.nodes.start
         draws = self._draws(part)
         if self.labelled:
-            means = self.system.spectrum.teacher_means[self.configurations[part.configuration]]
+            means = self.system.sample_law.means[part.configuration]
             draws = _with_label(draws, here, means, (1.0, -1.0)[part.variant])
+        elif not (self.system.sample_law.gaussian or self.rule.lines):  # lines have the law in their nodes
+            draws = self._of_law(draws, part.configuration)
         kernels = self.system.kernels
         omega = np.empty((count, kernels.length, kernels.columns))
         k = np.empty((count, kernels.length, kernels.label_fields))
         kernels.fields_at(draws, here, omega, k)
         return draws, omega, k
+
+    def _of_law(self, draws: Draws, configuration: int) -> Draws:
+        """Nodes whose standard normals become those of the sample's law."""
+        normals, kernels, sign = draws.normals.copy(), self.system.kernels, draws.signs[1]
+        first = kernels.length * kernels.columns
+        teacher = slice(first, first + kernels.length * kernels.teacher_rank)
+        zeta = sign * normals[:, teacher].reshape(len(normals), kernels.length, -1)
+        scaled, shares = self.system.sample_law.drawn(configuration, zeta)
+        normals[:, teacher] = sign * scaled.reshape(len(normals), -1)
+        return draws._replace(normals=normals, shares=shares)
 
     def _of_tokens(self, law: FieldLaw, configuration: int) -> FieldLaw:
         """The law of the tokens in a configuration; as many sites as tokens are the tokens in their order."""
@@ -229,7 +241,7 @@ class Channel:
         g, g_g, g_xi, g_k = (means[..., i:j] for i, j in pairwise(edges))
         hats = self.system.kernels.ridge.conjugates_from_moments(
             alpha=alpha,
-            rho=self.system.rho[:, None],
+            rho=self.system.sample_law.rho[:, None],
             g=g,
             g_g=g_g,
             g_xi=g_xi,
@@ -286,7 +298,7 @@ class Channel:
         factors = lower_factors(variances)
         shape = (len(self.configurations), len(chosen), self.rule.replicates)
         width = 1 + 2 * kernels.columns + kernels.teacher_rank
-        label_means = self.system.label_means[self.configurations]
+        label_means = self.system.sample_law.means
         shifts = [bool(means.any()) for means in label_means]
 
         def pass_over(part: Part) -> tuple[Array, Array]:
@@ -334,7 +346,7 @@ class Channel:
 
         def pass_over(part: Part) -> Array:
             draws, omega, k = self.nodes_of(law, part)
-            means = self.system.label_means[self.configurations[part.configuration]]
+            means = self.system.sample_law.means[part.configuration]
             losses = self.proximal.losses_of(part.configuration, omega, k + means if means.any() else k)
             losses = losses * draws.shares if len(draws.shares) else losses
             sums, start, weights = np.zeros(replicates), part.nodes.start, self.rule.of(part.configuration).weights
@@ -359,7 +371,7 @@ class Channel:
         """
         if self.labelled:
             return ((0, 1), (1, 1))
-        if not self.rule.symmetric or self.system.spectrum.teacher_means.any():
+        if not self.rule.symmetric or not self.system.sample_law.is_even:
             return tuple((sign, 1) for sign in range(len(self.rule.signs)))
         centred, uncorrelated = not overlaps.m.any(), not overlaps.theta.any()
         if centred and uncorrelated:
@@ -450,11 +462,3 @@ def _solved(matrices: Array, right: Array) -> Array:
         return right / matrices
     found: Array = np.linalg.solve(matrices, right).astype(float, copy=False)
     return found
-
-
-def matrix_root(matrix: Array) -> Array:
-    """Symmetric square root of positive semidefinite matrices (..., r, r); rounding below zero is cut off."""
-    if matrix.shape[-1] == 1:
-        return np.sqrt(np.maximum(matrix, 0.0))
-    values, vectors = np.linalg.eigh(matrix)
-    return (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.mT

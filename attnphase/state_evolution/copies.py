@@ -19,7 +19,8 @@ from attnphase.arrays import Array
 from attnphase.integration.refinement import REPLICATES
 from attnphase.integration.rules import Rule, sobol
 from attnphase.kernels.local.constants import Starts
-from attnphase.state_evolution.channel import Channel, matrix_root
+from attnphase.state_evolution.axes import matrix_root
+from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import symmetric
@@ -136,8 +137,7 @@ class Copies:
     @cached_property
     def _with_means(self) -> Array:
         """The teacher's fields with their means, and the noise, as in `_fields`."""
-        means = self.system.label_means[self._channel.configurations]
-        return self._fields[1] + means[:, None, None, None]
+        return self._fields[1] + self.system.sample_law.means[:, None, None, None]
 
     # ------------------------------------------------------------------------------------------------- far apart
 
@@ -176,7 +176,7 @@ class Copies:
         The labels' noise is part of the teacher's fields here.
         """
         omega, k = (fields[:, 0] for fields in self._fields)
-        theta, rho = self.overlaps.theta, self.system.rho
+        theta, rho = self.overlaps.theta, self.system.sample_law.rho
         told = _product(self._of_tokens(theta @ np.linalg.pinv(rho)), k[..., : rho.shape[-1]])
         about = omega - self._of_tokens(self.overlaps.m[..., 0], 2)[:, :, None] - told
         return about, np.linalg.pinv(self._unexplained(rho), hermitian=True).astype(float, copy=False)

@@ -6,20 +6,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 from attnphase.kernels.local.constants import Starts
-from attnphase.state_evolution.axes import eigenvectors
-from attnphase.state_evolution.channel import Channel, matrix_root
+from attnphase.state_evolution.axes import eigenvectors, matrix_root
+from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.starts import branches_of, initial_overlaps
 from attnphase.state_evolution.system import System
 
 __all__ = ["Directions", "directions_of"]
 
 _POINTS = 256  # that tell which directions matter: a rule is exact in any
-_LEFT = 1e-6  # of a direction that those before span: less is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,42 +46,14 @@ class Directions:
 def directions_of(system: System, configuration: int = 0) -> Directions:
     """The directions of a problem in one of its configurations of clusters, the same for all its points."""
     tokens, columns = _by_motion(system)
-    sites = system.cluster_law[0][configuration]
-    latent, breaks = _across_planes(system, sites, _pairs(tokens, np.eye(system.kernels.teacher_rank)))
+    basis = _pairs(tokens, np.eye(system.kernels.teacher_rank))
+    latent, breaks = system.sample_law.split(configuration, basis)
     return Directions(_pairs(tokens, columns), latent, breaks, system.noise_directions[configuration])
 
 
 def _pairs(tokens: Array, columns: Array) -> Array:
     """Every direction over the tokens with every one over the columns, the former slower."""
     return np.kron(tokens, columns).astype(float, copy=False)
-
-
-def _across_planes(system: System, sites: NDArray[np.int64], basis: Array) -> tuple[Array, tuple[float, ...]]:
-    """Directions of the teacher's fields that begin with the normal of the label's planes, and where these lie.
-
-    Noise in the fields is there for training and not for the test error: both are integrated between their planes.  It
-    belongs to losses of one field, of which there is one direction.
-    """
-    planes = system.problem.loss.form.label_planes
-    assert planes is not None  # else the rule is refused
-    slopes, offsets = planes
-    if not slopes:
-        return basis, ()
-    length, rank = system.kernels.length, system.kernels.teacher_rank
-    normal = np.zeros((length, rank))
-    for place, slope in slopes.items():
-        normal[place] = slope
-    scaled, clean = (
-        np.einsum("lij,li->lj", matrix_root(rho[sites]), normal).ravel() for rho in (system.rho, system.spectrum.rho)
-    )
-    sizes, middle = [float(np.linalg.norm(one)) for one in (scaled, clean)], system.spectrum.teacher_means[sites]
-    found = [scaled / sizes[0]]
-    for one in basis.T:
-        rest = one - sum(other * (other @ one) for other in found)
-        if np.linalg.norm(rest) > _LEFT and len(found) < len(basis):
-            found.append(rest / np.linalg.norm(rest))
-    apart = [float(offset - (normal * middle).sum()) for offset in offsets]
-    return np.stack(found, axis=1), tuple(sorted({distance / size for distance in apart for size in sizes}))
 
 
 @lru_cache(maxsize=32)
@@ -103,7 +73,7 @@ def _by_motion(system: System) -> tuple[Array, Array]:
     for branch in branches_of(problem):
         overlaps = initial_overlaps(problem, branch)
         omega, k, _, floored, shares = channel.nodes_at(overlaps)
-        shifted = k + system.label_means[channel.configurations][:, None, None, None]
+        shifted = k + system.sample_law.means[:, None, None, None]
         orbit = channel.representatives(overlaps)
         points, _ = channel.proximal.minimise(omega, shifted, overlaps.V, orbit, Starts.COLD, None)
         roots = matrix_root(floored.q)[channel.configurations]
@@ -111,7 +81,7 @@ def _by_motion(system: System) -> tuple[Array, Array]:
         weighted = moved * shares[..., None, None]
         of_branch = np.einsum("c,csnmlj,csnmpi->ljpi", channel.probabilities, weighted, moved)
         total += of_branch / np.trace(of_branch.reshape(length * columns, -1))
-    token_of = np.array([token for token, _ in problem.sites])
+    token_of = system.sample_law.tokens
     # a symmetry exchanges all sites of a token with those of another
     of_tokens = [
         (token_of[list(order)][np.unique(token_of, return_index=True)[1]], A) for order, A, _ in system.symmetries

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.kernels.groups import group_maps
 from attnphase.kernels.local.constants import Starts
-from attnphase.state_evolution.channel import matrix_root
+from attnphase.state_evolution.axes import matrix_root
 from attnphase.state_evolution.nested import GroupNodes, Proposal
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
 from attnphase.state_evolution.prior import symmetric
@@ -320,8 +320,7 @@ class GroupMap:
     def _minimised(self, omega: Array, k: Array, variance: Array, refresh: bool) -> ProximalPoints:
         """Proximal points at centres (C, signs, S, N, N1, L, r) and the outer nodes' teacher fields."""
         shape, channel = omega.shape, self.nodes.channel
-        means = self.system.label_means[channel.configurations]
-        shifted = (k + means[:, None, None, None])[..., None, :, :]
+        shifted = (k + self.system.sample_law.means[:, None, None, None])[..., None, :, :]
         teacher = np.broadcast_to(shifted, (*shape[:-1], k.shape[-1]))
         flat = [values.reshape(*shape[:3], -1, *values.shape[-2:]) for values in (omega, teacher)]
         known = self.minima if self.minima is not None and len(self.minima.energies) == omega[..., 0, 0].size else None
@@ -336,7 +335,7 @@ class GroupMap:
         """The channel's half of the equations."""
         channel = self.nodes.channel
         weights = nodes.weights(self.y)
-        tokens = [token for token, _ in self.system.problem.sites]
+        tokens = self.system.sample_law.tokens.tolist()
         # a sample whose token is in another cluster counts as zero
         holding = [(channel.configurations == site).any(axis=1) for site in range(len(tokens))]
         residual = [
@@ -350,7 +349,7 @@ class GroupMap:
         hats = group_maps().conjugates_from_overlaps(
             alpha=self.alpha,
             y=self.y,
-            rho=self.system.rho[:, None],
+            rho=self.system.sample_law.rho[:, None],
             site_mean=lambda values, site: _site_mean(values, channel.probabilities),
             tilted=lambda values: np.einsum("...j,...jab->...ab", weights, values),
             g=residual,

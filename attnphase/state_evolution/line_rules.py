@@ -71,9 +71,11 @@ def _in_configuration(
     orders, kernels = rule.lines, system.kernels
     assert orders is not None
     length, columns = kernels.length, kernels.columns
-    here = FieldLaw(*(values[system.cluster_law[0][configuration]] for values in law))
+    here = FieldLaw(*(values[system.sample_law.configurations[configuration]] for values in law))
     shape = length, kernels.teacher_rank, kernels.noise_columns
     zeta, z, of_latent = _latent_nodes(directions, orders, shape, images)
+    zeta, shares = system.sample_law.drawn(configuration, zeta)
+    of_latent = of_latent * shares
     eta, of_across = _nodes_across(directions, orders, (length, columns))
     along = directions.student[:, 0].reshape(length, columns)
     shared = here.means + np.einsum("lij,nlj->nli", here.lifts, zeta)

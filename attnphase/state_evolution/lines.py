@@ -122,8 +122,8 @@ class _LocalProblems:
 
     def __init__(self, system: System, variances: Array, bundle: Bundle) -> None:
         self.system, self.bundle = system, bundle
-        sites = system.cluster_law[0][bundle.configuration]
-        self.fields, self.inverse = bundle.teacher_fields + system.label_means[sites], np.linalg.inv(variances[sites])
+        sites, means = (x[bundle.configuration] for x in (system.sample_law.configurations, system.sample_law.means))
+        self.fields, self.inverse = bundle.teacher_fields + means, np.linalg.inv(variances[sites])
         self.slope = np.einsum("lij,lj->li", self.inverse, bundle.direction).ravel()
         factor, variance = lower_factors(variances[sites]), system.token_variances[bundle.configuration]
         self.shared = factor, *system.parameters, variance

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
 from attnphase.state_evolution.axes import eigenvectors
+from attnphase.state_evolution.sample_law import SampleLaw
 
 __all__ = ["NoisyLabels"]
 
@@ -31,8 +33,8 @@ class NoisyLabels:
     ----------
     problem : Problem
     kernels : Kernels
-    means : (L, t + noise) array
-        Of all that labels are made of.
+    law : SampleLaw
+    configuration : int
     variance : (L,) array
         The diagonal of D.
     parameters : tuple of two arrays
@@ -41,11 +43,12 @@ class NoisyLabels:
 
     problem: Problem
     kernels: Kernels
-    means: Array
+    law: SampleLaw
+    configuration: int
     variance: Array
     parameters: tuple[Array, Array]
 
-    def seen(self, orders: Sequence[list[int]]) -> Array:
+    def seen(self, orders: Sequence[NDArray[np.int64]]) -> Array:
         """Directions of the noise on which the minimisers depend, the strongest first, (L noise, N).
 
         Parameters
@@ -88,8 +91,8 @@ class NoisyLabels:
 
     def _losses(self, h: Array, k: Array, z: Array) -> Array:
         """Of fields (n, L, r) and (n, L, t) with standard normals of the noise, (n, L noise) or the same for all."""
-        noise = np.sqrt(self.problem.target_noise) * np.broadcast_to(z, (len(k), z.shape[-1]))
-        labels = np.concatenate([k, noise.reshape(*k.shape[:-1], -1)], axis=-1) + self.means
+        noise = self.law.noise * np.broadcast_to(z, (len(k), z.shape[-1]))
+        labels = np.concatenate([k, noise.reshape(*k.shape[:-1], -1)], axis=-1) + self.law.means[self.configuration]
         losses = np.empty(len(k))
         self.kernels.losses_at(h, labels, *self.parameters, self.variance, losses)
         return losses

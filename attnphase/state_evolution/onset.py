@@ -137,7 +137,7 @@ def _derivatives(map_: StateEvolution, x: Array) -> Array:
 
 def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
     """``dm_hat/dm`` and ``dtheta_hat/dtheta`` per replicate, (S, entries, entries)."""
-    channel, kernels, rho = map_.channel, map_.system.kernels, map_.system.rho
+    channel, kernels, rho = map_.channel, map_.system.kernels, map_.system.sample_law.rho
     rule, floored, law = channel.rule, channel.floored(overlaps), channel.law(overlaps)
     sites, columns, rank, length = len(rho), kernels.columns, kernels.teacher_rank, kernels.length
     orbit = [source for source, _ in channel.representatives(overlaps)]

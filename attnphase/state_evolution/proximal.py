@@ -134,7 +134,7 @@ class ProximalProblem:
             Lower Cholesky factors of V of every site.
         """
         mixing, parameters = self.system.parameters
-        factor = np.ascontiguousarray(factors[self.system.cluster_law[0][configuration]])
+        factor = np.ascontiguousarray(factors[self.system.sample_law.configurations[configuration]])
         nodes = Nodes(omega, k, factor, mixing, parameters, self.system.token_variances[configuration])
         self.system.kernels.minimise(nodes, starts, solution)
 
@@ -168,7 +168,7 @@ class ProximalProblem:
         orbit : tuple of (int, int)
             For every sign the sign it is copied from, and the factor of the copied residual.
         """
-        shape, count = omega.shape[2:-2], len(self.system.cluster_law[0])
+        shape, count = omega.shape[2:-2], len(self.system.sample_law.configurations)
         chosen = sorted({source for source, _ in orbit})
         centers = np.ascontiguousarray(omega[:, chosen].reshape(count, -1, *omega.shape[-2:]))
         teacher = np.ascontiguousarray(k[:, chosen].reshape(count, -1, *k.shape[-2:]))
@@ -203,7 +203,7 @@ class ProximalProblem:
 
         Equation (D5) of the replica-symmetric page.
         """
-        count = len(self.system.cluster_law[0])
+        count = len(self.system.sample_law.configurations)
         flat = np.ascontiguousarray(fields.reshape(count, -1, *fields.shape[-2:]))
         teacher = np.ascontiguousarray(k.reshape(count, -1, *k.shape[-2:]))
         losses = np.empty(flat.shape[:2])

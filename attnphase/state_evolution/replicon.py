@@ -149,7 +149,10 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         )
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
         roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
-        whole, squares = k[used] + system.label_means[tokens], np.zeros((rule.replicates, L, r, r, L, r, r))
+        whole, squares = (
+            k[used] + system.sample_law.means[part.configuration],
+            np.zeros((rule.replicates, L, r, r, L, r, r)),
+        )
         at = Nodes(np.ascontiguousarray(fields[used]), whole, roots, mixing, parameters, variance)
         kernels.squares_at(at, weights[used], replicates[used], squares)
         for own, other in product(range(L), repeat=2):

@@ -54,7 +54,7 @@ def images_in(system: System, configuration: int, group: Sequence[Element]) -> t
 
 def symmetries_of_samples(system: System, group: Sequence[Element]) -> tuple[Image, ...]:
     """Those symmetries of overlaps that are ones of the samples of all configurations, as they are in the first."""
-    places = range(len(system.cluster_law[0]))
+    places = range(len(system.sample_law.configurations))
     every = zip(*(_images(system, place, _as_key(group)) for place in places), strict=True)
     return tuple(images[0] for images in every if images[0] is not None and None not in images)
 
@@ -72,14 +72,10 @@ def _images(
 
     With a causal mask there are some: tokens of the same law have the same overlaps, and other losses.
     """
-    configurations = system.cluster_law[0]
-    places = {tuple(sites): place for place, sites in enumerate(configurations.tolist())}
-    token_of = np.array([token for token, _ in system.problem.sites])
     found: list[Image | None] = []
     for order, A, B in group:
-        sites = np.array(order)[configurations[configuration]]
-        tokens = token_of[sites]
-        image = Image(places[tuple(sites[tokens.argsort()].tolist())], tuple(tokens.tolist()), A, B)
+        sources, tokens = system.sample_law.images(order, slice(configuration, configuration + 1))
+        image = Image(sources[0], tuple(tokens[0].tolist()), A, B)
         found.append(image if _leaves_losses(system, configuration, image) else None)
     return tuple(found)
 
@@ -92,6 +88,6 @@ def _leaves_losses(system: System, configuration: int, image: Image) -> bool:
     losses = np.empty((2, _SAMPLES))
     turned = configuration, image.of(h, image.student), image.of(k, image.teacher), image.of_noise(z)
     for found, (place, fields_of, *labels) in zip(losses, ((image.source, h, k, z), turned), strict=True):
-        whole = np.concatenate(labels, axis=-1) + system.label_means[system.cluster_law[0][place]]
+        whole = np.concatenate(labels, axis=-1) + system.sample_law.means[place]
         found[:] = ProximalProblem(system).losses_of(place, np.ascontiguousarray(fields_of), whole)
     return bool(np.abs(losses[0] - losses[1]).max() <= _SAME * np.abs(losses).max())

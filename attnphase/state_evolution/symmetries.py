@@ -13,6 +13,7 @@ from attnphase.errors import SolverError
 from attnphase.kernels.compiler import Kernels
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.sample_law import SampleLaw
 
 __all__ = [
     "ProblemSymmetry",
@@ -104,7 +105,7 @@ def _signed_permutations(size: int) -> list[Array]:
     return [np.eye(size)[list(order)] * np.array(sign)[:, None] for order in orders for sign in signs]
 
 
-def site_permutations(problem: Problem, spectrum: Spectrum) -> tuple[tuple[int, ...], ...]:
+def site_permutations(problem: Problem, spectrum: Spectrum, law: SampleLaw) -> tuple[tuple[int, ...], ...]:
     """Permutations of the tokens, with their clusters, that leave the tokens' law and the mixing matrix unchanged.
 
     Each is an order of the sites: site s takes the place of site ``order[s]``. Only the identity is tried beyond five
@@ -114,10 +115,8 @@ def site_permutations(problem: Problem, spectrum: Spectrum) -> tuple[tuple[int, 
     identity = tuple(range(len(sites)))
     if problem.tokens.length > 5:
         return (identity,)
-    configurations, probabilities = problem.cluster_law
-    law = {tuple(c): p for c, p in zip(configurations.tolist(), probabilities, strict=True)}
     mixing = problem.mixing_matrix
-    count = len(sites)
+    count, same = len(sites), np.eye(law.rho.shape[-1])
     found = []
     for tokens, order in itertools.islice(_site_orders(problem), _MOST_CANDIDATES):
         p, o = list(tokens), list(order)
@@ -128,8 +127,7 @@ def site_permutations(problem: Problem, spectrum: Spectrum) -> tuple[tuple[int, 
             and np.allclose(spectrum.gamma[o], spectrum.gamma, rtol=1e-12)
             and np.allclose(spectrum.mean[:, joint], spectrum.mean, rtol=1e-12, atol=1e-14)
             and np.allclose(moments, spectrum.covariance, rtol=1e-12, atol=1e-14)
-            and np.allclose(spectrum.teacher_means[o], spectrum.teacher_means, rtol=1e-12, atol=1e-14)
-            and _same_law(law, tokens, order)
+            and law.unchanged(order, same)
         ):
             found.append(order)
     return tuple(found)
@@ -150,18 +148,8 @@ def _site_orders(problem: Problem):  # noqa: ANN202
             yield tokens, tuple(order)
 
 
-def _same_law(law: dict[tuple[int, ...], float], tokens: tuple[int, ...], order: tuple[int, ...]) -> bool:
-    for configuration, probability in law.items():
-        image = [0] * len(tokens)
-        for l, site in enumerate(configuration):
-            image[tokens[l]] = order[site]
-        if abs(law.get(tuple(image), 0.0) - probability) > 1e-12:
-            return False
-    return True
-
-
 def problem_symmetries(
-    problem: Problem, kernels: Kernels, spectrum: Spectrum, *, even: bool = True
+    problem: Problem, kernels: Kernels, spectrum: Spectrum, law: SampleLaw, *, even: bool = True
 ) -> tuple[ProblemSymmetry, ...]:
     """Elements (order of the sites, A, B) that leave the whole problem unchanged.
 
@@ -172,22 +160,22 @@ def problem_symmetries(
     even : bool
         Whether the regulariser is unchanged by the weights' signs.
     """
-    count = spectrum.gamma.shape[0]
     elements = []
     allowed = [
-        (A, B) for A, B in loss_symmetries(kernels) if (even or A.min() >= 0) and teacher_unchanged(spectrum, B, count)
+        (A, B) for A, B in loss_symmetries(kernels) if (even or A.min() >= 0) and teacher_unchanged(spectrum, law, B)
     ]
-    for order in site_permutations(problem, spectrum):
+    for order in site_permutations(problem, spectrum, law):
         elements += [(order, A, B) for A, B in allowed]
     return tuple(elements)
 
 
-def teacher_unchanged(spectrum: Spectrum, B: Array, count: int) -> bool:
-    """Whether the measure and the teacher's mean fields are unchanged by ``pi -> B pi``."""
+def teacher_unchanged(spectrum: Spectrum, law: SampleLaw, B: Array) -> bool:
+    """Whether the measure and the samples' law are unchanged by ``pi -> B pi``."""
+    count = spectrum.sites
     whole = np.eye(count + len(B))
     whole[count:, count:] = B
     return (
         np.allclose(spectrum.mean @ whole.T, spectrum.mean, rtol=1e-12, atol=1e-14)
         and np.allclose(whole @ spectrum.covariance @ whole.T, spectrum.covariance, rtol=1e-12, atol=1e-14)
-        and np.allclose(spectrum.teacher_means @ B.T, spectrum.teacher_means, rtol=1e-12, atol=1e-14)
+        and law.unchanged(range(count), B)
     )

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.refinement import Refinement
@@ -21,6 +20,7 @@ from attnphase.state_evolution.gauge import Gauge, gauge_of
 from attnphase.state_evolution.noise import NoisyLabels
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.prior import Prior
+from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.symmetries import ProblemSymmetry, is_sign_symmetric, problem_symmetries
 
@@ -39,12 +39,15 @@ class System:
     spectrum : Spectrum
     threads : int
         Parts that share the nodes of a pass.
+    own_law : SampleLaw, optional
+        Of the samples, instead of the problem's.
     """
 
     problem: Problem
     kernels: Kernels
     spectrum: Spectrum
     threads: int = 1
+    own_law: SampleLaw | None = None
 
     @classmethod
     def of(cls, problem: Problem, threads: int = 1, tell: Tell = silent) -> System:
@@ -77,7 +80,7 @@ class System:
     @cached_property
     def symmetries(self) -> tuple[ProblemSymmetry, ...]:
         """What leaves the whole problem unchanged: loss, data and regulariser; the identity is the first."""
-        return problem_symmetries(self.problem, self.kernels, self.spectrum, even=self.prior.even)
+        return problem_symmetries(self.problem, self.kernels, self.spectrum, self.sample_law, even=self.prior.even)
 
     @cached_property
     def gauge(self) -> Gauge:
@@ -110,46 +113,34 @@ class System:
     @property
     def reflects(self) -> bool:
         """Whether fields may be averaged over the four sign changes of student and teacher."""
-        return is_sign_symmetric(self.kernels) and not self.spectrum.teacher_means.any()
+        return is_sign_symmetric(self.kernels) and self.sample_law.is_even
 
     @cached_property
-    def cluster_law(self) -> tuple[NDArray[np.int64], Array]:
-        """Sites (C, L) and probabilities (C,) of the configurations of clusters."""
-        return self.problem.cluster_law
-
-    @cached_property
-    def rho(self) -> Array:
-        """Covariance of the fields that labels are made of, (P, t, t): the teacher's, with noise where they have it."""
-        if not self.problem.field_noise:
-            return self.spectrum.rho
-        return self.spectrum.rho + self.problem.field_noise * np.eye(self.spectrum.rho.shape[-1])
-
-    @cached_property
-    def label_means(self) -> Array:
-        """Means of all that labels are made of, (P, t + noise): of the teacher's fields, and none of the noise."""
-        return np.pad(self.spectrum.teacher_means, ((0, 0), (0, self.kernels.noise_columns)))
+    def sample_law(self) -> SampleLaw:
+        """The law of the samples' latent variables."""
+        return SampleLaw.of(self.problem, self.spectrum) if self.own_law is None else self.own_law
 
     @cached_property
     def token_variances(self) -> tuple[Array, ...]:
         """The diagonal of D in every configuration."""
-        return tuple(np.ascontiguousarray(self.spectrum.site_variances[sites]) for sites in self.cluster_law[0])
+        return tuple(
+            np.ascontiguousarray(self.spectrum.site_variances[sites]) for sites in self.sample_law.configurations
+        )
 
     @cached_property
     def noise_directions(self) -> tuple[Array, ...]:
         """Directions of the labels' noise that matter to the student, in every configuration of clusters."""
-        sites_of, found = self.cluster_law[0].tolist(), []
+        law = self.sample_law
         if not self.kernels.noise_columns:
-            return (np.empty((0, 0)),) * len(sites_of)
-        for place, sites in enumerate(sites_of):
-            images = ([order[site] for site in sites] for order, _, _ in self.symmetries)
-            orders = [[sites.index(site) for site in image] for image in images if set(image) == set(sites)]
-            found.append(self.noisy_labels(place).seen(orders))
-        return tuple(found)
+            return (np.empty((0, 0)),) * len(law.configurations)
+        images = [law.images(order) for order, _, _ in self.symmetries]
+        orders = ([t[c] for s, t in images if s[c] == c] for c in range(len(law.configurations)))
+        return tuple(self.noisy_labels(c).seen(own) for c, own in enumerate(orders))
 
     def noisy_labels(self, configuration: int) -> NoisyLabels:
         """The losses of a configuration of clusters as the noise of their labels varies."""
-        means, variance = self.label_means[self.cluster_law[0][configuration]], self.token_variances[configuration]
-        return NoisyLabels(self.problem, self.kernels, means, variance, self.parameters)
+        variance = self.token_variances[configuration]
+        return NoisyLabels(self.problem, self.kernels, self.sample_law, configuration, variance, self.parameters)
 
     @cached_property
     def parameters(self) -> tuple[Array, Array]:
@@ -170,7 +161,7 @@ class System:
         """The rules of a solve: by lines or nets where there are some."""
         rules = self.refinement(max_nodes)
         # measured: where several tokens are in clusters, points in all fields together take a fifth of the time
-        plain = len(self.cluster_law[1]) == 1 or self.kernels.length == 1
+        plain = len(self.sample_law.probabilities) == 1 or self.kernels.length == 1
         has_lines, has_nets = (plain and has_rule(self.problem, name) for name in ("lines", "nets"))
         return rules.of_solve(has_lines=has_lines, has_nets=has_nets)
 

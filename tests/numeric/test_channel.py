@@ -185,7 +185,7 @@ def test_points_in_all_fields_are_those_of_the_students_fields_first():
     m, theta = np.array([[0.21, -0.16], [0.09, -0.12]])[..., None, None]
     at = Overlaps(0.13 * one, 9.0 * one, m, theta)
     omega, k, xi, floored, shares = channel.nodes_at(at)
-    rho, q, theta, m = (x[:, 0] for x in (channel.system.rho, floored.q, at.theta, at.m))
+    rho, q, theta, m = (x[:, 0] for x in (channel.system.sample_law.rho, floored.q, at.theta, at.m))
     signs = np.array(channel.rule.signs, dtype=float)[:, None, None]
     raw, zeta = (signs[..., i] * channel.rule.nodes[0, :, 2 * i : 2 * i + 2] for i in range(2))
     raw, zeta = (x[None, :, None, ..., None] for x in (raw, zeta))

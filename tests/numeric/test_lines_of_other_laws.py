@@ -223,6 +223,6 @@ def test_the_automatic_rule_takes_lines():
     """With noise and clusters too, but where noise has many directions, and where several tokens are in clusters."""
     for name in MODELS:
         system = at(name)[0]
-        several = len(system.cluster_law[1]) > 1 and system.kernels.length > 1
+        several = len(system.sample_law.probabilities) > 1 and system.kernels.length > 1
         expected = "auto" if several else "nets" if name == "noise on attention" else "lines"
         assert system.refinement_of_solve(2**18).name == expected

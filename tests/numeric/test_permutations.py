@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.symmetries import problem_symmetries, site_permutations
+from attnphase.state_evolution.sample_law import SampleLaw
+from attnphase.state_evolution.symmetries import site_permutations
+from attnphase.state_evolution.system import System
 
 TRIPLE = Problem().with_fields({"tokens.length": 3, "tokens.sigma": 0.6})
 MIXTURE = Problem().with_fields(
@@ -24,7 +25,8 @@ MIXTURE = Problem().with_fields(
 
 
 def orders(problem: Problem) -> set[tuple[int, ...]]:
-    return set(site_permutations(problem, Spectrum.of(problem)))
+    spectrum = Spectrum.of(problem)
+    return set(site_permutations(problem, spectrum, SampleLaw.of(problem, spectrum)))
 
 
 def test_equal_tokens_are_exchanged_in_every_way():
@@ -88,7 +90,7 @@ def test_a_teacher_with_a_mean_is_not_reflected():
     shifted = MIXTURE.with_fields({"tokens.mean_teacher": [[0.4]]})
     signs = []
     for problem in (centred, shifted):
-        found = problem_symmetries(problem, kernels_for(problem), Spectrum.of(problem))
+        found = System.of(problem).symmetries
         signs.append({float(B.item()) for _, _, B in found})
     assert signs == [{1.0, -1.0}, {1.0}]
     assert np.any(Spectrum.of(shifted).teacher_means)

@@ -19,7 +19,8 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
 from attnphase.rows.copies import row_responses, row_spread
-from attnphase.state_evolution.channel import Channel, matrix_root
+from attnphase.state_evolution.axes import matrix_root
+from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps

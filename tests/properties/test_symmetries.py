@@ -20,7 +20,8 @@ from attnphase.integration.rules import Rule, gauss_hermite, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
-from attnphase.state_evolution.channel import Channel, ChannelPass, matrix_root
+from attnphase.state_evolution.axes import matrix_root
+from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import ProximalProblem
 from attnphase.state_evolution.system import System

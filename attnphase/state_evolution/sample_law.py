@@ -1,0 +1,148 @@
+"""The law of a sample's latent variables: the clusters of its tokens, the teacher's fields, the labels' noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.problem.losses import LossKind
+from attnphase.problem.problem import Problem
+from attnphase.spectrum.measure import Spectrum
+from attnphase.state_evolution.axes import matrix_root
+
+__all__ = ["SampleLaw"]
+
+_LEFT = 1e-6  # of a direction that those before span: less is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class SampleLaw:
+    """The law of a sample's clusters c, of the teacher's fields k given c and of the labels' noise: Gaussian in k.
+
+    The student's fields are Gaussian given these, ``omega | k ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1
+    theta^T)``, and conjugates are means over the nodes, whatever the law of k.  Another law of k is a subclass:
+    `gaussian` is false, `drawn` is its own, and `unchanged` and `is_even` are where it has fewer symmetries.
+
+    Attributes
+    ----------
+    gaussian : bool
+        Whether k is Gaussian given c, with mean `means` and covariance `rho`.
+    configurations : (C, L) array of int
+        Site of every token in every configuration of clusters.
+    probabilities : (C,) array
+    tokens : (P,) array of int
+        Token of every site.
+    means : (C, L, t + noise) array
+        Of all that labels are made of: kbar, and zero for the noise.
+    rho, clean_rho : (P, t, t) arrays
+        Covariance of the fields that labels are made of, and of these without the noise in them.
+    noise : float
+        Standard deviation of the noise that is added to what is made of the fields.
+    labels : LossKind
+        The loss, which knows where labels jump as k varies.
+    """
+
+    gaussian: ClassVar[bool] = True
+
+    configurations: NDArray[np.int64]
+    probabilities: Array
+    tokens: NDArray[np.int64]
+    means: Array
+    rho: Array
+    clean_rho: Array
+    noise: float
+    labels: LossKind
+
+    @classmethod
+    def of(cls, problem: Problem, spectrum: Spectrum) -> SampleLaw:
+        """The law of a problem's samples."""
+        configurations, probabilities = problem.cluster_law
+        tokens = np.array([token for token, _ in problem.sites])
+        noise = problem.tokens.length if problem.target_noise else 0
+        means = np.pad(spectrum.teacher_means, ((0, 0), (0, noise)))[configurations]
+        clean, deviation = spectrum.rho, float(np.sqrt(problem.target_noise))
+        rho = clean + problem.field_noise * np.eye(clean.shape[-1]) if problem.field_noise else clean
+        return cls(configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form)
+
+    def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
+        """What a rule's normals make of k, and the factors of their weights.
+
+        Parameters
+        ----------
+        configuration : int
+        zeta : (N, L, t) array
+            Standard normals.
+
+        Returns
+        -------
+        scaled : (N, L, t) array
+            ``rho^-1/2 (k - kbar)``.
+        shares : (N,) array
+            The density of the law relative to that of `scaled`.
+        """
+        return zeta, np.ones(len(zeta))
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all fields may change their signs together."""
+        return not self.means.any()
+
+    def unchanged(self, order: Sequence[int], turn: Array) -> bool:
+        """Whether the law stays as it is under an order of the sites and ``k -> turn k``."""
+        turned, (sources, tokens) = self.means.copy(), self.images(order)
+        turned[..., : len(turn)] = self.means[..., : len(turn)] @ turn.T
+        if -1 in sources or np.abs(self.probabilities[sources] - self.probabilities).max() > 1e-12:
+            return False
+        moved = np.take_along_axis(turned[sources], tokens[..., None], axis=1)
+        return np.allclose(moved, self.means, rtol=1e-12, atol=1e-14)
+
+    def images(self, order: Sequence[int], which: slice = slice(None)) -> tuple[list[int], NDArray[np.int64]]:
+        """Of which configurations an order of the sites makes these, -1 if of none, and of which of their tokens."""
+        sites = np.array(order)[self.configurations[which]]
+        tokens = self.tokens[sites]
+        keys = np.take_along_axis(sites, tokens.argsort(axis=1), axis=1).tolist()
+        return [self._places.get(tuple(key), -1) for key in keys], tokens
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, ...], int]:
+        """The place of every configuration."""
+        return {tuple(sites): place for place, sites in enumerate(self.configurations.tolist())}
+
+    def split(self, configuration: int, basis: Array) -> tuple[Array, tuple[float, ...]]:
+        """Directions of zeta that begin with the normal of the planes where labels jump, and where these lie.
+
+        Noise in the fields is there for training and not for the test error: both are integrated between their planes.
+        It belongs to losses of one field, of which there is one direction.
+
+        Parameters
+        ----------
+        configuration : int
+        basis : (L t, L t) array
+            The directions otherwise.
+        """
+        planes = self.labels.label_planes
+        assert planes is not None  # else the rule is refused
+        slopes, offsets = planes
+        if not slopes:
+            return basis, ()
+        sites, middle = self.configurations[configuration], self.means[configuration, :, : self.rho.shape[-1]]
+        normal = np.zeros(middle.shape)
+        for place, slope in slopes.items():
+            normal[place] = slope
+        scaled, clean = (
+            np.einsum("lij,li->lj", matrix_root(rho[sites]), normal).ravel() for rho in (self.rho, self.clean_rho)
+        )
+        sizes = [float(np.linalg.norm(one)) for one in (scaled, clean)]
+        found = [scaled / sizes[0]]
+        for one in basis.T:
+            rest = one - sum(other * (other @ one) for other in found)
+            if np.linalg.norm(rest) > _LEFT and len(found) < len(basis):
+                found.append(rest / np.linalg.norm(rest))
+        apart = [float(offset - (normal * middle).sum()) for offset in offsets]
+        return np.stack(found, axis=1), tuple(sorted({distance / size for distance in apart for size in sizes}))
