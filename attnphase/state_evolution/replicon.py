@@ -127,7 +127,7 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
     """``E dg_k/domega_l (x) dg_k/domega_l`` for sites k and l, per replicate: (S, P, r, r, P, r, r)."""
     kernels, system, law = channel.system.kernels, channel.system, channel.law(overlaps)
     L, r, sites, rule = kernels.length, kernels.columns, len(overlaps.q), channel.rule
-    mixing, parameters = system.parameters
+    (mixing, parameters), means = system.parameters, system.sample_law.means
     orbit = channel.representatives(overlaps)
     sources = [source for source, _ in orbit]
     chosen = sorted(set(sources))
@@ -149,10 +149,7 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         )
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
         roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
-        whole, squares = (
-            k[used] + system.sample_law.means[part.configuration],
-            np.zeros((rule.replicates, L, r, r, L, r, r)),
-        )
+        whole, squares = k[used] + means[part.configuration], np.zeros((rule.replicates, L, r, r, L, r, r))
         at = Nodes(np.ascontiguousarray(fields[used]), whole, roots, mixing, parameters, variance)
         kernels.squares_at(at, weights[used], replicates[used], squares)
         for own, other in product(range(L), repeat=2):

@@ -25,25 +25,22 @@ _LEFT = 1e-6  # of a direction that those before span: less is rounding
 class SampleLaw:
     """The law of a sample's clusters c, of the teacher's fields k given c and of the labels' noise: Gaussian in k.
 
-    The student's fields are Gaussian given these, ``omega | k ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1
-    theta^T)``, and conjugates are means over the nodes, whatever the law of k.  Another law of k is a subclass:
-    `gaussian` is false, `drawn` is its own, and `unchanged` and `is_even` are where it has fewer symmetries.
+    Given these the student's fields are Gaussian, ``omega ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1 theta^T)``,
+    for any law of k.  Another law of k is a subclass with its own `drawn` that is not `gaussian`, and with its own
+    `is_even` and `unchanged` where it has fewer symmetries.
 
     Attributes
     ----------
-    gaussian : bool
-        Whether k is Gaussian given c, with mean `means` and covariance `rho`.
-    configurations : (C, L) array of int
+    configurations, probabilities : (C, L) array of int and (C,) array
         Site of every token in every configuration of clusters.
-    probabilities : (C,) array
     tokens : (P,) array of int
         Token of every site.
     means : (C, L, t + noise) array
         Of all that labels are made of: kbar, and zero for the noise.
     rho, clean_rho : (P, t, t) arrays
-        Covariance of the fields that labels are made of, and of these without the noise in them.
+        Covariance of a Gaussian k, with noise where labels have it in their fields, and without.
     noise : float
-        Standard deviation of the noise that is added to what is made of the fields.
+        Standard deviation of the noise on what is made of the fields.
     labels : LossKind
         The loss, which knows where labels jump as k varies.
     """
@@ -71,21 +68,7 @@ class SampleLaw:
         return cls(configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form)
 
     def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
-        """What a rule's normals make of k, and the factors of their weights.
-
-        Parameters
-        ----------
-        configuration : int
-        zeta : (N, L, t) array
-            Standard normals.
-
-        Returns
-        -------
-        scaled : (N, L, t) array
-            ``rho^-1/2 (k - kbar)``.
-        shares : (N,) array
-            The density of the law relative to that of `scaled`.
-        """
+        """``rho^-1/2 (k - kbar)`` of standard normals (N, L, t), and by what their weights are multiplied, (N,)."""
         return zeta, np.ones(len(zeta))
 
     @property
@@ -118,13 +101,7 @@ class SampleLaw:
         """Directions of zeta that begin with the normal of the planes where labels jump, and where these lie.
 
         Noise in the fields is there for training and not for the test error: both are integrated between their planes.
-        It belongs to losses of one field, of which there is one direction.
-
-        Parameters
-        ----------
-        configuration : int
-        basis : (L t, L t) array
-            The directions otherwise.
+        It belongs to losses of one field, of which there is one direction.  Without planes it is the basis.
         """
         planes = self.labels.label_planes
         assert planes is not None  # else the rule is refused

@@ -93,7 +93,9 @@ def test_a_teacher_with_a_mean_is_not_reflected():
         found = System.of(problem).symmetries
         signs.append({float(B.item()) for _, _, B in found})
     assert signs == [{1.0, -1.0}, {1.0}]
-    assert np.any(Spectrum.of(shifted).teacher_means)
+    law = SampleLaw.of(shifted, Spectrum.of(shifted))
+    assert law.unchanged(range(4), np.eye(1))
+    assert not law.unchanged(range(4), -np.eye(1))
 
 
 def test_teacher_means_of_atoms_are_weighted():
