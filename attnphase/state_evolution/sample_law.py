@@ -27,7 +27,7 @@ class SampleLaw:
 
     Given these the student's fields are Gaussian, ``omega ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1 theta^T)``,
     for any law of k.  Another law of k is a subclass with its own `drawn` that is not `gaussian`, and with its own
-    `is_even` and `unchanged` where it has fewer symmetries.
+    `unchanged` where it has fewer symmetries.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class SampleLaw:
         configurations, probabilities = problem.cluster_law
         tokens = np.array([token for token, _ in problem.sites])
         noise = problem.tokens.length if problem.target_noise else 0
-        means = np.pad(spectrum.teacher_means, ((0, 0), (0, noise)))[configurations]
+        means = np.ascontiguousarray(np.pad(spectrum.teacher_means, ((0, 0), (0, noise)))[configurations])
         clean, deviation = spectrum.rho, float(np.sqrt(problem.target_noise))
         rho = clean + problem.field_noise * np.eye(clean.shape[-1]) if problem.field_noise else clean
         return cls(configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form)
@@ -71,10 +71,10 @@ class SampleLaw:
         """``rho^-1/2 (k - kbar)`` of standard normals (N, L, t), and by what their weights are multiplied, (N,)."""
         return zeta, np.ones(len(zeta))
 
-    @property
+    @cached_property
     def is_even(self) -> bool:
         """Whether all fields may change their signs together."""
-        return not self.means.any()
+        return self.unchanged(range(len(self.tokens)), -np.eye(self.rho.shape[-1]))
 
     def unchanged(self, order: Sequence[int], turn: Array) -> bool:
         """Whether the law stays as it is under an order of the sites and ``k -> turn k``."""

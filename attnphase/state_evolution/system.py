@@ -123,7 +123,7 @@ class System:
     @cached_property
     def token_variances(self) -> tuple[Array, ...]:
         """The diagonal of D in every configuration."""
-        return tuple(self.spectrum.site_variances[self.sample_law.configurations])
+        return tuple(np.ascontiguousarray(self.spectrum.site_variances[self.sample_law.configurations]))
 
     @cached_property
     def noise_directions(self) -> tuple[Array, ...]:

@@ -30,10 +30,6 @@ class Tilted(SampleLaw):
         tilt = self.tilts[configuration]
         return zeta + self.bend * (zeta**2 - 1), (1 + tilt * zeta[:, 0, 0]) ** 2 / (1 + tilt**2)
 
-    @property
-    def is_even(self) -> bool:
-        return False
-
     def unchanged(self, order: Sequence[int], turn: np.ndarray) -> bool:
         return list(order) == list(range(len(order))) and np.array_equal(turn, np.eye(len(turn)))
 
