@@ -219,7 +219,7 @@ def _iterated(
             response = _response(run, rules, map_, found.point)
             if found.status is Status.converged and not response.known:
                 found = replace(found, status=Status.left_domain)
-        tell(f"measuring on {rule.size} nodes")
+        tell(f"measuring on {map_.channel.rule.size} nodes")
         measured = measured_at(run, rules, map_, found, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)

@@ -16,6 +16,7 @@ from attnphase.integration.refinement import (
     GAUGE_POINTS,
     GAUSS_HERMITE_ORDERS,
     LOW_ORDERS,
+    MAX_TENSOR_NODES,
     SINGLE_POINTS,
     SMOOTH,
     TENSOR_OF_DERIVATIVES,
@@ -177,8 +178,22 @@ class Lines(Refinement):
         return lines(*self.dimensions, orders)
 
     def first(self) -> Rule:
-        """See `Refinement`."""
-        return self._of(self._first_orders)
+        """See `Refinement`.
+
+        Raises
+        ------
+        ProblemError
+            Naming ``integration.rule``: there would be too many lines.
+        """
+        orders = self._first_orders
+        if prod(orders.latent) * prod(orders.across) > MAX_TENSOR_NODES:
+            raise ProblemError(
+                "integration.rule",
+                f'integration.rule = "lines" would take more than {MAX_TENSOR_NODES} lines for {len(orders.latent)}'
+                f" fields of the teacher and {len(orders.across) + 1} of the student: choose"
+                ' "auto" or "sobol", or fewer integration.nodes.',
+            )
+        return self._of(orders)
 
     @property
     def _first_orders(self) -> LineOrders:
@@ -212,17 +227,14 @@ class Lines(Refinement):
         orders = rule.lines
         if self.asked.nodes is not None or error <= self.asked.standard_error or orders is None or parts is None:
             return None
-        wanted = self.asked.standard_error / np.sqrt(len(parts))
-        finer, latent, across = orders, orders.latent, orders.across
-        for i in sorted({int(gauge) // 2 for gauge in np.flatnonzero(~(parts <= wanted))}):  # directions, of two each
-            if i < len(latent):
-                latent = _with(latent, i, 2 * max(1, round(latent[i] / 4)))
-            elif i < len(latent) + len(across):
-                across = _with(across, i - len(latent), 1)
-            else:
-                finer = replace(orders, **_cut_off_less(orders))
-        finer = replace(finer, latent=latent, across=across)
-        return self._of(finer) if finer.size <= _NODES_OF_LINES * self.max_nodes else None
+        wanted, most = self.asked.standard_error / np.sqrt(len(parts)), _NODES_OF_LINES * self.max_nodes
+        # the largest error first, for there may not be nodes enough for all; directions have two gauges each
+        gauges = np.argsort(-np.nan_to_num(parts, nan=np.inf), kind="stable")
+        finer = orders
+        for direction in dict.fromkeys(int(gauge) // 2 for gauge in gauges if not parts[gauge] <= wanted):
+            one = _refined(finer, direction)
+            finer = one if one.size <= most else finer
+        return None if finer is orders else self._of(finer)
 
     def comparison(self, rule: Rule) -> None:
         """See `Refinement`."""
@@ -305,6 +317,16 @@ class Nets(Refinement):
     def comparison(self, rule: Rule) -> None:
         """See `Refinement`."""
         return
+
+
+def _refined(orders: LineOrders, direction: int) -> LineOrders:
+    """Finer in one direction, of the teacher's fields and the noise, then across lines; behind them are the lines."""
+    latent, across, place = orders.latent, orders.across, direction - len(orders.latent)
+    if place < 0:
+        return replace(orders, latent=_with(latent, direction, 2 * max(1, round(latent[direction] / 4))))
+    if place < len(across):
+        return replace(orders, across=_with(across, place, 1))
+    return replace(orders, **_cut_off_less(orders))
 
 
 def _cut_off_less(orders: LineOrders) -> dict[str, float]:

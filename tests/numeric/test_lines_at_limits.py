@@ -7,6 +7,8 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from attnphase.errors import ProblemError
+from attnphase.integration.kinds import RULES
 from attnphase.integration.lines import LineOrders
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.system import System
@@ -30,6 +32,23 @@ def test_minima_that_no_end_of_a_piece_tells_of_are_found_when_it_is_asked_for()
     after = conjugates(found, overlaps)
     assert orders_of(found.channel.rule).thorough
     assert np.abs(flat(after) - flat(before)).max() > 1e-4 * np.abs(flat(after)).max()
+
+
+def test_too_many_lines_are_refused_before_they_are_laid():
+    problem = Problem.from_dict({"tokens": {"length": 6}})
+    with pytest.raises(ProblemError, match="would take more than 4194304 lines for 6 fields of the teacher and 6 of"):
+        RULES["lines"](problem.integration, (12, 6), True, 2**18).first()
+
+
+def test_where_not_all_directions_can_be_finer_that_of_the_largest_error_is():
+    """All of these would be too many nodes; a smaller error asked for must not lead to a larger one."""
+    rules = RULES["lines"](Problem.paper().integration, (4, 2), True, 3750)
+    orders = orders_of(rules.first())
+    parts = np.array([0.1, 0.2, 0.3, 0.5, 0.4, 0.1, 0.2])  # two gauges of each direction, and one of the lines
+    finer = orders_of(rules.next(rules.first(), 0.5, 0.0, parts))
+    assert finer.latent[1] > orders.latent[1]
+    assert (finer.latent[0], finer.across) == (orders.latent[0], orders.across)
+    assert finer.defect == orders.defect
 
 
 @pytest.mark.parametrize("spread", [1e-3, 1e-6, 1e-9, 0.0])
