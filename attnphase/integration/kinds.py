@@ -162,7 +162,7 @@ class Lines(Refinement):
 
     name = kept_beside = "lines"
     has_replicates = False
-    needs_planes = True
+    needs_planes = of_solves_alone = True
 
     @classmethod
     def check_nodes(cls, nodes: int) -> None:
@@ -250,7 +250,7 @@ class Nets(Refinement):
 
     name = kept_beside = "nets"
     has_replicates = False
-    needs_planes = True
+    needs_planes = of_solves_alone = True
     alike = 2 * _GAUGES_OF_NETS
 
     @classmethod

@@ -78,6 +78,8 @@ class Refinement(ABC):
         Whether labels may only jump on parallel planes of the teacher's fields.
     alike : int
         How many of its gauges each tell the whole error: their distances are averaged.
+    of_solves_alone : bool
+        Whether only solves know its nodes, which it has none of before it is used at a point.
     kept_beside : str or None
         Name of the rules that a solve begins with again where they did for a neighbour.
     """
@@ -95,6 +97,7 @@ class Refinement(ABC):
     requires: ClassVar[Mapping[str, Any]] = {}
     needs_planes: ClassVar[bool] = False
     alike: ClassVar[int] = 1
+    of_solves_alone: ClassVar[bool] = False
     kept_beside: ClassVar[str | None] = None
 
     @classmethod

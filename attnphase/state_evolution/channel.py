@@ -61,8 +61,8 @@ class Channel:
 
     configurations: NDArray[np.int64] = field(init=False)
     probabilities: Array = field(init=False)
-    labelled: bool = field(init=False)  # whether each node stands for both labels, see `_from_student_first`
-    turned: bool = field(init=False)  # whether the nodes are those of the student's fields first, see there
+    labelled: bool = field(init=False)  # whether each node stands for both labels, see `_with_label`
+    turned: bool = field(init=False)  # whether the nodes are those of the student's fields first, see `_turn`
     _drawn: dict[tuple[int, tuple[int, int], int, int], Draws] = field(init=False)  # views of few arrays
 
     def __post_init__(self) -> None:
@@ -111,10 +111,8 @@ class Channel:
         teacher_root = matrix_root(rho)
         lift = np.ascontiguousarray(_solved(teacher_root, overlaps.theta.mT).mT)  # theta rho^-1/2
         root = matrix_root(q - lift @ lift.mT)
-        turn = _turn(q, root, lift)
-        if not self.turned:
-            turn[:] = np.eye(turn.shape[-1])
-        return FieldLaw(root, lift, teacher_root, turn, means, noise)
+        none = np.tile(np.eye(sum(lift.shape[1:])), (len(lift), 1, 1))
+        return FieldLaw(root, lift, teacher_root, _turn(q, root, lift) if self.turned else none, means, noise)
 
     def floored(self, overlaps: Overlaps) -> Overlaps:
         """The overlaps with the variance floor, which the law of the fields has."""

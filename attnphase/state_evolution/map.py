@@ -185,10 +185,9 @@ class StateEvolution:
             return False
         lower, lost = _news(fresh, known, self.system.units.energy)
         weight, of_all = (sample.scalar_mean(_by_node(sample, one)).mean() for one in (lower, np.ones(len(lower))))
-        if self.channel.rule.lines is not None or weight > share * of_all:
-            return bool(weight <= share * of_all)
         # of the nearly degenerate ones no more than the error of counting them
-        return bool(lost.sum() ** 2 <= (fresh.gap < self._near_degenerate).sum())
+        known = self.channel.rule.lines is not None or lost.sum() ** 2 <= (fresh.gap < self._near_degenerate).sum()
+        return bool(known and weight <= share * of_all)
 
     def _sample(self) -> tuple[Rule, Minima]:
         """Every fifth node, along lines all, or of a large rule as many as make `CHECKED`, and its minima."""

@@ -12,6 +12,7 @@ from attnphase.integration.refinement import Refinement
 from attnphase.kernels.compiler import Kernels, kernels_for, tell_if_compiling
 from attnphase.kernels.key import model_numbers
 from attnphase.problem.consistency import has_rule
+from attnphase.problem.integration import Integration
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
 from attnphase.processes.progress import Tell, silent
@@ -146,18 +147,25 @@ class System:
         return np.ascontiguousarray(self.problem.mixing_matrix, dtype=float), model_numbers(self.problem)
 
     def refinement(self, max_nodes: int) -> Refinement:
-        """The integration rules of a solve that may use so many nodes."""
+        """The integration rules of all but solves, that may use so many nodes.
+
+        Lines and nets have their nodes at a fixed point, where a solve looks for them; all else takes those of "auto".
+        """
+        integration = self.problem.integration
+        if integration.form.of_solves_alone:
+            integration = replace(integration, rule="auto", nodes=None)
+        return self._rules(integration, max_nodes)
+
+    def _rules(self, integration: Integration, max_nodes: int) -> Refinement:
         kernels = self.kernels
         counts = kernels.columns, kernels.teacher_rank, kernels.noise_columns
         student, teacher, noise = (kernels.length * count for count in counts)
         seen = max(one.shape[1] for one in self.noise_directions)
-        return self.problem.integration.rules(
-            (student + teacher + noise, student), self.reflects, max_nodes, noise, seen
-        )
+        return integration.rules((student + teacher + noise, student), self.reflects, max_nodes, noise, seen)
 
     def refinement_of_solve(self, max_nodes: int) -> Refinement:
         """The rules of a solve: by lines or nets where there are some."""
-        rules = self.refinement(max_nodes)
+        rules = self._rules(self.problem.integration, max_nodes)
         # measured: where several tokens are in clusters, points in all fields together take a fifth of the time
         plain = len(self.sample_law.probabilities) == 1 or self.kernels.length == 1
         has_lines, has_nets = (plain and has_rule(self.problem, name) for name in ("lines", "nets"))

@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.special import expit
 
+import attnphase as ap
 from attnphase.errors import ProblemError
 from attnphase.integration.kinds import RULES
 from attnphase.integration.lines import LineOrders
@@ -49,6 +50,25 @@ def test_where_not_all_directions_can_be_finer_that_of_the_largest_error_is():
     assert finer.latent[1] > orders.latent[1]
     assert (finer.latent[0], finer.across) == (orders.latent[0], orders.across)
     assert finer.defect == orders.defect
+
+
+@pytest.mark.parametrize("rule", ["lines", "nets"])
+def test_what_is_no_solve_takes_the_nodes_of_auto(rule):
+    """Rules of solves have a single node, zero, before a point is known: under it a flow would tell wrong numbers."""
+    problem = Problem.paper(omega=0.37)
+    of_auto = System.of(problem).refinement(2**12)
+    named = System.of(problem.with_fields({"integration.rule": rule, "integration.nodes": 9}))
+    assert named.refinement_of_solve(2**12).name == rule
+    np.testing.assert_array_equal(named.refinement(2**12).first().nodes, of_auto.first().nodes)
+    ways = [ap.flow(one, "semantic=0.3,noise=0.4", 0.9, 1.5, records=3) for one in (problem, named.problem)]
+    np.testing.assert_array_equal(ways[0].test_error, ways[1].test_error)
+
+
+def test_lines_of_no_defect_are_as_precise_as_sums_are():
+    """Else more and more nodes would be tried for ever."""
+    orders = LineOrders((4,), (), defect=1e-20)
+    assert orders.nodes < 40
+    assert orders.reach > 9
 
 
 @pytest.mark.parametrize("spread", [1e-3, 1e-6, 1e-9, 0.0])
