@@ -22,6 +22,7 @@ nor along the encodings: q = S + θ θᵀ / σ² + σ² m mᵀ / |e|².
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -339,7 +340,9 @@ def _numbers(map_: Map, x: Array, image: Array, seen: Array, response: Array, ob
     return named | {"training_loss": seen[:1], "test_error": seen[1:]}
 
 
-def pair_reference(problem: Pair, asked: float = ASKED, finest: float = FINEST) -> tuple[Numbers, Numbers]:
+def pair_reference(
+    problem: Pair, asked: float = ASKED, finest: float = FINEST, orders: Mapping[str, int] | None = None
+) -> tuple[Numbers, Numbers]:
     """Values of a branch's point and their errors.
 
     Parameters
@@ -349,13 +352,15 @@ def pair_reference(problem: Pair, asked: float = ASKED, finest: float = FINEST) 
         Error at which rules are not made finer, in units of the value.
     finest : float
         Factor of the orders at which they are not made finer in any case.
+    orders : mapping of str to int, optional
+        Instead of those of `Rule.of`, by its names.
 
     Raises
     ------
     ArithmeticError
         The branch has no point here, or none was found.
     """
-    rule, scale = Rule.of(problem), _COARSE
+    rule, scale = replace(Rule.of(problem), **(orders or {})), _COARSE
     map_ = Map(problem, rule.scaled(scale))
     start = map_.pack(*_start(problem))
     x = _damped(map_, start)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from math import erf, pi, prod, sqrt
+from math import erf, erfc, exp, pi, prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ _STEEP = -2.7, 1.9  # of exp(t - exp(-t)): 2e-8 of a standard deviation beside a
 _STEEP_BOTH = 2.7  # likewise between two breaks: 1e-10 of their distance beside each
 _REACH = 7.0  # of stretched nodes: beyond lie 1e-10 of the variance
 _SAME = 1e-9  # relative, of weights that are the same but for rounding
+_FARTHEST, _PRECISE = 38.0, 1e-3  # of lines: the density is a double below; their length need not be more precise
 _ROUNDING = 1e-13  # of sums of some dozen numbers: no rule is more precise
 _WIDTH = 3.0  # of the part in the middle in which these are nearly evenly spaced: .3 % of the law lie outside
 
@@ -80,10 +81,13 @@ class LineOrders:
 
 @lru_cache
 def _reach(share: float) -> float:
-    """Beyond so many standard deviations lies such a share of a normal law's variance, and of a chi^2 law of three."""
-    from scipy.special import chdtri  # a quarter of a second to import, for lines alone
-
-    return sqrt(chdtri(3, share))
+    """Beyond so many standard deviations lies such a share of a normal law's variance."""
+    left, right = 0.0, _FARTHEST
+    while right - left > _PRECISE:
+        middle = (left + right) / 2
+        outside = erfc(middle / sqrt(2)) + middle * exp(-(middle**2) / 2) * sqrt(2 / pi)
+        left, right = (middle, right) if outside > share else (left, middle)
+    return right
 
 
 @lru_cache
