@@ -25,6 +25,7 @@ from attnphase.fixed_points.measuring import branch_point, measured_at, unevalua
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
+from attnphase.integration.kinds import NODES_OF_LINES
 from attnphase.integration.refinement import SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
@@ -32,7 +33,7 @@ from attnphase.processes.progress import Tell, silent, within
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
-from attnphase.state_evolution.errors import Response, contradicted, response_at, way_left
+from attnphase.state_evolution.errors import Response, contradicted, parts_of, response_at, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
@@ -194,6 +195,7 @@ def _iterated(
     response, jacobian = _lent(previous, run.sector) if previous and refine else (None, None)
     second_minima = float(run.system.problem.loss.form.is_rough)  # there no tensor rule knows its error
     rule = rules.single() if not refine else _first_rule(rules, previous, response)
+    spent = 0  # nodes of all rules together
 
     def decays(x: Array, image: Array) -> bool:
         return _decays(map_, FixedPoint(x, image, np.inf, 0, Status.iteration_limit), informed, branch)
@@ -234,6 +236,9 @@ def _iterated(
             point, jacobian, response = map_.unpack(last.point), response.jacobian, None  # derivatives of far away
             continue
         finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if refine else None
+        spent += map_.channel.rule.size
+        if finer is not None:
+            finer = _instead_of_lines(run, rules, map_, found, response, spent) or finer
         if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
             finer = _instead(run, rules, rule) if refine else None
@@ -299,6 +304,26 @@ def _instead(run: Run, rules: Refinement, rule: Rule) -> Rule | None:
     """The Sobol rule that replaces a tensor rule whose map has no fixed point near the start; None if none may."""
     other = None if rule.randomised or run.spent else rules.next(rule, np.inf, 1.0)
     return other if other is not None and other.randomised else None
+
+
+def _instead_of_lines(
+    run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response, spent: int
+) -> Rule | None:
+    """Sobol points that are enough, once rules with so many nodes together have cost as much as these will.
+
+    So a solve takes at most about twice the time of the better of both.
+    """
+    other, rule = rules.otherwise, map_.channel.rule
+    if other is None or rule.randomised:
+        return None
+    few = other.as_many(rule)
+    if NODES_OF_LINES * few.size > spent:
+        return None
+    run.tell("comparing with Sobol points")
+    points = run.map(few)
+    parts = parts_of(points, found.point, response, variations(points, found.point, ()))
+    enough = other.enough(few, float(np.linalg.norm(parts)))
+    return enough if enough is not None and NODES_OF_LINES * enough.size <= spent else None
 
 
 def _is_contradicted(run: Run, rules: Refinement, place: Place) -> bool:

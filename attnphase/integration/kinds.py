@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import fields, replace
 from math import prod
 from typing import ClassVar
@@ -25,11 +26,11 @@ from attnphase.integration.refinement import (
 )
 from attnphase.integration.rules import Rule, lines, nets, published_rule
 
-__all__ = ["RULES"]
+__all__ = ["NODES_OF_LINES", "RULES"]
 
 _NODES = "integration.nodes"
 FIRST_LATENT, FIRST_ACROSS = 12, 3  # nodes of each of the teacher's fields and of the noise, and across lines
-_NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
+NODES_OF_LINES = 4  # a node of a line, whose neighbours are known, takes about a quarter of a Sobol point's time
 _MOST_PER_DIMENSION = 256
 # relative to the error asked for: the defect of lines, and what nodes that are left out have of the variance
 _DEFECT, _DROPPED = 0.01, 0.1
@@ -140,8 +141,8 @@ class Automatic(Sobol):
 
     def of_solve(self, *, has_lines: bool, has_nets: bool) -> Refinement:
         """See `Refinement`: lines, where they have few nodes, or else nets."""
-        own = [getattr(self, item.name) for item in fields(self)]
-        by_lines, by_nets = Lines(*own), Nets(*own)
+        own = [getattr(self, item.name) for item in fields(self) if item.name != "otherwise"]
+        by_lines, by_nets = Lines(*own, otherwise=self), Nets(*own, otherwise=self)
         if has_lines and by_lines.is_affordable:
             return by_lines
         return by_nets if has_nets and by_nets.is_affordable else self
@@ -153,7 +154,31 @@ class Automatic(Sobol):
         return next((self.gauss_hermite(order) for order in LOW_ORDERS if order > above), None)
 
 
-class Lines(Refinement):
+class _LatentFirst(Refinement):
+    """Rules that take the teacher's fields first, until points in all fields take over."""
+
+    has_replicates = False
+    needs_planes = of_solves_alone = True
+
+    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
+        """See `Refinement`."""
+        if rule.randomised and self.otherwise is not None:
+            return self.otherwise.next(rule, error, second_minima)
+        if error <= self.asked.standard_error or parts is None:
+            return None
+        finer = self._finer(rule, error, parts)
+        return finer if finer is not None or self.otherwise is None else self.otherwise.as_many(rule)
+
+    @abstractmethod
+    def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:
+        """The next rule of this kind."""
+
+    def comparison(self, rule: Rule) -> None:
+        """See `Refinement`."""
+        return
+
+
+class Lines(_LatentFirst):
     """``"lines"``: the teacher's fields first; one direction of the student's along lines, jumps located.
 
     Its rules have an error of its own for every direction, told by two gauges, of which one may agree by chance, and
@@ -161,8 +186,6 @@ class Lines(Refinement):
     """
 
     name = kept_beside = "lines"
-    has_replicates = False
-    needs_planes = of_solves_alone = True
 
     @classmethod
     def check_nodes(cls, nodes: int) -> None:
@@ -211,7 +234,8 @@ class Lines(Refinement):
     def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
         """See `Refinement`: of every direction another rule, as accurate."""
         orders = rule.lines
-        assert orders is not None
+        if orders is None:
+            return super().gauges(rule, second_minima)
         # nodes half a spacing further have the opposite error, unless it vanishes by chance: then another order tells
         latent = [
             gauge
@@ -222,12 +246,11 @@ class Lines(Refinement):
         along = [replace(orders, panels=orders.panels + 2, **_cut_off_less(orders))]
         return tuple(self._of(one) for one in latent + across + along)
 
-    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
-        """See `Refinement`."""
+    def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:
         orders = rule.lines
-        if self.asked.nodes is not None or error <= self.asked.standard_error or orders is None or parts is None:
+        if self.asked.nodes is not None or orders is None:
             return None
-        wanted, most = self.asked.standard_error / np.sqrt(len(parts)), _NODES_OF_LINES * self.max_nodes
+        wanted, most = self.asked.standard_error / np.sqrt(len(parts)), NODES_OF_LINES * self.max_nodes
         # the largest error first, for there may not be nodes enough for all; directions have two gauges each
         gauges = np.argsort(-np.nan_to_num(parts, nan=np.inf), kind="stable")
         finer = orders
@@ -236,12 +259,8 @@ class Lines(Refinement):
             finer = one if one.size <= most else finer
         return None if finer is orders else self._of(finer)
 
-    def comparison(self, rule: Rule) -> None:
-        """See `Refinement`."""
-        return
 
-
-class Nets(Refinement):
+class Nets(_LatentFirst):
     """``"nets"``: the teacher's fields by a tensor rule, and for each of its nodes a net in all other fields.
 
     What the nets leave is told by others of the same size, what the tensor rule leaves by others of its kind: as many
@@ -249,8 +268,6 @@ class Nets(Refinement):
     """
 
     name = kept_beside = "nets"
-    has_replicates = False
-    needs_planes = of_solves_alone = True
     alike = 2 * _GAUGES_OF_NETS
 
     @classmethod
@@ -283,14 +300,17 @@ class Nets(Refinement):
     def of_derivatives(self, rule: Rule) -> Rule:
         """See `Refinement`."""
         orders = rule.nets
-        if orders is None or orders.points <= _FIRST_OF_NETS:
+        if orders is None:
+            return super().of_derivatives(rule)
+        if orders.points <= _FIRST_OF_NETS:
             return rule
         return self._of(replace(orders, points=_FIRST_OF_NETS))
 
     def gauges(self, rule: Rule, second_minima: float) -> tuple[Rule, ...]:
         """See `Refinement`: other nets for the same teacher's fields, and for others."""
         orders = rule.nets
-        assert orders is not None
+        if orders is None:
+            return super().gauges(rule, second_minima)
         more = tuple(count + 1 for count in orders.latent)
         others = [(orders.latent, True), (more, False), (more, True)]
         latents = [(orders.latent, orders.shifted)] * _GAUGES_OF_NETS + others
@@ -299,10 +319,10 @@ class Nets(Refinement):
             for number, (latent, shifted) in enumerate(latents, 1)
         )
 
-    def next(self, rule: Rule, error: float, second_minima: float, parts: Array | None = None) -> Rule | None:
-        """See `Refinement`: more of what leaves the larger part of the error."""
-        orders, asked = rule.nets, self.asked.standard_error
-        if error <= asked or orders is None or parts is None:
+    def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:
+        """More of what leaves the larger part of the error."""
+        orders = rule.nets
+        if orders is None:
             return None
         of_nets, of_all = np.array_split(np.asarray(parts) ** 2, 2)
         if self.asked.nodes is None and not of_all.sum() <= 2 * of_nets.sum():
@@ -313,10 +333,6 @@ class Nets(Refinement):
                 return None
             orders = replace(orders, points=points)
         return self._of(orders) if prod(orders.latent) <= orders.points else None
-
-    def comparison(self, rule: Rule) -> None:
-        """See `Refinement`."""
-        return
 
 
 def _refined(orders: LineOrders, direction: int) -> LineOrders:

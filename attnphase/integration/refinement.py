@@ -66,6 +66,8 @@ class Refinement(ABC):
         How many of the dimensions are noise of the labels, which sign changes leave as it is.
     seen_noise : int
         How many directions of the noise the student's fields depend on.
+    otherwise : Refinement, optional
+        Whose points take over where there are no finer rules here, or these have cost as much as the points will.
     name : str
         What ``integration.rule`` calls it.
     refines : bool
@@ -90,6 +92,7 @@ class Refinement(ABC):
     max_nodes: int
     noise_dimensions: int = 0
     seen_noise: int = 0
+    otherwise: Refinement | None = None
 
     name: ClassVar[str]
     refines: ClassVar[bool] = True
@@ -228,6 +231,15 @@ class Refinement(ABC):
         """The Sobol rule whose error is likely as small as it should be; the largest step where none is known."""
         points = min(rule.order * self.growth(error), self.most_points)
         return self.sobol(points) if points > rule.order else None
+
+    def as_many(self, rule: Rule) -> Rule:
+        """Sobol points that are about as many as a rule's nodes, at least so many that their error is believed."""
+        return self.sobol(min(max(2 ** int(math.log2(rule.size / REPLICATES)), self.medium_points), self.most_points))
+
+    def enough(self, rule: Rule, error: float) -> Rule | None:
+        """The Sobol rule whose error is likely small enough, unless it is too large; ``error`` is that of `rule`."""
+        points = rule.order * (self.growth(error) if error > self.asked.standard_error else 1)
+        return self.sobol(points) if points <= self.most_points else None
 
     def growth(self, error: float) -> int:
         """By what the number of points must grow, so that their error becomes small enough: a power of two."""

@@ -11,6 +11,7 @@ import attnphase as ap
 from attnphase.errors import ProblemError
 from attnphase.integration.kinds import RULES
 from attnphase.integration.lines import LineOrders
+from attnphase.integration.rules import lines
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.system import System
 from tests.numeric.test_rules_of_lines import conjugates, flat, map_of, orders_of, overlaps_of, scalar, weight_missed
@@ -91,3 +92,32 @@ def test_the_response_near_perfect_learning_is_that_of_the_smooth_derivative(spr
     density = np.exp(-(k**2) / (2 * rho)) * weights
     smooth = density @ [derivative(theta / rho * x) for x in k] / density.sum()
     assert V_hat.item() == pytest.approx(smooth, rel=1e-7 + spread)
+
+
+def test_points_take_over_from_lines_that_have_cost_as_much():
+    """Strong fields: minima change in many places, and the error of lines falls slowly; the benchmark's point 20."""
+    fields = {"tokens.sigma": 1.209, "regularizer.strength": 0.01691, "integration.standard_error": 5e-3}
+    point = ap.solve(Problem.paper(omega=0.3).with_fields(fields), 1.949, branch="uninformed")
+    assert (point.attrs["rule"], int(point["status"])) == ("sobol", 0)
+    q, error = float(point["q"][0, 0, 0]), float(point["q_stderr"][0, 0, 0])
+    assert error < 5e-3 * 1.017
+    assert abs(q - 1.01620) < 4 * error
+
+
+def test_points_take_over_where_lines_may_have_no_more_nodes():
+    """And not where lines are named, where nothing is known of the error's parts, or where it is small enough."""
+    asked, dimensions = Problem.paper().integration, (4, 2)
+    rules = RULES["auto"](asked, dimensions, True, 2**16).of_solve(has_lines=True, has_nets=True)
+    parts = np.full(7, 0.3)
+    last = lines(*dimensions, LineOrders((60, 60), (6,), defect=1e-9))
+    taken = rules.next(last, 0.5, 0.0, parts)
+    assert taken is not None
+    assert taken.randomised
+    assert taken.size <= 2**16
+    assert rules.next(last, 0.5, 0.0, None) is None
+    assert rules.next(last, 1e-4, 0.0, parts) is None
+    assert rules.next(taken, 1e-4, 0.0, None) is None
+    more = rules.next(rules.sobol(256), 0.5, 0.5, None)
+    assert more is not None
+    assert more.order > 256
+    assert RULES["lines"](asked, dimensions, True, 2**16).next(last, 0.5, 0.0, parts) is None
