@@ -5,7 +5,7 @@ module that depends on the model: here it holds the square loss; in the copy in 
 
 ``constants``, ``values`` and ``compiled`` are what all modules share.  Where a loss is smooth, Newton steps in the
 lanes of a block, ``lanes`` and ``steps``, are generated too; ``lane`` is what happens between them.  For kinks
-``linear_algebra``, ``bracket`` or ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one
+``linear_algebra``, ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one
 sample, and so they do for very many fields.
 
 The ways in are ``together``, ``blocks`` and ``nodes`` for the theory, ``sample_blocks`` and ``samples`` for samples at

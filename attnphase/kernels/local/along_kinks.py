@@ -1,4 +1,6 @@
-"""Descent to a minimum of the local problem of several fields whose loss has kinks.
+"""Descent to a minimum of the local problem whose loss has kinks.
+
+At a kink that is a minimum the slope jumps and is zero nowhere, so that Newton's method alone cannot end.
 
 With the arguments ``c`` of the kinks the loss is smooth in ``h`` and ``|c|``.  A step minimises the energy's model:
 quadratic in the step, with kinks ``w |c + c' d|`` where the weight ``w`` of ``|c|`` is positive; a kink that bends
@@ -237,8 +239,10 @@ def is_minimum(scale: float, work: Workspace) -> bool:
 def descend_along_kinks(center: Array, terms: Energy, work: Workspace) -> tuple[float, float, int]:
     """Descent from ``work.u`` by steps to the minimum of the model, damped as those of smooth losses.
 
-    What it returns and leaves in ``work`` is as of `bracket.descend_to_kink`.  Known minima do not stop it, as they do
-    descents of smooth losses: minima at kinks may lie close to each other.
+    Returns energy, loss and the number of steps, negative if the gradient did not reach its tolerance.  A descent that
+    begins where the energy is not finite ends with infinite energy, and so does one that finds no bottom, with RUNAWAY
+    steps.  At a kink ``work.gradient`` is the subgradient of the loss that belongs to the minimum.  Known minima do not
+    stop it, as they do descents of smooth losses: minima at kinks may lie close to each other.
     """
     u, trial, kinks, length = work.u, work.trial, work.kinks, terms.parameters[LENGTH_UNIT]
     unit, shift = length * length, 0.0

@@ -81,9 +81,5 @@ def go_to_kink(kink: int, keeps: bool, center: Array, terms: Energy, work: Works
                 return False
             for i in range(SIZE):
                 kinks.last[kink, i] = u[i]
-                if SIZE == 1:
-                    u[i] *= (
-                        1.0 - CLOSE
-                    )  # `bracket` must begin on a side: the centre's, where the energy falls as a rule
             return True
     return False

@@ -9,7 +9,6 @@ from attnphase.kernels.local.values import Energy, Found, Kinks, Workspace
 
 from .along_kinks import descend_along_kinks
 from .at_kinks import go_to_kink
-from .bracket import descend_to_kink
 from .compiled import allocating, compiled
 from .constants import DISTINCT, LENGTH_UNIT, MATCHED, RUNAWAY, Starts
 from .linear_algebra import SIZE, copy, place, to_scaled
@@ -18,8 +17,6 @@ from .local_problem import COLUMNS, KINKS, LABEL_FIELDS, LENGTH, LIFT, closed_fo
 __all__ = ["MOST_STARTS", "empty_target", "search", "start_field", "workspace"]
 
 MOST_STARTS = 7 + LENGTH  # of REFRESH: two known minima, and those of COLD
-
-to_minimum = descend_to_kink if SIZE == 1 else descend_along_kinks
 
 
 @allocating
@@ -204,7 +201,7 @@ def search(center: Array, k: Array, terms: Energy, starts: int, found: Found, wo
         for j in range(1 if onward else 0, kinks + 1):
             if j > 0 and not go_to_kink(j - 1, onward, center, terms, work):
                 continue
-            energy, value, flag = to_minimum(center, terms, work)
+            energy, value, flag = descend_along_kinks(center, terms, work)
             if energy == np.inf:
                 bottomless = bottomless or flag == RUNAWAY
             elif keep(energy, terms.parameters[LENGTH_UNIT], found, work):
