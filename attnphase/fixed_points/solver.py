@@ -237,7 +237,7 @@ def _iterated(
             continue
         finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if refine else None
         spent += map_.channel.rule.size
-        if finer is not None:
+        if refine and measured.relative_error > rules.asked.standard_error:
             finer = _instead_of_lines(run, rules, map_, found, response, spent) or finer
         if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0

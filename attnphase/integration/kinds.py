@@ -164,10 +164,7 @@ class _LatentFirst(Refinement):
         """See `Refinement`."""
         if rule.randomised and self.otherwise is not None:
             return self.otherwise.next(rule, error, second_minima)
-        if error <= self.asked.standard_error or parts is None:
-            return None
-        finer = self._finer(rule, error, parts)
-        return finer if finer is not None or self.otherwise is None else self.otherwise.as_many(rule)
+        return None if error <= self.asked.standard_error or parts is None else self._finer(rule, error, parts)
 
     @abstractmethod
     def _finer(self, rule: Rule, error: float, parts: Array) -> Rule | None:

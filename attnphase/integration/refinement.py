@@ -67,7 +67,7 @@ class Refinement(ABC):
     seen_noise : int
         How many directions of the noise the student's fields depend on.
     otherwise : Refinement, optional
-        Whose points take over where there are no finer rules here, or these have cost as much as the points will.
+        Whose points take over where the rules here have cost as much as these will.
     name : str
         What ``integration.rule`` calls it.
     refines : bool

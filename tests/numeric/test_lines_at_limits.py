@@ -104,20 +104,16 @@ def test_points_take_over_from_lines_that_have_cost_as_much():
     assert abs(q - 1.01620) < 4 * error
 
 
-def test_points_take_over_where_lines_may_have_no_more_nodes():
-    """And not where lines are named, where nothing is known of the error's parts, or where it is small enough."""
+def test_points_that_have_taken_over_are_refined_as_points():
+    """And lines never become points by themselves: at their node limit these may have a larger error."""
     asked, dimensions = Problem.paper().integration, (4, 2)
     rules = RULES["auto"](asked, dimensions, True, 2**16).of_solve(has_lines=True, has_nets=True)
-    parts = np.full(7, 0.3)
-    last = lines(*dimensions, LineOrders((60, 60), (6,), defect=1e-9))
-    taken = rules.next(last, 0.5, 0.0, parts)
-    assert taken is not None
-    assert taken.randomised
-    assert taken.size <= 2**16
-    assert rules.next(last, 0.5, 0.0, None) is None
-    assert rules.next(last, 1e-4, 0.0, parts) is None
-    assert rules.next(taken, 1e-4, 0.0, None) is None
-    more = rules.next(rules.sobol(256), 0.5, 0.5, None)
+    last, parts = lines(*dimensions, LineOrders((60, 60), (6,), defect=1e-9)), np.full(7, 0.3)
+    assert rules.next(last, 0.5, 0.0, parts) is None
+    points = rules.sobol(256)
+    more = rules.next(points, 0.5, 0.5, None)
     assert more is not None
+    assert more.randomised
     assert more.order > 256
-    assert RULES["lines"](asked, dimensions, True, 2**16).next(last, 0.5, 0.0, parts) is None
+    assert rules.next(points, 1e-4, 0.5, None) is None
+    assert rules.gauges(points, 0.5) == ()
