@@ -25,6 +25,7 @@ __all__ = [
     "Response",
     "contradicted",
     "parts_of",
+    "propagate",
     "relative_error",
     "residual_errors",
     "response_at",
@@ -92,7 +93,7 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     return Response(joint[: len(x)], joint[len(x) :], order)
 
 
-def _propagate(image_change: Array, measured_change: Array, response: Response) -> tuple[NDArray[Any], Array]:
+def propagate(image_change: Array, measured_change: Array, response: Response) -> tuple[NDArray[Any], Array]:
     """Changes of the fixed point and of everything measured at it, when map and measurement change by so much.
 
     ``dx = (I - J)^-1 dF`` and ``dE = dE|_x + (dE/dx) dx``; rows are replicates.
@@ -113,7 +114,7 @@ def standard_errors(
     The distances are added in quadrature, and with them the scatter of a rule that is itself randomised: two rules may
     agree by chance.
     """
-    dx, change = _propagate(moved.images, moved.values, response)
+    dx, change = propagate(moved.images, moved.values, response)
     error_x, error, error_energy = (np.sqrt((rows**2).sum(axis=0)) for rows in (dx, change, moved.energy))
     # -Phi is stationary, so that to first order only the explicit change of its energy term is left
     return _labelled(map_, measured, error_x, error) | {"training_loss": float(error_energy)}
@@ -129,7 +130,7 @@ def residual_errors(
     """
     by_floor = response.jacobian @ floor, response.measured @ floor
     images = np.stack([residual, by_floor[0]])
-    dx, change = _propagate(images, np.stack([np.zeros_like(by_floor[1]), by_floor[1]]), response)
+    dx, change = propagate(images, np.stack([np.zeros_like(by_floor[1]), by_floor[1]]), response)
     return _labelled(map_, measured, np.abs(dx).sum(axis=0), np.abs(change).sum(axis=0))
 
 
@@ -148,7 +149,7 @@ def way_left(
     These are the errors of integration, or the tolerance where it is larger; of all coordinates the worst one's.
     """
     rows = np.vstack([residual, moved.images])
-    dx, _ = _propagate(rows, np.zeros((len(rows), len(response.measured))), response)
+    dx, _ = propagate(rows, np.zeros((len(rows), len(response.measured))), response)
     known = np.maximum(np.sqrt((dx[1:] ** 2).sum(axis=0)), tolerance * map_.scales(x))
     return float(np.max(np.abs(dx[0]) / known))
 
@@ -166,7 +167,7 @@ def contradicted(own: Variations, other: Variations, response: Response) -> bool
         Its distance to the randomised rule, the first row, and the scatter of that.
     """
     mine, others = (
-        np.concatenate([*_propagate(moved.images, moved.values, response), moved.energy[:, None]], axis=1)
+        np.concatenate([*propagate(moved.images, moved.values, response), moved.energy[:, None]], axis=1)
         for moved in (own, other)
     )
     combined = np.sqrt((mine**2).sum(axis=0) + (others[1:] ** 2).sum(axis=0))
@@ -216,7 +217,7 @@ class Displacements:
             return None
         images, values = packed_images(measured, map_), flatten(measured)
         mean = values.mean(axis=0)
-        steps, change = _propagate(images - images.mean(axis=0), values - mean, response)
+        steps, change = propagate(images - images.mean(axis=0), values - mean, response)
         restored = restore_all(np.vstack([mean, change]), measured)
         return cls(map_, x, steps, {name: restored[name] for name in ("q_hat", "V_hat", "m_hat", "theta_hat")})
 
@@ -240,6 +241,6 @@ def relative_error(error: Array, q: Array, rho: Array) -> float:
 
 def parts_of(map_: StateEvolution, x: Array, response: Response, moved: Variations) -> Array:
     """Relative error of q by each row of what moves a point, (n,)."""
-    dx, _ = _propagate(moved.images, np.zeros((len(moved.images), len(response.measured))), response)
+    dx, _ = propagate(moved.images, np.zeros((len(moved.images), len(response.measured))), response)
     q, rho = map_.unpack(x).q, map_.system.spectrum.rho
     return np.array([relative_error(map_.sector.errors(np.abs(row)).q, q, rho) for row in dx])

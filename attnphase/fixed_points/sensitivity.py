@@ -1,0 +1,184 @@
+"""Total derivatives of everything measured at a fixed point, in alpha or a field of the problem.
+
+At the fixed point ``x(p) = F(x; p)`` the implicit function theorem gives ``x' = J x' + dF/dp``. The right side is the
+derivative of F along the tangent ``(x', 1)``, and so is the total derivative of all that is measured: both are
+differences of one map along the tangent, at the same nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.continuation import family_of
+from attnphase.fixed_points.family import Family
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.setting import Setting
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.errors import Response, propagate, response_at, standard_errors
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, variations
+
+__all__ = ["Sensitivity", "sensitivity_at"]
+
+_SMOOTH_STEP = 1e-8 ** (1 / 3)  # of central differences of a map that is smooth to 1e-8: noise 1e-8 / h is h^2
+_STEP = 1e-2  # of a map that jumps, see `finite_difference_jacobian`
+_TURNS = 3  # each leaves of the tangent's error the relative error of J, 1e-2 at most
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """Derivatives at a point of a branch.
+
+    Attributes
+    ----------
+    point : BranchPoint
+    setting : Setting
+        Which number the derivatives are in, and its value.
+    values, errors : dict of str to array or float
+        By the names of what is measured; empty where they are not known.
+    """
+
+    point: BranchPoint
+    setting: Setting
+    values: dict[str, Any]
+    errors: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _End:
+    """The map at one end of a difference along the tangent, at a distance of the field."""
+
+    distance: float
+    map_: StateEvolution
+    x: Array
+
+    @property
+    def joint(self) -> Array:
+        """The image and everything measured, (D + E,)."""
+        measured = self.map_.quantities(self.x, pooled=True)
+        if measured is None:
+            raise ArithmeticError("an end of the difference lies outside the domain of the map")
+        return np.concatenate([packed_images(measured, self.map_)[0], flatten(measured)[0]])
+
+
+@np.errstate(all="ignore")  # what overflows leaves the domain
+def sensitivity_at(point: BranchPoint, field: str, settings: SolverSettings) -> Sensitivity:
+    """The total derivatives at a solved point; none where it has not converged, or no difference has both its ends."""
+    setting = Setting(point.problem, point.alpha, field)
+    unknown = Sensitivity(point, setting, {}, {})
+    if point.status is not Status.converged:
+        return unknown
+    try:
+        return _derivatives(point, setting, settings)
+    except (ArithmeticError, np.linalg.LinAlgError):
+        return unknown
+
+
+def _family(point: BranchPoint, setting: Setting, settings: SolverSettings) -> Family:
+    """The maps along the field under the point's own rule, in a sector of symmetries that all of them have."""
+    unit = abs(setting.value) or 1.0
+    start = point.restart.overlaps
+    near = next(
+        (setting.value + low * unit, setting.value + high * unit)
+        for low, high in ((-_STEP, _STEP), (0.0, _STEP), (-_STEP, 0.0))
+        if _possible(setting, setting.value + low * unit) and _possible(setting, setting.value + high * unit)
+    )
+    family = family_of(setting, point.branch, start, near, settings)
+    rule = point.restart.rule
+    return replace(family, rule=family.rule if rule is None else rule, minima=point.restart.minima)
+
+
+def _possible(setting: Setting, value: float) -> bool:
+    try:
+        setting.at(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings) -> Sensitivity:
+    family = _family(point, setting, settings)
+    x, value = family.sector.pack(point.restart.overlaps), setting.value
+    map_ = _map(family, value)
+    if (image := map_(x)) is None:
+        raise ArithmeticError("the point lies outside the domain of the map")
+    rules = map_.system.refinement_of_solve(settings.max_nodes)
+    derivatives = rules.of_derivatives(map_.channel.rule)
+    response = point.restart.response
+    if response is None or len(response.jacobian) != len(x) or not response.known:
+        response = response_at(map_, x, derivatives)
+    step = _STEP if family.rule.lines is None else _SMOOTH_STEP
+    tangent, scales = np.zeros(len(x)), map_.scales(x)
+    ends, slope = _ends(family, x, tangent, value, step, scales), np.zeros(len(x))
+    for _ in range(_TURNS):
+        slope = _slope(ends)
+        tangent = tangent + propagate(slope[None, : len(x)] - tangent, slope[None, len(x) :], response)[0][0]
+        ends = _ends(family, x, tangent, value, step, scales)
+    slope = _slope(ends)
+    left = slope[: len(x)] - tangent
+    wide = _slope(_ends(family, x, tangent, value, 2 * step, scales)) - slope
+    # how much the differences do not know: what the tangent has left, and what a step twice as long changes
+    own = np.stack([np.concatenate([left, 0 * slope[len(x) :]]), wide])
+
+    gauges = rules.gauges(map_.channel.rule, map_.rough_share)
+
+    def varied(one: StateEvolution, at: Array) -> Variations:
+        others = [StateEvolution(Channel(one.system, gauge), one.alpha, one.sector) for gauge in gauges]
+        return variations(one, at, others, alike=rules.alike)
+
+    # another rule has its fixed point elsewhere, where the derivatives along the tangent are others
+    here, (upper, lower) = varied(map_, x), [varied(end.map_, end.x) for end in ends]
+    bent, other = (response_at(end.map_, end.x, derivatives) for end in ends)
+    span = ends[0].distance - ends[1].distance
+    moved = np.vstack([here.images, image - x])
+    dx, _ = propagate(moved, np.zeros((len(moved), len(response.measured))), response)
+    images, values = (
+        np.vstack([(a - b) / span, 0 * a[:1]]) + dx @ ((p - r) / span).T
+        for a, b, p, r in (
+            (upper.images, lower.images, bent.jacobian, other.jacobian),
+            (upper.values, lower.values, bent.measured, other.measured),
+        )
+    )
+    measured = map_.measure(x, pooled=True)
+    assert measured is not None
+    names = list(measured)
+    place = int(flatten({k: np.full_like(v, k == "training_loss") for k, v in measured.items()})[0].argmax())
+    assert "training_loss" in names
+    energy = np.concatenate([(upper.energy - lower.energy) / span, [0.0], own[:, len(x) + place]])
+    rows = Variations(np.vstack([images, own[:, : len(x)]]), np.vstack([values, own[:, len(x) :]]), energy)
+    errors = standard_errors(map_, measured, response, rows)
+    change = propagate(left[None], slope[None, len(x) :], response)[1][0]
+    return Sensitivity(point, setting, restore(change, measured), errors)
+
+
+def _map(family: Family, value: float) -> StateEvolution:
+    map_ = family.map_at(value)
+    if map_ is None:
+        raise ArithmeticError("the field cannot have this value")
+    return map_
+
+
+def _ends(family: Family, x: Array, tangent: Array, value: float, step: float, scales: Array) -> tuple[_End, _End]:
+    """Both ends of a difference along the tangent; one-sided where a side lies outside the domain.
+
+    A step changes neither the field nor any coordinate by more than a share of its size.
+    """
+    size = step * min(abs(value) or 1.0, 1 / max(float(np.max(np.abs(tangent) / scales)), 1e-300))
+    found: list[_End] = []
+    for distance in (size, -size, 0.0):
+        map_ = family.map_at(value + distance)
+        if map_ is not None and map_(x + distance * tangent) is not None:
+            found.append(_End(distance, map_, x + distance * tangent))
+        if len(found) == 2:
+            return found[0], found[1]
+    raise ArithmeticError("no difference along the field stays inside the domain")
+
+
+def _slope(ends: tuple[_End, _End]) -> Array:
+    return (ends[0].joint - ends[1].joint) / (ends[0].distance - ends[1].distance)
