@@ -20,7 +20,7 @@ from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.errors import Response, propagate, response_at, standard_errors
+from attnphase.state_evolution.errors import propagate, response_at, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, variations
 
@@ -110,9 +110,7 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
         raise ArithmeticError("the point lies outside the domain of the map")
     rules = map_.system.refinement_of_solve(settings.max_nodes)
     derivatives = rules.of_derivatives(map_.channel.rule)
-    response = point.restart.response
-    if response is None or len(response.jacobian) != len(x) or not response.known:
-        response = response_at(map_, x, derivatives)
+    response = response_at(map_, x, derivatives)  # those that the point has may be a neighbour's
     step = _STEP if family.rule.lines is None else _SMOOTH_STEP
     tangent, scales = np.zeros(len(x)), map_.scales(x)
     ends, slope = _ends(family, x, tangent, value, step, scales), np.zeros(len(x))

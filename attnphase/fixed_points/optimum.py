@@ -1,0 +1,23 @@
+"""Where the best value of a field lies.
+
+Nothing heavy is imported: the schema of datasets has the places.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+__all__ = ["METRICS", "Place"]
+
+METRICS = ("test_error", "training_loss", "weight_norm")
+"""What can be minimised."""
+
+
+class Place(IntEnum):
+    """Where the minimum over the range lies; the values are the CF flags of the dataset."""
+
+    inside = 0  # the total derivative vanishes there
+    at_edge = 1  # at an end of the range
+    at_branch_end = 2  # where the branch ends at a fold, beside another state
+    at_onset = 3  # where the branch leaves the uninformed point continuously
+    not_converged = 4  # the minimum may lie where points have not converged
