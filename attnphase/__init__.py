@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from attnphase.sweeps.dynamics import basins, flow, stationary
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
+    from attnphase.sweeps.tuning import sensitivity, tune
 
     __version__: str
 
@@ -80,12 +81,14 @@ __all__ = [
     "register_score",
     "run_block",
     "save_dataset",
+    "sensitivity",
     "simulate",
     "solutions",
     "solve",
     "stationary",
     "sweep",
     "thresholds",
+    "tune",
     "validate_dataset",
 ]
 
@@ -121,12 +124,14 @@ _HOME = {
     "register_score": "problem.own_functions",
     "run_block": "sweeps.blocks",
     "save_dataset": "data.files",
+    "sensitivity": "sweeps.tuning",
     "simulate": "experiments.simulate",
     "solutions": "sweeps.curves",
     "solve": "sweeps.points",
     "stationary": "sweeps.dynamics",
     "sweep": "sweeps.grid",
     "thresholds": "sweeps.critical",
+    "tune": "sweeps.tuning",
     "validate_dataset": "data.validate",
 }
 

@@ -19,6 +19,7 @@ from attnphase.cli.problems import check, derive, init
 from attnphase.cli.program import main
 from attnphase.cli.theory import solve, sweep, thresholds
 from attnphase.cli.training import compare, experiment, simulate
+from attnphase.cli.tuning import tune
 
 __all__ = ["main"]
 
@@ -31,6 +32,7 @@ for command in (
     thresholds,
     follow,
     solutions,
+    tune,
     flow,
     stationary,
     basins,

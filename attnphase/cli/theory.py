@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,9 +25,16 @@ from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_absences, thresholds_table
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset, check_folder
+from attnphase.fixed_points.setting import setting_of
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.sweeps.places import check_scheduler
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnphase.fixed_points.point import BranchPoint
+    from attnphase.fixed_points.settings import SolverSettings
 
 __all__ = ["solve", "sweep", "thresholds"]
 
@@ -36,6 +43,7 @@ __all__ = ["solve", "sweep", "thresholds"]
 @problem_options
 @click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
 @click.option("--branch", type=click.Choice([*BRANCHES, "all"]), default="semantic", show_default=True)
+@click.option("--sensitivity", "of", metavar="FIELD", help="Derivatives in alpha, or a field as tokens.sigma.")
 @solver_options
 @output_option(help="Write a netCDF file.")
 @force_option
@@ -47,6 +55,7 @@ def solve(
     changes: tuple[str, ...],
     alpha: float,
     branch: str,
+    of: str | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -59,20 +68,25 @@ def solve(
     if output is not None:
         check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
+    if of is not None:
+        setting_of("--sensitivity", problem, of, alpha)
     from attnphase.data.absence import absences, doubts
     from attnphase.data.trust import distrusts
     from attnphase.sweeps.points import labelled, solved
 
     points = solved(problem, alpha, branch, settings, progress=not quiet)
+    slopes = None if of is None else _differentiated(points, of, settings, branch)
     if output is not None:
         from attnphase.data.files import save_dataset
 
-        save_dataset(with_command(labelled(points, branch)), output, force)
-    if as_json:
+        save_dataset(with_command(labelled(points, branch) if slopes is None else slopes), output, force)
+    if as_json and slopes is None:
         click.echo(points_json(points, branch))
     missing, doubtful = ({}, {}) if quiet else (absences(points), doubts(points))
     if not (as_json or quiet):
         print_table(points_table(points, missing, doubtful))
+    if slopes is not None:
+        _print_slopes(slopes, as_json, quiet)
     # of a branch that does not exist enough is said
     distrusted = {} if quiet else {name: text for name, text in distrusts(points).items() if name not in missing}
     for sentence in (*missing.values(), *doubtful.values(), *distrusted.values()):
@@ -80,6 +94,23 @@ def solve(
     if all(point.status == 0 for point in points):
         return 0
     return convergence(labelled(points, branch), allow_unconverged)
+
+
+def _differentiated(points: list[BranchPoint], of: str, settings: SolverSettings, branch: str) -> xr.Dataset:
+    """The dataset of points with their derivatives, for which more must be imported than for the points."""
+    from attnphase.data.derivatives import from_sensitivities
+    from attnphase.fixed_points.sensitivity import sensitivity_at
+
+    return from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
+
+
+def _print_slopes(slopes: xr.Dataset, as_json: bool, quiet: bool) -> None:
+    """The derivatives as a table below that of the points, or all as one JSON object."""
+    from attnphase.data.derivatives import sensitivity_table
+
+    if not (as_json or quiet):
+        click.echo()
+    deliver(slopes, sensitivity_table, None, False, as_json, quiet)
 
 
 @click.command()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Table",
     "curve_table",
+    "entries_of",
     "format_value",
     "json_text",
     "pairs_text",
@@ -291,7 +292,7 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
         if variable.name.endswith("_hat"):
             continue
         dims, sizes = variable.dims_of(points[0].problem), columns[variable.name].shape[1:]
-        for label, index in _entries(variable.name, dims, sizes):
+        for label, index in entries_of(variable.name, dims, sizes):
             values = [column[index] for column in columns[variable.name]]
             if variable.meanings:
                 cells = [variable.meanings[int(value)] for value in values]
@@ -312,7 +313,7 @@ def _short(value: float) -> str:
     return f"{value:.1e}" if math.isfinite(value) else "–"
 
 
-def _entries(name: str, dims: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def entries_of(name: str, dims: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Labels and indices of a variable's entries; the upper triangle of a symmetric matrix."""
     import numpy as np
 

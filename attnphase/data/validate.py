@@ -86,7 +86,7 @@ def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
         if any(name in ds.data_vars for name in variable.names):
             for name in variable.names:
                 _check_variable(ds, name, (), variable, fields, sizes)
-    if kind in ("points", "curve", "solutions"):
+    if kind in ("points", "curve", "solutions", "sensitivity"):
         _check_numbers(ds, problem)
     return ds
 
@@ -140,7 +140,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
             raise DatasetError(f'coordinate "{dim}" has a value twice: select every value once.')
     if list(leading) != sorted(leading, key=lambda name: RANK.get(name, 2)):
         raise DatasetError(f"the dimensions {', '.join(leading)} are out of order: branch is first, alpha last.")
-    if kind in ("points", "curve", "solutions", "one_step"):
+    if kind in ("points", "curve", "solutions", "one_step", "sensitivity", "tuned"):
         if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
         strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))

@@ -12,6 +12,7 @@ from attnphase.data.bayes_variables import OPTIMAL_VARIABLES, POSTERIOR_VARIABLE
 from attnphase.data.flow_variables import BASIN_VARIABLES, FLOW_VARIABLES, STATIONARY_VARIABLES
 from attnphase.data.variable import RunStatus, Variable
 from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.optimum import Place
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.state_evolution.branches import BRANCHES, Branch
 
@@ -33,11 +34,13 @@ __all__ = [
     "PROBLEM_ATTRIBUTES",
     "RANK",
     "SCHEMAS",
+    "SENSITIVITY_VARIABLES",
     "SOLUTION_VARIABLES",
     "STATUS_MEANINGS",
     "THRESHOLD_VARIABLES",
     "TRAJECTORY_VARIABLES",
     "TRANSITION_VARIABLES",
+    "TUNED_VARIABLES",
     "RunStatus",
     "Variable",
 ]
@@ -176,6 +179,36 @@ SOLUTION_VARIABLES = (
     POINT_VARIABLES[-1],
 )
 """What one of several fixed points at one place consists of."""
+
+_OVERLAPS = ("q", "V", "m", "theta", "q_hat", "V_hat", "m_hat", "theta_hat")
+
+SENSITIVITY_VARIABLES = (
+    *POINT_VARIABLES[:-1],
+    *(
+        replace(
+            one,
+            name=f"d_{one.name}",
+            long_name=f"total derivative of the {one.long_name}",
+            latex=rf"\mathrm{{d}} {one.latex} / \mathrm{{d}} p",
+            optional=True,
+        )
+        for one in POINT_VARIABLES
+        if one.name in (*_OVERLAPS, "test_error", "training_loss", "weight_norm", "density")
+    ),
+    POINT_VARIABLES[-1],
+)
+"""What a solved point consists of with its derivatives in alpha or a field, which the global attribute ``of`` names."""
+
+TUNED_VARIABLES = (
+    Variable("optimum", (), "value of the field at which the metric is smallest", r"p^\star", True, optional=True),
+    Variable("metric", (), "the metric there", r"\epsilon(p^\star)", True, optional=True),
+    Variable("solves", (), "points that were solved", "n", dtype="int32"),
+    Variable(
+        "status", (), "where in the range the optimum lies", r"\mathrm{status}", dtype="int8",
+        meanings=tuple(place.name for place in Place),
+    ),
+)  # fmt: skip
+"""What `attnphase.tune` returns; NaN where no optimum is known. The attributes ``over`` and ``metric`` name both."""
 
 OUTCOME_MEANINGS = tuple(outcome.name for outcome in Outcome)
 """Names of the values 0, 1, ... of ``alpha_c_status`` and its like."""
@@ -336,6 +369,8 @@ SCHEMAS = {
     "thresholds": THRESHOLD_VARIABLES,
     "curve": CURVE_VARIABLES,
     "solutions": SOLUTION_VARIABLES,
+    "sensitivity": SENSITIVITY_VARIABLES,
+    "tuned": TUNED_VARIABLES,
     "one_step": ONE_STEP_VARIABLES,
     "experiments": EXPERIMENT_VARIABLES,
     "histogram": HISTOGRAM_VARIABLES,
@@ -400,6 +435,8 @@ COORDINATES_OF = {
     "thresholds": (),
     "curve": ("branch", "alpha", "arclength"),
     "solutions": ("branch", "alpha", "solution"),
+    "sensitivity": ("branch", "alpha"),
+    "tuned": ("branch", "alpha"),
     "one_step": ("branch", "alpha", "state"),
     "experiments": ("start", "dimension", "alpha", "seed"),
     "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),

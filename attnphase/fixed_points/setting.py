@@ -13,7 +13,9 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import sample_complexity
 from attnphase.problem.problem import Problem
 
-__all__ = ["Setting", "field_value", "increasing", "start_of", "start_value"]
+__all__ = ["Setting", "field_value", "increasing", "setting_of", "start_of", "start_value", "tuned_range"]
+
+_TUNED = 100.0  # a field is tuned by default from so many times less than its own value to so many times more
 
 
 def field_value(problem: Problem, name: str) -> float:
@@ -32,10 +34,13 @@ def field_value(problem: Problem, name: str) -> float:
             value = value.get(part) if isinstance(value, dict) else None
     if value is None:
         problem.with_fields({name: None})  # says so if there is no such field
-        raise ProblemError(name, f"{name} has no value in this problem: say by start where it is followed from.")
+        raise ProblemError(
+            name, f"{name} has no value in this problem: give it a value, or say by start where it begins."
+        )
     if isinstance(value, bool) or not isinstance(value, float):
         raise ProblemError(
-            name, f"{name} is {arguments.shown(value)}, but only a field that is one real number can be followed."
+            name,
+            f"{name} is {arguments.shown(value)}, but only a field that is one real number can vary.",
         )
     return value
 
@@ -101,6 +106,24 @@ def increasing(between: Any) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
+def setting_of(argument: str, problem: Problem, field: Any, alpha: float) -> Setting:
+    """A problem at a sample complexity with the field that an argument names, which has one real number there.
+
+    Raises
+    ------
+    ProblemError
+        Naming the argument, or the field.
+    """
+    if not isinstance(field, str) or (field != "alpha" and "." not in field):
+        given = arguments.shown(field)
+        raise ProblemError(
+            argument, f"{argument} must be alpha, or a field of the problem as tokens.sigma, not {given}."
+        )
+    setting = Setting(problem, alpha, field)
+    _ = setting.value
+    return setting
+
+
 def start_of(problem: Problem, field: Any, alpha: Any, between: tuple[float, float], value: float | None) -> Setting:
     """Where a curve starts: by default at the upper end of alpha's range, or at a field's own value.
 
@@ -128,3 +151,26 @@ def start_of(problem: Problem, field: Any, alpha: Any, between: tuple[float, flo
     for end in between:
         here.at(end)
     return here
+
+
+def tuned_range(problem: Problem, over: Any, between: Any, alpha: float) -> tuple[Setting, tuple[float, float]]:
+    """The setting and the range of a search for the best value of a field.
+
+    Raises
+    ------
+    ProblemError
+        The field or the range cannot be taken; the message names it.
+    """
+    if over == "alpha":
+        raise ProblemError("over", "over must be a field of the problem, not alpha, along which the optimum is given.")
+    if between is None:
+        own = setting_of("over", problem, over, alpha).value
+        if own <= 0:
+            raise ProblemError("between", f"between is missing: {over} = {own:g} gives no positive range, so give one.")
+        between = own / _TUNED, own * _TUNED
+    low, high = increasing(between)
+    if isinstance(over, str) and "." in over:  # it need not have a value of its own
+        problem = Setting(problem, alpha, over).at(low).problem
+    setting = setting_of("over", problem, over, alpha)
+    setting.at(high)
+    return setting, (low, high)

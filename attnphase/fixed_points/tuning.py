@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, exp, isfinite, log, nan
 
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.optimum import Place
@@ -141,7 +141,7 @@ class _Line:
                 raise ArithmeticError("a point on the way to the optimum is not on the branch")
             return 0.0 if abs(here.slope) <= _ENOUGH * here.slope_error else here.slope
 
-        here = self.look(float(brentq(slope, low, high, xtol=self.settings.tolerance)))
+        here = self.look(root_scalar(slope, bracket=(low, high), method="brentq", xtol=self.settings.tolerance).root)
         others = [one for one in self.looks.values() if one.good and low <= one.at <= high and one is not here]
         clear = [one for one in others if abs(one.slope - here.slope) > _CLEAR * max(one.slope_error, here.slope_error)]
         other = min(clear or others, key=lambda one: abs(one.at - here.at))

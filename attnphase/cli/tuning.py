@@ -1,0 +1,86 @@
+"""The command that looks for the best value of a field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnphase import arguments
+from attnphase.cli.inputs import problem_of, solvable, solver_settings
+from attnphase.cli.options import (
+    allow_unconverged_option,
+    alphas_option,
+    force_option,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+    solver_options,
+)
+from attnphase.cli.outcomes import deliver
+from attnphase.files.writing import check_dataset
+from attnphase.fixed_points.optimum import METRICS, Place
+from attnphase.fixed_points.settings import sample_complexities
+from attnphase.state_evolution.branches import BRANCHES
+
+__all__ = ["tune"]
+
+
+@click.command()
+@problem_options
+@alphas_option
+@click.option("--over", default="regularizer.strength", show_default=True, help="A field that is a number.")
+@click.option("--metric", default="test_error", show_default=True, help=f"{', '.join(METRICS)}.")
+@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
+@click.option(
+    "--between",
+    type=(float, float),
+    metavar="LOW HIGH",
+    help="Range of the field; from a hundredth of its value to a hundredfold by default.",
+)
+@solver_options
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@allow_unconverged_option
+@quiet_option
+def tune(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: tuple[float, ...],
+    over: str,
+    metric: str,
+    branch: str,
+    between: tuple[float, float] | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+    **solver: Any,
+) -> int:
+    """Find the value of a field that minimises a metric of a branch, along alpha."""
+    alpha, settings = sample_complexities("alpha", alpha), solver_settings(**solver)
+    arguments.word("metric", metric, METRICS)
+    if output is not None:
+        check_dataset(output, force)
+    from attnphase.fixed_points.setting import tuned_range
+
+    problem = solvable(problem_of(problem_file, changes), (branch,))
+    tuned_range(problem, over, between, alpha[0])
+    from attnphase.data.derivatives import tuned_table
+    from attnphase.sweeps.tuning import tune as tune_problem
+
+    ds = tune_problem(
+        problem, over, metric, alpha=alpha, branch=branch, between=between, settings=settings, progress=not quiet
+    )
+    deliver(ds, tuned_table, output, force, as_json, quiet)
+    lost = ds["alpha"].to_numpy()[ds["status"].to_numpy() == Place.not_converged].tolist()
+    if not lost:
+        return 0
+    hint = "" if allow_unconverged else "; --allow-unconverged accepts this"
+    where = ", ".join(f"{one:g}" for one in lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+    click.echo(f"attnphase: no optimum is known at alpha = {where}, since points did not converge{hint}.", err=True)
+    return 0 if allow_unconverged else 1

@@ -1,0 +1,125 @@
+"""Derivatives along a field at one sample complexity, and the field's best value along alpha, as datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import xarray as xr
+
+from attnphase import arguments
+from attnphase.data.derivatives import from_optima, from_sensitivities
+from attnphase.fixed_points.optimum import METRICS
+from attnphase.fixed_points.sensitivity import sensitivity_at
+from attnphase.fixed_points.setting import Setting, setting_of, tuned_range
+from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities, sample_complexity
+from attnphase.fixed_points.tuning import Look, Optimum, optimum_at
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import progress_line, within
+from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.sweeps.points import solved
+
+__all__ = ["sensitivity", "tune"]
+
+
+def sensitivity(
+    problem: Problem,
+    alpha: float,
+    branch: str = "semantic",
+    *,
+    of: str,
+    settings: SolverSettings | None = None,
+    progress: bool = False,
+) -> xr.Dataset:
+    """Solve a problem, and differentiate everything measured in alpha or one of its fields.
+
+    The derivatives are total: they hold along the branch, by the implicit function theorem at the fixed point.
+
+    Parameters
+    ----------
+    problem : Problem
+    alpha : float
+        Sample complexity n/d, positive.
+    branch : {"semantic", "positional", "uninformed", "mixed", "all"}
+    of : str
+        "alpha", or a field of the problem that is one real number, by its name in the TOML.
+    settings : SolverSettings, optional
+    progress : bool
+        Show on standard error how far it is.
+
+    Returns
+    -------
+    xarray.Dataset
+        As `attnphase.solve` returns it, with the derivative ``d_x`` and its standard error ``d_x_stderr`` for each
+        overlap and metric ``x``; NaN at a point that has not converged, and where the map has no neighbours.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong; the message names it.
+    """
+    arguments.instance("problem", problem, Problem)
+    alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    setting_of("of", problem, of, alpha)
+    points = solved(problem, alpha, branch, settings, progress=progress)
+    return from_sensitivities([sensitivity_at(point, of, settings) for point in points], branch)
+
+
+def tune(
+    problem: Problem,
+    over: str = "regularizer.strength",
+    metric: str = "test_error",
+    *,
+    alpha: float | Sequence[float],
+    branch: str = "semantic",
+    between: tuple[float, float] | None = None,
+    settings: SolverSettings | None = None,
+    progress: bool = False,
+) -> xr.Dataset:
+    """The value of a field that minimises a metric of a branch, along alpha.
+
+    A scan of the range, two values a decade or nine in all, finds where the total derivative of the metric changes its
+    sign; its root is the optimum. Two extrema between neighbouring values of the scan are not seen.
+
+    Parameters
+    ----------
+    problem : Problem
+    over : str
+        A field of the problem that is one real number, by its name in the TOML.
+    metric : {"test_error", "training_loss", "weight_norm"}
+    alpha : float or sequence of float
+        Sample complexities n/d.
+    branch : {"semantic", "positional", "uninformed", "mixed"}
+    between : (float, float), optional
+        Range of the field; by default from a hundredth of its own value to a hundredfold.
+    settings : SolverSettings, optional
+    progress : bool
+        Show a bar on standard error.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``alpha``: the optimum, the metric there, and the flag ``status``, which says where in the range it lies.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong; the message names it.
+    """
+    arguments.instance("problem", problem, Problem)
+    alphas = sample_complexities("alpha", alpha)
+    metric, branch = arguments.word("metric", metric, METRICS), arguments.word("branch", branch, BRANCHES)
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
+    setting, ends = tuned_range(problem, over, between, alphas[0])
+    check_affordable(setting.problem)
+    initial_overlaps(setting.problem, branch)
+    found: dict[float, Optimum] = {}
+    beside: Sequence[Look] = ()
+    with progress_line(progress, "tuning", total=len(alphas)) as line:
+        for one in sorted(alphas, reverse=True):
+            here, tell = Setting(setting.problem, one, over), within(f"alpha = {one:g}", line.tell)
+            found[one] = optimum_at(here, branch, metric, ends, settings, beside=beside, tell=tell)
+            beside = found[one].looks
+            line.reach(len(found))
+    return from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)
