@@ -21,3 +21,4 @@ class Place(IntEnum):
     at_branch_end = 2  # where the branch ends at a fold, beside another state
     at_onset = 3  # where the branch leaves the uninformed point continuously
     not_converged = 4  # the minimum may lie where points have not converged
+    no_branch = 5  # the branch does not exist in the range

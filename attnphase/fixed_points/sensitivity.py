@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.continuation import family_of
+from attnphase.errors import ProblemError
+from attnphase.fixed_points.continuation import family_of, system_of
 from attnphase.fixed_points.family import Family
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
@@ -83,23 +84,21 @@ def sensitivity_at(point: BranchPoint, field: str, settings: SolverSettings) -> 
 def _family(point: BranchPoint, setting: Setting, settings: SolverSettings) -> Family:
     """The maps along the field under the point's own rule, in a sector of symmetries that all of them have."""
     unit = abs(setting.value) or 1.0
-    start = point.restart.overlaps
-    near = next(
-        (setting.value + low * unit, setting.value + high * unit)
-        for low, high in ((-_STEP, _STEP), (0.0, _STEP), (-_STEP, 0.0))
-        if _possible(setting, setting.value + low * unit) and _possible(setting, setting.value + high * unit)
-    )
-    family = family_of(setting, point.branch, start, near, settings)
+    for step in (_STEP * unit, -_STEP * unit):
+        try:
+            near = setting.value, setting.value + step
+            family = family_of(setting, point.branch, point.restart.overlaps, near, settings)
+            break
+        except ProblemError:  # the field may not go this way
+            continue
+    else:
+        raise ArithmeticError("the field can have no value beside its own")
+    here, beside = (system_of(one, settings).refinement(settings.max_nodes) for one in (setting, setting.at(near[1])))
+    if here.dimensions != beside.dimensions:
+        name, value = setting.field, setting.value
+        raise ProblemError(name, f"{name} = {value:g} has fields of its own: differentiate in {name} at another value.")
     rule = point.restart.rule
     return replace(family, rule=family.rule if rule is None else rule, minima=point.restart.minima)
-
-
-def _possible(setting: Setting, value: float) -> bool:
-    try:
-        setting.at(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings) -> Sensitivity:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import ceil, exp, isfinite, log, nan
+from typing import TypeAlias
 
 from scipy.optimize import root_scalar
 
+from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.optimum import Place
 from attnphase.fixed_points.point import BranchPoint
@@ -17,6 +19,7 @@ from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.processes.progress import Tell, silent
+from attnphase.spectrum.measure import measure_of
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.starts import informed_signal
 
@@ -84,12 +87,20 @@ class Look:
     @property
     def merged(self) -> bool:
         """Whether it is known that there is no branch."""
-        return self.point.status is Status.converged and self.point.on_branch is Identity.merged
+        return self.point.on_branch is Identity.merged
+
+    def fits(self, rho: Array) -> bool:
+        """Whether its overlaps are possible beside those of a teacher."""
+        return self.point.restart.overlaps.feasible(rho)
 
     @property
     def strength(self) -> float:
         """Square of the order parameter, which vanishes linearly at an onset."""
         return informed_signal(self.point.restart.overlaps, self.point.branch) ** 2
+
+
+Candidate: TypeAlias = tuple[Look, float, float, Place]
+"""A minimum: the look there or next to it, its value or logarithm, the error of that, and where it lies."""
 
 
 @dataclass(eq=False)
@@ -114,7 +125,8 @@ class _Line:
         if at in self.looks:
             return self.looks[at]
         here = self.setting.at(self.value(at))
-        known = [one for one in (*self.looks.values(), *self.beside) if one.good]
+        rho = measure_of(here.problem).rho
+        known = [one for one in (*self.looks.values(), *self.beside) if one.good and one.fits(rho)]
         start = min(known, key=lambda one: abs(one.at - at)).point if known else None
         point = self._solved(here, start)
         if start is not None and not (point.status is Status.converged and point.on_branch is Identity.on_branch):
@@ -148,16 +160,26 @@ class _Line:
         bend = abs((other.slope - here.slope) / (other.at - here.at))
         return here, (here.slope_error**2 + here.slope**2) ** 0.5 / bend if bend else nan
 
-    def end(self, on: Look, off: Look) -> tuple[Look, Look, Look]:
-        """Looks beside the end of the branch: the last two on it, and the first one that is not."""
-        before = on
+    def end(self, on: Look, off: Look) -> list[Candidate]:
+        """The minimum at the end of the branch, between a look on it and one that is not; none if it lies before it."""
+        before, rising, near = on, on.slope > 0, off
         for _ in range(_HALVINGS):
-            middle = self.look((on.at + off.at) / 2)
+            middle = self.look((on.at + near.at) / 2)
             if middle.good:
                 before, on = on, middle
-            else:
-                off = middle
-        return before, on, off
+            else:  # next to the end it may not be decided whether there is a branch
+                near, off = middle, middle if middle.merged or not off.merged else off
+        if (on.slope > 0) is not rising:
+            return []
+        # anywhere in the gap with equal right
+        at, error = (on.at + off.at) / 2, abs(off.at - on.at) / 12**0.5
+        if not off.merged:
+            return [(on, at, error, Place.not_converged)]
+        # the squared order parameter, as it falls from the point before, vanishes at an onset: in twice the gap, since
+        # beside an end points are judged with errors; at a fold it hardly falls in the gap
+        fall = (on.strength - before.strength) / (on.at - before.at) if before is not on else 0.0
+        vanishes = on.strength + 2 * fall * (off.at - on.at) <= 0
+        return [(on, at, error, Place.at_onset if vanishes else Place.at_branch_end)]
 
 
 def scan_values(between: tuple[float, float]) -> list[float]:
@@ -195,48 +217,41 @@ def optimum_at(
     scan = scan_values(between)
     for at in scan:
         line.look(at)
-    # of a branch that ends with a falling metric, what is beside its end
-    ends: dict[float, tuple[Look, Look, Look]] = {}
-    for left, right in pairwise([line.looks[at] for at in scan]):
-        if left.good and not right.good and left.slope < 0:
-            found = line.end(left, right)
-            ends[found[1].at] = found
-        elif right.good and not left.good and right.slope > 0:
-            found = line.end(right, left)
-            ends[found[1].at] = found
-    candidates = [(look, error, Place.inside) for look, error in _minima(line)]
-    candidates += [_at_end(*looks) for looks in ends.values() if (looks[2].at - looks[1].at) * looks[1].slope < 0]
-    first, last = line.looks[scan[0]], line.looks[scan[-1]]
-    candidates += [(first, 0.0, Place.at_edge)] if first.good and first.slope > 0 else []
-    candidates += [(last, 0.0, Place.at_edge)] if last.good and last.slope < 0 else []
+    seen = [line.looks[at] for at in scan]
+    candidates: list[Candidate] = []
+    for forwards, looks in ((True, seen), (False, seen[::-1])):
+        downhill = [one for one in range(len(looks)) if looks[one].good and (looks[one].slope < 0) is forwards]
+        for i in downhill:
+            if i + 1 == len(looks):
+                candidates.append((looks[i], looks[i].at, 0.0, Place.at_edge))
+            elif not looks[i + 1].good:
+                candidates += line.end(looks[i], _first_merged(looks[i + 1 :]))
+    candidates += _minima(line)
     looks = [line.looks[at] for at in sorted(line.looks)]
     if not candidates:
-        return Optimum(nan, nan, nan, nan, Place.not_converged, len(looks), looks)
-    best, error, place = min(candidates, key=lambda one: one[0].metric)
-    value = line.value(best.at)
+        place = Place.no_branch if all(look.merged for look in looks) else Place.not_converged
+        return Optimum(nan, nan, nan, nan, place, len(looks), looks)
+    best, at, error, place = min(candidates, key=lambda one: one[0].metric)
+    value = line.value(at)
     scale = value if line.logarithmic else 1.0
     return Optimum(value, scale * error, best.metric, best.metric_error, place, len(looks), looks)
 
 
-def _minima(line: _Line) -> list[tuple[Look, float]]:
-    """All minima between two neighbouring looks on the branch, with their errors."""
+def _first_merged(looks: Sequence[Look]) -> Look:
+    """The first look of which it is known that there is no branch, or else the very first one."""
+    off = takewhile(lambda look: not look.good, looks)
+    return next((look for look in off if look.merged), looks[0])
+
+
+def _minima(line: _Line) -> list[Candidate]:
+    """All minima between two neighbouring looks on the branch."""
     looks = [line.looks[at] for at in sorted(line.looks)]
-    found = []
+    found: list[Candidate] = []
     for left, right in pairwise(looks):
         if left.good and right.good and left.slope <= 0 < right.slope:
             try:
-                found.append(line.root(left.at, right.at))
+                look, error = line.root(left.at, right.at)
+                found.append((look, look.at, error, Place.inside))
             except ArithmeticError:
                 continue
     return found
-
-
-def _at_end(before: Look, on: Look, off: Look) -> tuple[Look, float, Place]:
-    """The minimum at the end of a branch, anywhere in the gap with equal right."""
-    error = abs(off.at - on.at) / 12**0.5
-    if not off.merged:
-        return on, error, Place.not_converged
-    # the squared order parameter, as it falls from the point before
-    fall = (on.strength - before.strength) / (on.at - before.at)
-    is_onset = before is not on and on.strength + fall * (off.at - on.at) <= 0
-    return on, error, Place.at_onset if is_onset else Place.at_branch_end

@@ -1,0 +1,165 @@
+"""Derivatives along a field against differences of solves and closed forms, and the best value of a field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import attrgetter
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import attnphase as ap
+from attnphase.cli.commands import main
+from attnphase.fixed_points.sensitivity import sensitivity_at
+from attnphase.fixed_points.setting import Setting
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.fixed_points.tuning import optimum_at
+
+SETTINGS = SolverSettings(tolerance=1e-9, threads=1, stability=False, identity=False)
+ONE_TOKEN = {"tokens.length": 1, "teacher.mixing": None, "positions.kind": "none"}
+RIDGE = ap.Problem().with_fields(
+    {**ONE_TOKEN, "loss.kind": "square", "tokens.sigma": 0.7, "teacher.noise": 0.37, "regularizer.strength": 0.53}
+)
+LOGISTIC = ap.Problem().with_fields(
+    {**ONE_TOKEN, "loss.kind": "logistic", "tokens.sigma": 0.83, "regularizer.strength": 0.13}
+)
+ATTENTION = ap.Problem.paper(omega=0.27)
+SAMPLED = ATTENTION.with_fields({"integration.rule": "sobol", "integration.nodes": 128})
+NAMES = ("q", "V", "theta", "test_error", "training_loss", "weight_norm")
+
+
+def moved(point, field, value):
+    """The point at another value of the field, under the same rule."""
+    problem = point.problem if field == "alpha" else point.problem.with_fields({field: value})
+    return solve_point(
+        problem, value if field == "alpha" else point.alpha, point.branch, start=point, settings=SETTINGS
+    )
+
+
+@pytest.mark.parametrize(("problem", "alpha"), [(ATTENTION, 1.9), (SAMPLED, 1.9), (LOGISTIC, 1.7)])
+@pytest.mark.parametrize("field", ["regularizer.strength", "tokens.sigma", "alpha"])
+def test_derivatives_are_those_of_solves(problem, alpha, field):
+    point = solve_point(problem, alpha, settings=SETTINGS)
+    found = sensitivity_at(point, field, SETTINGS)
+    value = alpha if field == "alpha" else attrgetter(field)(problem)
+
+    def difference(share):
+        ends = [moved(point, field, value * (1 + side * share)) for side in (1, -1)]
+        upper, lower = ({name: np.asarray(one.values[name]) for name in NAMES} for one in ends)
+        return {name: (upper[name] - lower[name]) / (2 * share * value) for name in NAMES}
+
+    near, far = difference(4e-3), difference(8e-3)
+    for name in NAMES:
+        exact, error = (4 * near[name] - far[name]) / 3, np.asarray(found.errors[name])
+        # the nodes are the same: the stated error is that of other nodes, which is larger
+        assert (np.abs(found.values[name] - exact) < 2e-5 * np.abs(exact) + 0.1 * error).all(), name
+        assert (error < (0.2 if problem is SAMPLED else 0.03) * np.abs(exact)).all(), name
+
+
+def ridge(strength, sigma, noise, alpha):
+    """Test error of one token's ridge regression, from V, theta and q of the fixed point."""
+    gamma = sigma**2
+    V = np.roots([strength, strength + gamma * alpha - gamma, -gamma]).max()
+    hat, R = alpha / (1 + V), 1 / (strength + gamma * alpha / (1 + V))
+    theta, share = gamma**2 * R * hat, gamma**2 * R**2 * alpha / (1 + V) ** 2
+    q = (share * (gamma + noise - 2 * theta) + gamma**3 * R**2 * hat**2) / (1 - share)
+    return gamma - 2 * theta + q
+
+
+@pytest.mark.parametrize("alpha", [0.6, 2.3])
+def test_errors_of_derivatives_hold_for_ridge_regression(alpha):
+    point = solve_point(RIDGE, alpha, settings=SETTINGS)
+    place = {"strength": 0.53, "sigma": 0.7, "noise": 0.37, "alpha": alpha}
+    assert float(point.values["test_error"]) == pytest.approx(ridge(**place), rel=1e-4)
+    fields = {"strength": "regularizer.strength", "sigma": "tokens.sigma", "noise": "teacher.noise", "alpha": "alpha"}
+    for key, field in fields.items():
+        found, h = sensitivity_at(point, field, SETTINGS), 1e-4
+        upper, lower = (ridge(**{**place, key: place[key] * (1 + side * h)}) for side in (1, -1))
+        exact, error = (upper - lower) / (2 * h * place[key]), float(found.errors["test_error"])
+        assert abs(found.values["test_error"] - exact) < 3 * error + 1e-7, field
+        assert error < 2e-4 * abs(exact), field
+
+
+@pytest.mark.parametrize("problem", [ATTENTION, LOGISTIC])
+def test_the_training_loss_has_the_explicit_derivative_alone(problem):
+    """It is a minimum over the weights: only ``(strength / 2) |W|^2 / d`` depends on the strength directly."""
+    point = solve_point(problem, 1.9, settings=SETTINGS)
+    found = sensitivity_at(point, "regularizer.strength", SETTINGS)
+    assert found.values["training_loss"] == pytest.approx(point.values["weight_norm"] / 2, rel=5e-5)
+
+
+@pytest.mark.parametrize("sigma", [0.7, 1.3])
+def test_the_best_ridge_is_the_noise(sigma):
+    """Weights of variance one and labels with noise Delta: the posterior's mean is the ridge of strength Delta."""
+    problem = RIDGE.with_fields({"tokens.sigma": sigma})
+    ds = ap.validate_dataset(ap.tune(problem, alpha=[0.6, 2.3], between=(0.01, 10.0)))
+    assert ds["status"].attrs["flag_meanings"].split()[0] == "inside"
+    assert (ds["status"] == 0).all()
+    error = ds["optimum_stderr"].to_numpy()
+    assert (np.abs(ds["optimum"].to_numpy() - 0.37) < 3 * error).all()
+    assert (error < 3e-4).all()
+    exact = [ridge(0.37, sigma, 0.37, alpha) for alpha in (0.6, 2.3)]
+    np.testing.assert_allclose(ds["metric"], exact, rtol=1e-4)
+
+
+def place_of(problem, alpha, between, branch="semantic", metric="test_error", over="regularizer.strength"):
+    problem = problem.with_fields({"integration.standard_error": 3e-3})
+    settings = replace(SETTINGS, tolerance=1e-7, identity=True)
+    return optimum_at(Setting(problem, alpha, over), branch, metric, between, settings)
+
+
+def test_an_optimum_at_an_edge():
+    for between, edge in (((0.6, 3.0), 0.6), ((0.01, 0.2), 0.2)):
+        found = place_of(RIDGE, 1.3, between)
+        assert (found.place.name, found.value) == ("at_edge", pytest.approx(edge))
+
+
+def test_an_optimum_at_an_onset():
+    """Weights shrink until the branch leaves no more of them, and theta is zero."""
+    found = place_of(ATTENTION, 2.0, (0.06, 0.12), metric="weight_norm")
+    assert found.place.name == "at_onset"
+    assert found.value_error < 0.05 * found.value
+    below, above = (
+        solve_point(
+            ATTENTION.with_fields({"regularizer.strength": found.value + side * 4 * found.value_error}),
+            2.0,
+            settings=replace(SETTINGS, identity=True),
+        )
+        for side in (-1, 1)
+    )
+    assert (below.on_branch.name, above.on_branch.name) == ("on_branch", "merged")
+
+
+def test_a_branch_that_is_nowhere_has_no_optimum():
+    found = place_of(ATTENTION, 2.0, (1.0, 2.0))
+    assert found.place.name == "no_branch"
+    assert np.isnan([found.value, found.metric]).all()
+
+
+@pytest.mark.slow
+def test_an_optimum_at_a_fold():
+    """The training loss falls with the strength, and the positional branch ends before the strength does."""
+    problem = ap.Problem.paper(omega=0.3, sigma=0.6)
+    found = place_of(problem, 7.8, (4e-3, 0.02), "positional", "training_loss")
+    assert found.place.name == "at_branch_end"
+    assert abs(found.value - 0.006) < 3 * found.value_error
+
+
+def test_datasets_and_commands(tmp_path):
+    path = tmp_path / "s.nc"
+    fixed = ["--set", "integration.rule=sobol", "--set", "integration.nodes=64", "--no-stability"]
+    args = ["solve", "--alpha", "1.9", "--branch", "all", "--sensitivity", "tokens.sigma", "-o", str(path), *fixed]
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 0, result.output
+    assert "d_test_error" in result.output
+    assert "tokens.sigma = 0.5" in result.output
+    ds = ap.load_dataset(path)
+    assert (ds.attrs["of"], float(ds["sigma"]), ds["d_q"].dims) == ("tokens.sigma", 0.5, ds["q"].dims)
+    problem = ap.Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 64})
+    alone = ap.sensitivity(problem, 1.9, of="tokens.sigma", settings=SolverSettings(stability=False))
+    np.testing.assert_allclose(alone["d_test_error"], ds["d_test_error"].sel(branch="semantic"), rtol=1e-3)
+    unconverged = ap.sensitivity(problem, 1.9, of="alpha", settings=SolverSettings(max_maps=2))
+    assert int(unconverged["status"]) != 0
+    assert np.isnan(unconverged["d_q"]).all()
