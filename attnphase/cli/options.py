@@ -17,6 +17,7 @@ __all__ = [
     "asked_options",
     "device_option",
     "force_option",
+    "iteration_options",
     "json_option",
     "output_option",
     "problem_options",
@@ -42,13 +43,14 @@ asked_options = _options(
     click.option("--identity/--no-identity", default=None, help="Decide which branch a point is on (default)."),
 )
 
-solver_options = _options(
+iteration_options = _options(
     click.option("--method", default="newton", help="newton (default), anderson or damped."),
     click.option("--tolerance", type=float, help="On the undamped relative residual."),
     click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
     click.option("--backend", default="numba", help="Of the local problem: numba, the only one."),
-    asked_options,
 )
+
+solver_options = _options(iteration_options, asked_options)
 
 allow_unconverged_option = click.option(
     "--allow-unconverged", is_flag=True, help="Exit with 0 also if a point did not converge."

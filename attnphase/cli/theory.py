@@ -25,7 +25,6 @@ from attnphase.cli.values import NUMBERS, ManyValues
 from attnphase.data.text import points_json, points_table, thresholds_absences, thresholds_table
 from attnphase.errors import ProblemError
 from attnphase.files.writing import check_dataset, check_folder
-from attnphase.fixed_points.setting import setting_of
 from attnphase.fixed_points.settings import omegas, sample_complexities, sample_complexity
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.sweeps.places import check_scheduler
@@ -69,6 +68,8 @@ def solve(
         check_dataset(output, force)
     problem = solvable(problem_of(problem_file, changes), () if branch == "all" else (branch,))
     if of is not None:
+        from attnphase.fixed_points.setting import setting_of
+
         setting_of("--sensitivity", problem, of, alpha)
     from attnphase.data.absence import absences, doubts
     from attnphase.data.trust import distrusts

@@ -13,11 +13,11 @@ from attnphase.cli.options import (
     allow_unconverged_option,
     alphas_option,
     force_option,
+    iteration_options,
     json_option,
     output_option,
     problem_options,
     quiet_option,
-    solver_options,
 )
 from attnphase.cli.outcomes import deliver
 from attnphase.files.writing import check_dataset
@@ -40,7 +40,7 @@ __all__ = ["tune"]
     metavar="LOW HIGH",
     help="Range of the field; from a hundredth of its value to a hundredfold by default.",
 )
-@solver_options
+@iteration_options
 @output_option(help="Write a netCDF file.")
 @force_option
 @json_option

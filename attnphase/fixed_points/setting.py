@@ -161,16 +161,16 @@ def tuned_range(problem: Problem, over: Any, between: Any, alpha: float) -> tupl
     ProblemError
         The field or the range cannot be taken; the message names it.
     """
-    if over == "alpha":
-        raise ProblemError("over", "over must be a field of the problem, not alpha, along which the optimum is given.")
+    if not isinstance(over, str) or "." not in over:
+        given = arguments.shown(over)
+        raise ProblemError("over", f"over must be a field of the problem as regularizer.strength, not {given}.")
     if between is None:
-        own = setting_of("over", problem, over, alpha).value
+        own = field_value(problem, over)
         if own <= 0:
             raise ProblemError("between", f"between is missing: {over} = {own:g} gives no positive range, so give one.")
         between = own / _TUNED, own * _TUNED
     low, high = increasing(between)
-    if isinstance(over, str) and "." in over:  # it need not have a value of its own
-        problem = Setting(problem, alpha, over).at(low).problem
-    setting = setting_of("over", problem, over, alpha)
+    setting = Setting(problem, alpha, over).at(low)  # the field need not have a value of its own
+    _ = setting.value
     setting.at(high)
     return setting, (low, high)

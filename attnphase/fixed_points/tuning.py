@@ -213,7 +213,8 @@ def optimum_at(
     beside : sequence of Look
         Of a neighbouring sample complexity, to start from.
     """
-    line = _Line(setting, branch, metric, replace(settings, stability=False), between[0] > 0, tell, beside)
+    asked = replace(settings, stability=False, identity=True)  # a minimum must be known to lie on the branch
+    line = _Line(setting, branch, metric, asked, between[0] > 0, tell, beside)
     scan = scan_values(between)
     for at in scan:
         line.look(at)

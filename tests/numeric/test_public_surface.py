@@ -89,7 +89,7 @@ GOOD = {
     "problem": PAPER, "alpha": 1.4, "omega": 0.3, "start": None, "row": lambda logits: logits, "name": "own",
     "path": "nowhere.nc", "text": "", "data": {}, "size": 2, "counts": [2, 2], "length": 2, "exponent": 1.2,
     "variances": (0.2, 0.4), "fraction": 0.3, "covariances": [np.eye(3)], "steps": 2, "values": {},
-    "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere",
+    "settings": SolverSettings(), "blocks": 2, "block": 1, "folder": "nowhere", "of": "tokens.sigma",
 }  # fmt: skip
 # sweep has a table of its own
 ELSEWHERE = {"sweep"}
