@@ -82,6 +82,20 @@ def test_errors_of_derivatives_hold_for_ridge_regression(alpha):
         assert error < 2e-4 * abs(exact), field
 
 
+def test_errors_of_derivatives_hold_for_other_nodes():
+    """Under Sobol points against a rule whose errors are a hundred times smaller."""
+    exact = solve_point(ATTENTION.with_fields({"integration.standard_error": 1e-5}), 1.9, settings=SETTINGS)
+    deviations = []
+    for seed in (1, 2, 3):
+        point = solve_point(SAMPLED.with_fields({"integration.seed": seed}), 1.9, settings=SETTINGS)
+        for field in ("regularizer.strength", "tokens.sigma", "alpha"):
+            here, there = (sensitivity_at(one, field, SETTINGS) for one in (point, exact))
+            for name in ("q", "V", "theta", "test_error", "training_loss"):
+                off = np.ravel(here.values[name])[0] - np.ravel(there.values[name])[0]
+                deviations.append(off / np.ravel(here.errors[name])[0])
+    assert 0.5 < np.sqrt(np.mean(np.square(deviations))) < 2
+
+
 @pytest.mark.parametrize("problem", [ATTENTION, LOGISTIC])
 def test_the_training_loss_has_the_explicit_derivative_alone(problem):
     """It is a minimum over the weights: only ``(strength / 2) |W|^2 / d`` depends on the strength directly."""
