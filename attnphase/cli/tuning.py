@@ -21,7 +21,7 @@ from attnphase.cli.options import (
 )
 from attnphase.cli.outcomes import deliver
 from attnphase.files.writing import check_dataset
-from attnphase.fixed_points.optimum import METRICS, Place
+from attnphase.fixed_points.optimum import LOWEST, METRICS, Place
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -33,7 +33,7 @@ __all__ = ["tune"]
 @alphas_option
 @click.option("--over", default="regularizer.strength", show_default=True, help="A field that is a number.")
 @click.option("--metric", default="test_error", show_default=True, help=f"{', '.join(METRICS)}.")
-@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
+@click.option("--branch", type=click.Choice([*BRANCHES, LOWEST]), default="semantic", show_default=True)
 @click.option(
     "--between",
     type=(float, float),
@@ -68,7 +68,7 @@ def tune(
         check_dataset(output, force)
     from attnphase.fixed_points.setting import tuned_range
 
-    problem = solvable(problem_of(problem_file, changes), (branch,))
+    problem = solvable(problem_of(problem_file, changes), () if branch == LOWEST else (branch,))
     tuned_range(problem, over, between, alpha[0])
     from attnphase.data.derivatives import tuned_table
     from attnphase.sweeps.tuning import tune as tune_problem

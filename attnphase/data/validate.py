@@ -25,12 +25,15 @@ from attnphase.data.variables import (
     Variable,
 )
 from attnphase.errors import AttnphaseError, DatasetError
+from attnphase.fixed_points.optimum import LOWEST
 from attnphase.problem.losses import LOSSES
 from attnphase.problem.problem import Problem
 from attnphase.problem.schema import keys, sections
 from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["validate_dataset", "validate_kind"]
+
+_ALSO = {"tuned": (LOWEST,)}  # what stands for a branch
 
 
 def validate_dataset(ds: xr.Dataset) -> xr.Dataset:
@@ -143,7 +146,7 @@ def _check_coordinates(ds: xr.Dataset, kind: str) -> tuple[str, ...]:
     if kind in ("points", "curve", "solutions", "one_step", "sensitivity", "tuned"):
         if not (ds["alpha"].dtype == "float64" and bool((ds["alpha"] > 0).all())):
             raise DatasetError('coordinate "alpha" must be positive numbers of type float64.')
-        strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - set(BRANCHES))
+        strange = sorted(set(np.atleast_1d(ds["branch"].to_numpy()).tolist()) - {*BRANCHES, *_ALSO.get(kind, ())})
         if strange:
             raise DatasetError(f'coordinate "branch" is {strange[0]!r}, but must be one of {", ".join(BRANCHES)}.')
     if kind in ("experiments", "posterior"):

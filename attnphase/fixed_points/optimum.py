@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["METRICS", "Place"]
+__all__ = ["LOWEST", "METRICS", "Place"]
+
+LOWEST = "lowest"
+"""In the place of a branch: at each value of the field that of lowest training loss."""
 
 METRICS = ("test_error", "training_loss", "weight_norm")
 """What can be minimised."""
@@ -22,3 +25,4 @@ class Place(IntEnum):
     at_onset = 3  # where the branch leaves the uninformed point continuously
     not_converged = 4  # the minimum may lie where points have not converged
     no_branch = 5  # the branch does not exist in the range
+    at_crossing = 6  # where another branch takes over as that of lowest training loss

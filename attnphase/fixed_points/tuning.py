@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
-from math import ceil, exp, isfinite, log, nan
+from math import ceil, exp, hypot, inf, isfinite, log, nan
 from typing import TypeAlias
 
 from scipy.optimize import root_scalar
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.optimum import Place
+from attnphase.fixed_points.optimum import LOWEST, Place
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.sensitivity import sensitivity_at
 from attnphase.fixed_points.setting import Setting
@@ -21,7 +21,7 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import measure_of
 from attnphase.state_evolution.branches import Branch, Identity
-from attnphase.state_evolution.starts import informed_signal
+from attnphase.state_evolution.starts import branches_of, informed_signal
 
 __all__ = ["Optimum", "optimum_at", "scan_values"]
 
@@ -69,6 +69,8 @@ class Look:
     metric, metric_error : float
     slope, slope_error : float
         Total derivative of the metric, by ``at``.
+    loss_slope : float
+        Likewise of the training loss.
     """
 
     at: float
@@ -77,6 +79,12 @@ class Look:
     metric_error: float
     slope: float
     slope_error: float
+    loss_slope: float
+
+    @property
+    def loss(self) -> float:
+        """The training loss, by which branches are compared."""
+        return float(self.point.values["training_loss"])
 
     @property
     def good(self) -> bool:
@@ -127,6 +135,7 @@ class _Line:
         here = self.setting.at(self.value(at))
         rho = measure_of(here.problem).rho
         known = [one for one in (*self.looks.values(), *self.beside) if one.good and one.fits(rho)]
+        known = [one for one in known if one.point.branch == self.branch]
         start = min(known, key=lambda one: abs(one.at - at)).point if known else None
         point = self._solved(here, start)
         if start is not None and not (point.status is Status.converged and point.on_branch is Identity.on_branch):
@@ -136,7 +145,8 @@ class _Line:
         unit = self.value(at) if self.logarithmic else 1.0
         slope, error = (unit * float(known.get(self.metric, nan)) for known in (found.values, found.errors))
         metric, spread = (float(known[self.metric]) for known in (point.values, point.errors))
-        self.looks[at] = Look(at, point, metric, spread, slope, error)
+        loss_slope = unit * float(found.values.get("training_loss", nan))
+        self.looks[at] = Look(at, point, metric, spread, slope, error, loss_slope)
         return self.looks[at]
 
     def _solved(self, here: Setting, start: BranchPoint | None) -> BranchPoint:
@@ -159,6 +169,24 @@ class _Line:
         other = min(clear or others, key=lambda one: abs(one.at - here.at))
         bend = abs((other.slope - here.slope) / (other.at - here.at))
         return here, (here.slope_error**2 + here.slope**2) ** 0.5 / bend if bend else nan
+
+    def crossing(self, other: _Line, low: float, high: float) -> list[Candidate]:
+        """The minimum where another branch takes over as that of lower loss; none if the metric has turned before."""
+
+        def difference(at: float) -> float:
+            mine, theirs = self.look(at), other.look(at)
+            if not (mine.good and theirs.good):
+                raise ArithmeticError("one of two branches that cross ends before")
+            return mine.loss - theirs.loss
+
+        rising = self.looks[low].slope > 0
+        at = root_scalar(difference, bracket=(low, high), method="brentq", xtol=self.settings.tolerance).root
+        mine, theirs = self.look(at), other.look(at)
+        if (mine.slope > 0) is not rising:
+            return []
+        errors = [float(one.point.errors["training_loss"]) for one in (mine, theirs)]
+        error = hypot(*errors) / abs(mine.loss_slope - theirs.loss_slope)
+        return [(mine, at, error, Place.at_crossing)]
 
     def end(self, on: Look, off: Look) -> list[Candidate]:
         """The minimum at the end of the branch, between a look on it and one that is not; none if it lies before it."""
@@ -208,34 +236,55 @@ def optimum_at(
     ----------
     setting : Setting
         The problem, the sample complexity and the field.
+    branch : str
+        Or `LOWEST`.
     metric : str
         One of `METRICS`.
     beside : sequence of Look
         Of a neighbouring sample complexity, to start from.
     """
     asked = replace(settings, stability=False, identity=True)  # a minimum must be known to lie on the branch
-    line = _Line(setting, branch, metric, asked, between[0] > 0, tell, beside)
-    scan = scan_values(between)
-    for at in scan:
-        line.look(at)
-    seen = [line.looks[at] for at in scan]
+    names = branches_of(setting.problem) if branch == LOWEST else [branch]
+    positive = between[0] > 0
+    lines = {name: _Line(setting, name, metric, asked, positive, tell, beside) for name in names}
+    seen = [_lowest(lines, at) for at in scan_values(between)]
     candidates: list[Candidate] = []
     for forwards, looks in ((True, seen), (False, seen[::-1])):
-        downhill = [one for one in range(len(looks)) if looks[one].good and (looks[one].slope < 0) is forwards]
-        for i in downhill:
-            if i + 1 == len(looks):
-                candidates.append((looks[i], looks[i].at, 0.0, Place.at_edge))
-            elif not looks[i + 1].good:
-                candidates += line.end(looks[i], _first_merged(looks[i + 1 :]))
-    candidates += _minima(line)
-    looks = [line.looks[at] for at in sorted(line.looks)]
+        for here, beyond in zip(looks, (looks[i:] for i in range(1, len(looks) + 1)), strict=True):
+            if here.good and (here.slope < 0) is forwards:
+                candidates += _downhill(lines, here, beyond)
+    candidates += [one for line in lines.values() for one in _minima(line)]
+    candidates = [one for one in candidates if one[-1] is Place.at_crossing or _lowest(lines, one[0].at) is one[0]]
+    looks = [line.looks[at] for line in lines.values() for at in sorted(line.looks)]
     if not candidates:
         place = Place.no_branch if all(look.merged for look in looks) else Place.not_converged
         return Optimum(nan, nan, nan, nan, place, len(looks), looks)
     best, at, error, place = min(candidates, key=lambda one: one[0].metric)
-    value = line.value(at)
-    scale = value if line.logarithmic else 1.0
+    value = exp(at) if positive else at
+    scale = value if positive else 1.0
     return Optimum(value, scale * error, best.metric, best.metric_error, place, len(looks), looks)
+
+
+def _lowest(lines: Mapping[str, _Line], at: float) -> Look:
+    """The look of lowest training loss there among the branches that exist, or else any."""
+    looks = [line.look(at) for line in lines.values()]
+    return min(looks, key=lambda one: one.loss if one.good else inf)
+
+
+def _downhill(lines: Mapping[str, _Line], here: Look, beyond: Sequence[Look]) -> list[Candidate]:
+    """The minimum at what ends the way downhill from a look: the range, another branch, or the end of its own."""
+    line = lines[here.point.branch]
+    if not beyond:
+        return [(here, here.at, 0.0, Place.at_edge)]
+    if beyond[0].good and beyond[0].point.branch == here.point.branch:
+        return []
+    own = [line.looks[one.at] for one in beyond]
+    if not own[0].good:
+        return line.end(here, _first_merged(own))
+    try:
+        return line.crossing(lines[beyond[0].point.branch], here.at, beyond[0].at)
+    except ArithmeticError:
+        return [(here, here.at, nan, Place.not_converged)]
 
 
 def _first_merged(looks: Sequence[Look]) -> Look:

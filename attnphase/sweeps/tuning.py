@@ -8,7 +8,7 @@ import xarray as xr
 
 from attnphase import arguments
 from attnphase.data.derivatives import from_optima, from_sensitivities
-from attnphase.fixed_points.optimum import METRICS
+from attnphase.fixed_points.optimum import LOWEST, METRICS
 from attnphase.fixed_points.sensitivity import sensitivity_at
 from attnphase.fixed_points.setting import Setting, setting_of, tuned_range
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities, sample_complexity
@@ -90,7 +90,8 @@ def tune(
     metric : {"test_error", "training_loss", "weight_norm"}
     alpha : float or sequence of float
         Sample complexities n/d.
-    branch : {"semantic", "positional", "uninformed", "mixed"}
+    branch : {"semantic", "positional", "uninformed", "mixed", "lowest"}
+        "lowest" is at each value of the field the branch of lowest training loss.
     between : (float, float), optional
         Range of the field; by default from a hundredth of its own value to a hundredfold.
     settings : SolverSettings, optional
@@ -109,11 +110,12 @@ def tune(
     """
     arguments.instance("problem", problem, Problem)
     alphas = sample_complexities("alpha", alpha)
-    metric, branch = arguments.word("metric", metric, METRICS), arguments.word("branch", branch, BRANCHES)
+    metric, branch = arguments.word("metric", metric, METRICS), arguments.word("branch", branch, (*BRANCHES, LOWEST))
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     setting, ends = tuned_range(problem, over, between, alphas[0])
     check_affordable(setting.problem)
-    initial_overlaps(setting.problem, branch)
+    if branch != LOWEST:
+        initial_overlaps(setting.problem, branch)
     found: dict[float, Optimum] = {}
     beside: Sequence[Look] = ()
     with progress_line(progress, "tuning", total=len(alphas)) as line:

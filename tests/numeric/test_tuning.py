@@ -146,6 +146,20 @@ def test_an_optimum_at_an_onset():
     assert (below.on_branch.name, above.on_branch.name) == ("on_branch", "merged")
 
 
+def test_an_optimum_at_a_crossing_of_branches():
+    """Beside the crossing the positional branch has the lower loss, and the larger test error."""
+    problem = ap.Problem.paper(omega=0.3)
+    found = place_of(problem, 1.25, (0.48, 0.6), "lowest", over="tokens.sigma")
+    assert found.place.name == "at_crossing"
+    there = problem.with_fields({"tokens.sigma": found.value})
+    mine, other = (solve_point(there, 1.25, name, settings=SETTINGS) for name in ("semantic", "positional"))
+    error = np.hypot(*(float(one.errors["training_loss"]) for one in (mine, other)))
+    assert abs(mine.values["training_loss"] - other.values["training_loss"]) < 5 * error + 1e-9
+    assert found.metric < 0.8 * other.values["test_error"]
+    assert 0.5 < found.value < 0.501
+    assert found.value_error < 1e-3
+
+
 def test_a_branch_that_is_nowhere_has_no_optimum():
     found = place_of(ATTENTION, 2.0, (1.0, 2.0))
     assert found.place.name == "no_branch"
