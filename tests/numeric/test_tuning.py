@@ -153,7 +153,7 @@ def test_an_optimum_at_a_crossing_of_branches():
     assert found.place.name == "at_crossing"
     there = problem.with_fields({"tokens.sigma": found.value})
     mine, other = (solve_point(there, 1.25, name, settings=SETTINGS) for name in ("semantic", "positional"))
-    error = np.hypot(*(float(one.errors["training_loss"]) for one in (mine, other)))
+    error = np.hypot(mine.errors["training_loss"], other.errors["training_loss"])
     assert abs(mine.values["training_loss"] - other.values["training_loss"]) < 5 * error + 1e-9
     assert found.metric < 0.8 * other.values["test_error"]
     assert 0.5 < found.value < 0.501
