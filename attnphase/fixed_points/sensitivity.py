@@ -112,7 +112,7 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
     response = response_at(map_, x, derivatives)  # those that the point has may be a neighbour's
     step = _STEP if family.rule.lines is None else _SMOOTH_STEP
     tangent, scales = np.zeros(len(x)), map_.scales(x)
-    ends, slope = _ends(family, x, tangent, value, step, scales), np.zeros(len(x))
+    ends = _ends(family, x, tangent, value, step, scales)
     for _ in range(_TURNS):
         slope = _slope(ends)
         tangent = tangent + propagate(slope[None, : len(x)] - tangent, slope[None, len(x) :], response)[0][0]
@@ -144,10 +144,8 @@ def _derivatives(point: BranchPoint, setting: Setting, settings: SolverSettings)
     )
     measured = map_.measure(x, pooled=True)
     assert measured is not None
-    names = list(measured)
-    place = int(flatten({k: np.full_like(v, k == "training_loss") for k, v in measured.items()})[0].argmax())
-    assert "training_loss" in names
-    energy = np.concatenate([(upper.energy - lower.energy) / span, [0.0], own[:, len(x) + place]])
+    losses = [float(restore(row, measured)["training_loss"]) for row in own[:, len(x) :]]
+    energy = np.concatenate([(upper.energy - lower.energy) / span, [0.0], losses])
     rows = Variations(np.vstack([images, own[:, : len(x)]]), np.vstack([values, own[:, len(x) :]]), energy)
     errors = standard_errors(map_, measured, response, rows)
     change = propagate(left[None], slope[None, len(x) :], response)[1][0]
