@@ -47,6 +47,7 @@ iteration_options = _options(
     click.option("--method", default="newton", help="newton (default), anderson or damped."),
     click.option("--tolerance", type=float, help="On the undamped relative residual."),
     click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
+    click.option("--max-seconds", type=float, help="Wall-clock seconds for each point, after which it is returned."),
     click.option("--backend", default="numba", help="Of the local problem: numba, the only one."),
 )
 

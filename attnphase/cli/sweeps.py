@@ -25,7 +25,7 @@ _TAKES = {
     "merge": {"problem_file", "output", "force", "allow_unconverged", "quiet"},
     "plan": {
         *("problem_file", "changes", "alpha", "omega", "vary", "branches", "output", "force", "quiet"),
-        *("method", "tolerance", "max_maps", "backend", "stability", "identity"),
+        *("method", "tolerance", "max_maps", "max_seconds", "backend", "stability", "identity"),
     },
 }
 

@@ -43,6 +43,9 @@ __all__ = ["solve", "sweep", "thresholds"]
 @click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
 @click.option("--branch", type=click.Choice([*BRANCHES, "all"]), default="semantic", show_default=True)
 @click.option("--sensitivity", "of", metavar="FIELD", help="Derivatives in alpha, or a field as tokens.sigma.")
+@click.option(
+    "--start", type=click.Path(path_type=Path), metavar="FILE", help="Go on from the point in a file of solve."
+)
 @solver_options
 @output_option(help="Write a netCDF file.")
 @force_option
@@ -55,6 +58,7 @@ def solve(
     alpha: float,
     branch: str,
     of: str | None,
+    start: Path | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -75,7 +79,12 @@ def solve(
     from attnphase.data.trust import distrusts
     from attnphase.sweeps.points import labelled, solved
 
-    points = solved(problem, alpha, branch, settings, progress=not quiet)
+    begun = None
+    if start is not None:
+        from attnphase.data.files import load_dataset
+
+        begun = load_dataset(start)
+    points = solved(problem, alpha, branch, settings, start=begun, progress=not quiet)
     slopes = None if of is None else _differentiated(points, of, settings, branch)
     if output is not None:
         from attnphase.data.files import save_dataset

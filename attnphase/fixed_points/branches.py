@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from attnphase.fixed_points.deadline import Deadline
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
@@ -58,6 +59,7 @@ def follow(
     before: BranchPoint | None = None
     previous: BranchPoint | None = None
     for index in sorted(range(len(alphas)), key=lambda i: -alphas[i]):
+        deadline = Deadline.of(settings)
         start: BranchPoint | Overlaps | None = None
         point: BranchPoint | None = None
         # overlaps that have left the domain lead nowhere
@@ -67,19 +69,22 @@ def follow(
             if _merged(beside):
                 # whether it does, the curve tells at the uninformed point, which is found at once
                 start = _uninformed(beside)
-                point = merged_point(problem, alphas[index], branch, start, settings, tell)
+                point = merged_point(problem, alphas[index], branch, start, settings, tell, deadline)
             if point is None:
-                start = probe(problem, alphas[index], branch, settings)
+                start = probe(problem, alphas[index], branch, settings, deadline)
                 # a neighbour that did not converge says nothing of the uninformed point
                 if start is None and beside.status is Status.converged:
                     start = _uninformed(beside)
         elif beside is not None:
             start = _extrapolated(earlier, before, beside, alphas[index])
         if point is None:
-            point = solve_point(problem, alphas[index], branch, start=start, settings=settings, tell=tell)
+            point = solve_point(
+                problem, alphas[index], branch, start=start, settings=settings, tell=tell, deadline=deadline
+            )
         lost = isinstance(start, BranchPoint) and _lost(start) and point.status is not Status.left_domain
-        if isinstance(start, BranchPoint) and not lost and point.status is not Status.converged:
-            fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell)
+        ended = point.status is Status.converged or deadline.passed
+        if isinstance(start, BranchPoint) and not lost and not ended:
+            fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell, deadline=deadline)
             point = fresh if fresh.residual < point.residual or np.isnan(point.residual) else point
         earlier, before, previous = before, previous, point
         points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None, levels=()))

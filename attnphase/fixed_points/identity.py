@@ -128,7 +128,8 @@ def identified(
     """
     name, *others = Branch.named(branch).order_parameters or ("",)
     has_curve = bool(name) and not others and run.system.reflects and run.system.prior.even
-    if not place.settled and not (has_curve and run.settings.identity and place.overlaps.has_signal):
+    late = run.late  # then only what takes no map is decided
+    if not place.settled and not (has_curve and run.settings.identity and place.overlaps.has_signal and not late):
         place = settle(place)
     if not name:
         return place
@@ -136,20 +137,24 @@ def identified(
         return replace(place, identity=Identity.not_decided)
     if not has_curve:
         return replace(place, identity=_by_error(place, (name, *others)))
-    known = _well_known(run, rules, place, name, informed)
+    known = not (late and place.map_.channel.rule.randomised) and _well_known(run, rules, place, name, informed)
     if known and not place.settled:
         place = settle(place)
         known = _well_known(run, rules, place, name, informed)
     if known:
         return place
+    if late:
+        return replace(place, identity=Identity.not_decided)
     own = _in_own_sector(run, place, informed)
     run.sector = own.map_.sector
     jacobian = run.sector.taken_over(place.response.jacobian, place.map_.sector)
     verdict = judged(run, rules, own.map_.channel.rule, own.overlaps, informed, jacobian)
     if run.only_merged and verdict.identity is not Identity.merged:
         return replace(place, identity=verdict.identity)
-    if not place.settled and verdict.identity is not Identity.merged:
+    if not place.settled and (run.late or verdict.identity is not Identity.merged):
         place = own = settle(place)
+    if run.late:
+        return replace(place, identity=Identity.not_decided)
     # what was solved without its order parameter, and has none, stays as it is, with the derivatives there; so does
     # what a tensor rule, which respects the symmetry, has led there
     led_there = not own.map_.channel.rule.by_chance and vanishes(run.system.problem, own.overlaps, branch)
@@ -163,6 +168,8 @@ def identified(
     if spent or not finer_rules or (_told(known, name) and _agrees(run, rules, known, name)):
         return known
     for finer in finer_rules:
+        if run.late:  # more nodes contradict the point
+            return replace(known, identity=Identity.not_decided)
         taken = _found_above(run, rules, known, verdict, informed, finer)
         if taken is not None:
             known = _with_errors(run, rules, taken, informed)
@@ -401,6 +408,8 @@ def judged(
     start = run.sector.pack(replace(overlaps, m=informed.m, theta=informed.theta))
     rest, bottom = run.sector.pack(overlaps), None
     for finer in _ladder(rules, rule, min(rule.order, rules.medium_points) if rule.randomised else COARSE_POINTS):
+        if run.late:
+            return Verdict(Identity.not_decided)
         map_ = run.map(finer)
         bottom = at_rest(map_, rest, jacobian) or bottom
         if bottom is None:
@@ -425,6 +434,8 @@ def judged(
     given_up: set[float] = set()
     growth = np.inf
     for number, finer in enumerate(_ladder(rules, rule, COARSE_POINTS)):
+        if run.late:
+            return Verdict(Identity.not_decided)
         map_ = run.map(finer)
         levels = levels_at(map_, start, amplitudes, jacobian, levels)
         if number == 0:  # what a neighbour can begin with

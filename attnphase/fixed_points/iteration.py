@@ -179,7 +179,7 @@ def iterate(
     *,
     tolerance: float,
     max_maps: int,
-    report: Callable[[int, float], None] | None = None,
+    report: Callable[[int, float], bool | None] | None = None,
     until: Callable[[Array, Array], bool] | None = None,
 ) -> FixedPoint:
     """Iterate until the undamped residual is below ``tolerance``.
@@ -197,7 +197,7 @@ def iterate(
     max_maps : int
         Evaluations after which the status is ``iteration_limit``.
     report : callable, optional
-        Called with (maps, residual) after every map.
+        Called with (maps, residual) after every map; True ends the iteration as `max_maps` does.
     until : callable, optional
         Asked with every point and its image whether no more is wanted than what has been seen: the iteration ends
         there, not converged.
@@ -223,15 +223,14 @@ def iterate(
         scale = scales(point)
         residual = float(np.max(np.abs(image - point) / scale))
         history.append(residual)
-        if report is not None:
-            report(maps, residual)
+        over = report is not None and report(maps, residual)
         if best is None or residual < best[0]:
             best = (residual, point, image)
         if residual <= tolerance:
             return FixedPoint(point, image, residual, maps, Status.converged, tuple(history))
         if until is not None and until(point, image):
             return FixedPoint(point, image, residual, maps, Status.iteration_limit, tuple(history))
-        if maps >= max_maps:
+        if maps >= max_maps or over:
             return FixedPoint(best[1], best[2], best[0], maps, Status.iteration_limit, tuple(history))
         candidate = method.step(point, image, scale, counted)
         moved = _into_domain(counted, point, image, candidate)

@@ -100,7 +100,7 @@ def branch_point(
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
-    asked = run.settings.stability
+    asked = run.settings.stability and not run.late
     stability = stability_at(map_, found, values, response, run.gap) if asked else NOT_COMPUTED
     values, errors = values | leading_eigenvalues(response.jacobian) | stability.values, errors | stability.errors
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended

@@ -9,6 +9,7 @@ from itertools import count
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.fixed_points.deadline import NEVER, Deadline
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Plain, Status, iterate
 from attnphase.fixed_points.point import Restart
 from attnphase.fixed_points.reduced import Level
@@ -32,6 +33,7 @@ _IN_THE_BASIN = 0.05  # residual from which on no more damped steps are needed
 _HALVED = 20
 _LONGER = 1.2  # by what plain steps go on farther from one try of Anderson's to the next
 _SHORTER = 4.0  # by what damped steps are where the order parameter swings past zero
+_OF_NEWTON = 15  # maps within which Newton's method ends from a good start
 # of iteration between searches of all minima
 ALL_ROUNDS = range(6)
 FIRST_ROUND, LATER_ROUNDS = ALL_ROUNDS[:1], ALL_ROUNDS[1:]
@@ -49,6 +51,7 @@ class Run:
     sector : Sector
     tell : callable
         Is told how far the iteration is.
+    deadline : Deadline
     maps : int
         Of all rules together.
     levels : sequence of Level
@@ -72,6 +75,7 @@ class Run:
     settings: SolverSettings
     sector: Sector
     tell: Tell = silent
+    deadline: Deadline = NEVER
     maps: int = 0
     levels: Sequence[Level] = ()
     unsettled: bool = False
@@ -88,8 +92,13 @@ class Run:
 
     @property
     def spent(self) -> bool:
-        """Whether the solve has taken all maps that it may."""
-        return self.maps >= self.settings.max_maps
+        """Whether the solve has taken all maps or all the time that it may."""
+        return self.maps >= self.settings.max_maps or self.late
+
+    @property
+    def late(self) -> bool:
+        """Whether its time is over."""
+        return self.deadline.passed
 
     def grant(self, maps: int) -> None:
         """Let the solve take so many maps from here on, if it has fewer left."""
@@ -112,10 +121,11 @@ class Run:
         left = max(self.settings.max_maps - self.maps, 1)
         budget = left if limit is None else min(limit, left)
 
-        def report(maps: int, residual: float) -> None:
+        def report(maps: int, residual: float) -> bool:
             done = self.maps + maps
             nodes = map_.channel.rule.size
             self.tell(f"{done} maps, residual {residual:.0e}, {nodes} nodes", done, self.settings.max_maps)
+            return self.late
 
         tolerance = self.settings.tolerance if tolerance is None else tolerance
         found = iterate(map_, x, map_.scales, method, tolerance=tolerance, max_maps=budget, report=report, until=until)
@@ -142,6 +152,8 @@ class Run:
                 return found
             if self._stands(map_, found) and map_.spot_check(found.point, _MISSED * error):
                 return found
+            if self.late:
+                return replace(found, status=Status.iteration_limit)
             self.tell("searching all minima again")
             image = map_(found.point, refresh=True)
             self.maps += 1
@@ -160,6 +172,10 @@ class Run:
             self.unsettled = True
             return found
         return replace(found, status=Status.iteration_limit)
+
+    def cuts(self, found: FixedPoint) -> bool:
+        """Whether `newton` has not had its maps, because all maps or all the time is spent."""
+        return found.status is Status.iteration_limit and found.maps < _OF_NEWTON and self.spent
 
     def _stands(self, map_: StateEvolution, found: FixedPoint) -> bool:
         """Whether the point is one of the map as it is: evaluated elsewhere since, nodes may be in other minima."""
@@ -185,7 +201,7 @@ class Run:
             if until(first.point, first.image):
                 return replace(first, status=Status.iteration_limit)
             found = self.iterate(map_, first.point, Anderson(), 40, tolerance, until)
-            if found.status is Status.converged or until(found.point, found.image):
+            if found.status is Status.converged or until(found.point, found.image) or self.spent:
                 return found
         # near a transition a few nodes decide: no use in converging them on this rule
         slow = self.iterate(map_, first.point, Damped(0.9), 20, until=until)
@@ -251,11 +267,11 @@ class Run:
     def newton(self, map_: StateEvolution, x: Array, jacobian: Array) -> FixedPoint:
         """Newton from a good start; Anderson where that fails, unless every map searches all minima."""
         method, self.jacobian = Newton(jacobian.copy()), None
-        found = self.iterate(map_, x, method, 15)
+        found = self.iterate(map_, x, method, _OF_NEWTON)
         if found.status is Status.converged:
             self.jacobian = jacobian if method.learnt is None else method.learnt
             return found
-        if map_.thorough:
+        if map_.thorough or self.spent:
             return found
         if not map_.channel.rule.randomised:  # no node jumps: derivatives on the way lead where those of afar did not
             nearer = self.iterate(map_, found.point, Newton(), 2 * len(x) + 15)

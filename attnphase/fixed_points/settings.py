@@ -89,7 +89,7 @@ class SolverSettings:
     tolerance : float
         On the undamped relative residual.
     max_maps : int
-        Evaluations of the state-evolution map, all rules together.
+        Evaluations of the state-evolution map, all rules together. When they are spent the best point is returned.
     max_nodes : int
         Largest number of Sobol points, all replicates together.
     threads : int or None
@@ -101,6 +101,9 @@ class SolverSettings:
     identity : bool
         Whether it is decided which branch an informed point is on, with errors that hold near its end; otherwise the
         point stays as the iteration left it, "not decided".
+    max_seconds : float or None
+        Wall-clock seconds for one point, compilation included; None for no limit. When they are over the best point
+        is returned, after the errors of its rule have been measured.
 
     Raises
     ------
@@ -116,6 +119,7 @@ class SolverSettings:
     backend: str = "numba"
     stability: bool = True
     identity: bool = True
+    max_seconds: float | None = None
 
     def __post_init__(self) -> None:
         plain: dict[str, Any] = {
@@ -129,6 +133,9 @@ class SolverSettings:
         }
         if self.threads is not None:
             plain["threads"] = arguments.whole("threads", self.threads, 1, _MAX_THREADS)
+        if self.max_seconds is not None:
+            seconds = arguments.number("max_seconds", self.max_seconds, lambda x: x > 0, "a positive number of seconds")
+            plain["max_seconds"] = seconds
         for name, value in plain.items():  # NumPy's numbers as Python's
             object.__setattr__(self, name, value)
 

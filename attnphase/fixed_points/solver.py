@@ -11,7 +11,7 @@ A solve ends on as many nodes as the requested standard error needs:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.fixed_points.deadline import NEVER, Deadline
 from attnphase.fixed_points.identity import SMALL_SIGNAL, Place, identified
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Newton, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at, unevaluated
@@ -50,6 +51,16 @@ _SECOND_LOOK = 25  # maps of a probe among the lowest minima
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """How a point is solved; `only_merged` as in `Run`."""
+
+    settings: SolverSettings
+    tell: Tell
+    deadline: Deadline
+    only_merged: bool = False
+
+
 def _system(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> System:
     return System.of(problem, settings.threads or available_cores(), tell)
 
@@ -62,6 +73,7 @@ def solve_point(
     start: Overlaps | BranchPoint | None = None,
     settings: SolverSettings | None = None,
     tell: Tell = silent,
+    deadline: Deadline | None = None,
 ) -> BranchPoint:
     """Solve one branch at one sample complexity.
 
@@ -78,6 +90,8 @@ def solve_point(
     settings : SolverSettings, optional
     tell : callable, optional
         Is told how far the iteration is.
+    deadline : Deadline, optional
+        By default the solve has all the time of the settings.
 
     Returns
     -------
@@ -94,56 +108,57 @@ def solve_point(
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
-    point = _point(problem, alpha, branch, start, settings, tell)
+    point = _point(problem, alpha, branch, start, _Asked(settings, tell, deadline or Deadline.of(settings)))
     assert point is not None
     return point
 
 
 def merged_point(
-    problem: Problem, alpha: float, branch: str, start: BranchPoint, settings: SolverSettings, tell: Tell = silent
-) -> BranchPoint | None:
-    """What `solve_point` gives if that has merged; None, with nothing more measured, if it has not."""
-    return _point(problem, alpha, branch, start, settings, tell, only_merged=True)
-
-
-def _point(
     problem: Problem,
     alpha: float,
     branch: str,
-    start: Overlaps | BranchPoint | None,
+    start: BranchPoint,
     settings: SolverSettings,
-    tell: Tell,
-    only_merged: bool = False,
+    tell: Tell = silent,
+    end: Deadline = NEVER,
+) -> BranchPoint | None:
+    """What `solve_point` gives if that has merged; None, with nothing more measured, if it has not."""
+    return _point(problem, alpha, branch, start, _Asked(settings, tell, end, only_merged=True))
+
+
+def _point(
+    problem: Problem, alpha: float, branch: str, start: Overlaps | BranchPoint | None, asked: _Asked
 ) -> BranchPoint | None:
     check_affordable(problem)
     informed = initial_overlaps(problem, branch)
     if start is not None:
         check_start(problem, _overlaps_of(start), informed)
-    tell = within(f"{branch}, alpha = {alpha:g}", tell)
+    asked = replace(asked, tell=within(f"{branch}, alpha = {alpha:g}", asked.tell))
     # what overflows leaves the domain, which the status says
     with np.errstate(all="ignore"):
-        system = _system(problem, settings, tell)
+        system = _system(problem, asked.settings, asked.tell)
         starts = informed_starts(system, branch)
         informed = starts[0] if start is None else nearest_start(starts, _overlaps_of(start))
         if start is None and len(starts) > 1:
-            return _lowest_of(system, alpha, branch, starts, settings, tell)
-        return _solve_point(system, alpha, branch, start, settings, informed, tell, only_merged)
+            return _lowest_of(system, alpha, branch, starts, asked)
+        return _solve_point(system, alpha, branch, start, informed, asked)
 
 
-def _lowest_of(
-    system: System, alpha: float, branch: str, starts: list[Overlaps], settings: SolverSettings, tell: Tell
-) -> BranchPoint | None:
+def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps], asked: _Asked) -> BranchPoint | None:
     """The point of lowest training loss among those of several starts: converged, on a branch, stable, in this order.
 
     Few nodes tell them apart; each start has the maps of the settings. A point is stable if no eigenvalue of the map's
     Jacobian exceeds one.
     """
+    settings, deadline = asked.settings, asked.deadline
     few = min(settings.max_nodes, system.refinement(settings.max_nodes).first().size)  # enough to tell losses apart
     quick = replace(settings, stability=False, identity=False, max_nodes=few)
     found: list[tuple[tuple[bool, bool, bool, float], BranchPoint, Overlaps]] = []
     for number, informed in enumerate(starts, 1):
-        own = within(f"start {number} of {len(starts)}", tell)
-        point = _solve_point(system, alpha, branch, None, quick, informed, own)
+        if found and deadline.passed:
+            break
+        own = _Asked(quick, within(f"start {number} of {len(starts)}", asked.tell), deadline)
+        point = _solve_point(system, alpha, branch, None, informed, own)
         assert point is not None
         gone = informed_signal(point.restart.overlaps, branch) < SMALL_SIGNAL * informed_signal(informed, branch)
         unstable = bool((point.values["map_eigenvalue"] > 1).any())
@@ -151,8 +166,9 @@ def _lowest_of(
         found.append((rank, point, informed))
     _, best, informed = min(found, key=lambda one: one[0])
     # the plain start decides where none leads anywhere
-    start, informed = (best, informed) if best.status is Status.converged else (None, starts[0])
-    end = _solve_point(system, alpha, branch, start, settings, informed, tell)
+    led = best.status is Status.converged or (deadline.passed and best.status is Status.iteration_limit)
+    start, informed = (best, informed) if led else (None, starts[0])
+    end = _solve_point(system, alpha, branch, start, informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + (best.iterations if start else 0))
 
 
@@ -161,7 +177,7 @@ def _overlaps_of(start: object) -> Overlaps:
         return start.restart.overlaps
     if isinstance(start, Overlaps):
         return start
-    raise ProblemError("start", f"start must be Overlaps or a BranchPoint, not {arguments.shown(start)}.")
+    raise ProblemError("start", f"start must be a dataset of solve, not {arguments.shown(start)}.")
 
 
 def _solve_point(
@@ -169,17 +185,15 @@ def _solve_point(
     alpha: float,
     branch: str,
     start: Overlaps | BranchPoint | None,
-    settings: SolverSettings,
     informed: Overlaps,
-    tell: Tell,
-    only_merged: bool = False,
+    asked: _Asked,
 ) -> BranchPoint | None:
     previous, point, sector = _beginning(system, start, informed)
-    run = Run(system, alpha, settings, sector, tell, only_merged=only_merged)
+    run = Run(system, alpha, asked.settings, sector, asked.tell, asked.deadline, only_merged=asked.only_merged)
     try:
         return _iterated(run, branch, previous, point, informed)
     except (ArithmeticError, np.linalg.LinAlgError):
-        return None if only_merged else unevaluated(run, branch, point)
+        return None if asked.only_merged else unevaluated(run, branch, point)
 
 
 def _iterated(
@@ -196,6 +210,7 @@ def _iterated(
     second_minima = float(run.system.problem.loss.form.is_rough)  # there no tensor rule knows its error
     rule = rules.single() if not refine else _first_rule(rules, previous, response)
     spent = 0  # nodes of all rules together
+    place: Place | None = None  # at rest on the rule before
 
     def decays(x: Array, image: Array) -> bool:
         return _decays(map_, FixedPoint(x, image, np.inf, 0, Status.iteration_limit), informed, branch)
@@ -211,11 +226,13 @@ def _iterated(
             found = _found_on_first(run, map_, x)
         else:
             found = run.newton(map_, x, jacobian)
+            if place is not None and run.cuts(found):
+                break
             stale = found.maps > FEW_MAPS or (response is not None and _is_stale(run, map_, found.point, response))
             if stale and response is not None and response.order <= rule.order:
                 response = None
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
-        if _decays(map_, found, informed, branch):
+        if not run.late and _decays(map_, found, informed, branch):
             return _without_signal(run, map_.unpack(found.point), informed, branch)
         if response is None:
             response = _response(run, rules, map_, found.point)
@@ -223,24 +240,27 @@ def _iterated(
                 found = replace(found, status=Status.left_domain)
         tell(f"measuring on {map_.channel.rule.size} nodes")
         measured = measured_at(run, rules, map_, found, response)
+        place = Place(map_, found, measured, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)
         if found.status is not Status.converged:
             if (instead := _instead(run, rules, rule) if refine else None) is not None:
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
-                rule, jacobian, response, second_minima = instead, None, None, 1.0
+                rule, jacobian, response, second_minima, place = instead, None, None, 1.0, None
                 continue
             last = run.insisting(map_, found, decays) if refine else found
             if last is found:
                 break
-            point, jacobian, response = map_.unpack(last.point), response.jacobian, None  # derivatives of far away
+            point, jacobian, response, place = map_.unpack(last.point), response.jacobian, None, None  # of far away
             continue
-        finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if refine else None
+        going = refine and not run.spent
+        finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if going else None
         spent += map_.channel.rule.size
         if refine and measured.relative_error > rules.asked.standard_error:
             finer = _instead_of_lines(run, rules, map_, found, response, spent) or finer
-        if finer is None and _is_contradicted(run, rules, Place(map_, found, measured, response)):
+        if finer is None and _is_contradicted(run, rules, place):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
+            place = replace(place, measured=measured)
             finer = _instead(run, rules, rule) if refine else None
         if finer is None:
             break
@@ -248,13 +268,14 @@ def _iterated(
         if not (rule.randomised and finer.randomised):
             response = None  # a few nodes of a rule without chance tell it better
         rule = finer
-    return _finished(run, rules, Place(map_, found, measured, response), informed, branch, newton=refine)
+    return _finished(run, rules, place, informed, branch, newton=refine)
 
 
 def _without_signal(run: Run, point: Overlaps, informed: Overlaps, branch: str) -> BranchPoint | None:
     """The uninformed point to which an iteration is on its slow way."""
     left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
-    end = _solve_point(run.system, run.alpha, branch, without_signal(point), left, informed, run.tell, run.only_merged)
+    asked = _Asked(left, run.tell, run.deadline, run.only_merged)
+    end = _solve_point(run.system, run.alpha, branch, without_signal(point), informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 
 
@@ -370,8 +391,8 @@ def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array]
     """A point after some rounds of search for lower minima."""
     found = run.verified(place.map_, place.found, place.measured.relative_error, again, rounds)
     place = replace(place, settled=not run.unsettled)
-    if found is place.found:
-        return place
+    if found is place.found or (run.late and found.image is place.found.image):
+        return replace(place, found=found)
     there = _response(run, rules, place.map_, found.point)
     response = there if there.known else place.response
     measured = measured_at(run, rules, place.map_, found, response)
@@ -384,7 +405,7 @@ def _at_rest(run: Run, rules: Refinement, place: Place) -> Place:
     A residual r leaves ``(I - J)^-1 r``: where an eigenvalue of the map is near 1, many times the tolerance, and the
     more of it the nearer the point comes.
     """
-    while place.found.status is Status.converged:
+    while place.found.status is Status.converged and not run.late:
         map_, found, response = place.map_, place.found, place.response
         image = map_(found.point)
         if image is None:
@@ -438,7 +459,9 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
 
 
 @np.errstate(all="ignore")  # what overflows leaves the domain
-def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings) -> Overlaps | None:
+def probe(
+    problem: Problem, alpha: float, branch: str, settings: SolverSettings, end: Deadline = NEVER
+) -> Overlaps | None:
     """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere.
 
     It leads nowhere once the order parameter is small and its image smaller still. What a rule of few nodes holds on to
@@ -448,7 +471,7 @@ def probe(problem: Problem, alpha: float, branch: str, settings: SolverSettings)
     informed = initial_overlaps(problem, branch)
     system = _system(problem, settings)
     rough = replace(settings, tolerance=1e-3, max_maps=75)
-    run = Run(system, alpha, rough, system.sector_of(informed))
+    run = Run(system, alpha, rough, system.sector_of(informed), deadline=end)
     map_ = run.map(system.refinement(settings.max_nodes).first())
     full = informed_signal(informed, branch)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
 from attnphase.data.build import from_points
+from attnphase.data.starts import start_in
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.fixed_points.solver import solve_point
@@ -27,7 +28,7 @@ def solve(
     alpha: float,
     branch: str = "semantic",
     *,
-    start: Overlaps | BranchPoint | None = None,
+    start: xr.Dataset | Overlaps | BranchPoint | None = None,
     method: str = "newton",
     tolerance: float = 1e-7,
     max_maps: int = 400,
@@ -36,6 +37,7 @@ def solve(
     backend: str = "numba",
     stability: bool = True,
     identity: bool = True,
+    max_seconds: float | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
     """Solve a problem at one sample complexity.
@@ -49,9 +51,9 @@ def solve(
         Sample complexity n/d, positive.
     branch : {"semantic", "positional", "uninformed", "mixed", "all"}
         Names the result and, without `start`, chooses the starting point; "all" solves every branch the problem has.
-    start : Overlaps or BranchPoint, optional
-        Where to start from, as code that knows the solver has it.
-    method, tolerance, max_maps, max_nodes, threads, backend, stability, identity : optional
+    start : xarray.Dataset, Overlaps or BranchPoint, optional
+        Where to start from: what `solve` returned, as when a limit ended it.
+    method, tolerance, max_maps, max_nodes, threads, backend, stability, identity, max_seconds : optional
         As the attributes of `SolverSettings`.
     progress : bool
         A solve that takes longer than a second says on standard error how far it is.
@@ -70,7 +72,9 @@ def solve(
     """
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, (*BRANCHES, "all"))
-    settings = SolverSettings(method, tolerance, max_maps, max_nodes, threads, backend, stability, identity)
+    settings = SolverSettings(
+        method, tolerance, max_maps, max_nodes, threads, backend, stability, identity, max_seconds
+    )
     return labelled(solved(problem, alpha, branch, settings, start=start, progress=progress), branch)
 
 
@@ -80,13 +84,21 @@ def solved(
     branch: str,
     settings: SolverSettings,
     *,
-    start: Overlaps | BranchPoint | None = None,
+    start: xr.Dataset | Overlaps | BranchPoint | None = None,
     progress: bool = False,
 ) -> list[BranchPoint]:
     """The points of `solve`, of checked arguments, before they are labelled, for which xarray must be imported."""
     names = branches_of(problem) if branch == "all" else [branch]
     with progress_line(progress, "solving") as line:
-        return [solve_point(problem, alpha, name, start=start, settings=settings, tell=line.tell) for name in names]
+        return [
+            solve_point(problem, alpha, name, start=_start(start, problem, name), settings=settings, tell=line.tell)
+            for name in names
+        ]
+
+
+def _start(start: Any, problem: Problem, branch: str) -> Any:
+    """Where a branch starts, in the solver's terms."""
+    return start_in(start, problem, branch) if hasattr(start, "data_vars") else start
 
 
 def labelled(points: Sequence[BranchPoint], branch: str) -> xr.Dataset:

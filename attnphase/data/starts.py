@@ -1,0 +1,54 @@
+"""A point of a dataset as the start of a solve."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attnphase.errors import ProblemError
+from attnphase.problem.problem import Problem
+from attnphase.state_evolution.overlaps import Overlaps
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["start_in"]
+
+
+def start_in(ds: xr.Dataset, problem: Problem, branch: str) -> Overlaps:
+    """The overlaps of a branch's point in a dataset of `attnphase.solve`.
+
+    Parameters
+    ----------
+    ds : xarray.Dataset
+        One point, or one of each branch.
+    problem : Problem
+        What is to be solved: its tokens and clusters are those of the point.
+    branch : str
+
+    Raises
+    ------
+    DatasetError
+        The dataset does not follow the schema.
+    ProblemError
+        It has other points, or more.
+    """
+    from attnphase.data.validate import validate_dataset
+
+    validate_dataset(ds)
+    if ds.attrs["schema"] != "points":
+        raise ProblemError("start", f"start must hold a point of attnphase.solve, not {ds.attrs['schema']}.")
+    swept = [str(dim) for dim in ds["status"].dims if dim != "branch"]
+    if swept:
+        raise ProblemError("start", f"start must hold one point, but is swept over {', '.join(swept)}: select one.")
+    branches = [str(name) for name in np.atleast_1d(ds["branch"].to_numpy())]
+    if branch not in branches:
+        raise ProblemError("start", f"start has the branch {', '.join(branches)}, not {branch}.")
+    one = ds.isel(branch=branches.index(branch)) if "branch" in ds["status"].dims else ds
+    sites = tuple(np.transpose(problem.sites)) if "cluster" in one["q"].dims else slice(None)
+    try:
+        q, V, m, theta = (one[name].to_numpy()[sites] for name in ("q", "V", "m", "theta"))
+    except IndexError:
+        raise ProblemError("start", "start has fewer tokens or clusters than the problem: start without it.") from None
+    return Overlaps(q, V, m[..., None], theta)
