@@ -201,8 +201,11 @@ class Run:
             if until(first.point, first.image):
                 return replace(first, status=Status.iteration_limit)
             found = self.iterate(map_, first.point, Anderson(), 40, tolerance, until)
-            if found.status is Status.converged or until(found.point, found.image) or self.spent:
+            if found.status is Status.converged or until(found.point, found.image):
                 return found
+            if self.spent:  # damped steps alone may be lifted into the domain
+                outside = found.status is Status.left_domain and np.isfinite(first.residual)
+                return replace(first, status=Status.iteration_limit) if outside else found
         # near a transition a few nodes decide: no use in converging them on this rule
         slow = self.iterate(map_, first.point, Damped(0.9), 20, until=until)
         return slow if slow.residual < found.residual else found

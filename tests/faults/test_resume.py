@@ -427,6 +427,7 @@ def key(problem=PROBLEM, branch="semantic", alphas=(1.1, 1.3), **settings):
         {"alphas": (1.1,)},
         {"tolerance": 2e-7},
         {"max_maps": 399},
+        {"max_seconds": 59.0},
         {"max_nodes": 2**17},
         {"method": "anderson"},
     ],

@@ -186,6 +186,9 @@ def test_what_did_not_converge_is_written_flagged_and_ends_with_1(in_folder, unc
         (["solve", "--alpha", "1", "--method", "magic"], "method must be"),
         (["solve", "--alpha", "1", "--tolerance", "-1"], "tolerance must"),
         (["solve", "--alpha", "1", "--max-maps", "0"], "max_maps must"),
+        (["solve", "--alpha", "1", "--max-seconds", "0"], "max_seconds must be a positive number of seconds, not 0.0"),
+        (["sweep", "--alpha", "1,2", "-o", "x.nc", "--max-seconds", "nan"], "max_seconds must be a positive number"),
+        (["solve", "--alpha", "1", "--start", "missing.nc"], "missing.nc: there is no such file"),
         (["solve", "missing.toml", "--alpha", "1"], "missing.toml: there is no such file"),
         (["solve", "--alpha", "1", "--branch", "positional", "--set", "positions.kind=none"], "positional"),
         (["sweep", "--alpha", "1:2", "-o", "x.nc"], "START:STOP:COUNT"),
@@ -222,6 +225,16 @@ def test_an_existing_file_needs_force(in_folder):
     assert (in_folder / "out.nc").read_text() == (in_folder / "fig2.png").read_text() == "precious"
     run("solve", "--alpha", 2, *COARSE, "-o", "out.nc", "--force", "--quiet")
     load_dataset("out.nc")
+
+
+def test_a_solve_goes_on_from_a_file(in_folder):
+    run("solve", "--alpha", 1.7, *COARSE, "--max-seconds", 1e-9, "-o", "early.nc", "--allow-unconverged", "--quiet")
+    run("solve", "--alpha", 1.7, *COARSE, "--start", "early.nc", "-o", "on.nc", "--quiet")
+    run("solve", "--alpha", 1.7, *COARSE, "-o", "whole.nc", "--quiet")
+    early, on, whole = (load_dataset(f"{name}.nc") for name in ("early", "on", "whole"))
+    assert early.status == 1
+    assert abs(early.q - whole.q).max() > 0.01
+    assert abs(on.q - whole.q).max() < 1e-6
 
 
 def test_a_truncated_file_is_refused(in_folder):

@@ -46,7 +46,7 @@ NUMBERS, WORD, FLAG, MAPPING = "a number", "a word", "True", "an empty mapping"
 RIGHT = {
     "alpha": {NUMBERS}, "branches": set(), "steps": {NUMBERS}, "seeds": {NUMBERS}, "dimension": {NUMBERS},
     "seed": {NUMBERS}, "test_samples": {NUMBERS}, "trajectory": {NUMBERS}, "checkpoint_interval": {NUMBERS},
-    "max_maps": {NUMBERS}, "max_nodes": {NUMBERS}, "threads": {NUMBERS}, "workers": {NUMBERS},
+    "max_maps": {NUMBERS}, "max_seconds": {NUMBERS}, "max_nodes": {NUMBERS}, "threads": {NUMBERS}, "workers": {NUMBERS},
     "length": {NUMBERS}, "size": {NUMBERS}, "largest": {NUMBERS}, "counts": {NUMBERS}, "columns": {NUMBERS},
     "exponent": {NUMBERS}, "atoms": {NUMBERS}, "teacher_rank": {NUMBERS}, "variance": {NUMBERS}, "sigma": {NUMBERS},
     "strength": {NUMBERS}, "learning_rate": {NUMBERS}, "limit": {NUMBERS}, "blocks": {NUMBERS}, "block": {NUMBERS},
