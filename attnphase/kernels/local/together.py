@@ -138,9 +138,11 @@ def minimise(nodes: Nodes, starts: int, solution: Solution) -> None:
     field, k = np.empty((LENGTH, COLUMNS)), np.zeros(LENGTH * LABEL_FIELDS * LANES)
     curvature, lower = np.empty((SIZE, SIZE)), np.empty((SIZE, SIZE))
     state[NODE : NODE + LANES] = NOBODY
-    taken, count, together, made, tried = 0, nodes.centers.shape[0], False, 0, False
+    # a literal has a type of its own, for which Numba compiles the functions that take it once more
+    zero = INTEGER(0)
+    taken, count, together, made, tried = zero, nodes.centers.shape[0], False, 0, False
     # lanes of the block that hold a node, the first of them that waits to be handed over, and busy lanes of the other
-    begun, waiting, busy = 0, 0, 0
+    begun, waiting, busy = zero, zero, zero
     while taken < count or waiting < begun or busy > 0:
         if together and (made == MOST_STEPS or few_go_on(begun, block)):
             write_out(begun, starts, nodes, solution, block)
