@@ -16,7 +16,7 @@ def array(dimensions: int, entries: Any = float64) -> Any:
     return types.Array(entries, dimensions, "C")
 
 
-INTEGER = int64
+INTEGER: Any = int64
 NODES = types.NamedTuple((array(3), array(3), array(3), array(2), array(1), array(1)), Nodes)
 SAMPLE_NODES = types.NamedTuple(
     (array(3), array(3), array(3), array(3), array(2, int64), array(3), array(1)), SampleNodes
