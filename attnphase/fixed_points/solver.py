@@ -256,7 +256,7 @@ def _iterated(
         going = refine and not run.spent
         finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if going else None
         spent += map_.channel.rule.size
-        if refine and measured.relative_error > rules.asked.standard_error:
+        if going and measured.relative_error > rules.asked.standard_error:
             finer = _instead_of_lines(run, rules, map_, found, response, spent) or finer
         if finer is None and _is_contradicted(run, rules, place):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
