@@ -37,14 +37,16 @@ def start_in(ds: xr.Dataset, problem: Problem, branch: str) -> Overlaps:
     from attnphase.data.validate import validate_dataset
 
     validate_dataset(ds)
-    if ds.attrs["schema"] != "points":
+    if ds.attrs["schema"] not in ("points", "sensitivity"):
         raise ProblemError("start", f"start must hold a point of attnphase.solve, not {ds.attrs['schema']}.")
     swept = [str(dim) for dim in ds["status"].dims if dim != "branch"]
     if swept:
-        raise ProblemError("start", f"start must hold one point, but is swept over {', '.join(swept)}: select one.")
+        raise ProblemError(
+            "start", f"start must hold one point, but is swept over {', '.join(swept)}: take one of them."
+        )
     branches = [str(name) for name in np.atleast_1d(ds["branch"].to_numpy())]
     if branch not in branches:
-        raise ProblemError("start", f"start has the branch {', '.join(branches)}, not {branch}.")
+        raise ProblemError("start", f"start has the branch {', '.join(branches)}, not {branch}: solve what it has.")
     one = ds.isel(branch=branches.index(branch)) if "branch" in ds["status"].dims else ds
     sites = tuple(np.transpose(problem.sites)) if "cluster" in one["q"].dims else slice(None)
     try:

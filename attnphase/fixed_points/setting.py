@@ -27,6 +27,8 @@ def field_value(problem: Problem, name: str) -> float:
         The problem has no such field, or it is no real number.
     """
     section, _, key = name.partition(".")
+    if section == "integration":
+        raise ProblemError(name, f"{name} says how the problem is solved: name a field of what is solved.")
     value = getattr(getattr(problem, section, None), key, None)
     if value is None:  # an entry of a ready-made law
         value = problem.to_dict()
@@ -106,6 +108,12 @@ def increasing(between: Any) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
+def _check_named(argument: str, field: Any, example: str) -> None:
+    if not isinstance(field, str) or (field != "alpha" and "." not in field):
+        given = arguments.shown(field)
+        raise ProblemError(argument, f"{argument} must be alpha, or a field of the problem as {example}, not {given}.")
+
+
 def setting_of(argument: str, problem: Problem, field: Any, alpha: float) -> Setting:
     """A problem at a sample complexity with the field that an argument names, which has one real number there.
 
@@ -114,11 +122,7 @@ def setting_of(argument: str, problem: Problem, field: Any, alpha: float) -> Set
     ProblemError
         Naming the argument, or the field.
     """
-    if not isinstance(field, str) or (field != "alpha" and "." not in field):
-        given = arguments.shown(field)
-        raise ProblemError(
-            argument, f"{argument} must be alpha, or a field of the problem as tokens.sigma, not {given}."
-        )
+    _check_named(argument, field, "tokens.sigma")
     setting = Setting(problem, alpha, field)
     _ = setting.value
     return setting
@@ -133,9 +137,7 @@ def start_of(problem: Problem, field: Any, alpha: Any, between: tuple[float, flo
         The field cannot be followed, or not there; the message names it or the argument.
     """
     low, high = between
-    if not isinstance(field, str) or (field != "alpha" and "." not in field):
-        given = arguments.shown(field)
-        raise ProblemError("field", f"field must be alpha, or a field of the problem as teacher.omega, not {given}.")
+    _check_named("field", field, "teacher.omega")
     if field == "alpha":
         if alpha is not None:
             raise ProblemError("alpha", "alpha is followed: leave it out, or say by start where the curve starts.")
@@ -169,6 +171,13 @@ def tuned_range(problem: Problem, over: Any, between: Any, alpha: float) -> tupl
         if own <= 0:
             raise ProblemError("between", f"between is missing: {over} = {own:g} gives no positive range, so give one.")
         between = own / _TUNED, own * _TUNED
+        try:
+            _ = [Setting(problem, alpha, over).at(end) for end in between]
+        except ProblemError:
+            raise ProblemError(
+                "between",
+                f"between is missing, and {over} cannot be all of {between[0]:g} to {between[1]:g}: give a range.",
+            ) from None
     low, high = increasing(between)
     setting = Setting(problem, alpha, over).at(low)  # the field need not have a value of its own
     _ = setting.value

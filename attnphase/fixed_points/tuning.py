@@ -150,9 +150,7 @@ class _Line:
         return self.looks[at]
 
     def _solved(self, here: Setting, start: BranchPoint | None) -> BranchPoint:
-        return solve_point(
-            here.problem, here.alpha, self.branch, start=start, settings=self.settings, tell=self.tell
-        )  # fmt: skip
+        return solve_point(here.problem, here.alpha, self.branch, start=start, settings=self.settings, tell=self.tell)
 
     def root(self, low: float, high: float) -> tuple[Look, float]:
         """A minimum between two looks, and its error, both by ``at``."""

@@ -186,8 +186,8 @@ class StateEvolution:
         lower, lost = _news(fresh, known, self.system.units.energy)
         weight, of_all = (sample.scalar_mean(_by_node(sample, one)).mean() for one in (lower, np.ones(len(lower))))
         # of the nearly degenerate ones no more than the error of counting them
-        known = self.channel.rule.lines is not None or lost.sum() ** 2 <= (fresh.gap < self._near_degenerate).sum()
-        return bool(known and weight <= share * of_all)
+        few = self.channel.rule.lines is not None or lost.sum() ** 2 <= (fresh.gap < self._near_degenerate).sum()
+        return bool(few and weight <= share * of_all)
 
     def _sample(self) -> tuple[Rule, Minima]:
         """Every fifth node, along lines all, or of a large rule as many as make `CHECKED`, and its minima."""

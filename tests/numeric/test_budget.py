@@ -224,10 +224,10 @@ def test_every_branch_goes_on_from_its_own_point():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda ds: ds.expand_dims("alpha"), "start must hold one point, but is swept over alpha: select one."),
+        (lambda ds: ds.expand_dims("alpha"), "start must hold one point, but is swept over alpha: take one of them."),
         (
             lambda ds: ds.assign_coords(branch=ds.branch.copy(data="positional")),
-            "start has the branch positional, not semantic.",
+            "start has the branch positional, not semantic: solve what it has.",
         ),
     ],
 )
@@ -254,3 +254,12 @@ def test_a_time_is_positive(wrong):
     with pytest.raises(ap.ProblemError, match=r"^max_seconds must be a positive number of seconds, not ") as caught:
         ap.solve(paper(**FEW), 1.63, max_seconds=wrong)
     assert caught.value.field == "max_seconds"
+
+
+def test_a_point_with_derivatives_is_a_start_too():
+    problem = ap.Problem.paper(omega=0.3)
+    cut = ap.sensitivity(problem, 1.9, of="alpha", settings=ap.SolverSettings(max_maps=30))
+    right = ap.solve(problem, 1.9)
+    further = ap.solve(problem, 1.9, start=cut)
+    assert int(further["iterations"]) < int(right["iterations"])
+    np.testing.assert_allclose(further["q"], right["q"], rtol=1e-6)

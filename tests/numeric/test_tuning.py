@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import attnphase as ap
 from attnphase.cli.commands import main
+from attnphase.errors import ProblemError
 from attnphase.fixed_points.sensitivity import sensitivity_at
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
@@ -191,3 +192,16 @@ def test_datasets_and_commands(tmp_path):
     unconverged = ap.sensitivity(problem, 1.9, of="alpha", settings=SolverSettings(max_maps=2))
     assert int(unconverged["status"]) != 0
     assert np.isnan(unconverged["d_q"]).all()
+
+
+def test_what_says_how_it_is_solved_is_no_field_to_tune_or_differentiate_in():
+    problem = ap.Problem.paper(omega=0.3)
+    with pytest.raises(ProblemError, match=r"integration\.standard_error says how the problem is solved"):
+        ap.tune(problem, "integration.standard_error", alpha=1.7)
+    with pytest.raises(ProblemError, match=r"integration\.standard_error says how the problem is solved"):
+        ap.sensitivity(problem, 1.7, of="integration.standard_error")
+
+
+def test_a_range_by_default_that_the_field_cannot_have_asks_for_one():
+    with pytest.raises(ProblemError, match=r"between is missing, and teacher\.omega cannot be all of 0\.003 to 30"):
+        ap.tune(ap.Problem.paper(omega=0.3), "teacher.omega", alpha=1.7)
