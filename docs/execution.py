@@ -36,8 +36,10 @@ _FENCED = re.compile(r"(?ms)^(```+)([^\n`]*)\n(.*?)^\1$")
 _LONG = re.compile(r"\s+# takes .*$")
 # no name has a number in it, but a name has one behind a bracket or an equals sign
 _NUMBER = re.compile(r"(?<![\w.])([-+]?\d+(?:\.\d*)?)(?:\((\d+)\))?(e[-+]?\d+)?(?![\w(])")
-# said every ten seconds where nothing can be live
-_PROGRESS = re.compile(r"(?m)^attnphase: .*\((?:\d+ min )?\d+ s\)\n")
+# said every ten seconds where nothing can be live, and once where all of it takes long: by the machine's speed
+_PROGRESS = re.compile(
+    r"(?m)^attnphase: (?:.*\((?:\d+ min )?\d+ s\)|none of \d+ .* or more|(?:.* which takes?|this takes) .*about .*)\n"
+)
 # residuals and the like are rounding
 _ROUNDING = 1e-6
 

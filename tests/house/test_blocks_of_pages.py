@@ -124,3 +124,17 @@ attnphase.Problem(1 / 0)
     long = "```console\n$ attnphase experiment fig7 --seeeds 3 -o x  # takes a minute\n```\n"
     with pytest.raises(Exception, match="seeeds"):
         list(execution.differences("a.md", long))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "solving: 3 of 8 (1 min 20 s)",
+        "none of 8 points is done after 10 s: all of them may take 1 min 20 s or more",
+        "7 of 8 points are left, which take about 2 min 3 s, if the rest costs what the first part did",
+        "this takes at most about 40 s, if each costs what the last ones did",
+    ],
+)
+def test_what_a_slow_machine_says_is_not_held_against_a_page(said, execution):
+    rest = "run: block 1, 2 lines: 8 converged\n"
+    assert execution._PROGRESS.sub("", f"attnphase: {said}\n{rest}") == rest
