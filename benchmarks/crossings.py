@@ -55,7 +55,8 @@ LARGEST = 4.0
 KINDS = {"alpha_c": ("semantic", "positional"), "alpha_l": ("semantic",)}
 """Kinds of crossings, and the branches whose curves they are."""
 
-_GRID = 25
+_GRIDS = {"alpha_c": 13, "alpha_l": 25}  # points; where there is no branch, a positional one costs the most
+_SECONDS = 20.0  # a point that takes longer is undecided: one of a branch takes less than five
 _ROUGH, _MEDIUM, _FINE = 1e-2, 1e-3, 1e-4  # standard errors: of the grid, of what that leaves undecided, of the root
 _END = 2e-3  # relative width to which the end of a branch is located, where a crossing may be beside it
 _STEEPER = 3.0  # factor by which the slope of a difference may grow towards the end of a branch
@@ -191,7 +192,7 @@ class Curves:
         key = branch, alpha, error
         if key not in self._solved:
             asked = self.problem.with_fields({"integration.standard_error": error})
-            self._solved[key] = ap.solve(asked, alpha, branch, threads=1, stability=False)
+            self._solved[key] = ap.solve(asked, alpha, branch, threads=1, stability=False, max_seconds=_SECONDS)
         return self._solved[key]
 
     def sample(self, kind: str, alpha: float, *errors: float) -> Sample:
@@ -224,7 +225,7 @@ def _difference(kind: str, points: Sequence[xr.Dataset]) -> tuple[float, float]:
 
 def crossing(curves: Curves, kind: str) -> Crossing:
     """The last crossing of swept curves."""
-    grid = [curves.sample(kind, float(alpha), _ROUGH) for alpha in np.geomspace(*WHOLE, _GRID)]
+    grid = [curves.sample(kind, float(alpha), _ROUGH) for alpha in np.geomspace(*WHOLE, _GRIDS[kind])]
     grid = [one for one in grid if one.known]
     samples = grid[:1]
     for i, (low, high) in enumerate(pairwise(grid)):
@@ -290,7 +291,9 @@ def _root(curves: Curves, kind: str, low: Sample, high: Sample) -> tuple[float, 
 
     Chords, kept off both ends so that both close, until the difference is within its error or the interval is short.
     """
-    low, high = (curves.sample(kind, end.alpha, _FINE) for end in (low, high))
+    fine = (curves.sample(kind, end.alpha, _FINE) for end in (low, high))
+    # an end that smaller errors leave undecided serves as it is
+    low, high = (other if other.exists_all else end for end, other in zip((low, high), fine, strict=True))
     if not low.sign > 0 > high.sign:
         return None
     while True:
