@@ -83,7 +83,7 @@ class Drawn:
         found = [WHOLE]
         for _ in range(2):
             if isnan(at):
-                low, high = np.sort(np.exp(generator.uniform(*np.log(WHOLE), 2)))
+                low, high = np.sort(np.exp(generator.uniform(np.log(WHOLE[0]), np.log(WHOLE[1]), 2)))
                 high = max(high, 1.5 * low)
             else:
                 low, high = at * np.exp(np.array([-1, 1]) * generator.uniform(0.05, 1.5, 2))
@@ -218,7 +218,8 @@ def _exists(point: xr.Dataset) -> bool | None:
 def _difference(kind: str, points: Sequence[xr.Dataset]) -> tuple[float, float]:
     if kind == "alpha_c":
         one, other = (float(point["training_loss"]) for point in points)
-        return one - other, float(np.hypot(*(float(point["training_loss_stderr"]) for point in points)))
+        first, second = (float(point["training_loss_stderr"]) for point in points)
+        return one - other, float(np.hypot(first, second))
     (point,) = points
     return float(point["test_error"] - point["linear_test_error"]), float(point["test_error_stderr"])
 
