@@ -10,8 +10,9 @@ import numpy as np
 from attnphase.fixed_points.deadline import Deadline
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
+from attnphase.fixed_points.probe import probe
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import merged_point, probe, solve_point
+from attnphase.fixed_points.solver import merged_point, solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.spectrum.measure import measure_of
@@ -87,7 +88,7 @@ def follow(
             fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell, deadline=deadline)
             point = fresh if fresh.residual < point.residual or np.isnan(point.residual) else point
         earlier, before, previous = before, previous, point
-        points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None, levels=()))
+        points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None))
         if on_point is not None:
             on_point(points[index])
     return [points[i] for i in range(len(alphas))]

@@ -15,13 +15,14 @@ from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, 
 from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
+from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Response, parts_of, relative_error, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, restore, variations
 from attnphase.state_evolution.starts import vanishes
 
-__all__ = ["Measured", "branch_point", "measured_at", "unevaluated"]
+__all__ = ["Measured", "Place", "branch_point", "gauges_at", "measured_at", "unevaluated"]
 
 _SCALARS = ("test_error", "training_loss", "weight_norm", "density", "second_minimum_share")
 
@@ -48,6 +49,37 @@ class Measured:
     parts: Array
 
 
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A fixed point with everything known of it.
+
+    Attributes
+    ----------
+    map_ : StateEvolution
+    found : FixedPoint
+    measured : Measured
+    response : Response
+    identity : Identity
+    """
+
+    map_: StateEvolution
+    found: FixedPoint
+    measured: Measured
+    response: Response
+    identity: Identity = Identity.on_branch
+
+    @property
+    def overlaps(self) -> Overlaps:
+        """The point's."""
+        return self.map_.unpack(self.found.point)
+
+
+def gauges_at(run: Run, rules: Refinement, map_: StateEvolution) -> list[StateEvolution]:
+    """The map under the rules that tell its error, where it was just evaluated; none where its replicates do."""
+    gauges = rules.gauges(map_.channel.rule, 1.0 if run.contradicted else map_.rough_share)
+    return [StateEvolution(Channel(run.system, gauge), map_.alpha, map_.sector) for gauge in gauges]
+
+
 def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedPoint, response: Response) -> Measured:
     """Measure at the point found, with errors of integration and of the iteration.
 
@@ -63,8 +95,7 @@ def measured_at(run: Run, rules: Refinement, map_: StateEvolution, found: FixedP
         measured = map_.measure(found.point)
     if measured is None:
         raise ArithmeticError("the starting point lies outside the domain of the state-evolution map")
-    gauges = rules.gauges(map_.channel.rule, 1.0 if run.contradicted else map_.rough_share)
-    moved = variations(map_, found.point, [run.map(gauge) for gauge in gauges], measured, rules.alike)
+    moved = variations(map_, found.point, gauges_at(run, rules, map_), measured, rules.alike)
     errors = standard_errors(map_, measured, response, moved)
     overlaps = map_.unpack(found.point).possible(run.system.spectrum.rho)
     of_integration = relative_error(errors["q"], overlaps.q, run.system.spectrum.rho)
@@ -127,9 +158,7 @@ def branch_point(
             rule=rule,
             minima=map_.minima,
             gap=None if np.isnan(gap) else gap,
-            levels=run.levels,
             jacobian=jacobian,
-            few_see=run.few_see,
         ),
         on_branch=identity,
         zero_weights=map_.unpack(found.point).vanish(run.system.spectrum.rho, run.system.units.weights),

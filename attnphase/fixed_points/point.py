@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.reduced import Level
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Identity
@@ -34,12 +32,8 @@ class Restart:
         Local minima of the rule's nodes; they take memory, so `branches.follow` drops them when it is past a point.
     gap : float or None
         Of two copies; None where it is not known.
-    levels : sequence of Level
-        Of the curve by which the point was judged, under few nodes.
     jacobian : (D, D) array or None
         Of the map, as Newton's method left it: nearer to that of the next point than the derivatives in `response`.
-    few_see : bool
-        Whether few nodes saw growth below this point and all before it on its line, where they were asked.
     """
 
     overlaps: Overlaps
@@ -47,9 +41,7 @@ class Restart:
     rule: Rule | None = None
     minima: Minima | None = None
     gap: float | None = None
-    levels: Sequence[Level] = ()
     jacobian: Array | None = None
-    few_see: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -11,17 +11,17 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.deadline import NEVER, Deadline
 from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Plain, Status, iterate
-from attnphase.fixed_points.point import Restart
-from attnphase.fixed_points.reduced import Level
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
+from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
+from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.system import System
 
-__all__ = ["FIRST_ROUND", "LATER_ROUNDS", "Run"]
+__all__ = ["FIRST_ROUND", "LATER_ROUNDS", "Run", "system_of"]
 
 # share of nodes that may be in another than their lowest minimum, in units of the relative error: as the point moves
 # new minima appear, and a share of so many changes means by less than the nodes' own scatter
@@ -54,8 +54,6 @@ class Run:
     deadline : Deadline
     maps : int
         Of all rules together.
-    levels : sequence of Level
-        Under few nodes, a neighbouring point's, then those of this one.
     unsettled : bool
         Whether the first round of the last `verified` left something to the later ones.
     gap : float or None
@@ -64,8 +62,6 @@ class Run:
         Whether nothing more is asked of a point that has not merged.
     jacobian : (D, D) array or None
         As Newton's method left it the last time; None where that did not converge.
-    few_see : bool
-        Whether few nodes have seen growth below all earlier points of the line that they were asked about, and this.
     contradicted : bool
         Whether Sobol points have contradicted a tensor rule: from then on no tensor rule is believed.
     """
@@ -77,18 +73,11 @@ class Run:
     tell: Tell = silent
     deadline: Deadline = NEVER
     maps: int = 0
-    levels: Sequence[Level] = ()
     unsettled: bool = False
     gap: float | None = None
     only_merged: bool = False
     jacobian: Array | None = None
-    few_see: bool = True
     contradicted: bool = False
-
-    def begin_beside(self, previous: Restart) -> None:
-        """Know what a neighbouring point lends."""
-        self.gap, self.levels = previous.gap, previous.levels
-        self.few_see = previous.few_see
 
     @property
     def spent(self) -> bool:
@@ -283,6 +272,11 @@ class Run:
             found = min(found, nearer, key=lambda one: one.residual)
         retry = self.iterate(map_, x, Anderson(), 50)
         return retry if retry.residual < found.residual else found
+
+
+def system_of(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> System:
+    """The system of a problem, on the threads of the settings."""
+    return System.of(problem, settings.threads or available_cores(), tell)
 
 
 def _after(maps: int) -> Callable[[Array, Array], bool]:

@@ -12,42 +12,45 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.fixed_points.classification import classified, has_curve
 from attnphase.fixed_points.deadline import NEVER, Deadline
-from attnphase.fixed_points.identity import SMALL_SIGNAL, Place, identified
-from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Newton, Status
-from attnphase.fixed_points.measuring import branch_point, measured_at, unevaluated
+from attnphase.fixed_points.iteration import Damped, FixedPoint, Newton, Status
+from attnphase.fixed_points.measuring import Place, branch_point, measured_at, unevaluated
 from attnphase.fixed_points.point import BranchPoint, Restart
-from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run
+from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.integration.kinds import NODES_OF_LINES
 from attnphase.integration.refinement import SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
-from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
-from attnphase.state_evolution.errors import Response, contradicted, parts_of, response_at, way_left
+from attnphase.state_evolution.errors import Response, contradicted, order_of, parts_of, response_at, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
 from attnphase.state_evolution.sector import Sector
-from attnphase.state_evolution.starts import check_start, informed_signal, initial_overlaps, without_signal
+from attnphase.state_evolution.starts import (
+    SMALL_SIGNAL,
+    check_start,
+    informed_signal,
+    initial_overlaps,
+    vanishes,
+    without_signal,
+)
 from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
 
-__all__ = ["SMALL_SIGNAL", "merged_point", "probe", "solve_point"]
+__all__ = ["SMALL_SIGNAL", "merged_point", "solve_point"]
 
 _STALE = 1.5  # factor by which an error of the map may move the point more, or less, than a neighbour's derivatives say
-_GONE = 0.1  # share of an informed start's order parameter from which on down a probe finds no branch
-_SECOND_LOOK = 25  # maps of a probe among the lowest minima
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 
 
@@ -59,10 +62,6 @@ class _Asked:
     tell: Tell
     deadline: Deadline
     only_merged: bool = False
-
-
-def _system(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> System:
-    return System.of(problem, settings.threads or available_cores(), tell)
 
 
 def solve_point(
@@ -136,7 +135,7 @@ def _point(
     asked = replace(asked, tell=within(f"{branch}, alpha = {alpha:g}", asked.tell))
     # what overflows leaves the domain, which the status says
     with np.errstate(all="ignore"):
-        system = _system(problem, asked.settings, asked.tell)
+        system = system_of(problem, asked.settings, asked.tell)
         starts = informed_starts(system, branch)
         informed = starts[0] if start is None else nearest_start(starts, _overlaps_of(start))
         if start is None and len(starts) > 1:
@@ -202,7 +201,7 @@ def _iterated(
     """Where the iteration leads from a point, beside a neighbour or not."""
     settings, tell = run.settings, run.tell
     if previous is not None:
-        run.begin_beside(previous)
+        run.gap = previous.gap
     rules = run.system.refinement_of_solve(settings.max_nodes)
 
     refine = settings.method == "newton" and rules.refines
@@ -228,9 +227,9 @@ def _iterated(
             found = run.newton(map_, x, jacobian)
             if place is not None and run.cuts(found):
                 break
-            stale = found.maps > FEW_MAPS or (response is not None and _is_stale(run, map_, found.point, response))
-            if stale and response is not None and response.order <= rule.order:
-                response = None
+            if response is not None and response.order <= order_of(rules.of_derivatives(rule)):
+                stale = found.maps > FEW_MAPS or _is_stale(run, map_, found.point, response)
+                response = None if stale else response
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so
         if not run.late and _decays(map_, found, informed, branch):
             return _without_signal(run, map_.unpack(found.point), informed, branch)
@@ -271,10 +270,18 @@ def _iterated(
     return _finished(run, rules, place, informed, branch, newton=refine)
 
 
-def _without_signal(run: Run, point: Overlaps, informed: Overlaps, branch: str) -> BranchPoint | None:
+def _may_have_merged(run: Run, place: Place, branch: str) -> bool:
+    """Whether nodes may have made a point where there is no branch, which only the uninformed point can tell."""
+    asked = run.settings.identity and not run.late and place.identity is Identity.not_decided
+    return asked and place.overlaps.has_signal and has_curve(run, branch)
+
+
+def _without_signal(
+    run: Run, point: Overlaps, informed: Overlaps, branch: str, *, only_merged: bool = False
+) -> BranchPoint | None:
     """The uninformed point to which an iteration is on its slow way."""
     left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
-    asked = _Asked(left, run.tell, run.deadline, run.only_merged)
+    asked = _Asked(left, run.tell, run.deadline, run.only_merged or only_merged)
     end = _solve_point(run.system, run.alpha, branch, without_signal(point), informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 
@@ -313,8 +320,16 @@ def _finished(
         return run.newton(map_, x, jacobian) if newton else _on_one_rule(run, map_, x)
 
     place = _at_rest(run, rules, _verified(run, rules, place, again, FIRST_ROUND))
-    settle = partial(_verified, run, rules, again=again, rounds=LATER_ROUNDS)
-    place = identified(run, rules, place, informed, branch, settle)
+    if not run.late and _decays(place.map_, place.found, informed, branch):
+        return _without_signal(run, place.overlaps, informed, branch)
+    place = classified(run, rules, place, informed, branch)
+    if _may_have_merged(run, place, branch):
+        # a point that does not settle among its lowest minima is none
+        merged = _without_signal(run, place.overlaps, informed, branch, only_merged=not run.unsettled)
+        if merged is not None and merged.status is Status.converged:
+            return merged
+    if run.unsettled:
+        place = classified(run, rules, _verified(run, rules, place, again, LATER_ROUNDS), informed, branch)
     if run.only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
         return None
     left = learnt if newton and place.response is response else None
@@ -390,7 +405,6 @@ def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> b
 def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array], FixedPoint], rounds: range) -> Place:
     """A point after some rounds of search for lower minima."""
     found = run.verified(place.map_, place.found, place.measured.relative_error, again, rounds)
-    place = replace(place, settled=not run.unsettled)
     if found is place.found or (run.late and found.image is place.found.image):
         return replace(place, found=found)
     there = _response(run, rules, place.map_, found.point)
@@ -443,58 +457,17 @@ def _found_on_first(run: Run, map_: StateEvolution, x: Array) -> FixedPoint:
 
 
 def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:
-    """Whether an iteration that did not converge is on its slow way to the uninformed point.
+    """Whether an iteration is on its way to the uninformed point, or as near as it comes.
 
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
     smaller still, the branch has no fixed point of its own here.
     """
-    if found.status is Status.converged or not Branch.named(branch).is_informed:
+    if not Branch.named(branch).is_informed or not is_sign_symmetric(map_.system.kernels):
         return False
-    if not is_sign_symmetric(map_.system.kernels):
-        return False
-    small = informed_signal(map_.unpack(found.point), branch)
+    overlaps = map_.unpack(found.point)
+    small = informed_signal(overlaps, branch)
+    if found.status is Status.converged:
+        return small > 0 and vanishes(map_.system.problem, overlaps, branch)
     if not 0 < small < SMALL_SIGNAL * informed_signal(informed, branch):
         return False
     return informed_signal(map_.unpack(found.image), branch) < small
-
-
-@np.errstate(all="ignore")  # what overflows leaves the domain
-def probe(
-    problem: Problem, alpha: float, branch: str, settings: SolverSettings, end: Deadline = NEVER
-) -> Overlaps | None:
-    """A cheap look whether the branch exists: where its informed start leads on the coarse rule, None if nowhere.
-
-    It leads nowhere once the order parameter is small and its image smaller still. What a rule of few nodes holds on to
-    in the minima on its way may be nowhere near their lowest: it is followed on among these for a while, to where it
-    leads then, if it comes to rest.
-    """
-    informed = initial_overlaps(problem, branch)
-    system = _system(problem, settings)
-    rough = replace(settings, tolerance=1e-3, max_maps=75)
-    run = Run(system, alpha, rough, system.sector_of(informed), deadline=end)
-    map_ = run.map(system.refinement(settings.max_nodes).first())
-    full = informed_signal(informed, branch)
-
-    def signal(x: Array) -> float:
-        return informed_signal(map_.unpack(x), branch) / full
-
-    found = run.coarse(
-        map_, map_.pack(informed), rough.tolerance, lambda x, image: signal(image) < signal(x) < SMALL_SIGNAL
-    )
-    if found.status is not Status.converged or signal(found.point) <= SMALL_SIGNAL:
-        return None
-
-    shrunk = 0
-
-    def gone(x: Array, image: Array) -> bool:
-        nonlocal shrunk
-        shrunk = shrunk + 1 if signal(image) < signal(x) < _GONE else 0
-        return shrunk == 2  # by steps this long it may be small once, and come back
-
-    map_ = run.map(map_.channel.rule)
-    map_.thorough = True
-    run.grant(_SECOND_LOOK)
-    last = run.iterate(map_, found.point, Anderson(), _SECOND_LOOK, rough.tolerance, gone)
-    if last.status is not Status.converged:
-        return None if shrunk == 2 else map_.unpack(found.point)
-    return map_.unpack(last.point) if signal(last.point) > SMALL_SIGNAL else None

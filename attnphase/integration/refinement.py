@@ -141,8 +141,12 @@ class Refinement(ABC):
         return rule if rule.name == self.kept_beside and self.asked.nodes is None else self.first()
 
     def of_derivatives(self, rule: Rule) -> Rule:
-        """Under which derivatives near a point found with `rule` are taken: of more nodes they gain little."""
-        return self.sobol(self.medium_points) if rule.randomised and rule.order > self.medium_points else rule
+        """Under which derivatives near a point found with `rule` are taken: single nodes' jumps rule those of fewer."""
+        return self.sobol(self.medium_points) if rule.randomised else rule
+
+    def is_few(self, rule: Rule) -> bool:
+        """Whether a rule has so few Sobol points that their error is not believed."""
+        return rule.randomised and rule.order < self.medium_points
 
     def single(self) -> Rule:
         """The only rule of a method that does not refine."""

@@ -6,7 +6,7 @@ derivatives of everything measured carry the displacement on to every reported q
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,14 @@ from attnphase.integration.rules import Rule
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
-from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all
+from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
 
 __all__ = [
     "Displaced",
     "Displacements",
     "Response",
     "contradicted",
+    "order_of",
     "parts_of",
     "propagate",
     "relative_error",
@@ -35,6 +36,7 @@ __all__ = [
 
 _CONTRADICTED = 3.0  # standard errors
 SMOOTH_STEP = 1e-4  # of differences of a map that is smooth to 1e-8: both their errors are about 1e-4
+_SAMPLED_STEP = 0.05  # of one of N nodes that jump: they leave an error of 1 / sqrt(h N), the map's bend one of h^2
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +51,15 @@ class Response:
         Of every measured quantity.
     order : float
         Points per replicate of the rule they were taken under; infinite for a deterministic one, in which is no chance.
+    noise : (n, D, D) array
+        Displacements of the map's derivatives by the replicates, whose squares add up to the variance; none of a
+        deterministic rule.
     """
 
     jacobian: Array
     measured: Array
     order: float
+    noise: Array = field(default_factory=lambda: np.zeros((0, 1, 1)))
 
     @classmethod
     def unknown(cls, map_: StateEvolution, x: Array) -> Response:
@@ -72,25 +78,32 @@ class Response:
 
 def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     """Derivatives by finite differences, 2 D evaluations, under the map's rule or another."""
-    if rule is not map_.channel.rule:
-        other = StateEvolution(replace(map_.channel, rule=rule), map_.alpha, map_.sector)
-        other.lift = map_.lift
-        map_ = other
+    beside = StateEvolution(replace(map_.channel, rule=rule), map_.alpha, map_.sector)
+    if rule is map_.channel.rule:
+        beside.adopt(map_.minima)
 
-    def both(point: Array) -> Array | None:
-        measured = map_.measure(point, pooled=True)
-        return None if measured is None else np.concatenate([packed_images(measured, map_)[0], flatten(measured)[0]])
+    def all_at(point: Array) -> Array | None:
+        measured = beside.measure(point, pooled=True)
+        if measured is None:
+            return None
+        alone = beside.images().ravel() if rule.randomised else np.zeros(0)
+        return np.concatenate([packed_images(measured, beside)[0], flatten(measured)[0], alone])
 
     # a difference may reach over the edge of the domain, where the lifted map goes on
-    lift, map_.lift = map_.lift, True
-    try:
-        # sampled maps jump, which small steps would magnify
-        steps = {} if rule.lines is None else {"relative_step": SMOOTH_STEP}
-        joint = finite_difference_jacobian(both, x, map_.scales(x), **steps)
-    finally:
-        map_.lift = lift
-    order = rule.order if rule.randomised else np.inf
-    return Response(joint[: len(x)], joint[len(x) :], order)
+    beside.lift = True
+    steps = {"relative_step": _SAMPLED_STEP} if rule.randomised else {}
+    steps |= {"relative_step": SMOOTH_STEP} if rule.lines is not None else {}
+    joint = finite_difference_jacobian(all_at, x, map_.scales(x), **steps)
+    if not rule.randomised:
+        return Response(joint[: len(x)], joint[len(x) :], order_of(rule))
+    measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
+    noise = rows_of(alone.reshape(rule.replicates, len(x), len(x)))
+    return Response(joint[: len(x)], measured, order_of(rule), noise)
+
+
+def order_of(rule: Rule) -> float:
+    """Of derivatives that are taken under a rule, see `Response`."""
+    return rule.order if rule.randomised else np.inf
 
 
 def propagate(image_change: Array, measured_change: Array, response: Response) -> tuple[NDArray[Any], Array]:

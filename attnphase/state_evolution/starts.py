@@ -16,6 +16,7 @@ from attnphase.state_evolution.overlaps import VANISHING, Overlaps
 from attnphase.state_evolution.sizes import Sizes
 
 __all__ = [
+    "SMALL_SIGNAL",
     "branches_of",
     "check_start",
     "has_directions",
@@ -26,6 +27,9 @@ __all__ = [
     "vanishes",
     "without_signal",
 ]
+
+SMALL_SIGNAL = 0.25
+"""Share of an informed start's order parameter below which it is small."""
 
 # in the units of the weights: size of the signal, or variance of the noise without one
 _SEMANTIC, _POSITIONAL, _UNINFORMED = 0.8, 0.2, 0.2

@@ -29,10 +29,9 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.fixed_points.spread import _straightened
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.problem.problem import Problem
-from attnphase.state_evolution import errors, replicon
+from attnphase.state_evolution import replicon
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.spread import at_most
@@ -174,13 +173,6 @@ def test_covariances_that_overflow_are_not_known():
         assert np.isnan(at_most(np.full((1, 3, 3), np.inf), np.eye(3)[None])).all()
 
 
-def test_replicates_that_agree_have_no_bends_by_chance(capfd):
-    """LAPACK would write a complaint to standard output about their infinite weights."""
-    growth = np.full((3, 16), -1.0)
-    np.testing.assert_array_equal(_straightened(np.array([0.16, 0.2, 0.24]), growth, 0.2), growth)
-    assert capfd.readouterr().out == ""
-
-
 def test_a_point_keeps_its_numbers_where_the_map_beside_it_has_no_derivatives():
     """Weights that are nearly zero: whether it is on the semantic branch cannot be told, nor what its errors are."""
     problem = Problem.from_dict(
@@ -208,15 +200,3 @@ def test_unknown_derivatives_beside_zero_weights_reach_no_lapack(alpha, capfd):
     assert np.isfinite(point.q).all()
     assert int(point.on_branch) == Identity.not_decided
     assert capfd.readouterr().out == ""
-
-
-def test_a_map_is_not_left_lifted_where_it_has_no_derivatives(monkeypatch):
-    def nowhere(*_):
-        raise ArithmeticError
-
-    monkeypatch.setattr(errors, "finite_difference_jacobian", nowhere)
-    rule: Any = SimpleNamespace(lines=None)
-    map_: Any = SimpleNamespace(lift=False, channel=SimpleNamespace(rule=rule), scales=np.ones_like)
-    with pytest.raises(ArithmeticError):
-        errors.response_at(map_, np.ones(2), rule)
-    assert not map_.lift

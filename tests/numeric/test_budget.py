@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 import attnphase as ap
 from attnphase.data.build import from_points
 from attnphase.data.validate import validate_dataset
-from attnphase.fixed_points import branches, identity, measuring
+from attnphase.fixed_points import branches, measuring, trial_amplitudes
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.deadline import Deadline
 from attnphase.fixed_points.iteration import Status
@@ -130,24 +130,24 @@ def test_no_stability_is_begun_once_the_time_is_over(monkeypatch):
     assert np.isnan(point.values["overlap_gap"])
 
 
-def test_no_finer_rule_is_asked_for_the_branch_once_the_time_is_over(monkeypatch):
-    """Beyond the end of the branch, where several rules are asked."""
+def test_no_trial_amplitude_is_begun_once_the_time_is_over(monkeypatch):
+    """Below the onset, where several are looked at."""
     clock, begun = Ticks(), []
-    levels_at = identity.levels_at
+    take = trial_amplitudes.Sweep._take
 
-    def watched(*given: Any) -> Any:
+    def watched(*given: Any, **how: Any) -> Any:
         begun.append(clock.read)
-        return levels_at(*given)
+        return take(*given, **how)
 
-    monkeypatch.setattr(identity, "levels_at", watched)
-    problem, alpha, branch = paper(**FEW), 1.37, "positional"
-    whole = solve_point(problem, alpha, branch, settings=SETTINGS, deadline=Deadline(np.inf, clock))
+    monkeypatch.setattr(trial_amplitudes.Sweep, "_take", watched)
+    problem, alpha = paper(), 0.51
+    whole = solve_point(problem, alpha, settings=SETTINGS, deadline=Deadline(np.inf, clock))
     assert whole.on_branch is Identity.merged
-    assert len(begun) > 1
-    end, clock.read = float(begun[0]), 0
+    assert len(begun) > 3
+    end, clock.read = float(begun[2]), 0
     del begun[:]
-    point = solve_point(problem, alpha, branch, settings=SETTINGS, deadline=Deadline(end + 1, clock))
-    assert len(begun) == 1
+    point = solve_point(problem, alpha, settings=SETTINGS, deadline=Deadline(end + 0.5, clock))
+    assert len(begun) == 3
     assert point.on_branch is Identity.not_decided
 
 

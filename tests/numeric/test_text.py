@@ -397,7 +397,7 @@ def test_a_sentence_says_what_was_found_instead():
 
 def test_solve_and_sweep_say_where_a_branch_is_missing(tmp_path):
     """Below alpha about 0.6 theta of the semantic branch vanishes: see the README."""
-    arguments = ["solve", "--alpha", 0.4, "--branch", "semantic", *COARSE]
+    arguments = ["solve", "--alpha", 0.4, "--branch", "semantic"]
     sentence = "attnphase: semantic: theta = 0 within its error; no such branch here: this is the uninformed point.\n"
     result = run(*arguments)
     assert result.stderr == sentence
@@ -406,7 +406,7 @@ def test_solve_and_sweep_say_where_a_branch_is_missing(tmp_path):
     result = run(*arguments, "--json")
     assert result.stderr == sentence
     assert run(*arguments, "--json", "--quiet").stderr == ""
-    line = ["sweep", "--alpha", "0.4,1.8", "--branch", "semantic", *COARSE, "--workers", 1, "-o", tmp_path / "x.nc"]
+    line = ["sweep", "--alpha", "0.4,1.8", "--branch", "semantic", "--workers", 1, "-o", tmp_path / "x.nc"]
     ended = "2 converged; no semantic branch at 1 point; replica symmetry fails at 1 point"
     assert run(*line).stdout == f"{tmp_path / 'x.nc'}: {ended}\n"
 
@@ -442,7 +442,7 @@ def test_what_is_doubtful_is_said_in_one_order(monkeypatch):
 
 def test_solve_says_where_replica_symmetry_fails():
     """The positional branch at omega = .1: training has |m| .22 at alpha = 1.17, the theory .14."""
-    arguments = ["solve", "--alpha", 1.17, "--branch", "positional", "--set", "teacher.omega=0.1", *COARSE]
+    arguments = ["solve", "--alpha", 1.17, "--branch", "positional", "--set", "teacher.omega=0.1"]
     result = run(*arguments)
     assert re.fullmatch(
         r"attnphase: positional: overlap_gap = [\d.()]+ is above 0.2: replica symmetry fails here, and training may end"

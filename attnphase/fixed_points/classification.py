@@ -1,0 +1,184 @@
+"""Whether a converged point is on the branch whose name it bears, or has merged with the uninformed one.
+
+A point is believed where a change of the map by four standard errors leaves it a fixed point, and is not decided
+elsewhere. See docs/trust.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.measuring import Place, gauges_at, measured_at
+from attnphase.fixed_points.run import Run
+from attnphase.fixed_points.trial_amplitudes import Sweep, growth_with_error, held, trials_of, zero_of
+from attnphase.integration.refinement import Refinement
+from attnphase.state_evolution.branches import Branch, Identity
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.errors import response_at
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Overlaps
+from attnphase.state_evolution.starts import vanishes, without_signal
+
+__all__ = ["classified", "has_curve"]
+
+ERRORS = 4.0  # standard errors within which stated errors hold
+_NEXT_TO_NONE = 1e-3  # share of the informed start's order parameter
+_MAPS = 50  # that a point may take which is looked for once more
+
+
+def classified(run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str) -> Place:
+    """The point with its identity; where the uninformed point has a branch above it, a point of that.
+
+    Parameters
+    ----------
+    informed : Overlaps
+        The branch's informed start.
+    """
+    names = Branch.named(branch).order_parameters
+    if not names:
+        return place
+    undecided = replace(place, identity=Identity.not_decided)
+    if not run.settings.identity or run.late or place.found.status is not Status.converged:
+        return undecided
+    if not place.response.known:
+        return undecided
+    if not vanishes(run.system.problem, place.overlaps, branch):
+        return replace(place, identity=Identity.on_branch) if _stands(run, rules, place, names) else undecided
+    if not has_curve(run, branch):
+        return replace(place, identity=Identity.merged)
+    return _beside_uninformed(run, rules, place, informed, names)
+
+
+def has_curve(run: Run, branch: str) -> bool:
+    """Whether a symmetry makes the branch's only order parameter vanish at the uninformed point."""
+    return len(Branch.named(branch).order_parameters) == 1 and run.system.reflects and run.system.prior.even
+
+
+def _stands(run: Run, rules: Refinement, place: Place, names: tuple[str, ...]) -> bool:
+    """Whether a point remains, with its order parameters, if the map changes by four standard errors.
+
+    No eigenvalue of the Jacobian J may be one within four errors of the derivatives, which change the determinant of
+    ``I - J`` by the share ``Tr (I - J)^-1 dJ``. Then `_is_bracketed` decides.
+    """
+    map_, x = place.map_, place.found.point
+    scale = map_.scales(x)
+    system = (np.eye(len(x)) - place.response.jacobian) * scale / scale[:, None]
+    inverse = np.asarray(np.linalg.pinv(system), dtype=float)
+    noise = place.response.noise * scale / scale[:, None]
+    if not ERRORS * np.linalg.norm(np.einsum("ij,sji->s", inverse, noise)) < 1:
+        return False
+    for name in names:
+        nothing = map_.unpack(np.zeros(len(x)))
+        own = map_.pack(replace(nothing, **{name: getattr(place.overlaps, name)})) / scale
+        if not _is_bracketed(run, rules, place, inverse, own / (own @ own)):
+            return False
+    return True
+
+
+def _is_bracketed(run: Run, rules: Refinement, place: Place, inverse: Array, along: Array) -> bool:
+    """Whether the map leads back to the point from eight errors of an order parameter on either side.
+
+    An error dF of the map moves the point by ``(I - J)^-1 dF``. Where the map bends, a change by four errors makes a
+    point vanish, at a fold or an onset, that lies eight of these first-order errors away from there: at so much, the
+    map must lead back by more than four. Over the edge of the domain lies nothing: at a part of the distance a part of
+    the way is enough.
+
+    Parameters
+    ----------
+    inverse : (D, D) array
+        Of ``I - J``, in units of the coordinates' scales.
+    along : (D,) array
+        By what share of itself a change of these moves the order parameter.
+    """
+    map_, x = place.map_, place.found.point
+    rule, scale, odd, even_prior = map_.channel.rule, map_.scales(x), map_.sector.odd, run.system.prior.even
+    # what the iteration may leave is an error too
+    rows = np.vstack([place.measured.moved.images / scale, run.settings.tolerance * np.eye(len(x))])
+    moved = rows @ inverse.T
+    error = float(np.linalg.norm(moved @ along))
+    if not 2 * ERRORS * error < 1:
+        return False
+    step = 2 * ERRORS * (moved @ along) @ moved / error * scale
+    if rules.is_few(rule):
+        rule = rules.sobol(rules.medium_points)
+    beside = StateEvolution(Channel(run.system, rule), map_.alpha, map_.sector)
+    for side in (1.0, -1.0):
+        parts = (side, side / 2, side / 4)
+        part = next((p for p in parts if map_.unpack(x + p * step).feasible(run.system.spectrum.rho)), 0.0)
+        point = x + part * step
+        beside.adopt_from(map_)
+        image = beside(point, refresh=rule.lines is None)
+        if image is None:
+            return False
+        share = np.ones(len(x))
+        if run.system.reflects and even_prior:  # errors of what is odd shrink with it
+            share[odd] = np.linalg.norm(point[odd]) / np.linalg.norm(x[odd])
+        enough = abs(part) * ERRORS * float(np.linalg.norm(rows * share @ inverse.T @ along))
+        if not -side * along @ inverse @ ((image - point) / scale) > enough:
+            return False
+    return True
+
+
+def _beside_uninformed(run: Run, rules: Refinement, place: Place, informed: Overlaps, names: tuple[str, ...]) -> Place:
+    """A point without its order parameter, merged if that shrinks at every trial amplitude by four standard errors."""
+    undecided = replace(place, identity=Identity.not_decided)
+    sector = run.system.sector_of(informed)
+    map_ = StateEvolution(place.map_.channel, place.map_.alpha, sector)
+    map_.adopt(place.map_.minima)
+    x = sector.pack(without_signal(place.overlaps))
+    gauges = gauges_at(run, rules, map_)
+    sweep = Sweep(
+        map_,
+        held(sector.taken_over(place.response.jacobian, place.map_.sector), sector.odd),
+        (rules.asked.standard_error, run.settings.tolerance),
+        lambda: run.late,
+    )
+    try:
+        rest = growth_with_error(map_, x, gauges, rules.alike)
+        if rest is None:  # without a multiplier next to none of the order parameter tells
+            small = replace(informed.changed(_NEXT_TO_NONE * np.eye(informed.q.shape[-1])), V=place.overlaps.V)
+            beside = replace(place.overlaps, m=small.m, theta=small.theta)
+            near = sweep.at(sector.pack(beside if beside.feasible(run.system.spectrum.rho) else small))
+            if near is not None:
+                rest = growth_with_error(map_, near, gauges, rules.alike)
+            elif not sweep.open:  # it dies out at once where nothing settles beside it inside the domain
+                rest = -1.0, 0.0
+        if rest is None or abs(rest[0]) <= ERRORS * rest[1]:
+            return undecided
+        trials = trials_of(sweep, sector.pack(replace(informed, V=place.overlaps.V)), x, rest[0])
+        if trials is None:
+            return undecided
+        if not trials:  # a branch lies inside the domain
+            return undecided if rest[0] > 0 else replace(place, identity=Identity.merged)
+        if rest[0] < 0:
+            highest = max(trials, key=lambda trial: trial.growth).point
+            map_(highest, refresh=map_.channel.rule.lines is None)
+            growth = growth_with_error(map_, highest, gauges, rules.alike)
+            if growth is None or abs(growth[0]) <= ERRORS * growth[1]:
+                return undecided
+            if growth[0] < 0:
+                return replace(place, identity=Identity.merged)
+        return _above(run, rules, place, map_, zero_of(trials, sector.odd, rest[0]), names)
+    except ArithmeticError:  # a map lies outside the domain
+        return undecided
+
+
+def _above(run: Run, rules: Refinement, place: Place, map_: StateEvolution, x: Array, names: tuple[str, ...]) -> Place:
+    """The point of the branch near ``x``; the given one, not decided, if none is found."""
+    undecided = replace(place, identity=Identity.not_decided)
+    if run.only_merged:
+        return undecided
+    run.grant(_MAPS)
+    derivatives, known = rules.of_derivatives(map_.channel.rule), place.measured.relative_error
+    response = response_at(map_, x, derivatives)
+    found = run.newton(map_, x, response.jacobian)
+    found = run.verified(map_, found, known, lambda point: run.newton(map_, point, response.jacobian))
+    if found.status is not Status.converged or not map_.unpack(found.point).has_signal:
+        return undecided
+    response = response_at(map_, found.point, derivatives)
+    moved = Place(map_, found, measured_at(run, rules, map_, found, response), response)
+    return moved if _stands(run, rules, moved, names) else replace(moved, identity=Identity.not_decided)
