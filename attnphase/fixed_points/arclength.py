@@ -25,7 +25,7 @@ _REACH = 0.5  # largest entry of a Newton step
 
 
 class Implicit(Protocol):
-    """``G`` at a place ``(x, p)``: arrays (D + 1,); None outside the domain."""
+    """``G`` at a place ``(x, p)``, (D + 1,), of D equations, or of as many as unknowns; None outside the domain."""
 
     def quick(self, place: Array) -> Array | None:
         """``G`` (D,), by what is known from the place before."""
@@ -54,6 +54,8 @@ class Steps:
         Likewise, of a place beside which ``G`` jumps over zero.
     most : int
         Points after which a trace ends.
+    learnt : bool
+        Whether derivatives along the curve are those that correctors have learnt, taken anew only where these fail.
     """
 
     first: float = 0.05
@@ -62,6 +64,27 @@ class Steps:
     tolerance: float = 1e-8
     loose: float = 1e-3
     most: int = 400
+    learnt: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Corrected:
+    """A root in a plane.
+
+    Attributes
+    ----------
+    place : (D + 1,) array
+    residual : float
+        Largest entry of ``G`` by a careful look; infinite if the domain was left.
+    evaluations : int
+    jacobian : (D, D + 1) array
+        ``dG/d(x, p)`` as Broyden's formula has left it.
+    """
+
+    place: Array
+    residual: float
+    evaluations: int
+    jacobian: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,26 +115,18 @@ def tangent_of(jacobian: Array, along: Array) -> Array:
     return null if null @ along >= 0 else -null
 
 
-def corrected(
-    curve: Implicit, guess: Array, across: Array, jacobian: Array, tolerance: float
-) -> tuple[Array, float, int]:
-    """The root nearest to a guess in the plane through it that ``across`` is normal to.
+def corrected(curve: Implicit, guess: Array, across: Array | None, jacobian: Array, tolerance: float) -> Corrected:
+    """The root nearest to a guess in the plane through it that ``across`` is normal to; of as many equations, none.
 
     Newton's method with the given derivatives, kept up to date by Broyden's formula: quickly, until a careful look
     agrees.
-
-    Returns
-    -------
-    place : (D + 1,) array
-    residual : float
-        Largest entry of ``G`` by a careful look; infinite if the domain was left.
-    evaluations : int
     """
-    matrix = np.vstack([jacobian, across])
+    matrix = np.vstack([jacobian, *([] if across is None else [across])])
+    count = len(jacobian)
     place, total = guess, 0
     best, size = guess, np.inf
     for _ in range(_LOOKS):
-        place, quick = _newton(curve, matrix, place, guess, tolerance)
+        place, quick = _newton(curve, matrix, count, place, guess, tolerance)
         value = curve.careful(place)
         total += quick + 1
         if value is None:
@@ -120,25 +135,27 @@ def corrected(
             best, size = place, float(np.abs(value).max())
         if size <= tolerance:
             break
-    return best, size, total
+    return Corrected(best, size, total, matrix[:count])
 
 
-def _newton(curve: Implicit, matrix: Array, start: Array, guess: Array, tolerance: float) -> tuple[Array, int]:
-    """The best place that quick looks find, and their number; ``matrix`` is kept up to date."""
+def _newton(
+    curve: Implicit, matrix: Array, count: int, start: Array, guess: Array, tolerance: float
+) -> tuple[Array, int]:
+    """The best place that quick looks find, and their number; the first ``count`` rows of ``matrix`` are kept up."""
     place, value = start, curve.quick(start)
     if value is None:
         return start, 1
     best, size = place, float(np.abs(value).max())
-    for count in range(1, _MANY):
+    for number in range(1, _MANY):
         if np.abs(value).max() <= tolerance or not np.isfinite(matrix).all():
-            return best, count
-        step = np.linalg.lstsq(matrix, np.append(-value, matrix[-1] @ (guess - place)), rcond=None)[0]
+            return best, number
+        step = np.linalg.lstsq(matrix, np.append(-value, matrix[count:] @ (guess - place)), rcond=None)[0]
         step *= min(1.0, _REACH / max(float(np.abs(step).max()), 1e-300))
         image = curve.quick(place + step)
         if image is None:
-            return best, count + 1
-        change = image - value - matrix[:-1] @ step
-        matrix[:-1] += np.outer(change, step) / max(float(step @ step), 1e-300)
+            return best, number + 1
+        change = image - value - matrix[:count] @ step
+        matrix[:count] += np.outer(change, step) / max(float(step @ step), 1e-300)
         place, value = place + step, image
         if np.abs(value).max() < size:
             best, size = place, float(np.abs(value).max())
@@ -203,11 +220,14 @@ def turned_back(points: Sequence[CurvePoint], steps: Steps) -> int | None:
 
 def _advanced(curve: Implicit, here: CurvePoint, length: float, steps: Steps) -> tuple[CurvePoint, float] | None:
     """The next point and the length of the step after it; None where no step leads on."""
+    learnt = steps.learnt
     while length >= steps.smallest:
         found = _stepped(curve, here, length, steps, careful=length <= _CAREFUL * steps.first)
         if found is not None:
             point, easy = found
             return point, min(1.5 * length, steps.largest) if easy else length
+        if learnt and (jacobian := curve.derivative(here.place)) is not None:
+            here, learnt = replace(here, jacobian=jacobian, tangent=tangent_of(jacobian, here.tangent)), False
         length /= 2
     for leap in (steps.first, steps.largest, 2 * steps.largest):  # over a place where G jumps
         found = _stepped(curve, here, leap, steps, careful=True)
@@ -221,11 +241,11 @@ def _stepped(
 ) -> tuple[CurvePoint, bool] | None:
     """One step, and whether it was easy; None if it did not end on the curve, or too far away."""
     guess = here.place + length * here.tangent
-    place, size, evaluations = corrected(curve, guess, here.tangent, here.jacobian, steps.tolerance)
-    moved = float(np.linalg.norm(place - here.place))
-    if size > (steps.loose if careful else steps.tolerance) or moved > 2 * length:
+    found = corrected(curve, guess, here.tangent, here.jacobian, steps.tolerance)
+    place, moved = found.place, float(np.linalg.norm(found.place - here.place))
+    if found.residual > (steps.loose if careful else steps.tolerance) or moved > 2 * length:
         return None
-    jacobian = curve.derivative(place)
+    jacobian = found.jacobian if steps.learnt else curve.derivative(place)
     if jacobian is None:
         return None
     tangent = tangent_of(jacobian, here.tangent)
@@ -233,4 +253,4 @@ def _stepped(
     if cosine < _BENT and not careful:
         return None
     point = replace(here, place=place, tangent=tangent, jacobian=jacobian, arclength=here.arclength + moved)
-    return point, evaluations <= _FEW and cosine >= _STRAIGHT
+    return point, found.evaluations <= _FEW and cosine >= _STRAIGHT

@@ -165,8 +165,8 @@ def started(family: Family, overlaps: Overlaps, value: float, tolerance: float) 
     fixed = np.eye(len(place))[-1]
     if family.careful(place) is None or (jacobian := family.derivative(place)) is None:
         raise ArithmeticError("the start of a curve lies outside the domain of the map")
-    found, size, _ = corrected(family, place, fixed, jacobian, tolerance)
-    return found, size
+    found = corrected(family, place, fixed, jacobian, tolerance)
+    return found.place, found.residual
 
 
 def steps_of(family: Family, settings: SolverSettings, most: int) -> Steps:
@@ -320,11 +320,11 @@ def _on_edge(family: Family, last: CurvePoint, beyond: CurvePoint, edge: float, 
         return None
     guess = last.place + share * (beyond.place - last.place)
     guess[-1] = target
-    place, size, _ = corrected(family, guess, np.eye(len(guess))[-1], last.jacobian, steps.tolerance)
-    if size > steps.loose or (jacobian := family.derivative(place)) is None:
+    found = corrected(family, guess, np.eye(len(guess))[-1], last.jacobian, steps.tolerance)
+    if found.residual > steps.loose or (jacobian := family.derivative(found.place)) is None:
         return None
-    moved = float(np.linalg.norm(place - last.place))
-    return replace(beyond, place=place, jacobian=jacobian, arclength=last.arclength + moved)
+    moved = float(np.linalg.norm(found.place - last.place))
+    return replace(beyond, place=found.place, jacobian=jacobian, arclength=last.arclength + moved)
 
 
 def followed_at(family: Family, here: CurvePoint, branch: str) -> Followed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import exp, log
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.differences import finite_difference_jacobian
-from attnphase.state_evolution.errors import Response
+from attnphase.state_evolution.errors import SMOOTH_STEP, Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Minima
@@ -32,7 +33,7 @@ _SMALLEST = 0.1  # of a start's coordinates, relative to the informed ones, for 
 class Family:
     """``F(x) - x`` along a field under one rule, in variables of order one.
 
-    A place is ``(x / scale, p / span)``, with coordinates x in a sector and the field's value p.
+    A place is ``(x / scale, p / span)``, with coordinates x in a sector and the field's value p, or its logarithm.
 
     Attributes
     ----------
@@ -49,6 +50,8 @@ class Family:
         Derivatives of the image and of everything measured there, by x and p, when `derivative` was last asked.
     measuring : bool
         Whether `derivative` is of everything measured too, and not of the image alone.
+    logarithmic : bool
+        Whether p is the logarithm of the field's value.
     maps : int
         Evaluations.
     """
@@ -62,19 +65,28 @@ class Family:
     minima: Minima | None = None
     response: Array | None = None
     measuring: bool = True
+    logarithmic: bool = False
     maps: int = 0
     _channels: dict[Problem, Channel] = field(default_factory=dict, init=False, repr=False)
+    _last: tuple[float, StateEvolution] | None = field(default=None, init=False, repr=False)
 
     def place(self, overlaps: Overlaps, value: float) -> Array:
         """The place of overlaps and a value of the field."""
-        return np.append(self.sector.pack(overlaps) / self.scale, value / self.span)
+        along = log(value) if self.logarithmic else value
+        return np.append(self.sector.pack(overlaps) / self.scale, along / self.span)
 
     def split(self, place: Array) -> tuple[Array, float]:
         """Coordinates in the sector, and the field's value."""
-        return place[:-1] * self.scale, float(place[-1] * self.span)
+        along = float(place[-1] * self.span)
+        return place[:-1] * self.scale, exp(along) if self.logarithmic else along
 
     def map_at(self, value: float) -> StateEvolution | None:
-        """The map at a value of the field, with the minima known so far; None where the field cannot have it."""
+        """The map at a value of the field, with the minima known so far; None where the field cannot have it.
+
+        The same one as long as the value is the same, so that a place just looked at is not evaluated again.
+        """
+        if self._last is not None and self._last[0] == value:
+            return self._last[1]
         try:
             here = self.setting.at(value)
         except ProblemError:
@@ -87,6 +99,7 @@ class Family:
             channel = self._channels[here.problem] = Channel(system, self.rule)
         map_ = StateEvolution(channel, here.alpha, self.sector)
         map_.adopt(self.minima)
+        self._last = value, map_
         return map_
 
     def quick(self, place: Array) -> Array | None:
@@ -102,7 +115,9 @@ class Family:
         map_ = self.map_at(value)
         if map_ is None:
             return None
-        image = map_(x, refresh=refresh)
+        # along lines that are thorough every look is careful
+        exact = self.rule.lines is not None and self.rule.lines.thorough
+        image = map_(x, refresh=refresh and not exact)
         self.maps += 1
         self.minima = map_.minima
         return None if image is None or map_.bottomless else (image - x) / self.scale
@@ -124,7 +139,9 @@ class Family:
             return np.concatenate([packed_images(measured, map_)[0] / self.scale, flatten(measured)[0]])
 
         try:
-            self.response = finite_difference_jacobian(both, place, np.ones_like(place))
+            # sampled maps jump, which small steps would magnify
+            steps = {} if self.rule.lines is None else {"relative_step": SMOOTH_STEP}
+            self.response = finite_difference_jacobian(both, place, np.ones_like(place), **steps)
         except ArithmeticError:
             self.response = None
             return None

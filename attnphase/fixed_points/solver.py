@@ -26,7 +26,7 @@ from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.integration.kinds import NODES_OF_LINES
-from attnphase.integration.refinement import SMOOTH, Refinement
+from attnphase.integration.refinement import COARSE_POINTS, SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
@@ -51,6 +51,7 @@ from attnphase.state_evolution.system import System
 __all__ = ["SMALL_SIGNAL", "merged_point", "solve_point"]
 
 _STALE = 1.5  # factor by which an error of the map may move the point more, or less, than a neighbour's derivatives say
+_ROUGHLY = 1e-2  # residual up to which few points lead into a basin
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 
 
@@ -222,7 +223,7 @@ def _iterated(
         if not refine:
             found = _on_one_rule(run, map_, x)
         elif jacobian is None:
-            found = _found_on_first(run, map_, x)
+            found, response = _found_on_first(run, rules, map_, x)
         else:
             found = run.newton(map_, x, jacobian)
             if place is not None and run.cuts(found):
@@ -447,13 +448,38 @@ def _first_rule(rules: Refinement, previous: Restart | None, response: Response 
     return rules.beside(previous.rule)
 
 
-def _found_on_first(run: Run, map_: StateEvolution, x: Array) -> FixedPoint:
-    """The fixed point of a first rule, far from its start."""
+def _found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> tuple[FixedPoint, Response | None]:
+    """The fixed point of a first rule, far from its start, and derivatives next to it if any were needed."""
     if run.maps:  # another rule has led here
         found = run.persistent(map_, x)
         if found.status is not Status.left_domain:
-            return found
-    return run.coarse(map_, x, run.settings.tolerance)
+            return found, None
+    by_lines = map_.channel.rule.lines is not None and not run.spent
+    near = _found_by_few(run, rules, map_, x) if by_lines else None
+    if near is not None:
+        return near
+    return run.coarse(map_, x, run.settings.tolerance), None
+
+
+def _found_by_few(
+    run: Run, rules: Refinement, map_: StateEvolution, x: Array
+) -> tuple[FixedPoint, Response | None] | None:
+    """The fixed point of lines next to that of few Sobol points, whose maps cost a fifth on the way into the basin.
+
+    None if there is none so near: then the lines have the say.
+    """
+    few = run.coarse(run.map(rules.sobol(COARSE_POINTS)), x, _ROUGHLY)
+    if run.spent:
+        return run.iterate(map_, few.point, Damped(), 1), None
+    if few.status is not Status.converged:
+        return None
+    response = _response(run, rules, map_, few.point)
+    if not response.known:
+        return None
+    odd = map_.sector.odd
+    found = run.iterate(map_, few.point, Newton(response.jacobian.copy()), 2 * FEW_MAPS)
+    lost = np.linalg.norm(found.point[odd]) < np.linalg.norm(few.point[odd]) / 2
+    return None if lost or found.status is not Status.converged else (found, response)
 
 
 def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:

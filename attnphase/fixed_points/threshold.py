@@ -39,12 +39,15 @@ class Threshold:
         Whether there is one.
     reason : str
         Why there is none, as a clause; empty where nothing more is known than the outcome.
+    rule : str
+        Name of the integration rule by which it was found.
     """
 
     alpha: float
     standard_error: float
     outcome: Outcome = Outcome.located
     reason: str = ""
+    rule: str = ""
 
     @property
     def found(self) -> bool:

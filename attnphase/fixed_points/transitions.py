@@ -1,414 +1,294 @@
-"""Where branches begin: at a fold, their spinodal, or continuously from a point without their order parameter.
+"""Thresholds of the phase diagram: where two traced branches cross, where one begins, where an order parameter grows.
 
-Near such a point the curve ``alpha(a)`` over the size a of the order parameter is smooth while ``a(alpha)`` is not.  So
-the overlaps and alpha are solved for at given a, where nothing is singular, and alpha is fitted by a polynomial in a^2.
+A branch is traced once along alpha; what is sought is bracketed by its points and then found as the root of an
+extended system, under finer rules until its error is small enough.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import exp, log
+from typing import Any
 
 import numpy as np
+from scipy.optimize import root_scalar
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.arclength import CurvePoint, corrected, trace
-from attnphase.fixed_points.continuation import family_of, started, steps_of, system_of
-from attnphase.fixed_points.family import Family
-from attnphase.fixed_points.iteration import Status
+from attnphase.fixed_points.arclength import corrected
+from attnphase.fixed_points.continuation import system_of
+from attnphase.fixed_points.extended import (
+    OF_CROSSINGS,
+    Condition,
+    Extended,
+    equal_losses,
+    equal_test_error,
+    fold,
+    located,
+    no_growth,
+)
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import SMALL_SIGNAL, solve_point, without_signal
 from attnphase.fixed_points.threshold import Outcome, Threshold
-from attnphase.integration.refinement import REPLICATES
+from attnphase.fixed_points.traced import VANISHED, Ending, Traced, jumps, rules_of, traced, uninformed
+from attnphase.integration.refinement import Refinement
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
-from attnphase.state_evolution.assignments import informed_starts, nearest_start
-from attnphase.state_evolution.branches import Branch, Identity
-from attnphase.state_evolution.map import StateEvolution
-from attnphase.state_evolution.onset import Growth, growth_at, has_symmetric_point
-from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.replicates import variations
-from attnphase.state_evolution.starts import informed_signal, initial_overlaps
+from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.onset import has_symmetric_point
+from attnphase.state_evolution.starts import branches_of
 
-__all__ = ["TRANSITIONS", "onset_of", "spinodal_of", "transitions_of", "usual_transitions_cost"]
+__all__ = ["CROSSINGS", "TRANSITIONS", "Search", "thresholds_of"]
+
+CROSSINGS = ("alpha_c", "alpha_l")
+"""Where the losses of the semantic and the positional branch cross, and the semantic one passes the baseline."""
 
 TRANSITIONS = ("spinodal_semantic", "spinodal_positional", "onset_theta", "onset_m")
-"""What `transitions_of` locates."""
+"""Where branches begin at a fold, and where a small order parameter begins to grow."""
 
-_TRACE_POINTS = 256  # Sobol points per replicate of the curve that is followed down to its end
-_FIT_POINTS = 4096  # of the places between which alpha is fitted
-_GROWTH_POINTS = 8192  # of the growth of m and theta
-_AMPLITUDES = 10
-_LOWEST = 0.15  # share of the window's largest amplitude: below, single nodes that jump decide
-_WINDOW = 0.25  # by how much alpha may exceed its lowest value in the window
-_DEGREE = 3  # in a^2
-_CLEARLY = 2.0  # standard errors by which a fold must lie below the onset to be one
 _SCAN = 12  # sample complexities at which the growth is looked at
-_FOLD_COST, _ONSET_COST = 60.0, 40.0  # in solves of the scan; for the progress only
-_SETTLED = 1e-3  # relative distance of the last secant step, whose end is not looked at any more
-_SECANTS = 6
-_FEW_PLACES = "too few points of the curve are known near its lowest alpha"
-
-
-def usual_transitions_cost() -> float:
-    """What `transitions_of` advances by, as a rule."""
-    return 2.0 * (_SCAN + _FOLD_COST) + 2.0 * (_SCAN + _ONSET_COST)
+_OTHER = 0.5  # share of itself by which the order parameter at a root may differ from that of the traced branch
 
 
 @np.errstate(all="ignore")  # what overflows leaves the domain
-def transitions_of(
+def thresholds_of(
     problem: Problem,
-    between: tuple[float, float],
+    crossings: tuple[float, float],
+    ends: tuple[float, float] | None,
     settings: SolverSettings,
-    advance: Callable[[float], None] = lambda _: None,
+    advance: Callable[[], None] = lambda: None,
     tell: Tell = silent,
 ) -> dict[str, Threshold]:
-    """Where the semantic and the positional branch begin, by a fold or continuously.
+    """The thresholds of a problem.
 
     Parameters
     ----------
-    between : (float, float)
-        Range of sample complexities searched.
+    problem : Problem
+    crossings : (float, float)
+        Range of sample complexities that is searched for `CROSSINGS`.
+    ends : (float, float) or None
+        Likewise for `TRANSITIONS`; None if they are not asked for.
+    settings : SolverSettings
     advance : callable, optional
-        Is told how much more is done, see `usual_transitions_cost`.
-
-    Returns
-    -------
-    dict
-        A threshold for each of `TRANSITIONS`.
+        Is called after each branch and each threshold.
+    tell : callable, optional
+        Is told what is being done.
     """
-    if not problem.integration.form.refines:
-        reason = f"the rule {problem.integration.rule} has no replicates to take an error from"
-        return dict.fromkeys(TRANSITIONS, Threshold.absent(Outcome.no_replicates, reason))
-    problem = problem.with_fields({"integration.rule": "sobol", "integration.nodes": _TRACE_POINTS})
-    found = {}
+    whole = crossings if ends is None else (min(crossings[0], ends[0]), max(crossings[1], ends[1]))
+    search, found = Search.of(problem, settings), {}
+    lines: dict[str, list[Traced] | Threshold] = {}
     for branch in ("semantic", "positional"):
+        if branch in branches_of(problem):
+            lines[branch] = traced(problem, branch, whole, settings, tell)
+        else:
+            lines[branch] = Threshold.absent(Outcome.no_branch, f"the problem has no {branch} branch")
+        advance()
+    baseline, _ = linear_test_error(system_of(Setting(problem, 1.0), settings))
+    tell("crossing of the losses")
+    found["alpha_c"] = search.losses([lines["semantic"], lines["positional"]], crossings)
+    advance()
+    tell("passing of the baseline")
+    found["alpha_l"] = search.passing(lines["semantic"], baseline, crossings)
+    advance()
+    if ends is None:
+        return found
+    for branch, line in lines.items():
         tell(f"fold of the {branch} branch")
-        found[f"spinodal_{branch}"] = _searched_spinodal(problem, branch, between, settings, advance)
-        advance(_FOLD_COST)
+        found[f"spinodal_{branch}"] = search.spinodal(line, ends)
+        advance()
     for name in ("theta", "m"):
         tell(f"onset of {name}")
-        found[f"onset_{name}"] = onset_of(problem, name, between, settings, lambda: advance(1.0))
-        advance(_ONSET_COST)
+        found[f"onset_{name}"] = search.onset(name, ends)
+        advance()
     return found
 
 
-def _searched_spinodal(
-    problem: Problem,
-    branch: str,
-    between: tuple[float, float],
-    settings: SolverSettings,
-    advance: Callable[[float], None],
-) -> Threshold:
-    """The spinodal of a branch that is looked for from the lowest alpha upwards."""
-    informed = informed_signal(initial_overlaps(problem, branch), branch)
-    quick = replace(settings, tolerance=max(settings.tolerance, 1e-6), max_maps=100)
-    for i, alpha in enumerate(np.geomspace(*between, _SCAN).tolist()):
-        point = solve_point(problem, alpha, branch, settings=quick)
-        advance(1.0)
-        overlaps = point.restart.overlaps
-        if point.status is Status.converged and informed_signal(overlaps, branch) > SMALL_SIGNAL * informed:
-            if i == 0:
-                reason = f"the {branch} branch is there at alpha = {alpha:.4g} already, where the range begins"
-                return Threshold.absent(Outcome.outside_range, reason)
-            return spinodal_of(problem, branch, (alpha, overlaps), between[0], settings)
-    where = "from alpha = {:.4g} to {:.4g}".format(*between)
-    return Threshold.absent(Outcome.no_branch, f"the {branch} branch was found nowhere {where}")
-
-
-def spinodal_of(
-    problem: Problem, branch: str, start: tuple[float, Overlaps], lowest: float, settings: SolverSettings
-) -> Threshold:
-    """The sample complexity below which a branch does not exist, where it ends at a fold.
-
-    Parameters
-    ----------
-    start : (float, Overlaps)
-        A sample complexity and overlaps of the branch there.
-    lowest : float
-        Where the search ends.
-
-    Returns
-    -------
-    Threshold
-        ``continuous`` where the order parameter vanishes before the branch turns back: then it ends at its onset.
-        ``unsettled`` also where the branch has merged just above a fold that was found: where the order parameter is
-        small single nodes that jump bend the curve.
-    """
-    alpha, overlaps = start
-    setting = Setting(problem, alpha)
-    coarse = family_of(setting, branch, overlaps, (lowest, alpha), settings, _TRACE_POINTS)
-    coarse.measuring = False
-    steps = steps_of(coarse, settings, 200)
-    place, size = started(coarse, overlaps, alpha, steps.tolerance)
-    if size > steps.loose:
-        reason = f"the {branch} branch at alpha = {alpha:.4g} was not found again on {_TRACE_POINTS} points"
-        return Threshold.absent(Outcome.unsettled, reason)
-    amplitude = _amplitude_index(coarse, branch, overlaps)
-    points: list[CurvePoint] = []
-    turned = False
-    for point in trace(coarse, place, -np.eye(len(place))[-1], steps):
-        if point.place[-1] * coarse.span < lowest:
-            reason = f"the {branch} branch goes on below alpha = {lowest:.4g}, where the range begins"
-            return Threshold.absent(Outcome.outside_range, reason)
-        if point.place[amplitude] * place[amplitude] <= 0:
-            break
-        points.append(point)
-        turned = point.place[-1] > (1 + 0.5 * _WINDOW) * min(one.place[-1] for one in points)
-        if turned:
-            break
-    values = np.array([one.place[-1] for one in points])
-    first = points[int(np.flatnonzero(values <= (1 + _WINDOW) * values.min())[0])]
-    share = float(points[-1].place[amplitude] / first.place[amplitude]) if turned else 0.0
-    x, value = coarse.split(first.place)
-    near = coarse.sector.unpack(x)
-    fine = family_of(setting, branch, near, (lowest, alpha), settings, _affordable(_FIT_POINTS, settings))
-    fine.measuring = False
-    found = _fold(fine, fine.place(near, value), amplitude, share)
-    if found.outcome is Outcome.located:
-        above = solve_point(problem, (1 + 0.5 * _WINDOW) * found.alpha, branch, settings=settings)
-        if above.on_branch is Identity.merged:
-            reason = f"at alpha = {above.alpha:.4g}, above the fold that was found, there is no {branch} branch"
-            return Threshold.absent(Outcome.unsettled, reason)
-    return found
-
-
-def _affordable(points: int, settings: SolverSettings) -> int:
-    """So many Sobol points per replicate, or as many as the settings allow."""
-    return min(points, 2 ** int(np.log2(max(settings.max_nodes // REPLICATES, 2))))
-
-
-def _amplitude_index(family: Family, branch: str, overlaps: Overlaps) -> int:
-    """The coordinate of the branch's order parameters that the informed start next to some overlaps has most of."""
-    informed = nearest_start(informed_starts(system_of(family.setting, family.settings), branch), overlaps)
-    names = Branch.named(branch).order_parameters
-    signal = replace(informed, q=0 * informed.q, V=0 * informed.V)
-    for name in {"m", "theta"} - {names[0]}:
-        signal = replace(signal, **{name: 0 * getattr(signal, name)})
-    return int(np.abs(family.sector.pack(signal)).argmax())
-
-
-def _fold(family: Family, place: Array, amplitude: int, share: float) -> Threshold:
-    """The lowest alpha of the curve from a place downwards in the order parameter, to a share of it."""
-    across = np.eye(len(place))[amplitude]
-    steps = steps_of(family, family.settings, 1)
-    # derivatives need fewer nodes than places do
-    rule = family.rule
-    if rule.randomised:
-        rule = system_of(family.setting, family.settings).refinement(family.settings.max_nodes).sobol(_TRACE_POINTS)
-    slopes = replace(family, rule=rule, minima=None)
-    if slopes.careful(place) is None or (jacobian := slopes.derivative(place)) is None:
-        return Threshold.absent(Outcome.unsettled, _FEW_PLACES)
-    sizes, alphas, rows = [], [], []
-    for size in place[amplitude] * np.linspace(1.0, max(share, _LOWEST), _AMPLITUDES):
-        there, residual = _at_size(family, place, across, jacobian, size)
-        # where few nodes have led astray, all of them say which way the curve goes
-        if residual > steps.loose and (finer := family.derivative(place)) is not None:
-            there, residual = _at_size(family, place, across, finer, size)
-        if residual > steps.loose or slopes.careful(there) is None or (slope := slopes.derivative(there)) is None:
-            continue
-        place, jacobian = there, slope
-        sizes.append(float(size))
-        alphas.append(family.split(place)[1])
-        rows.append(_displaced(family, place, np.vstack([jacobian, across])))
-    return _lowest(np.array(sizes), np.array(alphas), np.array(rows), to_zero=share <= _LOWEST)
-
-
-def _at_size(family: Family, place: Array, across: Array, jacobian: Array, size: float) -> tuple[Array, float]:
-    """The place of the curve with an order parameter of this size, from one nearby, and its residual."""
-    along = np.linalg.lstsq(np.vstack([jacobian, across]), np.eye(len(place))[-1], rcond=None)[0]
-    guess = place + (size - across @ place) * along
-    found, residual, _ = corrected(family, guess, across, jacobian, steps_of(family, family.settings, 1).tolerance)
-    return found, residual
-
-
-def _displaced(family: Family, place: Array, matrix: Array) -> Array:
-    """Displacements of the field's value at a given order parameter, one by each replicate."""
-    x, value = family.split(place)
-    map_ = family.map_at(value)
-    assert map_ is not None
-    moved = variations(map_, x, _gauges(family, map_)).images / family.scale
-    right = np.vstack([-moved.T, np.zeros(len(moved))])
-    return family.span * np.linalg.lstsq(matrix, right, rcond=None)[0][-1]
-
-
-def _gauges(family: Family, map_: StateEvolution) -> list[StateEvolution]:
-    """The map under the rules that one without replicates is held against."""
-    rules = map_.system.refinement(family.settings.max_nodes).gauges(family.rule, 1.0)
-    found = []
-    for rule in rules:
-        other = replace(family, rule=rule, minima=None).map_at(map_.alpha)
-        assert other is not None  # as the map itself, at the same value
-        found.append(other)
-    return found
-
-
-def _lowest(sizes: Array, alphas: Array, rows: Array, *, to_zero: bool) -> Threshold:
-    """The minimum of a polynomial in ``a^2`` through ``alpha(a)``, if it lies clearly below the curve's lower end."""
-    near = alphas <= (1 + _WINDOW) * alphas.min() if len(alphas) else np.zeros(0, dtype=bool)
-    sizes, alphas, rows = sizes[near], alphas[near], rows[near]
-    if len(alphas) < _DEGREE + 2:
-        return Threshold.absent(Outcome.unsettled, _FEW_PLACES)
-    squares = (sizes / sizes.max()) ** 2
-    errors = np.sqrt((rows**2).sum(axis=1))
-    weights = 1 / np.maximum(errors, 0.1 * float(np.median(errors)) + 1e-300)
-    solve = np.linalg.pinv(np.vander(squares, _DEGREE + 1, increasing=True) * weights[:, None]) * weights
-    end = 0.0 if to_zero else float(squares.min())
-
-    def ends(values: Array) -> tuple[float, float, bool]:
-        """Value at the lower end, the lowest one, and whether that is a minimum."""
-        polynomial = np.polynomial.Polynomial(solve @ values)
-        flat = polynomial.deriv().roots()
-        places = [float(r.real) for r in flat if abs(r.imag) < 1e-9 and end < r.real < 1]
-        where = min([end, *places], key=lambda u: float(polynomial(u)))
-        return float(polynomial(end)), float(polynomial(where)), where > end
-
-    last, lowest, inside = ends(alphas)
-    moved = np.array([ends(alphas + row)[:2] for row in rows.T]) - (last, lowest)
-    depth = float(np.sqrt(((moved[:, 0] - moved[:, 1]) ** 2).sum()))
-    if not inside or last - lowest < _CLEARLY * depth:
-        return Threshold.absent(Outcome.continuous, "the order parameter vanishes where the branch begins")
-    return Threshold(lowest, float(np.sqrt((moved[:, 1] ** 2).sum())))
-
-
-# ------------------------------------------------------------------------------------------------------------- onsets
-
-
-@dataclass(eq=False)
-class _SymmetricPoints:
-    """Points without order parameters, each started from the one before, and by what the map multiplies a small one.
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What all searches of one problem share.
 
     Attributes
     ----------
     problem : Problem
-    name : {"m", "theta"}
     settings : SolverSettings
-    points : int
-        Sobol points per replicate.
-    overlaps : Overlaps or None
-        Of the last one.
+    rules : Refinement
+        Of the problem, from which a threshold takes as fine ones as it needs.
     """
 
     problem: Problem
-    name: str
     settings: SolverSettings
-    points: int
-    overlaps: Overlaps | None = None
+    rules: Refinement
 
-    def _at(self, alpha: float) -> tuple[Family, StateEvolution, Array] | None:
-        """The maps about the point at alpha, the one there, evaluated, and the point; None if there is none."""
-        if self.overlaps is None:
-            nodes = {"integration.rule": "sobol", "integration.nodes": _TRACE_POINTS}
-            start = solve_point(self.problem.with_fields(nodes), alpha, "uninformed", settings=self.settings)
-            self.overlaps = without_signal(start.restart.overlaps)
-        around = (0.5 * alpha, 1.5 * alpha)
-        family = family_of(
-            Setting(self.problem, alpha), "uninformed", self.overlaps, around, self.settings, self.points
+    @classmethod
+    def of(cls, problem: Problem, settings: SolverSettings) -> Search:
+        """That of a problem."""
+        return cls(problem, settings, rules_of(problem, settings))
+
+    def losses(self, lines: Sequence[list[Traced] | Threshold], between: tuple[float, float]) -> Threshold:
+        """Where the loss of the first branch falls below that of the second."""
+        known = [line for line in lines if isinstance(line, list)]
+        if len(known) < len(lines):
+            return next(line for line in lines if isinstance(line, Threshold))
+        return _last(
+            [
+                self._falls([first, second], equal_losses, _difference(first, second), between)
+                for first, second in product(*known)
+            ]
         )
-        family.measuring = False
-        try:
-            place, size = started(family, self.overlaps, alpha, 0.1 * self.settings.tolerance)
-        except ArithmeticError:
-            return None
-        x, map_ = family.split(place)[0], family.map_at(alpha)
-        if size > steps_of(family, self.settings, 1).loose or map_ is None or map_(x, refresh=True) is None:
-            return None
-        self.overlaps = family.sector.unpack(x)
-        return family, map_, x
 
-    def symmetric(self, alpha: float) -> bool:
-        """Whether m and theta vanish there by symmetry."""
-        found = self._at(alpha)
-        return found is not None and has_symmetric_point(found[1])
+    def passing(self, line: list[Traced] | Threshold, baseline: float, between: tuple[float, float]) -> Threshold:
+        """Where the test error of a branch falls below a baseline."""
+        if np.isnan(baseline):
+            return Threshold.absent(Outcome.outside_range, "the linear predictor is not defined for this loss")
+        if isinstance(line, Threshold):
+            return line
+        condition = equal_test_error(baseline)
+        return _last([self._falls([part], condition, _excess(part, baseline), between) for part in line])
 
-    def excess(self, alpha: float) -> float:
-        """The growth minus one; NaN where the point was not found."""
-        found = self._at(alpha)
-        return float("nan") if found is None else growth_at(found[1], found[2])[self.name].factor - 1.0
+    def _falls(
+        self,
+        lines: Sequence[Traced],
+        condition: Condition,
+        difference: Callable[[Any], Any],
+        between: tuple[float, float],
+    ) -> Threshold:
+        """Where a difference along branches falls through zero at the largest alpha of a range."""
+        low, high = (log(end) for end in between)
+        lower = max(lines, key=lambda one: one.logarithms[0])
+        upper = min(lines, key=lambda one: one.logarithms[-1])
+        first, last = max(low, lower.logarithms[0]), min(high, upper.logarithms[-1])
+        if first >= last:
+            return Threshold.absent(Outcome.no_branch, "at no alpha of the search do the branches exist together")
+        inner = np.concatenate([[first, last], *(line.logarithms for line in lines)])
+        grid = np.unique(inner[(inner >= first) & (inner <= last)])
+        values = difference(grid)
+        falls = np.flatnonzero((values[:-1] > 0) & (values[1:] <= 0))
+        if len(falls):
+            i = int(falls[-1])
+            at = root_scalar(difference, bracket=(grid[i], grid[i + 1]), method="brentq").root
+            return self._root(lines, condition, float(at), between)
+        for line, at, value, side in ((lower, first, values[0], 0), (upper, last, values[-1], -1)):
+            # where a branch ends inside the range, what might have changed sign behind its end has not
+            ended = line.logarithms[side] == at and line.ends[side] is not Ending.edge
+            if ended and np.sign(value) == (1 if side else -1):
+                where = f"the {line.branch} branch ends at alpha = {line.between[side]:.4g}"
+                if line.ends[side] is Ending.stuck:
+                    return Threshold.absent(
+                        Outcome.unsettled, f"a crossing may exist, but no step leads on where {where}"
+                    )
+                return Threshold.absent(Outcome.no_branch, f"{where}, before the difference changes its sign")
+        return _nowhere(exp(grid[0]), exp(grid[-1]))
 
-    def error(self, alpha: float) -> float:
-        """Standard error of the growth: by the means it is made of, and by the point at which they are taken."""
-        found = self._at(alpha)
-        if found is None:
-            return float("nan")
-        family, map_, x = found
-        growth = growth_at(map_, x)[self.name]
-        moved = variations(map_, x, ()).images / family.scale
-        jacobian = family.derivative(family.place(map_.unpack(x), alpha))
+    def _root(
+        self, lines: Sequence[Traced], condition: Condition, at: float, between: tuple[float, float]
+    ) -> Threshold:
+        """The root of the extended system next to where the traced branches have it."""
+        system = Extended([line.family for line in lines], condition, OF_CROSSINGS)
+        places = [line.place(at) for line in lines]
+        z = np.append(np.concatenate([place[:-1] for place in places]), at)
+        jacobian = system.derivative(z)
+        unsettled = Threshold.absent(
+            Outcome.unsettled, f"the branches were not found again near alpha = {exp(at):.4g}, where they seem to cross"
+        )
         if jacobian is None:
-            return float("nan")
-        displaced = np.linalg.lstsq(jacobian[:, :-1], -moved.T, rcond=None)[0]
-        return float(np.sqrt(((growth.rows + self._by_overlaps(family, map_, x, growth) @ displaced) ** 2).sum()))
+            return unsettled
+        root, found = located(system, z, jacobian, self.rules, self.settings.tolerance, jumps(system.rule))
+        if root is None:
+            return unsettled
+        for line, place, there in zip(lines, places, system.places(root), strict=True):
+            if abs(there[line.index] / place[line.index] - 1) > _OTHER:
+                return unsettled
+        if not between[0] <= found.alpha <= between[1]:
+            return _nowhere(*between)
+        return found
 
-    def _by_overlaps(self, family: Family, map_: StateEvolution, x: Array, growth: Growth) -> Array:
-        """Derivatives of the growth by the coordinates, in units of their scale."""
+    def spinodal(self, line: list[Traced] | Threshold, between: tuple[float, float]) -> Threshold:
+        """The fold at the lower end of a branch."""
+        if not self.problem.integration.form.refines:
+            reason = f"the rule {self.problem.integration.rule} has no replicates to take an error from"
+            return Threshold.absent(Outcome.no_replicates, reason)
+        if isinstance(line, Threshold):
+            return line
+        part = line[0]
+        ending, lowest, branch = part.ends[0], part.between[0], part.branch
+        if ending is Ending.edge or lowest < between[0]:
+            reason = f"the {branch} branch is there at alpha = {between[0]:.4g} already, where the range begins"
+            return Threshold.absent(Outcome.outside_range, reason)
+        if ending is Ending.onset:
+            return Threshold.absent(Outcome.continuous, "the order parameter vanishes where the branch begins")
+        if ending is Ending.stuck or len(part.points) < 2:
+            reason = f"no step leads on along the {branch} branch below alpha = {lowest:.4g}"
+            return Threshold.absent(Outcome.unsettled, reason)
+        places = [one.place for one in (part.points[1], part.points[0], *part.behind[0])]
+        limits = self.settings.tolerance, jumps(part.family.rule)
+        found = fold(part.family, places, part.points[0].jacobian, part.index, self.rules, limits)
+        sizes = [abs(one.place[part.index]) for one in (*part.points, *part.behind[0])]
+        if found.outcome is Outcome.continuous and min(sizes) > 2 * VANISHED * max(sizes):
+            reason = f"too few nodes to tell whether the {branch} branch has a fold at alpha = {lowest:.4g}"
+            return Threshold.absent(Outcome.unsettled, reason)
+        return found
 
-        def factor(at: Array) -> float | None:
-            # minima that are tracked over the step would hide the jumps
-            return None if map_(at, refresh=True) is None else growth_at(map_, at)[self.name].factor
+    def onset(self, name: str, between: tuple[float, float]) -> Threshold:
+        """The lowest alpha above which a small m or theta grows under the map, at the point without one."""
+        if not self.problem.integration.form.refines:
+            reason = f"the rule {self.problem.integration.rule} has no replicates to take an error from"
+            return Threshold.absent(Outcome.no_replicates, reason)
+        low, high = between
+        family, place = uninformed(self.problem, low, self.settings)
+        system, loose = Extended([family], no_growth(name)), jumps(family.rule)
+        if (jacobian := family.derivative(place)) is None:
+            return Threshold.absent(Outcome.unsettled, f"there is no uninformed point at alpha = {low:.4g}")
+        fixed = np.eye(len(place))[-1]
+        before: tuple[Array, float] | None = None
+        for at in np.linspace(log(low), log(high), _SCAN):
+            found = corrected(family, np.append(place[:-1], at), fixed, jacobian, self.settings.tolerance)
+            if found.residual > loose:
+                reason = f"the uninformed point was not found at alpha = {exp(at):.4g}"
+                return Threshold.absent(Outcome.unsettled, reason)
+            place, jacobian = found.place, found.jacobian
+            map_ = family.map_at(exp(at))
+            if before is None and (map_ is None or not has_symmetric_point(map_)):
+                reason = f"m and theta do not vanish by symmetry at alpha = {low:.4g}"
+                return Threshold.absent(Outcome.no_symmetry, reason)
+            value = system.careful(place)
+            excess = np.nan if value is None else float(value[-1])
+            if before is not None and before[1] <= 0 < excess:
+                share = before[1] / (before[1] - excess)
+                return self._onset_between(system, before[0] + share * (place - before[0]), between)
+            before = place, excess
+        where = "from alpha = {:.4g} to {:.4g}".format(*between)
+        return Threshold.absent(Outcome.outside_range, f"a small {name} begins to grow nowhere {where}")
 
-        found = []
-        for direction in np.diag(0.01 * family.scale):
-            # where all weights vanish, q can only grow
-            ends = [(side, factor(x + side * direction)) for side in (1, -1)]
-            inside = [(side, value) for side, value in ends if value is not None]
-            if not inside:
-                return np.full(len(x), np.nan)
-            (right, upper), (left, lower) = inside if len(inside) == 2 else [*inside, (0, growth.factor)]
-            found.append((upper - lower) / (0.01 * (right - left)))
-        return np.array(found)
-
-
-def onset_of(
-    problem: Problem,
-    name: str,
-    between: tuple[float, float],
-    settings: SolverSettings,
-    advance: Callable[[], None] = lambda: None,
-) -> Threshold:
-    """The lowest alpha above which a small order parameter grows under the map, at the point without one.
-
-    Parameters
-    ----------
-    name : {"m", "theta"}
-    between : (float, float)
-        Range of sample complexities searched.
-    """
-    scan = _SymmetricPoints(problem, name, settings, _TRACE_POINTS)
-    alphas = np.geomspace(*between, _SCAN).tolist()
-    if not scan.symmetric(alphas[0]):
-        reason = f"m and theta do not vanish by symmetry at alpha = {alphas[0]:.4g}"
-        return Threshold.absent(Outcome.no_symmetry, reason)
-    before: tuple[float, float] | None = None
-    for alpha in alphas:
-        excess = scan.excess(alpha)
-        advance()
-        if before is not None and before[1] <= 0 < excess:
-            slope = (excess - before[1]) / (alpha - before[0])
-            fine = replace(scan, points=_affordable(_GROWTH_POINTS, settings))
-            return _refined_onset(fine, alpha - excess / slope, slope, (before[0], alpha))
-        before = alpha, excess
-    where = "from alpha = {:.4g} to {:.4g}".format(*between)
-    return Threshold.absent(Outcome.outside_range, f"a small {name} begins to grow nowhere {where}")
+    def _onset_between(self, system: Extended, z: Array, between: tuple[float, float]) -> Threshold:
+        jacobian = system.derivative(z)
+        root, found = (
+            (None, None)
+            if jacobian is None
+            else located(system, z, jacobian, self.rules, self.settings.tolerance, jumps(system.rule))
+        )
+        if root is None or found is None:
+            reason = f"the growth passes one near alpha = {exp(z[-1]):.4g}, but was not found there again"
+            return Threshold.absent(Outcome.unsettled, reason)
+        return found
 
 
-def _refined_onset(fine: _SymmetricPoints, alpha: float, slope: float, bracket: tuple[float, float]) -> Threshold:
-    """The root by secant steps with many fixed nodes; none where it lies outside the scan's bracket."""
-    low, high = 0.5 * bracket[0], 2 * bracket[1]
-    before: tuple[float, float] | None = None
-    for _ in range(_SECANTS):
-        excess = fine.excess(alpha)
-        if before is not None and alpha != before[0]:
-            slope = (excess - before[1]) / (alpha - before[0])
-        if not (slope > 0 and low < alpha < high):
-            break
-        root = alpha - excess / slope
-        if abs(excess) <= _SETTLED * slope * alpha:
-            if bracket[0] <= root <= bracket[1]:
-                return Threshold(root, fine.error(alpha) / slope)
-            break
-        before, alpha = (alpha, excess), root
-    inside = "between alpha = {:.4g} and {:.4g}".format(*bracket)
-    reason = f"the growth passes one {inside} on few nodes, but was not found there on many"
-    return Threshold.absent(Outcome.unsettled, reason)
+def _difference(first: Traced, second: Traced) -> Callable[[Any], Any]:
+    """Of the training losses of two branches, over the logarithm of alpha."""
+    return lambda at: first.losses(at) - second.losses(at)
+
+
+def _excess(line: Traced, baseline: float) -> Callable[[Any], Any]:
+    """Of the test error of a branch over a baseline, over the logarithm of alpha."""
+    return lambda at: line.test_errors(at) - baseline
+
+
+def _nowhere(low: float, high: float) -> Threshold:
+    where = f"from alpha = {low:.4g} to {high:.4g}"
+    return Threshold.absent(Outcome.outside_range, f"the difference falls through zero nowhere {where}")
+
+
+def _last(found: Sequence[Threshold]) -> Threshold:
+    """Of those on several parts of branches the one at the largest alpha; an unsettled one hides that there is none."""
+    order = (Outcome.located, Outcome.unsettled, Outcome.outside_range, Outcome.no_branch)
+    return min(found, key=lambda one: (order.index(one.outcome), -one.alpha))

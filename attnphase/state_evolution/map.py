@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
 from attnphase.integration.rules import Rule
-from attnphase.kernels.local.constants import RUNAWAY, Starts
+from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Solution
 from attnphase.state_evolution.channel import Channel, ChannelPass
 from attnphase.state_evolution.directions import directions_of
@@ -121,9 +121,7 @@ class StateEvolution:
             self.channel = replace(self.channel, rule=rule)
         self.channel, solved = self._at_lines(overlaps, self.sector.group)
         result = self.channel.evaluate(self.alpha, overlaps, Starts.COLD, solved=solved)
-        # a descent that takes too many steps where two minima merge has not told that there is none
-        runaway = self.channel.scalar_mean(_by_node(self.channel, result.minima.steps == RUNAWAY)).max()
-        self.bottomless = result.minima.bottomless if runaway > orders.defect else 0
+        self.bottomless = result.minima.bottomless
         return self._image_of(x, result)
 
     def _at_lines(self, overlaps: Overlaps, group: Sequence[Element]) -> tuple[Channel, Solution]:

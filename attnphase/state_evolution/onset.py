@@ -9,6 +9,7 @@ replicates tell its error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -18,6 +19,7 @@ from attnphase.arrays import Array
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Part
+from attnphase.state_evolution.sector import Element
 
 __all__ = ["Growth", "growth_at", "growth_within", "has_symmetric_point"]
 
@@ -167,11 +169,23 @@ def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
         for l in range(length):
             own = np.einsum("sab,xc->sacbx", of_m[:, l, :, l], inverse_rho[here[l]])
             by_theta[:, here[l], :, :, here[l]] -= own
+    # nodes of which symmetries spare the mirror images
+    by_m, by_theta = _symmetrized(map_.sector.group, by_m, by_theta)
     shape = (rule.replicates, sites * columns, sites * columns)
     return {
         "m": map_.alpha * by_m.reshape(shape),
         "theta": map_.alpha * by_theta.reshape(shape[0], shape[1] * rank, shape[2] * rank),
     }
+
+
+def _symmetrized(group: Sequence[Element], by_m: Array, by_theta: Array) -> tuple[Array, Array]:
+    """Means over the group of a sector of derivatives by m and by theta, (S, P, r, P, r) and (S, P, r, t, P, r, t)."""
+    of_m, of_theta = 0 * by_m, 0 * by_theta
+    for order, A, B in group:
+        of_m += np.einsum("ac,slcjd,bd->slajb", A, by_m[:, order][:, :, :, order], A)
+        turned = by_theta[:, order][:, :, :, :, order]
+        of_theta += np.einsum("ac,xu,slcujdv,bd,yv->slaxjby", A, B, turned, A, B, optimize=True)
+    return of_m / len(group), of_theta / len(group)
 
 
 def _of_prior(map_: StateEvolution, conjugates: Conjugates) -> Array:

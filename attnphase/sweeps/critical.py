@@ -10,16 +10,16 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.data.build import from_thresholds
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.crossings import thresholds_of, usual_cost
 from attnphase.fixed_points.settings import SolverSettings, omegas, sample_complexities
 from attnphase.fixed_points.threshold import Threshold
-from attnphase.fixed_points.transitions import transitions_of, usual_transitions_cost
+from attnphase.fixed_points.transitions import thresholds_of
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
 
 __all__ = ["thresholds"]
 
 _CROSSINGS, _TRANSITIONS = (0.2, 3.0), (0.01, 3.0)  # ranges searched by default
+_STEPS, _MORE_STEPS = 4, 4  # of one value: two branches and two thresholds, and four more
 
 
 def thresholds(
@@ -73,43 +73,42 @@ def thresholds(
     arguments.instance("problem", problem, Problem)
     crossings, ends = (_CROSSINGS, _TRANSITIONS) if alpha is None else (_range(alpha),) * 2
     transitions = arguments.flag("transitions", transitions)
-    settings = None if settings is None else arguments.instance("settings", settings, SolverSettings)
+    settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     if on_step is not None:
         arguments.function("on_step", on_step)
     shown = arguments.flag("progress", progress)
     field, values = _varied(problem, omega, fields)
     problems = [problem.with_fields({field: value}) for value in values]
     found: list[dict[str, Threshold]] = []
-    cost = usual_cost() + (usual_transitions_cost() if transitions else 0.0)
-    # by a third of a value both the scan and the refinement, whose points cost more, have a share in the rate
-    with progress_line(shown, "solving", total=cost * len(problems), enough=cost / 3) as line:
+    steps = _STEPS + (_MORE_STEPS if transitions else 0)
+    with progress_line(shown, "solving", total=steps * len(problems)) as line:
         for i, (one, value) in enumerate(zip(problems, values, strict=True)):
 
-            def advance(steps: float, end: float = cost * (i + 1)) -> None:
-                line.reach(min(line.done + steps, end))
+            def advance() -> None:
+                line.reach(line.done + 1)
 
             tell = within(f"{field.rpartition('.')[2]} = {value:g}", line.tell)
-            at_loss, at_baseline = thresholds_of(one, crossings, settings, advance, tell)
-            here = {"alpha_c": at_loss, "alpha_l": at_baseline}
-            if transitions:
-                here |= transitions_of(one, ends, settings or SolverSettings(), advance, tell)
-            line.reach(cost * (i + 1))
-            found.append(here)
+            found.append(thresholds_of(one, crossings, ends if transitions else None, settings, advance, tell))
+            line.reach(steps * (i + 1))
             if on_step is not None:
                 on_step()
     return _labelled(problem, field, values, found)
 
 
 def _labelled(
-    problem: Problem, field: str, values: Sequence[float], found: Sequence[Mapping[str, Threshold]]
+    problem: Problem,
+    field: str,
+    values: Sequence[float],
+    found: Sequence[Mapping[str, Threshold]],
 ) -> xr.Dataset:
     columns = {name: [here[name] for here in found] for name in found[0]}
+    rules = sorted({one.rule for here in found for one in here.values() if one.rule})
     ds = from_thresholds(
         problem,
         values,
         {name: [t.alpha for t in column] for name, column in columns.items()},
         {name: [t.standard_error for t in column] for name, column in columns.items()},
-        "sobol" if problem.integration.form.refines else problem.integration.rule,
+        ", ".join(rules or [problem.integration.rule]),
         field=field,
         outcomes={name: [int(t.outcome) for t in column] for name, column in columns.items()},
     )

@@ -24,12 +24,11 @@ from attnphase.errors import DatasetError
 from attnphase.explorer.page import explore
 from attnphase.figures import fig2, fig3, fig9
 from attnphase.fixed_points import branches
-from attnphase.fixed_points.crossings import baseline_difference, sample_of
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.fixed_points.threshold import Outcome
+from attnphase.fixed_points.transitions import thresholds_of
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution import replicon
 from attnphase.state_evolution.branches import Identity
@@ -103,10 +102,8 @@ def test_a_command_ends_with_one_sentence_and_its_remedy(tmp_path):
 
 
 def test_no_threshold_rests_on_a_point_without_numbers(problem, points):
-    point = solve_point(problem, FAILING[0], "semantic")
-    sample = sample_of([point], baseline_difference)
-    assert sample.flaw is not None
-    assert sample.flaw.outcome is Outcome.unsettled
+    found = thresholds_of(problem, FAILING, None, SolverSettings(threads=1))
+    assert not found["alpha_l"].found
     bounded = with_boundaries(points.expand_dims("branch"))
     assert bounded.begin_semantic.isnull().all()  # it is not known whether the branch ends there
 

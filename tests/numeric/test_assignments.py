@@ -14,7 +14,7 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.fixed_points.transitions import _amplitude_index
+from attnphase.fixed_points.traced import amplitude_index
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.starts import initial_overlaps
@@ -95,7 +95,7 @@ def test_curves_and_folds_know_the_columns_and_their_signs(order: tuple[int, int
     for signs in ((1.0, 1.0), (-1.0, -1.0)):
         start = overlaps.changed(np.diag(signs))
         family = family_of(Setting(problem, 4.3), "semantic", start, (4.2, 4.4), QUICK, 128)
-        size = np.eye(len(family.place(start, 4.3)))[_amplitude_index(family, "semantic", start)][:-1]
+        size = np.eye(len(family.place(start, 4.3)))[amplitude_index(family, "semantic", start)][:-1]
         along = family.sector.unpack(size)
         assert not along.q.any()
         assert np.abs(along.theta * start.theta).max() > 0.7

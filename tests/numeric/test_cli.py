@@ -296,7 +296,7 @@ def test_thresholds_takes_many_values(in_folder, monkeypatch):
 
     def made_up(problem, *_):
         omega = problem.teacher.omega
-        return CRITICAL.Threshold(1 + omega, 0.01), CRITICAL.Threshold(2 - omega, 0.02)
+        return {"alpha_c": CRITICAL.Threshold(1 + omega, 0.01), "alpha_l": CRITICAL.Threshold(2 - omega, 0.02)}
 
     monkeypatch.setattr(CRITICAL, "thresholds_of", made_up)
     result = run("thresholds", "--omega", "0.25", "0.3", *COARSE, "-o", "t.nc", "--json")
@@ -315,7 +315,8 @@ def test_thresholds_take_the_problems_own_omega_and_say_why_there_are_none(in_fo
 
     def made_up(problem, *_):
         reason = "there is no semantic branch at alpha = 0.4"
-        return CRITICAL.Threshold(1 + problem.teacher.omega, 0.01), CRITICAL.Threshold.absent(Outcome.no_branch, reason)
+        none = CRITICAL.Threshold.absent(Outcome.no_branch, reason)
+        return {"alpha_c": CRITICAL.Threshold(1 + problem.teacher.omega, 0.01), "alpha_l": none}
 
     monkeypatch.setattr(CRITICAL, "thresholds_of", made_up)
     result = run("thresholds", "--set", "teacher.omega=0.17", *COARSE, "-o", "t.nc")

@@ -13,7 +13,6 @@ import attnphase as ap
 from attnphase.data.build import from_curve, from_solutions, from_thresholds
 from attnphase.data.text import curve_table, solutions_table, thresholds_table
 from attnphase.figures.boundaries import check_boundaries, draw_boundaries
-from attnphase.fixed_points import transitions
 from attnphase.fixed_points.arclength import Steps, corrected, trace
 from attnphase.fixed_points.continuation import End, follow_field
 from attnphase.fixed_points.deflation import _pull, solutions_of
@@ -21,8 +20,8 @@ from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.fixed_points.threshold import Outcome, Threshold
-from attnphase.fixed_points.transitions import _lowest, _refined_onset, onset_of, spinodal_of, transitions_of
+from attnphase.fixed_points.threshold import Outcome
+from attnphase.fixed_points.transitions import TRANSITIONS, Search, thresholds_of
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.channel import Channel
@@ -99,11 +98,10 @@ def test_every_place_is_looked_at_with_care():
             return super().careful(place)
 
     curve, start = Forgetful(), cubic_start(1.4)
-    found, size, _ = corrected(curve, start + 0.03, np.array([0.0, 0.0, 1.0]), curve.derivative(start), 1e-9)
-    assert size < 1e-9
-    np.testing.assert_allclose(
-        found, cubic_start(optimize.brentq(lambda x: x**3 - 1.3 * x - found[2], 1, 2)), atol=1e-7
-    )
+    end = corrected(curve, start + 0.03, np.array([0.0, 0.0, 1.0]), curve.derivative(start), 1e-9)
+    assert end.residual < 1e-9
+    x = optimize.brentq(lambda x: x**3 - 1.3 * x - end.place[2], 1, 2)
+    np.testing.assert_allclose(end.place, cubic_start(x), atol=1e-7)
 
 
 def test_a_jump_over_zero_is_passed_and_told():
@@ -202,10 +200,12 @@ def test_both_sides_of_a_fold_are_solutions(folded):
     assert [row[:2] for row in words] == [[str(i + 1), one.point.branch] for i, one in enumerate(found)]
 
 
-def test_a_spinodal_is_the_fold(folded, monkeypatch):
-    monkeypatch.setattr(transitions, "_FIT_POINTS", 256)
-    start = folded.points[-1]
-    found = spinodal_of(FOLDED, "positional", (start.value, start.point.restart.overlaps), 6.0, SETTINGS)
+def test_a_spinodal_is_the_fold(folded):
+    """More nodes tell the fold from a beginning without one, which these leave open."""
+    found = thresholds_of(FOLDED, (7.0, 8.0), (7.0, 8.0), SETTINGS)["spinodal_positional"]
+    assert found.outcome is Outcome.unsettled
+    more = FOLDED.with_fields({"integration.nodes": 1024})
+    found = thresholds_of(more, (7.0, 8.0), (7.0, 8.0), SETTINGS)["spinodal_positional"]
     assert found.outcome is Outcome.located
     fold = min(folded.points, key=lambda one: one.value)
     assert abs(found.alpha - fold.value) < 3 * np.hypot(found.standard_error, fold.value_error)
@@ -330,75 +330,10 @@ def test_growth_is_that_of_a_small_order_parameter(branch, alpha):
     assert abs(difference) < 3 * error
 
 
-def test_thresholds_that_do_not_exist_say_why(monkeypatch):
-    monkeypatch.setattr(transitions, "_FIT_POINTS", 256)
-    monkeypatch.setattr(transitions, "_SCAN", 4)
-    found = transitions_of(COARSE, (0.9, 1.6), SETTINGS)
-    assert {one.outcome for one in found.values()} == {Outcome.outside_range}
-    assert {name: one.reason for name, one in found.items()} == {
-        "spinodal_semantic": "the semantic branch is there at alpha = 0.9 already, where the range begins",
-        "spinodal_positional": "the positional branch is there at alpha = 0.9 already, where the range begins",
-        "onset_theta": "a small theta begins to grow nowhere from alpha = 0.9 to 1.6",
-        "onset_m": "a small m begins to grow nowhere from alpha = 0.9 to 1.6",
-    }
-    published = COARSE.with_fields({"integration.nodes": None, "integration.rule": "published"})
-    without = transitions_of(published, (0.5, 1.6), SETTINGS).values()
-    assert {one.outcome for one in without} == {Outcome.no_replicates}
-    assert {one.reason for one in without} == {"the rule published has no replicates to take an error from"}
-    lost = transitions._searched_spinodal(COARSE, "semantic", (0.1, 0.2), SETTINGS, lambda _: None)
-    assert lost.outcome is Outcome.no_branch
-    assert lost.reason == "the semantic branch was found nowhere from alpha = 0.1 to 0.2"
-    biased = COARSE.with_fields({"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5, "mean": [0.4]}],
-                                 "tokens.mean_teacher": [[0.3]]})  # fmt: skip
-    biased_onset = onset_of(biased, "theta", (0.5, 1.0), SETTINGS)
-    assert biased_onset.outcome is Outcome.no_symmetry
-    assert biased_onset.reason == "m and theta do not vanish by symmetry at alpha = 0.5"
-
-
-@pytest.mark.parametrize(
-    ("bracket", "found"), [((1.1, 1.43), True), ((0.87, 1.1), False), ((1.34, 1.9), False), ((2.6, 3.1), False)]
-)
-def test_an_onset_lies_where_it_was_looked_for(bracket, found):
-    """The growth of many nodes passes one at 1.21 alone; few nodes had it in the bracket."""
-
-    class Fine:
-        def excess(self, alpha):
-            return 1.7 * (alpha - 1.21) + 0.2 * (alpha - 1.21) ** 2
-
-        def error(self, alpha):
-            return 0.034
-
-    onset = _refined_onset(Fine(), sum(bracket) / 2, 1.5, bracket)  # pyright: ignore[reportArgumentType]
-    assert onset.outcome is (Outcome.located if found else Outcome.unsettled)
-    if found:
-        assert onset.alpha == pytest.approx(1.21, abs=1e-3)
-        assert onset.standard_error == pytest.approx(0.02, rel=0.01)
-    else:
-        between = "between alpha = {:.4g} and {:.4g}".format(*bracket)
-        assert onset.reason == f"the growth passes one {between} on few nodes, but was not found there on many"
-
-
-def test_a_branch_without_a_fold_begins_at_its_onset(monkeypatch):
-    monkeypatch.setattr(transitions, "_FIT_POINTS", 256)
-    strong = COARSE.with_fields({"regularizer.strength": 0.1})
-    point = solve_point(strong, 1.4, "positional", settings=SETTINGS)
-    found = spinodal_of(strong, "positional", (1.4, point.restart.overlaps), 0.5, SETTINGS)
-    assert found.outcome is Outcome.continuous
-
-
-def test_a_fold_above_which_the_branch_has_merged_is_none(monkeypatch):
-    """At omega = 0.06 and small theta 4096 nodes turn back at 0.398(18), far below the onset at 0.536(2)."""
-    point = solve_point(COARSE, 1.4, "semantic", settings=SETTINGS)
-    for alpha, outcome in ((0.4, Outcome.unsettled), (1.1, Outcome.located)):
-        monkeypatch.setattr(transitions, "_fold", lambda *_, at=alpha: Threshold(at, 0.02))
-        found = spinodal_of(COARSE, "semantic", (1.4, point.restart.overlaps), 0.2, SETTINGS)
-        assert found.outcome is outcome
-
-
 def test_thresholds_along_any_field_are_drawn_over_its_map():
     """The lines lie where the numbers are; thresholds along another field, or of another problem, are refused."""
     values = [0.4, 0.5, 0.6]
-    names = ("alpha_c", "alpha_l", *transitions.TRANSITIONS)
+    names = ("alpha_c", "alpha_l", *TRANSITIONS)
     numbers = {name: [1.1 + 0.1 * i, np.nan, 1.3 + 0.1 * i] for i, name in enumerate(names)}
     outcomes = {name: [0, int(Outcome.continuous), 0] for name in names}
     errors = {name: [0.01, np.nan, 0.02] for name in names}
@@ -420,26 +355,6 @@ def test_thresholds_along_any_field_are_drawn_over_its_map():
         check_boundaries(ds, swept.assign_attrs(problem=other.to_toml(), problem_hash=other.hash), "sigma")
 
 
-@pytest.mark.parametrize("bend", [0.0, 0.4, 3.0])
-def test_the_lowest_place_of_a_curve_over_the_order_parameter(bend):
-    """``alpha = 9.2 - b a^2 + a^4/2`` with known noise: a fold at ``a^2 = b``, or none."""
-    generator = np.random.default_rng(6)
-    sizes = np.linspace(0.2 if bend < 1 else 1.2, 1.3 * max(np.sqrt(bend), 0.7), 12)
-    exact, noise = 9.2 - bend * sizes**2 + sizes**4 / 2, 2e-3
-    found = []
-    for _ in range(200):
-        rows = generator.normal(0.0, noise, (len(sizes), 16))
-        scaled = (rows - rows.mean(axis=1, keepdims=True)) / np.sqrt(16 * 15)
-        found.append(_lowest(sizes, exact + rows.mean(axis=1), scaled, to_zero=bend < 1))
-    if bend == 0.0:
-        assert sum(one.outcome is Outcome.continuous for one in found) > 180
-        return
-    assert all(one.outcome is Outcome.located for one in found)
-    z = np.array([(one.alpha - (9.2 - bend**2 / 2)) / one.standard_error for one in found])
-    assert abs(z.mean()) < 0.35
-    assert 0.8 < z.std() < 1.35
-
-
 @pytest.mark.slow
 def test_an_onset_in_closed_form():
     """A loss quadratic in h near h = 0, where W = 0: then V and the growth of theta are integrals over k alone."""
@@ -448,7 +363,7 @@ def test_an_onset_in_closed_form():
         "tokens.length": 1, "tokens.sigma": sigma, "positions.kind": "none", "loss.kind": "expression",
         "loss.expression": "(0.3 - tanh(k**2))*h**2/2 + h**4/40", "regularizer.strength": strength,
     }  # fmt: skip
-    problem = Problem().with_fields({**fields, "integration.rule": "sobol", "integration.nodes": 64})
+    problem = Problem().with_fields({**fields, "integration.rule": "sobol", "integration.nodes": 8192})
     x, weight = np.polynomial.hermite_e.hermegauss(200)
     weight = weight / weight.sum()
     curvature = 0.3 - np.tanh(sigma**2 * x**2)
@@ -463,7 +378,7 @@ def test_an_onset_in_closed_form():
     expected = float(optimize.brentq(lambda alpha: growth(alpha) - 1, 3, 7))  # pyright: ignore[reportArgumentType]
     deviations = []
     for seed in range(3):
-        found = onset_of(problem.with_fields({"integration.seed": seed}), "theta", (2.0, 7.0), SETTINGS)
+        found = Search.of(problem.with_fields({"integration.seed": seed}), SETTINGS).onset("theta", (2.0, 7.0))
         assert found.outcome is Outcome.located
         assert found.standard_error < 0.01
         deviations.append((found.alpha - expected) / found.standard_error)

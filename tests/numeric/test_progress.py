@@ -25,8 +25,6 @@ from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes import progress as module
 from attnphase.processes.progress import ProgressLine, progress_line, silent, within
-from attnphase.state_evolution.branches import Identity
-from attnphase.state_evolution.starts import initial_overlaps
 
 SOLVER, CROSSINGS = (importlib.import_module(f"attnphase.fixed_points.{name}") for name in ("solver", "crossings"))
 POINTS, CRITICAL = (importlib.import_module(f"attnphase.sweeps.{name}") for name in ("points", "critical"))
@@ -547,46 +545,24 @@ def test_a_sweep_compiles_every_model_that_is_not_kept_before_its_workers_start(
     assert lines[0].said == ["compiling the kernels of this model, once"] * 3
 
 
-@pytest.mark.parametrize("expected", [3, 12])  # refinements: fewer than there are, and more
-def test_thresholds_know_how_much_is_done(monkeypatch, expected):
-    """On a stand-in for the solver whose losses cross at alpha = 1.3 and whose errors do at 1.6."""
+def test_thresholds_know_how_much_is_done(monkeypatch):
+    """On a stand-in that stops after a branch, as where there is none, and one that takes all its steps."""
 
-    def stub(problem, alpha, branch, *, start=None, settings=None, tell=silent):
-        tell(f"{branch}, alpha = {alpha:g}")
-        semantic = branch == "semantic"
-        values = {
-            "training_loss": 1.3 - alpha if semantic else 0.0,
-            "test_error": 1.6 - alpha if semantic else 1.0,
-            "linear_test_error": 0.0,
-        }
-        point = SimpleNamespace(alpha=alpha, branch=branch, values=values, errors=dict.fromkeys(values, 1e-3))
-        point.status, point.on_branch = Status.converged, Identity.on_branch
-        point.restart = SimpleNamespace(overlaps=initial_overlaps(problem, branch))
-        dones.append(lines[0].done)
-        return point
-
-    def follow(problem, alphas, branch, *, settings, on_point, tell):
-        points = []
-        for alpha in alphas:
-            points.append(stub(problem, alpha, branch, tell=tell))
-            on_point(points[-1])
-        return points
+    def stub(problem, crossings, ends, settings, advance, tell):
+        tell("looking for the semantic branch")
+        for _ in range(4 if problem.teacher.omega > 0.25 else 1):
+            dones.append(lines[0].done)
+            advance()
+        return dict.fromkeys(("alpha_c", "alpha_l"), CRITICAL.Threshold(1.3, 0.1))
 
     dones, lines = [], recorded(monkeypatch, CRITICAL)
-    monkeypatch.setattr(CROSSINGS, "_REFINED_SOLVES", expected)
-    monkeypatch.setattr(CROSSINGS, "solve_point", stub)
-    monkeypatch.setattr(CROSSINGS, "follow", follow)
-    found = ap.thresholds(Problem.paper(), [0.2, 0.3], progress=True)
-    assert found["alpha_c"].to_numpy() == pytest.approx([1.3, 1.3])
-    assert found["alpha_l"].to_numpy() == pytest.approx([1.6, 1.6])
+    monkeypatch.setattr(CRITICAL, "thresholds_of", stub)
+    ap.thresholds(Problem.paper(), [0.2, 0.3], progress=True)
     (line,) = lines
-    assert dones == sorted(dones)
-    assert dones[0] == 0
-    half = len(dones) // 2
-    assert dones[half] == line.total / 2  # the second omega begins half-way, however many solves the first took
-    assert line.done == line.total
-    assert line.said[0] == "omega = 0.2: semantic, alpha = 0.2"
-    assert line.said[-1].startswith("omega = 0.3: semantic, alpha = 1.6")
+    assert dones == [0, 4, 5, 6, 7]
+    assert line.done == line.total == 8
+    assert line.said[0] == "omega = 0.2: looking for the semantic branch"
+    assert line.said[-1] == "omega = 0.3: looking for the semantic branch"
 
 
 def test_derive_names_its_steps(monkeypatch):

@@ -252,7 +252,10 @@ def found(monkeypatch):
 
     def at(problem, between, *_):
         ranges.append((problem.teacher.omega, *between))
-        return critical.Threshold(1.0 + problem.teacher.omega, 0.1), critical.Threshold(2.0, 0.2)
+        return {
+            "alpha_c": critical.Threshold(1.0 + problem.teacher.omega, 0.1),
+            "alpha_l": critical.Threshold(2.0, 0.2),
+        }
 
     monkeypatch.setattr(critical, "thresholds_of", at)
     return ranges

@@ -7,7 +7,6 @@ the interval that chance allows (0.01 % on either side), computed from the degre
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,28 +16,15 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from attnphase.checks.deviations import Limit, Measured
-from attnphase.fixed_points import crossings
 from attnphase.fixed_points.crossings import (
-    Sample,
-    _by_secants,
-    _refined,
-    baseline_difference,
-    bracketed,
     crossing,
-    loss_difference,
-    sample_of,
-    thresholds_of,
 )
 from attnphase.fixed_points.iteration import Status
-from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import silent
-from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -92,261 +78,6 @@ def test_the_last_crossing_counts():
 def test_no_crossing_is_known_beside_an_unknown_difference():
     found = crossing([1.0, 2.0, 3.0, 4.0], [0.4, np.nan, -0.2, -0.5], [1e-3] * 4)
     assert not found.found
-
-
-def a_point(values: dict[str, float], errors: dict[str, float]) -> BranchPoint:
-    return cast("BranchPoint", SimpleNamespace(values=values, errors=errors))
-
-
-def test_errors_of_differences_are_those_of_both():
-    generator = np.random.default_rng(8)
-    losses, baselines = [], []
-    for _ in range(500):
-        noise = generator.normal(0.0, [3e-4, 4e-4, 5e-4, 2e-4])
-        semantic = a_point(
-            {"training_loss": 0.02 + noise[0], "test_error": 0.03 + noise[2], "linear_test_error": 0.025 + noise[3]},
-            {"training_loss": 3e-4, "test_error": 5e-4, "linear_test_error": 2e-4},
-        )
-        positional = a_point({"training_loss": 0.021 + noise[1]}, {"training_loss": 4e-4})
-        losses.append(loss_difference(semantic, positional))
-        baselines.append(baseline_difference(semantic))
-    for found, true in ((losses, -0.001), (baselines, 0.005)):
-        values, errors = np.array(found).T
-        assert_calibrated(values - true, errors)
-
-
-@pytest.mark.parametrize("curvature", [0.7, -0.7])
-def test_refined_thresholds_follow_a_bent_difference(curvature):
-    """Secants go on until they move by less than the error: the first is off by many of them."""
-    found, first = refined(curvature, (1.27, 1.36))
-    assert abs(first.alpha - 1.3) > 20 * first.standard_error
-    assert abs(found.alpha - 1.3) < 0.2 * found.standard_error
-    assert found.standard_error == pytest.approx(1e-5, rel=0.5)
-
-
-def test_a_threshold_that_still_moves_has_that_in_its_error():
-    """A difference so bent that a few secants do not end: where it is, is known no better than the interval left."""
-    low, high = (Sample(x, -(x - 1.3) - 9 * (x - 1.3) ** 3, 1e-5) for x in (0.9, 3.0))
-    found = _by_secants(low, high, lambda x: Sample(x, -(x - 1.3) - 9 * (x - 1.3) ** 3, 1e-5))
-    assert 1e-5 < abs(found.alpha - 1.3) < 3 * found.standard_error < high.alpha - low.alpha
-
-
-def test_both_ends_of_a_bent_difference_move():
-    """Secants of a convex difference stop at one side of its root: the interval would stay 0.8 wide, its error 0.23."""
-    low, high = (Sample(x, -(x - 1.3) - 3 * (x - 1.3) ** 3, 1e-5) for x in (1.2, 2.1))
-    found = _by_secants(low, high, lambda x: Sample(x, -(x - 1.3) - 3 * (x - 1.3) ** 3, 1e-5))
-    assert abs(found.alpha - 1.3) < found.standard_error < 0.01
-
-
-def test_a_point_that_did_not_converge_leaves_the_interval_about_it():
-    """Of a uniform place in an interval of 0.12 the standard deviation is 0.12 / sqrt(12)."""
-    found = _by_secants(Sample(1.24, 0.06, 1e-6), Sample(1.36, -0.06, 1e-6), lambda x: Sample(x, np.nan, np.nan, OPEN))
-    assert found.alpha == pytest.approx(1.3)
-    assert found.standard_error == pytest.approx(0.12 / 12**0.5, rel=1e-3)
-
-
-def refined(curvature: float, bracket: tuple[float, float]) -> tuple[Threshold, Threshold]:
-    """The refined crossing of a parabola at 1.3 with exact errors of 1e-5, and that of its first secant."""
-
-    def measure(problem: Problem, alpha: float) -> Sample:
-        assert problem in (COARSE, PAPER)
-        return Sample(alpha, -(alpha - 1.3) - curvature * (alpha - 1.3) ** 2, 1e-5)
-
-    low, high = (measure(COARSE, x) for x in bracket)
-    first = crossing(bracket, (low.value, high.value), (1e-5, 1e-5))
-    return _refined((COARSE, PAPER), (low, high), measure), first
-
-
-def test_more_nodes_search_the_whole_bracket_and_nothing_beyond():
-    """Few nodes see the crossing at 1.45, more nodes at 1.35, and none of them may look outside 1.3 to 1.6."""
-
-    def measure(problem: Problem, alpha: float, end: float = 1.35, few: float = 1.45) -> Sample:
-        assert 1.3 <= alpha <= 1.6
-        return Sample(alpha, (few if problem == COARSE else end) - alpha, 1e-4)
-
-    rules = COARSE, PAPER
-    bracket = measure(COARSE, 1.3), measure(COARSE, 1.6)
-    assert _refined(rules, bracket, measure).alpha == pytest.approx(1.35, abs=1e-10)
-    # the first estimate's surroundings reach over the bracket's end
-    at_the_end = replace(bracket[0], value=0.003), replace(bracket[1], value=-0.297)
-    assert _refined(rules, at_the_end, partial(measure, few=1.303)).alpha == pytest.approx(1.35, abs=1e-10)
-    found = _refined(rules, bracket, lambda problem, alpha: measure(problem, alpha, 1.25))
-    assert found.outcome is Outcome.unsettled
-    assert not found.found
-
-
-# --- where thresholds may come from -----------------------------------------------------------------------------------
-
-
-MERGED = Threshold.absent(Outcome.no_branch, "there is no semantic branch")
-OPEN = Threshold.absent(Outcome.unsettled, "whether there is a semantic branch is not decided")
-
-
-def a_line(*, begins: float, falls_at: float, open_up_to: float = 0.0, jump: float = 0.0) -> Any:
-    """A difference that falls by one a unit of alpha, with the branch's points below `begins` merged, at -jump."""
-
-    def sample(alpha: float) -> Sample:
-        assert 0.4 <= alpha <= 40
-        flaw = MERGED if alpha < begins else OPEN if alpha < open_up_to else None
-        value = falls_at - alpha if alpha >= begins else max(falls_at - begins - jump, 0.0)
-        return Sample(alpha, value, 1e-3, flaw)
-
-    return sample
-
-
-@pytest.mark.parametrize(
-    ("begins", "falls_at", "outcome"),
-    [
-        (0.9, 1.27, Outcome.located),
-        (1.24, 1.27, Outcome.located),  # the branch begins between two samples of the scan, as does the crossing
-        (1.27, 0.8, Outcome.no_branch),  # it begins below zero already
-        (0.2, 50.0, Outcome.outside_range),
-        (0.2, 0.3, Outcome.outside_range),
-        (50.0, 0.9, Outcome.no_branch),
-    ],
-)
-def test_a_bracket_lies_on_the_branch_and_in_the_range(begins, falls_at, outcome):
-    sample = a_line(begins=begins, falls_at=falls_at)
-    for top in (4.0, 8.0, 40.0):
-        found = bracketed([sample(x) for x in np.geomspace(0.4, top, 9).tolist()], sample)
-        if isinstance(found, Threshold):
-            assert found.outcome is outcome
-            assert found.reason
-            assert not found.found
-            continue
-        low, high = found
-        assert outcome is Outcome.located
-        assert begins <= low.alpha < falls_at < high.alpha <= top
-        assert low.value > 0 > high.value
-        assert low.flaw is high.flaw is None
-
-
-def test_a_crossing_where_the_branch_is_not_decided_is_unsettled():
-    """The loss is lower where the branch is known; where it is higher, none may be there."""
-    sample = a_line(begins=1.0, falls_at=1.2, open_up_to=1.3)
-    found = bracketed([sample(x) for x in np.geomspace(0.4, 4.0, 9).tolist()], sample)
-    assert isinstance(found, Threshold)
-    assert found.outcome is Outcome.unsettled
-    assert found.reason
-
-
-def test_points_are_relied_on_if_converged_and_on_their_branch():
-    def a_point(status: Status, identity: Identity, theta: float, branch: str = "semantic") -> BranchPoint:
-        overlaps = initial_overlaps(PAPER, branch)
-        overlaps = replace(overlaps, theta=overlaps.theta * theta, m=overlaps.m * theta)
-        values = {"training_loss": 0.1}
-        restart = SimpleNamespace(overlaps=overlaps)
-        point = SimpleNamespace(alpha=1.5, status=status, on_branch=identity, branch=branch, restart=restart)
-        point.values, point.errors = values, values
-        return cast("BranchPoint", point)
-
-    good = a_point(Status.converged, Identity.on_branch, 1.0)
-    expected = [
-        (Status.converged, Identity.on_branch, 1.0, None),
-        (Status.converged, Identity.merged, 0.0, Outcome.no_branch),
-        (Status.converged, Identity.not_decided, 1.0, Outcome.unsettled),
-        (Status.converged, Identity.on_branch, 0.0, Outcome.unsettled),  # it says so, and has no order parameter
-        (Status.iteration_limit, Identity.on_branch, 1.0, Outcome.unsettled),
-        (Status.left_domain, Identity.merged, 1.0, Outcome.unsettled),
-    ]
-    for status, identity, theta, outcome in expected:
-        other = a_point(status, identity, theta, "positional")
-        for points in ((good, other), (other, good)):
-            found = sample_of(points, loss_difference)
-            assert (found.flaw and found.flaw.outcome) == outcome
-            assert np.isnan(found.value) == (status is not Status.converged)
-
-
-def a_point_of(branch: str, alpha: float, *, status: Status = Status.converged, merged: bool = False) -> BranchPoint:
-    """The semantic loss falls below the positional one at 1.3, as its test error does below the baseline's."""
-    loss = (1.3 - alpha if branch == "semantic" else 0.0) + 1.0
-    values = {"training_loss": loss, "test_error": loss, "linear_test_error": 1.0}
-    identity = Identity.merged if merged else Identity.on_branch
-    point = SimpleNamespace(alpha=alpha, branch=branch, status=status, on_branch=identity, values=values)
-    point.errors, point.restart = dict.fromkeys(values, 1e-6), SimpleNamespace(overlaps=initial_overlaps(PAPER, branch))
-    return cast("BranchPoint", point)
-
-
-def test_crossings_start_from_points_of_the_branch_and_again_where_that_fails(monkeypatch):
-    """The branches begin at 1.2, and no start leads to a point there but the branch's own."""
-    monkeypatch.setattr(crossings, "_SCANNED", 3)
-    started = []
-
-    def follow(problem: Problem, alphas: list[float], branch: str, **_: Any) -> list[BranchPoint]:
-        return [a_point_of(branch, alpha, merged=alpha < 1.2) for alpha in alphas]
-
-    def solve(problem: Problem, alpha: float, branch: str, *, start: Any = None, **_: Any) -> BranchPoint:
-        if start is None:
-            return a_point_of(branch, alpha, merged=alpha < 1.2)
-        started.append(start)
-        return a_point_of(branch, alpha, status=Status.iteration_limit)
-
-    monkeypatch.setattr(crossings, "follow", follow)
-    monkeypatch.setattr(crossings, "solve_point", solve)
-    for found in thresholds_of(PAPER, (0.9, 2.0), None, lambda _: None, silent):
-        assert found.outcome is Outcome.located
-        assert found.alpha == pytest.approx(1.3, abs=1e-6)
-    assert all(start.on_branch is Identity.on_branch for start in started)
-
-
-def test_thresholds_do_not_depend_on_the_range(monkeypatch):
-    """At 0.9 and 1.1 times alpha_c other nodes see the semantic loss above the positional one, and below it."""
-    monkeypatch.setattr(crossings, "_SCAN_POINTS", 64)
-    monkeypatch.setattr(crossings, "_REFINED_POINTS", 256)
-    problem = Problem.paper(omega=0.22)
-    results = []
-    for top, scanned in ((1.7, 3), (23.0, 9)):
-        monkeypatch.setattr(crossings, "_SCANNED", scanned)
-        between = (0.85, top)
-        found = thresholds_of(problem, between, None, lambda _: None, silent)
-        results.append(found)
-    for one, other in zip(*results, strict=True):
-        assert one.outcome is other.outcome is Outcome.located
-        assert abs(one.alpha - other.alpha) < 0.2 * min(one.standard_error, other.standard_error)
-    fields = {"integration.rule": "sobol", "integration.nodes": 256, "integration.seed": 9}
-    for factor, sign in ((0.9, 1), (1.1, -1)):
-        alpha = factor * found[0].alpha
-        points = [solve_point(problem.with_fields(fields), alpha, name) for name in ("semantic", "positional")]
-        value, error = loss_difference(*points)
-        assert sign * value > 3 * error
-
-
-def test_errors_of_thresholds_are_their_scatter_over_seeds(monkeypatch):
-    """About 1.2509(6), by the independent solver of ``data/reference/converged.csv``, whose error is a small part."""
-    monkeypatch.setattr(crossings, "_SCAN_POINTS", 64)
-    monkeypatch.setattr(crossings, "_SCANNED", 3)
-    monkeypatch.setattr(crossings, "_REFINED_POINTS", 64)
-    found = []
-    for seed in range(6):
-        problem = Problem.paper(omega=0.3).with_fields({"integration.rule": "sobol", "integration.seed": seed})
-        found.append(thresholds_of(problem, (0.9, 2.0), None, lambda _: None, silent)[0])
-    assert all(one.outcome is Outcome.located for one in found)
-    deviations, errors = (np.array([getattr(one, name) for one in found]) for name in ("alpha", "standard_error"))
-    assert errors.min() > 0.003
-    assert_calibrated(deviations - 1.2509, errors, replicates=16)
-
-
-def test_thresholds_by_lines_are_those_of_many_nodes_of_other_kinds():
-    """With 36 to 60 nodes of each teacher's field, evenly spaced or Gauss-Hermite: 1.25154(2) and 1.49226(2)."""
-    problem = Problem.paper(omega=0.3)
-    located = thresholds_of(problem, (0.9, 2.0), None, lambda _: None, silent)
-    for found, truth in zip(located, (1.25154, 1.49226), strict=True):
-        assert found.outcome is Outcome.located
-        assert found.standard_error < 1e-3 * truth
-        assert abs(found.alpha - truth) < 3 * found.standard_error
-
-
-def test_errors_of_secants_hold_for_rough_differences():
-    """All samples share their error, and single nodes that jump make the difference steep over small steps."""
-    generator, error, found = np.random.default_rng(5), 1e-3, []
-    for shift, phase in zip(generator.normal(0.0, error, 300), generator.uniform(0, 7, 300), strict=True):
-
-        def sample(alpha: float, shift: float = shift, phase: float = phase) -> Sample:
-            return Sample(alpha, 1.3 - alpha + shift + 0.5 * error * np.sin(1e5 * alpha + phase), error)
-
-        found.append(_by_secants(sample(1.27), sample(1.34), sample))
-    deviations, errors = (np.array([getattr(one, name) for one in found]) for name in ("alpha", "standard_error"))
-    assert_calibrated(deviations - 1.3, errors)
 
 
 # --- integration rules ------------------------------------------------------------------------------------------------

@@ -73,11 +73,13 @@ __all__ = [
     "to_rows",
 ]
 
-# rows behind those of the step: which node a lane has, its next start, and what is known of it
+# rows behind those of the step: which node a lane has, its next start, and what is known of it: of a descent without
+# an end, the lowest energy
 NODE, NEXT, LOWEST, SECOND, KEPT_LOSS, KEPT_STEPS, BOTTOMLESS = (row * LANES for row in range(ROWS, ROWS + 7))
 RESIDUAL = (ROWS + 7) * LANES
 ALL_ROWS = ROWS + 7 + SIZE
 
+DEEPER = 1e-9  # share of itself by which an energy counts as lower than another
 NOBODY = -1.0  # in a lane without a node
 AT_CENTER = MOST_STARTS + 1.0  # the start that stands in where all others fail
 
@@ -98,7 +100,7 @@ def occupy(node: int, lane: int, state: Array) -> None:
     state[NEXT + lane] = 0.0
     state[LOWEST + lane] = np.inf
     state[SECOND + lane] = np.inf
-    state[BOTTOMLESS + lane] = 0.0
+    state[BOTTOMLESS + lane] = np.inf
     for i in range(SIZE):
         state[lane + (BEST + i) * LANES] = np.nan
         state[lane + (OTHER + i) * LANES] = np.nan
@@ -181,7 +183,8 @@ def settle(lane: int, length: float, curvature: Array, lower: Array, state: Arra
     """Keep the end of a lane's descent if it is one of the two lowest minima."""
     event, steps = state[lane + EVENT * LANES], state[lane + STEPS * LANES]
     if event == FLED or (event == ENDLESS and not is_convex(lane, curvature, lower, state)):
-        state[BOTTOMLESS + lane] = 1.0
+        reached = -np.inf if event == FLED else state[lane + ENERGY * LANES]
+        state[BOTTOMLESS + lane] = min(state[BOTTOMLESS + lane], reached)
         return
     if event == MERGED or steps < 0.0:
         return
@@ -216,7 +219,7 @@ def go_to_center(lane: int, length: float, state: Array) -> None:
 def fall_back(lane: int, state: Array) -> None:
     """Take the centre, where the lane's last trial was: no descent found a bottom.  Zero where it is not finite."""
     finite = state[lane + STEPS * LANES] >= 0.0
-    state[BOTTOMLESS + lane] = 1.0
+    state[BOTTOMLESS + lane] = -np.inf
     state[KEPT_LOSS + lane] = state[lane + LOSS * LANES] if finite else 0.0
     state[LOWEST + lane] = state[KEPT_LOSS + lane]
     for i in range(SIZE):
@@ -236,7 +239,10 @@ def write(lane: int, nodes: Nodes, solution: Solution, state: Array) -> None:
         row = BEST if minimum == 0 or single else OTHER
         place(state[lane + row * LANES :: LANES], nodes.centers[node], nodes.factor, solution.minima[node, minimum])
     solution.losses[node] = state[KEPT_LOSS + lane]
-    solution.flags[node] = RUNAWAY if state[BOTTOMLESS + lane] > 0.0 else int(state[KEPT_STEPS + lane])
+    # a descent that goes on above the lowest minimum, as beside two that merge, has not told that there is no bottom
+    reached, lowest = state[BOTTOMLESS + lane], state[LOWEST + lane]
+    bottomless = reached < lowest - DEEPER * abs(lowest)
+    solution.flags[node] = RUNAWAY if bottomless else int(state[KEPT_STEPS + lane])
     for a in range(LENGTH):
         for i in range(COLUMNS):
             solution.residuals[node, a, i] = state[lane + RESIDUAL + (a * COLUMNS + i) * LANES]
