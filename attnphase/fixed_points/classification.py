@@ -47,10 +47,25 @@ def classified(run: Run, rules: Refinement, place: Place, informed: Overlaps, br
     if not place.response.known:
         return undecided
     if not vanishes(run.system.problem, place.overlaps, branch):
-        return replace(place, identity=Identity.on_branch) if _stands(run, rules, place, names) else undecided
+        if _stands(run, rules, place, names):
+            return replace(place, identity=Identity.on_branch)
+        own = None if run.spent else _with_own_derivatives(run, rules, place)
+        if own is None:
+            return undecided
+        return replace(own, identity=Identity.on_branch if _stands(run, rules, own, names) else Identity.not_decided)
     if not has_curve(run, branch):
         return replace(place, identity=Identity.merged)
     return _beside_uninformed(run, rules, place, informed, names)
+
+
+def _with_own_derivatives(run: Run, rules: Refinement, place: Place) -> Place | None:
+    """The point with derivatives taken there: a neighbour's may be of too far away; None if there are none."""
+    map_, found = place.map_, place.found
+    try:
+        response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
+        return replace(place, response=response, measured=measured_at(run, rules, map_, found, response))
+    except ArithmeticError:
+        return None
 
 
 def has_curve(run: Run, branch: str) -> bool:
