@@ -228,7 +228,9 @@ def _iterated(
             found = run.newton(map_, x, jacobian)
             if place is not None and run.cuts(found):
                 break
-            if response is not None and response.order <= order_of(rules.of_derivatives(rule)):
+            if rule.lines is not None:
+                response = None  # which costs little there
+            elif response is not None and response.order <= order_of(rules.of_derivatives(rule)):
                 stale = found.maps > FEW_MAPS or _is_stale(run, map_, found.point, response)
                 response = None if stale else response
         map_.lift = found.status is Status.left_domain  # measured where it was left behind; its status says so

@@ -77,23 +77,26 @@ class Response:
 
 
 def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
-    """Derivatives by finite differences, 2 D evaluations, under the map's rule or another."""
+    """Derivatives by finite differences, 2 D evaluations, or D along lines, under the map's rule or another."""
     beside = StateEvolution(replace(map_.channel, rule=rule), map_.alpha, map_.sector)
     if rule is map_.channel.rule:
         beside.adopt(map_.minima)
 
-    def all_at(point: Array) -> Array | None:
-        measured = beside.measure(point, pooled=True)
+    def all_at(point: Array, evaluated: StateEvolution = beside) -> Array | None:
+        measured = evaluated.measure(point, pooled=True)
         if measured is None:
             return None
-        alone = beside.images().ravel() if rule.randomised else np.zeros(0)
-        return np.concatenate([packed_images(measured, beside)[0], flatten(measured)[0], alone])
+        alone = evaluated.images().ravel() if rule.randomised else np.zeros(0)
+        return np.concatenate([packed_images(measured, evaluated)[0], flatten(measured)[0], alone])
 
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
     steps = {"relative_step": _SAMPLED_STEP} if rule.randomised else {}
-    steps |= {"relative_step": SMOOTH_STEP} if rule.lines is not None else {}
-    joint = finite_difference_jacobian(all_at, x, map_.scales(x), **steps)
+    if rule.lines is not None:
+        centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
+        joint = finite_difference_jacobian(all_at, x, map_.scales(x), SMOOTH_STEP, centre)
+    else:
+        joint = finite_difference_jacobian(all_at, x, map_.scales(x), **steps)
     if not rule.randomised:
         return Response(joint[: len(x)], joint[len(x) :], order_of(rule))
     measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
