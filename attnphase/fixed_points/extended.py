@@ -21,7 +21,7 @@ from attnphase.fixed_points.family import Family
 from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
-from attnphase.state_evolution.differences import finite_difference_jacobian
+from attnphase.state_evolution.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.errors import SMOOTH_STEP
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_at
@@ -136,9 +136,9 @@ class Extended:
 
     def derivative(self, place: Array) -> Array | None:
         """See `Implicit`."""
-        steps = {} if self.rule.by_chance else {"relative_step": SMOOTH_STEP}
+        step = STEP if self.rule.by_chance else SMOOTH_STEP
         try:
-            return finite_difference_jacobian(self.quick, place, np.ones_like(place), **steps)
+            return finite_difference_jacobian(self.quick, place, np.ones_like(place), step)
         except ArithmeticError:
             return None
 

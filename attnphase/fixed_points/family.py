@@ -15,7 +15,7 @@ from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.differences import finite_difference_jacobian
+from attnphase.state_evolution.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.errors import SMOOTH_STEP, Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
@@ -139,9 +139,8 @@ class Family:
             return np.concatenate([packed_images(measured, map_)[0] / self.scale, flatten(measured)[0]])
 
         try:
-            # sampled maps jump, which small steps would magnify
-            steps = {} if self.rule.lines is None else {"relative_step": SMOOTH_STEP}
-            self.response = finite_difference_jacobian(both, place, np.ones_like(place), **steps)
+            step = STEP if self.rule.lines is None else SMOOTH_STEP
+            self.response = finite_difference_jacobian(both, place, np.ones_like(place), step)
         except ArithmeticError:
             self.response = None
             return None

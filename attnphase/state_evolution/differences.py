@@ -8,14 +8,17 @@ import numpy as np
 
 from attnphase.arrays import Array
 
-__all__ = ["Map", "finite_difference_jacobian"]
+__all__ = ["STEP", "Map", "finite_difference_jacobian"]
+
+STEP = 1e-2
+"""Of differences of a map that may jump, relative to the size of what changes."""
 
 Map = Callable[[Array], Array | None]
 """The image of a point, or None if the point or its image lies outside the domain."""
 
 
 def finite_difference_jacobian(
-    evaluate: Map, point: Array, scale: Array, relative_step: float = 1e-2, centre: Array | None = None
+    evaluate: Map, point: Array, scale: Array, relative_step: float = STEP, centre: Array | None = None
 ) -> Array:
     """``dF/dx`` by central differences, or from what is known at the point.
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
-from attnphase.state_evolution.differences import finite_difference_jacobian
+from attnphase.state_evolution.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
@@ -91,12 +91,12 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
 
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
-    steps = {"relative_step": _SAMPLED_STEP} if rule.randomised else {}
     if rule.lines is not None:
         centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
         joint = finite_difference_jacobian(all_at, x, map_.scales(x), SMOOTH_STEP, centre)
     else:
-        joint = finite_difference_jacobian(all_at, x, map_.scales(x), **steps)
+        step = _SAMPLED_STEP if rule.randomised else STEP
+        joint = finite_difference_jacobian(all_at, x, map_.scales(x), step)
     if not rule.randomised:
         return Response(joint[: len(x)], joint[len(x) :], order_of(rule))
     measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
