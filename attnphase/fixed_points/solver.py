@@ -18,6 +18,7 @@ import numpy as np
 from attnphase import arguments
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
+from attnphase.fixed_points.basin import FEW_MAPS, derivatives_at, found_on_first
 from attnphase.fixed_points.classification import classified, has_curve
 from attnphase.fixed_points.deadline import NEVER, Deadline
 from attnphase.fixed_points.iteration import Damped, FixedPoint, Newton, Status
@@ -26,13 +27,13 @@ from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
 from attnphase.integration.kinds import NODES_OF_LINES
-from attnphase.integration.refinement import COARSE_POINTS, SMOOTH, Refinement
+from attnphase.integration.refinement import SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
-from attnphase.state_evolution.errors import Response, contradicted, order_of, parts_of, response_at, way_left
+from attnphase.state_evolution.errors import Response, contradicted, order_of, parts_of, way_left
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import variations
@@ -51,18 +52,18 @@ from attnphase.state_evolution.system import System
 __all__ = ["SMALL_SIGNAL", "merged_point", "solve_point"]
 
 _STALE = 1.5  # factor by which an error of the map may move the point more, or less, than a neighbour's derivatives say
-_ROUGHLY = 1e-2  # residual up to which few points lead into a basin
-FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
+_DECISIVE = 0.1  # of the error asked for, where that leaves open whether there is a branch
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """How a point is solved; `only_merged` as in `Run`."""
+    """How a point is solved; `only_merged` as in `Run`, `decisive` if the error has been made small to decide."""
 
     settings: SolverSettings
     tell: Tell
     deadline: Deadline
     only_merged: bool = False
+    decisive: bool = False
 
 
 def solve_point(
@@ -191,9 +192,25 @@ def _solve_point(
     previous, point, sector = _beginning(system, start, informed)
     run = Run(system, alpha, asked.settings, sector, asked.tell, asked.deadline, only_merged=asked.only_merged)
     try:
-        return _iterated(run, branch, previous, point, informed)
+        found = _iterated(run, branch, previous, point, informed)
     except (ArithmeticError, np.linalg.LinAlgError):
         return None if asked.only_merged else unevaluated(run, branch, point)
+    return found if found is None or run.spent or asked.decisive else _decided(run, branch, found, informed, asked)
+
+
+def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, asked: _Asked) -> BranchPoint:
+    """A point by lines that leaves open whether there is a branch; to a tenth of the error if that decides it."""
+    rule, settings, integration = found.restart.rule, run.settings, run.system.problem.integration
+    open_ = found.status is Status.converged and found.on_branch is Identity.not_decided
+    if not (open_ and settings.identity and rule is not None and rule.lines is not None and integration.nodes is None):
+        return found
+    finer = {"integration.standard_error": _DECISIVE * integration.standard_error}
+    left = replace(settings, max_maps=settings.max_maps - run.maps)
+    system = system_of(run.system.problem.with_fields(finer), left)
+    end = _solve_point(system, run.alpha, branch, found, informed, replace(asked, settings=left, decisive=True))
+    if end is None or end.status is not Status.converged or end.on_branch is Identity.not_decided:
+        return replace(found, iterations=found.iterations + (0 if end is None else end.iterations))
+    return replace(end, problem=found.problem, iterations=found.iterations + end.iterations)
 
 
 def _iterated(
@@ -223,7 +240,7 @@ def _iterated(
         if not refine:
             found = _on_one_rule(run, map_, x)
         elif jacobian is None:
-            found, response = _found_on_first(run, rules, map_, x)
+            found, response = found_on_first(run, rules, map_, x)
         else:
             found = run.newton(map_, x, jacobian)
             if place is not None and run.cuts(found):
@@ -237,7 +254,7 @@ def _iterated(
         if not run.late and _decays(map_, found, informed, branch):
             return _without_signal(run, map_.unpack(found.point), informed, branch)
         if response is None:
-            response = _response(run, rules, map_, found.point)
+            response = derivatives_at(run, rules, map_, found.point)
             if found.status is Status.converged and not response.known:
                 found = replace(found, status=Status.left_domain)
         tell(f"measuring on {map_.channel.rule.size} nodes")
@@ -382,15 +399,6 @@ def _on_one_rule(run: Run, map_: StateEvolution, x: Array) -> FixedPoint:
     return run.iterate(map_, x, Damped()) if run.settings.method == "damped" else run.persistent(map_, x)
 
 
-def _response(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> Response:
-    """Derivatives at a point; unknown ones where no difference stays inside the domain."""
-    run.tell("derivatives of the map")
-    try:
-        return response_at(map_, x, rules.of_derivatives(map_.channel.rule))
-    except ArithmeticError:
-        return Response.unknown(map_, x)
-
-
 def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> bool:
     """Whether an error of the map moves the point much more, or less, than derivatives of elsewhere say.
 
@@ -410,7 +418,7 @@ def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array]
     found = run.verified(place.map_, place.found, place.measured.relative_error, again, rounds)
     if found is place.found or (run.late and found.image is place.found.image):
         return replace(place, found=found)
-    there = _response(run, rules, place.map_, found.point)
+    there = derivatives_at(run, rules, place.map_, found.point)
     response = there if there.known else place.response
     measured = measured_at(run, rules, place.map_, found, response)
     return replace(place, found=found, measured=measured, response=response)
@@ -433,7 +441,7 @@ def _at_rest(run: Run, rules: Refinement, place: Place) -> Place:
         further = run.iterate(map_, found.point, Newton(response.jacobian.copy()), FEW_MAPS, found.residual / left)
         if not further.residual < found.residual:
             return place
-        response = _response(run, rules, map_, further.point)
+        response = derivatives_at(run, rules, map_, further.point)
         if not response.known:
             return place
         # it had converged before
@@ -448,40 +456,6 @@ def _first_rule(rules: Refinement, previous: Restart | None, response: Response 
     if response is None or previous is None or previous.rule is None:
         return rules.first()
     return rules.beside(previous.rule)
-
-
-def _found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> tuple[FixedPoint, Response | None]:
-    """The fixed point of a first rule, far from its start, and derivatives next to it if any were needed."""
-    if run.maps:  # another rule has led here
-        found = run.persistent(map_, x)
-        if found.status is not Status.left_domain:
-            return found, None
-    by_lines = map_.channel.rule.lines is not None and not run.spent
-    near = _found_by_few(run, rules, map_, x) if by_lines else None
-    if near is not None:
-        return near
-    return run.coarse(map_, x, run.settings.tolerance), None
-
-
-def _found_by_few(
-    run: Run, rules: Refinement, map_: StateEvolution, x: Array
-) -> tuple[FixedPoint, Response | None] | None:
-    """The fixed point of lines next to that of few Sobol points, whose maps cost a fifth on the way into the basin.
-
-    None if there is none so near: then the lines have the say.
-    """
-    few = run.coarse(run.map(rules.sobol(COARSE_POINTS)), x, _ROUGHLY)
-    if run.spent:
-        return run.iterate(map_, few.point, Damped(), 1), None
-    if few.status is not Status.converged:
-        return None
-    response = _response(run, rules, map_, few.point)
-    if not response.known:
-        return None
-    odd = map_.sector.odd
-    found = run.iterate(map_, few.point, Newton(response.jacobian.copy()), 2 * FEW_MAPS)
-    lost = np.linalg.norm(found.point[odd]) < np.linalg.norm(few.point[odd]) / 2
-    return None if lost or found.status is not Status.converged else (found, response)
 
 
 def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch: str) -> bool:

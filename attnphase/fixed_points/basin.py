@@ -1,0 +1,60 @@
+"""From a start far away to the fixed point of a solve's first rule."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.iteration import Damped, FixedPoint, Newton, Status
+from attnphase.fixed_points.run import Run
+from attnphase.integration.refinement import COARSE_POINTS, Refinement
+from attnphase.state_evolution.errors import Response, response_at
+from attnphase.state_evolution.map import StateEvolution
+
+__all__ = ["FEW_MAPS", "derivatives_at", "found_on_first"]
+
+_ROUGHLY = 1e-2  # residual up to which few points lead into a basin
+FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
+
+
+def derivatives_at(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> Response:
+    """Derivatives at a point; unknown ones where no difference stays inside the domain."""
+    run.tell("derivatives of the map")
+    try:
+        return response_at(map_, x, rules.of_derivatives(map_.channel.rule))
+    except ArithmeticError:
+        return Response.unknown(map_, x)
+
+
+def found_on_first(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> tuple[FixedPoint, Response | None]:
+    """The fixed point of a first rule, far from its start, and derivatives next to it if any were needed."""
+    if run.maps:  # another rule has led here
+        found = run.persistent(map_, x)
+        if found.status is not Status.left_domain:
+            return found, None
+    by_lines = map_.channel.rule.lines is not None and not run.spent
+    near = _found_by_few(run, rules, map_, x) if by_lines else None
+    if near is not None:
+        return near
+    return run.coarse(map_, x, run.settings.tolerance), None
+
+
+def _found_by_few(
+    run: Run, rules: Refinement, map_: StateEvolution, x: Array
+) -> tuple[FixedPoint, Response | None] | None:
+    """The fixed point of lines next to that of few Sobol points, whose maps cost a fifth on the way into the basin.
+
+    None if there is none so near: then the lines have the say.
+    """
+    few = run.coarse(run.map(rules.sobol(COARSE_POINTS)), x, _ROUGHLY)
+    if run.spent:
+        return run.iterate(map_, few.point, Damped(), 1), None
+    if few.status is not Status.converged:
+        return None
+    response = derivatives_at(run, rules, map_, few.point)
+    if not response.known:
+        return None
+    odd = map_.sector.odd
+    found = run.iterate(map_, few.point, Newton(response.jacobian.copy()), 2 * FEW_MAPS)
+    lost = np.linalg.norm(found.point[odd]) < np.linalg.norm(few.point[odd]) / 2
+    return None if lost or found.status is not Status.converged else (found, response)
