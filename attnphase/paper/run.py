@@ -117,8 +117,8 @@ class _Part:
         grid: dict[str, Any] = {"alpha": self.planned.size.alphas, "branches": starts, "progress": self.progress}
         if self.planned.size.omegas:
             # as the phase diagram: many points, less exact ones
-            coarse = self.problem.with_fields({"integration.rule": "sobol", "integration.nodes": 256})
-            settings = SolverSettings(tolerance=1e-6, max_maps=100)
+            coarse = self.problem.with_fields({"integration.standard_error": 1e-2})
+            settings = SolverSettings(tolerance=1e-6)
             return sweep(coarse, omega=self.planned.size.omegas, settings=settings, **grid)
         return sweep(self.problem, **grid)
 
