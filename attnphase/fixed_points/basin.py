@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnphase.arrays import Array
@@ -13,6 +15,7 @@ from attnphase.state_evolution.map import StateEvolution
 
 __all__ = ["FEW_MAPS", "derivatives_at", "found_on_first"]
 
+_MOST_OF_FEW = 30  # maps: where few points take more they lead elsewhere
 _ROUGHLY = 1e-2  # residual up to which few points lead into a basin
 FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 
@@ -46,11 +49,14 @@ def _found_by_few(
 
     None if there is none so near: then the lines have the say.
     """
-    few = run.coarse(run.map(rules.sobol(COARSE_POINTS)), x, _ROUGHLY)
-    if run.spent:
+    begin = replace(run, settings=replace(run.settings, max_maps=min(run.settings.max_maps, _MOST_OF_FEW)))
+    few = begin.coarse(begin.map(rules.sobol(COARSE_POINTS)), x, _ROUGHLY)
+    if run.late:
+        run.maps = begin.maps
         return run.iterate(map_, few.point, Damped(), 1), None
     if few.status is not Status.converged:
-        return None
+        return None  # and what it took is not counted
+    run.maps = begin.maps
     response = derivatives_at(run, rules, map_, few.point)
     if not response.known:
         return None

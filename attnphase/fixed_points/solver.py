@@ -195,14 +195,15 @@ def _solve_point(
         found = _iterated(run, branch, previous, point, informed)
     except (ArithmeticError, np.linalg.LinAlgError):
         return None if asked.only_merged else unevaluated(run, branch, point)
-    return found if found is None or run.spent or asked.decisive else _decided(run, branch, found, informed, asked)
+    return found if found is None or asked.decisive else _decided(run, branch, found, informed, asked)
 
 
 def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, asked: _Asked) -> BranchPoint:
     """A point by lines that leaves open whether there is a branch; to a tenth of the error if that decides it."""
     rule, settings, integration = found.restart.rule, run.settings, run.system.problem.integration
     open_ = found.status is Status.converged and found.on_branch is Identity.not_decided
-    if not (open_ and settings.identity and rule is not None and rule.lines is not None and integration.nodes is None):
+    by_lines = rule is not None and rule.lines is not None and integration.nodes is None
+    if not (open_ and settings.identity and by_lines) or run.spent:
         return found
     finer = {"integration.standard_error": _DECISIVE * integration.standard_error}
     left = replace(settings, max_maps=settings.max_maps - run.maps)

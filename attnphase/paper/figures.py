@@ -73,7 +73,7 @@ _GAP_ALPHAS, _GAP_OMEGAS = tuple(np.linspace(0.06, 0.6, 10).tolist()), tuple(np.
 _PAPERS = Problem.paper(omega=OMEGA_OF_FIG2)
 _SECOND = _PAPERS.with_fields({"teacher.mixing": SECOND_MIXING})
 _CURVES = (
-    "Lines are the branches of fixed points, with bands of one standard error (from replicates of the nodes):"
+    "Lines are the branches of fixed points, with bands of one standard error:"
     " dotted where a branch has merged with the uninformed point, with black dots where replica symmetry fails"
     " (overlap_gap above 0.2); circles are not decided, diamonds did not converge. Points with bars are published"
     " gradient-descent runs at d = 1000, means and standard deviations."

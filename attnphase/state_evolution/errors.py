@@ -91,11 +91,13 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
 
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
-    if rule.lines is not None:
+    if rule.lines is not None and not map_.system.problem.loss.form.has_kink:
         centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
         joint = finite_difference_jacobian(all_at, x, map_.scales(x), SMOOTH_STEP, centre)
     else:
-        step = _SAMPLED_STEP if rule.randomised else STEP
+        step = STEP if rule.lines is None else SMOOTH_STEP
+        if rule.randomised and not map_.system.problem.loss.form.has_kink:
+            step = _SAMPLED_STEP
         joint = finite_difference_jacobian(all_at, x, map_.scales(x), step)
     if not rule.randomised:
         return Response(joint[: len(x)], joint[len(x) :], order_of(rule))

@@ -348,7 +348,7 @@ def finished(tmp_path_factory):
         coarse = Problem().with_fields({"integration.rule": "sobol", "integration.nodes": 16})
         patch.setattr(Problem, "paper", classmethod(lambda cls, *args, **kwargs: coarse))
         patch.setattr(SWEEP.Line, "solve", remembered)
-        arguments = ["phase-diagram", "--output", folder, "--alphas", 3, "--omegas", 2, "--workers", 1]
+        arguments = ["phase-diagram", "--output", folder, "--alphas", 3, "--omegas", 2, "--nodes", 256, "--workers", 1]
         result = run(*arguments)
         assert len(known) == 6
         drawn = (folder / "fig3.png").stat().st_mtime_ns

@@ -313,6 +313,8 @@ def test_the_gap_tells_where_training_departs(setting, branch, alpha):
             "regularizer.strength": ridge,
         }
     )
+    if omega == 0.1:  # the positional branch ends just below, which few nodes leave open
+        problem = problem.with_fields({"integration.rule": "auto", "integration.nodes": None})
     ds = solve(problem, alpha, branch)
     name = "theta" if branch == "semantic" else "m"
     difference = abs(np.abs(ds[name]).mean().item() - run[name])
