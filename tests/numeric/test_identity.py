@@ -220,6 +220,7 @@ def test_replicates_tell_the_errors_of_derivatives():
         # at omega = .3 theta begins to grow at .7200(6), m at .05746(5)
         (0.3, 0.71, "semantic", Identity.merged),
         (0.3, 0.7192, "semantic", Identity.not_decided),
+        (0.3, 0.72, "semantic", Identity.on_branch),  # by a tenth of the error, which alone leaves it open
         (0.3, 0.73, "semantic", Identity.on_branch),
         (0.3, 0.05, "positional", Identity.merged),
         (0.3, 0.065, "positional", Identity.on_branch),
