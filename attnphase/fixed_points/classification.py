@@ -143,8 +143,10 @@ def _beside_uninformed(run: Run, rules: Refinement, place: Place, informed: Over
     undecided = replace(place, identity=Identity.not_decided)
     sector = run.system.sector_of(informed)
     map_ = StateEvolution(place.map_.channel, place.map_.alpha, sector)
-    map_.adopt(place.map_.minima)
+    map_.adopt_from(place.map_)
     x = sector.pack(without_signal(place.overlaps))
+    if map_(x) is None:
+        return undecided
     gauges = gauges_at(run, rules, map_)
     sweep = Sweep(
         map_,

@@ -214,6 +214,14 @@ def test_replicates_tell_the_errors_of_derivatives():
 # --- identities -------------------------------------------------------------------------------------------------------
 
 
+def test_nets_of_another_symmetry_have_other_minima():
+    """Of three tokens the uninformed point has more symmetries than the branch, and so fewer nodes."""
+    problem = Problem.from_dict({"tokens": {"length": 3}, "teacher": {"omega": 0.5}})
+    point = solve_point(problem, 1.3, "positional", settings=replace(SETTINGS, stability=False))
+    assert point.status is Status.converged
+    assert point.on_branch is not Identity.on_branch
+
+
 @pytest.mark.parametrize(
     ("omega", "alpha", "branch", "expected"),
     [
