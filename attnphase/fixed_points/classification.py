@@ -14,18 +14,17 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.measuring import Place, gauges_at, measured_at
 from attnphase.fixed_points.run import Run
-from attnphase.fixed_points.trial_amplitudes import Sweep, growth_with_error, held, trials_of, zero_of
+from attnphase.fixed_points.trial_amplitudes import Sweep, beside_held, growth_with_error, trials_of, zero_of
 from attnphase.integration.refinement import Refinement
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.errors import response_at
+from attnphase.state_evolution.errors import ERRORS, response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import vanishes, without_signal
 
 __all__ = ["classified", "has_curve"]
 
-ERRORS = 4.0  # standard errors within which stated errors hold
 _NEXT_TO_NONE = 1e-3  # share of the informed start's order parameter
 _MAPS = 50  # that a point may take which is looked for once more
 
@@ -150,7 +149,7 @@ def _beside_uninformed(run: Run, rules: Refinement, place: Place, informed: Over
     gauges = gauges_at(run, rules, map_)
     sweep = Sweep(
         map_,
-        held(sector.taken_over(place.response.jacobian, place.map_.sector), sector.odd),
+        beside_held(sector.taken_over(place.response.jacobian, place.map_.sector), sector.odd),
         (rules.asked.standard_error, run.settings.tolerance),
         lambda: run.late,
     )

@@ -19,6 +19,7 @@ from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.rules import Rule
 from attnphase.processes.progress import Tell, silent
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
@@ -33,8 +34,9 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["Curve", "CurveSettings", "End", "Followed", "family_of", "follow_field", "followed_at", "started"]
 
-_VANISHED = 0.02  # an order parameter below this, relative to its informed start, ends a branch
+VANISHED = 0.02  # an order parameter below this, relative to its informed start, ends a branch
 _START_POINTS = 256  # nodes per replicate of the solve that a curve starts from
+_ALONG_LINES = 1e-5  # residual beside which lines may jump: a hundred times what measured maps jump by
 _JUMP = 20.0  # nodes that may change their minimum between two sides of a point
 
 
@@ -171,9 +173,12 @@ def started(family: Family, overlaps: Overlaps, value: float, tolerance: float) 
 
 def steps_of(family: Family, settings: SolverSettings, most: int) -> Steps:
     """Steps along the curves of a family."""
-    # a node that changes its minimum moves the map by its weight
-    loose = min(_JUMP / family.rule.size, 0.02)
-    return Steps(tolerance=0.1 * settings.tolerance, loose=loose, most=most)
+    return Steps(tolerance=0.1 * settings.tolerance, loose=jumps(family.rule), most=most)
+
+
+def jumps(rule: Rule) -> float:
+    """Residual of a place beside which the map may jump over zero: a node that changes its minimum moves it."""
+    return _ALONG_LINES if rule.lines is not None else min(_JUMP / max(rule.size, 1), 0.02)
 
 
 @np.errstate(all="ignore")  # what overflows leaves the domain
@@ -211,7 +216,7 @@ def follow_field(
     family = family_of(setting, branch, overlaps, between, settings, curve.points)
     steps = steps_of(family, settings, curve.most)
     place, size = started(family, overlaps, setting.value, steps.tolerance)
-    if size > steps.loose or _signal(family, place, branch, place) < _VANISHED:
+    if size > steps.loose or _signal(family, place, branch, place) < VANISHED:
         name = setting.field
         raise ProblemError(
             name, f"there is no {branch} branch at {name} = {setting.value:g}: start the curve where there is one."
@@ -295,7 +300,7 @@ def _within(
             yield from () if ended is None else (ended,)
             yield End.edge
             return
-        if last is not None and _signal(family, point.place, branch, start) < _VANISHED:
+        if last is not None and _signal(family, point.place, branch, start) < VANISHED:
             yield End.vanished
             return
         yield point

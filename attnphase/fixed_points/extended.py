@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, sqrt
+from math import exp
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -22,17 +22,16 @@ from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.state_evolution.differences import STEP, finite_difference_jacobian
-from attnphase.state_evolution.errors import SMOOTH_STEP
+from attnphase.state_evolution.errors import ERRORS, SMOOTH_STEP
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_at
-from attnphase.state_evolution.replicates import rows_of
+from attnphase.state_evolution.replicates import rows_against, rows_of
 
 __all__ = ["Extended", "equal_losses", "equal_test_error", "fold", "held", "located", "no_growth"]
 
 Condition = Callable[[Sequence[StateEvolution], Sequence[Array]], Array]
 """What must vanish, by every replicate (S,), of maps just evaluated at points; their mean is that of all."""
 
-BEYOND_DOUBT = 4.0  # errors by which a curve rises again behind a fold: no stated error is more off
 FLAT = 1e-3  # share of itself to which the order parameter at a fold is known: alpha then is to its square
 # of the error asked for of q, that crossings, and onsets and folds, may have where no chance is in the rule
 OF_CROSSINGS, OF_ENDS = 0.1, 0.5
@@ -148,6 +147,10 @@ class Extended:
         images = [map_.images() / family.scale for map_, family in zip(maps, self.families, strict=True)]
         return np.column_stack([*images, self.condition(maps, points)])
 
+    def rough_share(self, z: Array) -> float:
+        """The largest share of nodes of a state beside which something jumps."""
+        return max(map_.rough_share for map_ in self._maps(z)[0])
+
 
 def located(
     system: Extended, z: Array, jacobian: Array, rules: Refinement, tolerance: float, loose: float
@@ -176,7 +179,7 @@ def located(
         alpha = exp(float(found.place[-1]))
         parts = displaced(system, found, rules)
         error = float(np.linalg.norm(parts))
-        if (finer := _finer(system, rules, error, parts)) is None:
+        if (finer := _finer(system, found, rules, error, parts)) is None:
             return found.place, Threshold(alpha, alpha * error, rule=system.rule.name)
         system, z, jacobian = system.under(finer), found.place, found.jacobian
 
@@ -189,23 +192,17 @@ def displaced(system: Extended, found: Corrected, rules: Refinement) -> Array:
 
 def rows_between(system: Extended, z: Array, rules: Refinement) -> Array:
     """Displacements of everything that `Extended.table` has, rows whose squares add up to the variance."""
-    own, rough = system.table(z), max(map_.rough_share for map_ in system._maps(z)[0])
-    gauges = rules.gauges(system.rule, rough)
+    own, gauges = system.table(z), rules.gauges(system.rule, system.rough_share(z))
     if not gauges:
         return rows_of(own)
-    rows: list[Array] = []
-    for rule in gauges:
-        other = system.under(rule).table(z)
-        rows.append((other.mean(axis=0) - own.mean(axis=0))[None] / sqrt(rules.alike))
-        if rule.randomised:
-            rows.append(rows_of(other))
-    return np.concatenate(rows)
+    others = [system.under(rule).table(z) for rule in gauges]
+    return rows_against(own, others, [rule.randomised for rule in gauges], rules.alike)
 
 
-def _finer(system: Extended, rules: Refinement, error: float, parts: Array) -> Rule | None:
+def _finer(system: Extended, found: Corrected, rules: Refinement, error: float, parts: Array) -> Rule | None:
     """The next rule for a threshold of a relative error, to which rows contribute the parts; None if it is enough."""
     share = 1.0 if system.rule.by_chance else system.share
-    return rules.next(system.rule, error / share, 0.0, np.abs(parts) / share)
+    return rules.next(system.rule, error / share, system.rough_share(found.place), np.abs(parts) / share)
 
 
 def held(family: Family, index: int, size: float) -> Condition:
@@ -266,11 +263,11 @@ def fold(
         found, system = known[size], replace(system, condition=held(curve, index, size))
         alpha, moved = exp(float(found.place[-1])), displaced(system, found, rules)
         error = float(np.linalg.norm(moved))
-        if (finer := _finer(system, rules, error, moved)) is not None:
+        if (finer := _finer(system, found, rules, error, moved)) is not None:
             system, place, matrix = system.under(finer), found.place, found.jacobian
             low, high = sorted((0.9 * size, 1.1 * size))
             continue
-        if any(_rises(system, curve, index, behind, found, moved, rules, limits[0]) for behind in places[2:]):
+        if any(_rises(system, curve, index, behind, found, moved, rules, limits) for behind in places[2:]):
             return Threshold(alpha, alpha * error, rule=system.rule.name)
         return Threshold.absent(Outcome.continuous, "the order parameter vanishes where the branch begins")
 
@@ -283,10 +280,12 @@ def _rises(
     lowest: Corrected,
     moved: Array,
     rules: Refinement,
-    tolerance: float,
+    limits: tuple[float, float],
 ) -> bool:
     """Whether a place of a curve lies above its lowest one by more than chance; that one moves by so much."""
     there = replace(system, condition=held(curve, index, float(place[index])))
-    found = corrected(there, place, None, lowest.jacobian, tolerance)
+    found = corrected(there, place, None, lowest.jacobian, limits[0])
+    if found.residual > limits[1]:
+        return False
     noise = float(np.linalg.norm(displaced(there, found, rules) - moved))
-    return float(found.place[-1] - lowest.place[-1]) > BEYOND_DOUBT * noise
+    return float(found.place[-1] - lowest.place[-1]) > ERRORS * noise

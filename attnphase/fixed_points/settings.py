@@ -89,7 +89,8 @@ class SolverSettings:
     tolerance : float
         On the undamped relative residual.
     max_maps : int
-        Evaluations of the state-evolution map, all rules together. When they are spent the best point is returned.
+        Evaluations of the state-evolution map, all rules together, but for at most 30 of few points that lead nowhere.
+        When they are spent the best point is returned.
     max_nodes : int
         Largest number of Sobol points, all replicates together.
     threads : int or None
@@ -99,8 +100,8 @@ class SolverSettings:
     stability : bool
         Whether the replicon and the overlap gap are computed at the end; they are NaN otherwise.
     identity : bool
-        Whether it is decided which branch an informed point is on, with errors that hold near its end; otherwise the
-        point stays as the iteration left it, "not decided".
+        Whether it is decided which branch an informed point is on; otherwise the point stays as the iteration left it,
+        "not decided".
     max_seconds : float or None
         Wall-clock seconds for one point, compilation included; None for no limit. When they are over the best point
         is returned, after the errors of its rule have been measured.

@@ -302,7 +302,7 @@ def _without_signal(
 ) -> BranchPoint | None:
     """The uninformed point to which an iteration is on its slow way."""
     left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
-    asked = _Asked(left, run.tell, run.deadline, run.only_merged or only_merged)
+    asked = _Asked(left, run.tell, run.deadline, run.only_merged or only_merged, decisive=True)  # whoever asks decides
     end = _solve_point(run.system, run.alpha, branch, without_signal(point), informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 

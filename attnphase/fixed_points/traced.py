@@ -13,7 +13,7 @@ from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.arclength import CurvePoint, Steps, corrected, trace
-from attnphase.fixed_points.continuation import family_of, started, system_of
+from attnphase.fixed_points.continuation import VANISHED, family_of, jumps, started, system_of
 from attnphase.fixed_points.extended import Extended, held, no_growth
 from attnphase.fixed_points.family import Family
 from attnphase.fixed_points.probe import probe
@@ -31,14 +31,12 @@ from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import initial_overlaps
 
-__all__ = ["Ending", "Traced", "along_alpha", "amplitude_index", "jumps", "rule_of", "rules_of", "traced", "uninformed"]
+__all__ = ["Ending", "Traced", "along_alpha", "amplitude_index", "rule_of", "rules_of", "traced", "uninformed"]
 
 _DIVISIONS, _SMALL = 4, 3  # halvings of a range in which a branch is looked for, and places of a small one
 _ROUGHLY = 1e-3  # residual from which Newton's method goes on
 _BACK = 0.2  # in the logarithm of alpha: so far a curve is followed behind a fold
 MOST_NODES = 2**16  # placed by chance: with more a threshold takes minutes
-VANISHED = 0.02  # of the order parameter where the trace begins: what is left there is none
-_JUMP = 20.0  # nodes that may change their minimum between two sides of a point
 
 
 class Ending(StrEnum):
@@ -115,10 +113,6 @@ class Traced:
         coordinates = np.array([one.place[:-1] for one in self.points])
         return np.append(PchipInterpolator(self.logarithms, coordinates)(logarithm), logarithm)
 
-    def nearest(self, logarithm: float) -> CurvePoint:
-        """The point of the nearest alpha."""
-        return self.points[int(np.abs(self.logarithms - logarithm).argmin())]
-
 
 def rules_of(problem: Problem, settings: SolverSettings) -> Refinement:
     """The rules of a search for thresholds: those of a solve."""
@@ -129,11 +123,6 @@ def rule_of(rules: Refinement) -> Rule:
     """The first one; along lines with all minima searched from all starts, so that every look is careful."""
     rule = rules.first()
     return rule if rule.lines is None else replace(rule, lines=replace(rule.lines, thorough=True))
-
-
-def jumps(rule: Rule) -> float:
-    """Residual of a place beside which the map may jump over zero, as nodes change their minima."""
-    return 1e-5 if rule.lines is not None else min(_JUMP / max(rule.size, 1), 0.02)
 
 
 def traced(
@@ -225,16 +214,18 @@ def _steps(family: Family) -> Steps:
 def _start(
     problem: Problem, branch: str, alpha: float, overlaps: Overlaps, settings: SolverSettings
 ) -> tuple[Family, Array, int] | None:
-    """The same from overlaps near a point; None where there is no such point under the rule of the search."""
+    """The maps about a point, its place, and the coordinate that is its order parameter, from overlaps near it.
+
+    None where there is no such point under the rule of the search.
+    """
     family = along_alpha(problem, branch, overlaps, alpha, settings, rule_of(rules_of(problem, settings)))
     index, steps = amplitude_index(family, branch, overlaps), _steps(family)
     try:
         place, size = started(family, overlaps, alpha, steps.tolerance)
     except ArithmeticError:
         return None
-    vanished = (
-        place[index] * family.place(overlaps, alpha)[index] < VANISHED * family.place(overlaps, alpha)[index] ** 2
-    )
+    before = family.place(overlaps, alpha)[index]
+    vanished = place[index] * before < VANISHED * before**2
     return None if size > steps.loose or vanished else (family, place, index)
 
 

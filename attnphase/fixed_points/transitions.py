@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import exp, log
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.optimize import root_scalar
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.arclength import corrected
-from attnphase.fixed_points.continuation import system_of
+from attnphase.fixed_points.continuation import VANISHED, jumps, system_of
 from attnphase.fixed_points.extended import (
     OF_CROSSINGS,
     Condition,
@@ -31,7 +32,7 @@ from attnphase.fixed_points.extended import (
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.threshold import Outcome, Threshold
-from attnphase.fixed_points.traced import VANISHED, Ending, Traced, jumps, rules_of, traced, uninformed
+from attnphase.fixed_points.traced import Ending, Traced, rules_of, traced, uninformed
 from attnphase.integration.refinement import Refinement
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
@@ -46,6 +47,8 @@ CROSSINGS = ("alpha_c", "alpha_l")
 
 TRANSITIONS = ("spinodal_semantic", "spinodal_positional", "onset_theta", "onset_m")
 """Where branches begin at a fold, and where a small order parameter begins to grow."""
+
+Found = TypeVar("Found")
 
 _SCAN = 12  # sample complexities at which the growth is looked at
 _OTHER = 0.5  # share of itself by which the order parameter at a root may differ from that of the traced branch
@@ -80,28 +83,36 @@ def thresholds_of(
     lines: dict[str, list[Traced] | Threshold] = {}
     for branch in ("semantic", "positional"):
         if branch in branches_of(problem):
-            lines[branch] = traced(problem, branch, whole, settings, tell)
+            lines[branch] = _attempt(partial(traced, problem, branch, whole, settings, tell))
         else:
             lines[branch] = Threshold.absent(Outcome.no_branch, f"the problem has no {branch} branch")
         advance()
     baseline, _ = linear_test_error(system_of(Setting(problem, 1.0), settings))
     tell("crossing of the losses")
-    found["alpha_c"] = search.losses([lines["semantic"], lines["positional"]], crossings)
+    found["alpha_c"] = _attempt(partial(search.losses, [lines["semantic"], lines["positional"]], crossings))
     advance()
     tell("passing of the baseline")
-    found["alpha_l"] = search.passing(lines["semantic"], baseline, crossings)
+    found["alpha_l"] = _attempt(partial(search.passing, lines["semantic"], baseline, crossings))
     advance()
     if ends is None:
         return found
     for branch, line in lines.items():
         tell(f"fold of the {branch} branch")
-        found[f"spinodal_{branch}"] = search.spinodal(line, ends)
+        found[f"spinodal_{branch}"] = _attempt(partial(search.spinodal, line, ends))
         advance()
     for name in ("theta", "m"):
         tell(f"onset of {name}")
-        found[f"onset_{name}"] = search.onset(name, ends)
+        found[f"onset_{name}"] = _attempt(partial(search.onset, name, ends))
         advance()
     return found
+
+
+def _attempt(search: Callable[[], Found]) -> Found | Threshold:
+    """What a search finds; where it leaves the domain of the maps on the way, that it has not ended."""
+    try:
+        return search()
+    except (ArithmeticError, np.linalg.LinAlgError) as error:
+        return Threshold.absent(Outcome.unsettled, f"the search did not end: {error}")
 
 
 @dataclass(frozen=True, eq=False)

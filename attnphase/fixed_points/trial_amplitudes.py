@@ -19,9 +19,9 @@ from attnphase.fixed_points.iteration import Anderson, Newton, Status, iterate
 from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_within
-from attnphase.state_evolution.replicates import rows_of, variations
+from attnphase.state_evolution.replicates import rows_against, rows_of, variations
 
-__all__ = ["Sweep", "Trial", "growth_of", "growth_with_error", "held", "trials_of", "zero_of"]
+__all__ = ["Sweep", "Trial", "beside_held", "growth_of", "growth_with_error", "trials_of", "zero_of"]
 
 _STEP = 2**-0.25  # from an amplitude to the next
 _TRIALS = 6  # of amplitudes down to .4 of the informed start's, below which the multiplier tells
@@ -78,14 +78,11 @@ def growth_with_error(
     odd, free = map_.sector.odd, _free(map_, x)
     known = [growth_of(one, x) for one in (map_, *gauges)]
     own, others = known[0], known[1:]
-    if own is None or any(one is None for one in others):
+    theirs = [one for one in others if one is not None]
+    if own is None or len(theirs) < len(others):
         return None
-    direct = [] if others else [rows_of(own)]
-    for gauge, other in zip(gauges, others, strict=True):
-        assert other is not None
-        direct.append(np.array([other.mean() - own.mean()]) / np.sqrt(alike))
-        if gauge.channel.rule.randomised:
-            direct.append(rows_of(other))
+    scatter = [gauge.channel.rule.randomised for gauge in gauges]
+    direct = rows_against(own, theirs, scatter, alike) if gauges else rows_of(own)
 
     def both(settled: Array) -> Array | None:
         point = x.copy()
@@ -102,7 +99,7 @@ def growth_with_error(
     # first what is left of the way to where the others settle
     changes = np.vstack([here[:-1] - x[free], rows[:, free]])
     left, *by_rows = np.linalg.lstsq(np.eye(len(free)) - joint[:-1], changes.T, rcond=1e-12)[0].T @ joint[-1]
-    return float(own.mean() + left), float(np.linalg.norm(np.concatenate(direct) + by_rows))
+    return float(own.mean() + left), float(np.linalg.norm(direct + by_rows))
 
 
 @dataclass(eq=False)
@@ -208,7 +205,7 @@ def trials_of(sweep: Sweep, informed: Array, rest: Array, at_rest: float) -> lis
     return None if sweep.late() or (up.open and not up.whole and not down.whole) else up.trials + down.trials
 
 
-def held(jacobian: Array, odd: NDArray[np.int64]) -> Array:
+def beside_held(jacobian: Array, odd: NDArray[np.int64]) -> Array:
     """A Jacobian of what settles beside odd coordinates that are held."""
     found = jacobian.copy()
     found[odd], found[:, odd] = 0.0, 0.0

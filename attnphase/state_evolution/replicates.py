@@ -12,7 +12,7 @@ from attnphase.arrays import Array
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 
-__all__ = ["Variations", "flatten", "packed_images", "restore", "restore_all", "rows_of", "variations"]
+__all__ = ["Variations", "flatten", "packed_images", "restore", "restore_all", "rows_against", "rows_of", "variations"]
 
 
 def flatten(measured: dict[str, Array]) -> Array:
@@ -91,23 +91,40 @@ def variations(
     own = _columns(map_, map_.measure(x) if measured is None else measured)
     if not gauges:
         return Variations(*(rows_of(column) for column in own))
-    parts: list[list[Array]] = [[] for _ in own]
+    others: list[tuple[Array, Array, Array]] = []
     for gauge in gauges:
         known = gauge.measure(x)
         if known is None:  # what a lifted map says is far off, as it should be
             gauge.lift = True
             known = gauge.measure(x)
-        for part, mine, other in zip(parts, own, _columns(gauge, known), strict=True):
-            part.append((other.mean(axis=0) - mine.mean(axis=0))[None] / np.sqrt(alike))
-            if gauge.channel.rule.randomised:
-                part.append(rows_of(other))
-    return Variations(*(np.concatenate(part) for part in parts))
+        others.append(_columns(gauge, known))
+    scatter = [gauge.channel.rule.randomised for gauge in gauges]
+    theirs = zip(*others, strict=True)
+    return Variations(*(rows_against(*both, scatter, alike) for both in zip(own, theirs, strict=True)))
 
 
 def _columns(map_: StateEvolution, measured: dict[str, Array] | None) -> tuple[Array, Array, Array]:
     if measured is None or map_.last is None:
         raise ArithmeticError("the point lies outside the domain of the state-evolution map")
     return packed_images(measured, map_), flatten(measured), map_.alpha * map_.last.envelope
+
+
+def rows_against(own: Array, others: Sequence[Array], scatter: Sequence[bool], alike: int) -> Array:
+    """Distances of other rules' means to those of a rule (S, ...), as rows, and their own scatter where they have any.
+
+    Parameters
+    ----------
+    scatter : sequence of bool
+        Which of the others are randomised.
+    alike : int
+        See `variations`.
+    """
+    rows: list[Array] = []
+    for other, randomised in zip(others, scatter, strict=True):
+        rows.append((other.mean(axis=0) - own.mean(axis=0))[None] / np.sqrt(alike))
+        if randomised:
+            rows.append(rows_of(other))
+    return np.concatenate(rows)
 
 
 def rows_of(values: Array) -> Array:

@@ -36,8 +36,8 @@ def thresholds(
     """Thresholds of the phase diagram, with standard errors.
 
     ``alpha_c``: the training losses of the semantic and the positional branch cross. ``alpha_l``: the test error of the
-    semantic branch falls below that of the linear baseline. Both come only from points that are converged, on their own
-    branches and inside the range. With `transitions` also ``spinodal_semantic`` and
+    semantic branch falls below that of the linear baseline. Both are sought between points of the
+    branches, inside the range. With `transitions` also ``spinodal_semantic`` and
     ``spinodal_positional``, where a branch begins at a fold, and ``onset_theta`` and ``onset_m``, where the order
     parameter grows continuously from the uninformed point.
 
@@ -52,7 +52,7 @@ def thresholds(
     fields : mapping, optional
         Instead of `omega`: one field of the problem by its name in the TOML, and its values.
     transitions : bool
-        Whether spinodals and onsets are located too, which takes about three times as long.
+        Whether spinodals and onsets are located too, which takes about twice as long.
     settings : SolverSettings, optional
     on_step : callable, optional
         Called after each value.

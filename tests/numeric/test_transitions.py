@@ -191,3 +191,27 @@ def test_the_dataset_names_its_rule():
     ds = ap.thresholds(PAPER, alpha=(1.2, 1.3), settings=SETTINGS)
     assert ds.attrs["rule"] == "lines"
     assert float(ds.alpha_c[0]) == pytest.approx(1.25158, rel=1e-4)
+
+
+def test_a_search_that_leaves_the_domain_says_so(monkeypatch):
+    """And the other thresholds are found all the same."""
+
+    def beyond(*_):
+        raise ArithmeticError("a state lies outside the domain")
+
+    monkeypatch.setattr(Search, "losses", beyond)
+    found = thresholds_of(FEW, (1.0, 2.0), None, SETTINGS)
+    assert found["alpha_c"].outcome is Outcome.unsettled
+    assert found["alpha_c"].reason == "the search did not end: a state lies outside the domain"
+    assert found["alpha_l"].found
+
+
+def test_no_tensor_rule_refines_a_threshold_where_minimisers_jump():
+    """Tokens in clusters have no lines; a tensor rule, which needs few fields, knows no jump."""
+    clusters = {"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5}, {"sigma": 0.45}],
+                "tokens.law": {"kind": "same", "probability": 0.8}}  # fmt: skip
+    problem = PAPER.with_fields({**clusters, "integration.standard_error": 1e-2})
+    assert rules_of(problem, SETTINGS).name == "auto"
+    found = thresholds_of(problem, (0.9, 2.5), None, SETTINGS)["alpha_c"]
+    assert found.outcome is Outcome.located
+    assert found.rule == "sobol"
