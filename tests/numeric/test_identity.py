@@ -23,7 +23,7 @@ from attnphase.fixed_points.measuring import Place, branch_point, measured_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import merged_point, solve_point
-from attnphase.fixed_points.trial_amplitudes import Sweep, Trial, _top, growth_with_error, held
+from attnphase.fixed_points.trial_amplitudes import Sweep, Trial, _top, beside_held, growth_with_error
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.branches import Identity
@@ -90,7 +90,7 @@ def test_the_growths_error_is_that_of_the_amplitude_over_the_slope(branch, omega
     map_(x, refresh=True)
     here = growth_with_error(map_, x, [], 1)
     amplitude = float(np.linalg.norm(x[map_.sector.odd]))
-    jacobian = held(response_at(map_, x, map_.channel.rule).jacobian, map_.sector.odd)
+    jacobian = beside_held(response_at(map_, x, map_.channel.rule).jacobian, map_.sector.odd)
     below, above = swept(map_, x, [0.93 * amplitude, 1.07 * amplitude], jacobian)
     assert here is not None
     assert abs(here[0]) < 1e-3

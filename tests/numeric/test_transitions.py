@@ -9,7 +9,7 @@ import pytest
 
 import attnphase as ap
 from attnphase.fixed_points.arclength import Corrected, corrected
-from attnphase.fixed_points.extended import Extended, displaced, equal_losses
+from attnphase.fixed_points.extended import Extended, _finer, displaced, equal_losses, held
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome, Threshold
@@ -210,8 +210,14 @@ def test_no_tensor_rule_refines_a_threshold_where_minimisers_jump():
     """Tokens in clusters have no lines; a tensor rule, which needs few fields, knows no jump."""
     clusters = {"tokens.kind": "mixture", "tokens.clusters": [{"sigma": 0.5}, {"sigma": 0.45}],
                 "tokens.law": {"kind": "same", "probability": 0.8}}  # fmt: skip
-    problem = PAPER.with_fields({**clusters, "integration.standard_error": 1e-2})
-    assert rules_of(problem, SETTINGS).name == "auto"
-    found = thresholds_of(problem, (0.9, 2.5), None, SETTINGS)["alpha_c"]
-    assert found.outcome is Outcome.located
-    assert found.rule == "sobol"
+    problem = PAPER.with_fields(clusters)
+    rules = rules_of(problem, SETTINGS)
+    assert rules.name == "auto"
+    parts = traced(problem, "semantic", (1.2, 1.25), SETTINGS, silent)
+    assert not isinstance(parts, Threshold)
+    family, point = parts[0].family, parts[0].points[0]
+    system = Extended([family], held(family, parts[0].index, float(point.place[parts[0].index])))
+    found = Corrected(point.place, 0.0, 0, np.eye(len(point.place)))
+    finer = _finer(system, found, rules, 0.01, np.array([0.01]))
+    assert finer is not None
+    assert finer.name == "sobol"
