@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from attnphase.problem.own_functions import register_score
     from attnphase.spectrum.measure import Spectrum
     from attnphase.sweeps.blocks import merge_blocks, plan_sweep, run_block
-    from attnphase.sweeps.bounds import optimal
-    from attnphase.sweeps.breaking import one_step
     from attnphase.sweeps.critical import thresholds
     from attnphase.sweeps.curves import follow, solutions
-    from attnphase.sweeps.dynamics import basins, flow, stationary
     from attnphase.sweeps.grid import sweep
     from attnphase.sweeps.points import solve
     from attnphase.sweeps.tuning import sensitivity, tune
+    from attnphase.theories.bayes_optimal.run import optimal
+    from attnphase.theories.one_rsb.run import one_rsb
+    from attnphase.theories.sgd_flow.run import basins, flow, stationary
 
     __version__: str
 
@@ -75,7 +75,7 @@ __all__ = [
     "load_dataset",
     "load_problem",
     "merge_blocks",
-    "one_step",
+    "one_rsb",
     "optimal",
     "plan_sweep",
     "register_score",
@@ -108,18 +108,19 @@ _HOME = {
     "Spectrum": "spectrum.measure",
     "SpectrumError": "errors",
     "SweepError": "errors",
-    "basins": "sweeps.dynamics",
+    "basins": "theories.sgd_flow.run",
     "check": "checks.consistency",
     "compare": "checks.comparison",
     "derive": "pages.page",
     "explore": "explorer.page",
-    "flow": "sweeps.dynamics",
+    "flow": "theories.sgd_flow.run",
     "follow": "sweeps.curves",
     "load_dataset": "data.files",
     "load_problem": "problem.loading",
     "merge_blocks": "sweeps.blocks",
-    "one_step": "sweeps.breaking",
-    "optimal": "sweeps.bounds",
+    "one_rsb": "theories.one_rsb.run",
+    "one_step": "theories.one_rsb.run",
+    "optimal": "theories.bayes_optimal.run",
     "plan_sweep": "sweeps.blocks",
     "register_score": "problem.own_functions",
     "run_block": "sweeps.blocks",
@@ -128,7 +129,7 @@ _HOME = {
     "simulate": "experiments.simulate",
     "solutions": "sweeps.curves",
     "solve": "sweeps.points",
-    "stationary": "sweeps.dynamics",
+    "stationary": "theories.sgd_flow.run",
     "sweep": "sweeps.grid",
     "thresholds": "sweeps.critical",
     "tune": "sweeps.tuning",

@@ -19,7 +19,7 @@ __all__ = ["CITATION", "PAGES", "Citation", "citations", "code_page", "formulas_
 
 PAGES = {
     "replica-symmetric": "equations",
-    "one-step": "one_step",
+    "1RSB": "one_rsb",
     "Bayes-optimal": "optimal",
     "dynamics": "reference/equations/flow",
     "stability": "reference/equations/stability",

@@ -9,7 +9,7 @@ from citations import code_page
 
 import attnphase as ap
 from attnphase.problem.template import template
-from derivations.printing.flow import flow_document
+from derivations.printing.sgd_flow import flow_document
 from derivations.printing.stability import stability_document
 
 __all__ = ["MODELS", "TYPES", "write_all"]

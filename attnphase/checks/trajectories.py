@@ -21,11 +21,11 @@ from attnphase.checks.deviations import Limit, Measured
 from attnphase.data.build import by_cluster
 from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.variables import RunStatus
-from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Advance, Tell, uncounted
 from attnphase.state_evolution.sizes import Sizes
+from attnphase.theories.sgd_flow.settings import FlowSettings
 
 __all__ = ["TrajectoryComparison", "TrajectoryQuantity", "compare_trajectories"]
 

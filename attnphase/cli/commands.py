@@ -9,14 +9,14 @@ imports what takes long.
 
 from __future__ import annotations
 
-from attnphase.cli.bounds import optimal
-from attnphase.cli.breaking import one_step
+from attnphase.cli.bayes_optimal import optimal
 from attnphase.cli.curves import follow, solutions
-from attnphase.cli.dynamics import basins, flow, stationary
 from attnphase.cli.figures import explore, figure, phase_diagram
 from attnphase.cli.histogram import histogram
+from attnphase.cli.one_rsb import one_rsb
 from attnphase.cli.problems import check, derive, init
 from attnphase.cli.program import main
+from attnphase.cli.sgd_flow import basins, flow, stationary
 from attnphase.cli.theory import solve, sweep, thresholds
 from attnphase.cli.training import compare, experiment, simulate
 from attnphase.cli.tuning import tune
@@ -36,7 +36,7 @@ for command in (
     flow,
     stationary,
     basins,
-    one_step,
+    one_rsb,
     optimal,
     simulate,
     experiment,

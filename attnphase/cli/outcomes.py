@@ -157,7 +157,7 @@ def convergence(ds: xr.Dataset, allowed: bool) -> int:
 
 def _places(ds: xr.Dataset, point: xr.DataArray) -> list[str]:
     """Coordinates that say where a point is, as the schema has them: not thresholds, which are no place."""
-    from attnphase.data.variables import COORDINATES_OF
+    from attnphase.data.schemas import COORDINATES_OF
 
     known = COORDINATES_OF[ds.attrs["schema"]]
     return [name for name in map(str, point.coords) if name in ds["status"].dims or name in known]

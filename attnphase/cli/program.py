@@ -18,11 +18,16 @@ from attnphase.processes.interruption import exit_code
 __all__ = ["main"]
 
 _LONGEST = 600  # characters of a sentence
+_ALIASES = {"one-step": "one-rsb"}  # names that commands had before
 _FIELDS = {"--omega": "teacher.omega", "--sigma": "tokens.sigma", "--lambda": "regularizer.strength"}
 
 
 class _Program(click.Group):
     """A group whose every expected error is one sentence on standard error."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, or of one that it had before."""
+        return super().get_command(ctx, _ALIASES.get(cmd_name, cmd_name))
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         """Run, and end the process unless `standalone_mode` is false."""

@@ -110,8 +110,8 @@ def simulate(
         asked["optimizer"] = suited("lbfgs", problem)
         plan = Plan.of(**asked)
     plan.check(problem)
-    from attnphase.data.bounds_text import posterior_table
     from attnphase.data.files import save_dataset, to_json
+    from attnphase.theories.bayes_optimal.text import posterior_table
 
     with interruption_told(lambda: _kept_runs(checkpoint)):
         from attnphase.experiments.simulate import simulate as simulate_problem

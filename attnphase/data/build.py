@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attnphase.data.schemas import COORDINATES, RANK, SCHEMAS
 from attnphase.data.variables import (
-    COORDINATES,
     HISTOGRAM_ENTRIES,
     HISTOGRAM_STAGES,
     HISTOGRAM_VARIABLES,
-    ONE_STEP_VARIABLES,
     POINT_VARIABLES,
-    RANK,
-    SCHEMAS,
     TRAJECTORY_VARIABLES,
     TRANSITION_VARIABLES,
     Variable,
@@ -34,7 +31,6 @@ from attnphase.version import __version__
 if TYPE_CHECKING:
     import xarray as xr
 
-    from attnphase.fixed_points.breaking import GroupPoint
     from attnphase.fixed_points.continuation import Curve
     from attnphase.fixed_points.deflation import Solution
     from attnphase.fixed_points.point import BranchPoint
@@ -45,7 +41,6 @@ __all__ = [
     "coordinate",
     "coordinate_name",
     "from_curve",
-    "from_groups",
     "from_histogram",
     "from_lines",
     "from_points",
@@ -230,19 +225,6 @@ def from_solutions(found: Sequence[Solution], problem: Problem) -> xr.Dataset:
     rules = sorted({point.rule for point in points})
     ds = assemble("solutions", columns, swept, {"alpha": points[0].alpha}, problem, rules, "Fixed points at one place")
     return ds.assign_coords(branch=("solution", [point.branch for point in points], coordinate("branch")))
-
-
-def from_groups(points: Sequence[GroupPoint], problem: Problem, alpha: float, branch: str, rule: str) -> xr.Dataset:
-    """Label solutions of the one-step equations, in the order given."""
-    columns: dict[str, NDArray[Any]] = {}
-    for name, dtype in ((one.name, one.dtype) for one in ONE_STEP_VARIABLES):
-        rows = [point.values[name] if name in point.values else getattr(point, name) for point in points]
-        columns[name] = np.stack([by_cluster(problem, name, row) for row in rows]).astype(dtype)
-        if name in points[0].errors:
-            errors = [by_cluster(problem, name, point.errors[name]) for point in points]
-            columns[f"{name}_stderr"] = np.stack(errors).astype(float)
-    swept, place = {"state": range(1, len(points) + 1)}, {"branch": branch, "alpha": alpha}
-    return assemble("one_step", columns, swept, place, problem, [rule], "One step of replica-symmetry breaking")
 
 
 def from_thresholds(

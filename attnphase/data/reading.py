@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from attnphase.data.variables import PROBLEM_ATTRIBUTES
+from attnphase.data.schemas import PROBLEM_ATTRIBUTES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.problem.schema import as_whole_dict, sections

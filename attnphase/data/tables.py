@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from attnphase.data.schemas import GLOBAL_ATTRIBUTES, PROBLEM_ATTRIBUTES, SCHEMAS
 from attnphase.data.variable import Variable
-from attnphase.data.variables import (
-    BOUNDARY_VARIABLES,
-    GLOBAL_ATTRIBUTES,
-    OUTCOME_MEANINGS,
-    PROBLEM_ATTRIBUTES,
-    SCHEMAS,
-    TRAJECTORY_VARIABLES,
-    TRANSITION_VARIABLES,
-)
+from attnphase.data.variables import BOUNDARY_VARIABLES, OUTCOME_MEANINGS, TRAJECTORY_VARIABLES, TRANSITION_VARIABLES
 
 __all__ = ["schema_markdown"]
 

@@ -10,16 +10,13 @@ import xarray as xr
 from attnphase import arguments
 from attnphase.data.absence import unevaluated
 from attnphase.data.reading import problem_of
+from attnphase.data.schemas import COORDINATES_OF, GLOBAL_ATTRIBUTES, RANK, SCHEMAS
 from attnphase.data.variables import (
     BOUNDARY_VARIABLES,
-    COORDINATES_OF,
-    GLOBAL_ATTRIBUTES,
     HISTOGRAM_ENTRIES,
     HISTOGRAM_STAGES,
     NOT_COMPUTED,
     POINT_VARIABLES,
-    RANK,
-    SCHEMAS,
     TRAJECTORY_VARIABLES,
     TRANSITION_VARIABLES,
     Variable,

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attnphase.data.bayes_variables import OPTIMAL_VARIABLES, POSTERIOR_VARIABLES
-from attnphase.data.flow_variables import BASIN_VARIABLES, FLOW_VARIABLES, STATIONARY_VARIABLES
 from attnphase.data.variable import RunStatus, Variable
 from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.optimum import Place
@@ -18,22 +16,15 @@ from attnphase.state_evolution.branches import BRANCHES, Branch
 
 __all__ = [
     "BOUNDARY_VARIABLES",
-    "COORDINATES",
-    "COORDINATES_OF",
     "CURVE_VARIABLES",
     "EXPERIMENT_VARIABLES",
-    "GLOBAL_ATTRIBUTES",
     "HISTOGRAM_ENTRIES",
     "HISTOGRAM_STAGES",
     "HISTOGRAM_VARIABLES",
     "IDENTITY_MEANINGS",
     "NOT_COMPUTED",
-    "ONE_STEP_VARIABLES",
     "OUTCOME_MEANINGS",
     "POINT_VARIABLES",
-    "PROBLEM_ATTRIBUTES",
-    "RANK",
-    "SCHEMAS",
     "SENSITIVITY_VARIABLES",
     "SOLUTION_VARIABLES",
     "STATUS_MEANINGS",
@@ -350,126 +341,3 @@ HISTOGRAM_VARIABLES = (
     ),
 )  # fmt: skip
 """What a run of the histogram task consists of; NaN for a stage that was not made and behind its last epoch."""
-
-_SHARED = ("V", "m", "theta", "test_error", "residual", "iterations", "nodes", "unsolved_nodes", "status")
-
-ONE_STEP_VARIABLES = (
-    Variable("y", (), "Parisi parameter; its error, where it was found, is that of the maximum of F", "y", True),
-    Variable("q_0", _SQUARE, "overlap of two solutions of different groups", r"q_{0,\ell}", True),
-    Variable("q_1", _SQUARE, "overlap of a solution with itself, and of two of one group", r"q_{1,\ell}", True),
-    Variable("free_entropy", (), "F(y), whose maximum over y is the training loss of the best solutions", "F", True),
-    Variable("energy", (), "training loss of the metastable solutions that y selects", r"\partial_y (y F)", True),
-    Variable("complexity", (), "logarithm of their number, divided by d", r"y^2 \partial_y F", True),
-    *(_POINT[name] for name in _SHARED),
-)
-"""What a solution of the one-step equations consists of."""
-
-SCHEMAS = {
-    "points": POINT_VARIABLES,
-    "thresholds": THRESHOLD_VARIABLES,
-    "curve": CURVE_VARIABLES,
-    "solutions": SOLUTION_VARIABLES,
-    "sensitivity": SENSITIVITY_VARIABLES,
-    "tuned": TUNED_VARIABLES,
-    "one_step": ONE_STEP_VARIABLES,
-    "experiments": EXPERIMENT_VARIABLES,
-    "histogram": HISTOGRAM_VARIABLES,
-    "optimal": OPTIMAL_VARIABLES,
-    "posterior": POSTERIOR_VARIABLES,
-    "flow": FLOW_VARIABLES,
-    "stationary": STATIONARY_VARIABLES,
-    "basins": BASIN_VARIABLES,
-}
-"""Kinds of dataset; the global attribute ``schema`` says which."""
-
-COORDINATES = {
-    "branch": ("branch of the fixed points", r"\mathrm{branch}"),
-    "start": ("where training or an iteration starts", r"\mathrm{start}"),
-    "dimension": ("dimension of the tokens", "d"),
-    "seed": ("number of the random instance", r"\mathrm{seed}"),
-    "step": ("steps of the optimiser made before", "t"),
-    "alpha": ("sample complexity n/d", r"\alpha"),
-    "omega": ("weight of the teacher's positional part", r"\omega"),
-    "sigma": ("standard deviation of the tokens' entries", r"\sigma"),
-    "strength": ("strength of the regulariser", r"\lambda"),
-    "ridge": ("strength of the ridge beside the regulariser", r"\lambda_2"),
-    "length": ("number of tokens", "L"),
-    "student_rank": ("rank of the student", "r"),
-    "teacher_rank": ("rank of the teacher", "t"),
-    "student_score": ("score of the student", "S"),
-    "teacher_score": ("score of the teacher", "T"),
-    "student_temperature": ("temperature of the student's score", r"T_{\mathrm{student}}"),
-    "teacher_temperature": ("temperature of the teacher's score", r"T_{\mathrm{teacher}}"),
-    "student_causal": ("whether the student's tokens attend to none behind them", r"\mathrm{causal\ student}"),
-    "teacher_causal": ("whether the teacher's tokens attend to none behind them", r"\mathrm{causal\ teacher}"),
-    "tied": ("whether queries and keys share their weights", r"\mathrm{tied}"),
-    "width": ("columns of the value matrices", "v"),
-    "law.probability": ("probability that all tokens share their cluster", r"P_{\mathrm{same}}"),
-    "spectrum.variance": ("mean eigenvalue of the tokens' covariance", r"\sigma^2"),
-    "spectrum.exponent": ("exponent of the covariance's power law", r"\beta"),
-    "spectrum.fraction": ("share of directions with the first of two eigenvalues", "f"),
-    "standard_error": ("relative standard error asked for on q", r"\delta q / q"),
-    "integration_nodes": ("integration nodes asked for", r"n_{\mathrm{nodes}}"),
-    "integration_seed": ("seed of the integration nodes", r"\mathrm{seed}"),
-    "arclength": ("length of the curve from its start, in units of the start's overlaps and of half the range", "s"),
-    "solution": ("rank of the solution by its training loss, from 1", "n"),
-    "state": ("number of the solution", "n"),
-    "mechanism": ("part of the embeddings that attention saw while it was frozen", r"\mathrm{mechanism}"),
-    "run": ("number of the run", r"\mathrm{run}"),
-    "stage": ("stage of training", r"\mathrm{stage}"),
-    "epoch": ("epochs of the stage made", "t"),
-    "entries": ("entries of the attention matrices that are counted", r"\mathrm{entries}"),
-    "symbols": ("symbols of the given sequences", "x"),
-    "time": ("steps divided by d; of gradient flow, times the learning rate", r"\tau"),
-    "learning_rate": ("learning rate; 0 is gradient flow", r"\eta"),
-    "batch": ("fresh samples of a step", "s"),
-    "scale": ("size of the start's part in the plane of encodings and teacher", "s"),
-    "noise": ("standard deviation of the start's entries", r"\sigma_0"),
-    "teacher.noise": ("variance of the noise on every entry of the labels", r"\Delta"),
-    "angle": ("direction of the start from the encodings' (0) to the teacher's (90 degrees)", r"\varphi"),
-}
-"""What a coordinate is called, and its symbol."""
-
-COORDINATES_OF = {
-    "points": ("branch", "alpha"),
-    "thresholds": (),
-    "curve": ("branch", "alpha", "arclength"),
-    "solutions": ("branch", "alpha", "solution"),
-    "sensitivity": ("branch", "alpha"),
-    "tuned": ("branch", "alpha"),
-    "one_step": ("branch", "alpha", "state"),
-    "experiments": ("start", "dimension", "alpha", "seed"),
-    "histogram": ("mechanism", "run", "stage", "epoch", "entries", "symbols"),
-    "optimal": ("start", "alpha"),
-    "posterior": ("start", "dimension", "alpha", "seed"),
-    "flow": ("start", "time", "learning_rate", "batch"),
-    "stationary": ("solution", "learning_rate", "batch"),
-    "basins": ("omega", "scale", "angle", "noise", "learning_rate", "batch"),
-}
-"""Coordinates that every dataset of a kind has."""
-
-RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3, "state": 3}
-RANK |= {"scale": 3}
-"""Order of the dimensions: lowest first, and fields of the problem have 2."""
-
-PROBLEM_ATTRIBUTES = {
-    "problem": "the problem as TOML; a field that a coordinate sweeps has its values there, whatever stands here",
-    "problem_hash": "first 16 hexadecimal digits of the SHA-256 of `problem`",
-}
-"""Global attributes of datasets on a problem."""
-
-GLOBAL_ATTRIBUTES = {
-    "title": "what the data is",
-    "Conventions": "CF-1.11",
-    "schema": "kind of dataset: " + " or ".join(SCHEMAS),
-    "seed": "seed of the integration nodes; of experiments, of all their random numbers",
-    "rule": "integration rules used; of experiments, the optimiser with its settings",
-    "attnphase_version": "version of attnphase",
-    "numpy_version": "version of NumPy",
-    "scipy_version": "version of SciPy",
-    "numba_version": "version of Numba",
-    "python_version": "version of Python",
-    "created": "when, in UTC, ISO 8601",
-    "history": "one line for each command",
-}
-"""Global attributes of every dataset."""

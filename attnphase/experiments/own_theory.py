@@ -11,15 +11,15 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.dynamics.rates import Dynamics
-from attnphase.dynamics.settings import FlowSettings
-from attnphase.dynamics.slopes import first_rule, gauges_of, is_smooth, system_of
-from attnphase.dynamics.trajectory import integrated, measured
 from attnphase.experiments.data import draw_geometry
 from attnphase.experiments.starts import projections_of, sized_weights
 from attnphase.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.sizes import Sizes
+from attnphase.theories.sgd_flow.rates import Dynamics
+from attnphase.theories.sgd_flow.settings import FlowSettings
+from attnphase.theories.sgd_flow.slopes import first_rule, gauges_of, is_smooth, system_of
+from attnphase.theories.sgd_flow.trajectory import integrated, measured
 
 __all__ = ["own_trajectory"]
 

@@ -18,15 +18,15 @@ import torch
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.bayes.message_passing import Labelled, frame, read_labels, refresh_rows
-from attnphase.bayes.readout import Fresh
-from attnphase.bayes.setting import Setting
 from attnphase.data.variable import RunStatus
 from attnphase.experiments.data import Instance, Stream, generator
 from attnphase.experiments.measure import REPLICATES, conditional_nodes, overlaps_of
 from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.processes.threads import each
+from attnphase.theories.bayes_optimal.message_passing import Labelled, frame, read_labels, refresh_rows
+from attnphase.theories.bayes_optimal.readout import Fresh
+from attnphase.theories.bayes_optimal.setting import Setting
 
 __all__ = ["Passed", "measure_passed", "pass_messages"]
 

@@ -14,10 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnphase.arrays import Array
-from attnphase.bayes.message_passing import check_passing
-from attnphase.bayes.setting import Setting, setting_of
-from attnphase.data.bayes import from_posterior_runs
-from attnphase.data.bayes_variables import POSTERIOR_VARIABLES
 from attnphase.data.build import by_cluster, from_runs
 from attnphase.data.variables import EXPERIMENT_VARIABLES, TRAJECTORY_VARIABLES, RunStatus
 from attnphase.experiments.checkpoint import Checkpoint
@@ -46,6 +42,10 @@ from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.processes.interruption import Asked, interruptions_deferred
 from attnphase.processes.progress import progress_line
+from attnphase.theories.bayes_optimal.dataset import from_posterior_runs
+from attnphase.theories.bayes_optimal.message_passing import check_passing
+from attnphase.theories.bayes_optimal.setting import Setting, setting_of
+from attnphase.theories.bayes_optimal.variables import POSTERIOR_VARIABLES
 
 __all__ = ["run_plan"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.bayes.request import channel_of
 from attnphase.errors import ProblemError
 from attnphase.experiments.optimizers.kinds import OPTIMIZERS, OptimizerKind
+from attnphase.theories.bayes_optimal.request import channel_of
 
 if TYPE_CHECKING:
     from attnphase.problem import Problem

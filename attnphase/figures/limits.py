@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator
 
-from attnphase.data.bayes import THRESHOLDS
 from attnphase.data.reading import spacing, told_problem, whole_problem
 from attnphase.data.variables import NOT_COMPUTED
 from attnphase.errors import DatasetError
@@ -40,6 +39,7 @@ from attnphase.figures.theory import draw_curve, draw_runs, mark_alphas, marks_o
 from attnphase.fixed_points.iteration import Status
 from attnphase.reference import published_runs
 from attnphase.state_evolution.branches import Identity
+from attnphase.theories.bayes_optimal.dataset import THRESHOLDS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -336,8 +336,8 @@ def _few_collections() -> Iterator[None]:
 
 def _build(key: Any, folder: Path) -> None:
     """Generate a kernel's package, and compile it by importing it: the machine code is written beside the sources."""
-    from derivations.codegen.flow import flow_source
     from derivations.codegen.local_problem import kernel_source, lanes_source, steps_source
+    from derivations.codegen.sgd_flow import flow_source
 
     model = key.model()
     if isinstance(key, _SlopeKey):

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnphase import arguments
-from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import ProblemError
 from attnphase.kernels.key import ModelKey
 from attnphase.problem import Problem, SpectrumLaw
 from attnphase.problem.attention import SHIPPED_SCORES
 from attnphase.processes.progress import progress_line
+from attnphase.theories.sgd_flow.settings import FlowSettings
 from derivations.models.foreign import is_of_a_module
 
 if TYPE_CHECKING:
@@ -145,9 +145,9 @@ def derive(
 def _optimal(problem: Problem, progress: bool) -> Derivation:
     """The equations of the Bayes-optimal limit."""
     with progress_line(progress, "loading SymPy") as line:
-        from derivations.codegen.bayes import bayes_source
-        from derivations.printing.bayes import bayes_document
-        from derivations.replica.bayes import NISHIMORI, derive_bayes
+        from derivations.codegen.bayes_optimal import bayes_source
+        from derivations.printing.bayes_optimal import bayes_document
+        from derivations.replica.bayes_optimal import NISHIMORI, derive_bayes
         from derivations.replica.chain import FreeEntropy
         from derivations.replica.saddle_point import SaddlePoint
 
@@ -167,9 +167,9 @@ def _optimal(problem: Problem, progress: bool) -> Derivation:
 def _flow(problem: Problem, progress: bool) -> Derivation:
     """The equations of the dynamics; free entropy and saddle point are those of the static theory."""
     with progress_line(progress, "loading SymPy") as line:
-        from derivations.codegen.flow import flow_source
+        from derivations.codegen.sgd_flow import flow_source
         from derivations.models.symbolic import GENERIC
-        from derivations.printing.flow import flow_document
+        from derivations.printing.sgd_flow import flow_document
         from derivations.replica.chain import derive_free_entropy
         from derivations.replica.saddle_point import derive_saddle_point
 

@@ -2,8 +2,8 @@
 
 Copies share the samples and a part of their noise.  Their fields ``omega`` and ``omega'`` have the covariance ``q - D``
 and the same teacher's field; what their residuals make of that are sources with ``C_hat = alpha/2 E (g-g')(g-g')^T`` of
-their noise apart, and these give weights with a new ``D``.  These are the equations of one step of symmetry breaking at
-y = 0 (`derivations.replica.stability`).  The linear part at D = 0 is the replicon.  Jumps of the proximal point
+their noise apart, and these give weights with a new ``D``.  These are the 1RSB equations at y = 0
+(`derivations.replica.stability`).  The linear part at D = 0 is the replicon.  Jumps of the proximal point
 add a part like the root of D: a copy crosses a surface on which two minima are equally deep with a probability
 proportional to its distance.
 """

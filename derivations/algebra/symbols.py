@@ -117,7 +117,7 @@ chi = TokenMatrix("chi", r, r, None, symmetric=True, latex=LATEX["chi"])
 OVERLAPS = (q, V, m, theta)
 CONJUGATES = (q_hat, V_hat, m_hat, theta_hat)
 
-# one step of replica-symmetry breaking: overlaps of replicas in different groups and in one, their conjugates, the
+# one-step replica-symmetry breaking: overlaps of replicas in different groups and in one, their conjugates, the
 # noises of the fields that all replicas and those of a group share, the size of a group and its scaled limit
 q_0 = TokenMatrix("q_0", r, r, ell, symmetric=True, latex="q_0")
 q_1 = TokenMatrix("q_1", r, r, ell, symmetric=True, latex="q_1")

@@ -45,7 +45,7 @@ from derivations.replica.moments import (
     RidgePenalty,
     SampleLoss,
 )
-from derivations.replica.tilted import LogDeterminant, TiltedEnvelope, TiltedMean, TiltedQuadratic, TiltedRow
+from derivations.replica.one_rsb_nodes import LogDeterminant, TiltedEnvelope, TiltedMean, TiltedQuadratic, TiltedRow
 
 __all__ = ["EquationPrinter", "expanded", "scalarized"]
 

@@ -24,8 +24,8 @@ def stability_document() -> Document:
     )
     page.heading("Two copies", "C")
     page.text(
-        r"At $y = 0$ the equations of one step of symmetry breaking are those of the replica-symmetric theory for all "
-        r"but two unknowns: two groups are two copies of the solution that share the samples, whose overlap falls "
+        r"At $y = 0$ the equations of one-step replica-symmetry breaking are those of the replica-symmetric theory for "
+        r"all but two unknowns: two groups are two copies of the solution that share the samples, whose overlap falls "
         rf"short of $q$ by the gap ${gap} = q_{{1, \ell}} - q_{{0, \ell}}$, and "
         rf"${apart} = \hat q_{{1, \ell}} - \hat q_{{0, \ell}}$ is the noise that they do not share. "
         r"$\langle \cdot \rangle$ is the mean over the fields of one copy given what both share, and $R$ the matrix of "

@@ -19,7 +19,7 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.tokens import TokenMatrix
 from derivations.replica.rewriting import substituted
 
-__all__ = ["ONE_STEP", "REPLICA_SYMMETRIC", "Ansatz", "PairClass", "ReplicaSum"]
+__all__ = ["ONE_RSB", "REPLICA_SYMMETRIC", "Ansatz", "PairClass", "ReplicaSum"]
 
 
 class ReplicaSum(Expr):
@@ -188,8 +188,8 @@ REPLICA_SYMMETRIC = Ansatz(
     equations=("App. B", "App. B", "(100), (104)", "(108)"),
 )
 
-ONE_STEP = Ansatz(
-    name="one step of replica-symmetry breaking",
+ONE_RSB = Ansatz(
+    name="one-step replica-symmetry breaking",
     latex="F(y)",
     classes=(
         PairClass("equal", Integer(0), Integer(1), sym.q_1 + V_BETA, V_HAT_BETA - sym.q_hat_1),

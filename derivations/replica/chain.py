@@ -12,7 +12,7 @@ named terms after it, with their integrals:
 
 With the ridge a fifth does the integral over the weights.  The steps know neither the ansatz nor which integral is
 whose: they ask the nodes (`derivations.replica.moments`) and the `Ansatz`.  ``tests/symbolic/test_replica.py`` and
-``test_one_step.py`` evaluate the terms of every step, at n = 1, 2, ... and finite temperature, and compare.
+``test_one_rsb.py`` evaluate the terms of every step, at n = 1, 2, ... and finite temperature, and compare.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from derivations.replica.moments import (
     SampleIntegral,
     SampleLoss,
 )
+from derivations.replica.one_rsb_nodes import LogDeterminant, TiltedQuadratic, TiltedRow
 from derivations.replica.rewriting import expanded, pulled
-from derivations.replica.tilted import LogDeterminant, TiltedQuadratic, TiltedRow
 
 __all__ = ["FreeEntropy", "Step", "derive_free_entropy"]
 
@@ -278,7 +278,7 @@ def _apart(mean: Any) -> Expr:
 def derive_free_entropy(model: Any, ansatz: Ansatz = REPLICA_SYMMETRIC, *, separable: bool = False) -> FreeEntropy:
     """Build the free entropy of a model, ``-Phi`` under replica symmetry, with L, r and t symbolic.
 
-    Equations (R1)-(R4), (F1) of the replica-symmetric page. Equations (R1)-(R4), (F1) of the one-step page.
+    Equations (R1)-(R4), (F1) of the replica-symmetric page. Equations (R1)-(R4), (F1) of the 1RSB page.
 
     Parameters
     ----------

@@ -12,7 +12,8 @@ it, each rewritten into the next:
     its coefficient of n as n goes to 0;
 a minimum
     what it becomes at zero temperature, by Laplace's method: the Moreau envelope of the loss in the mean over fields,
-    or a row's problem; under a tilt ``exp(-y minimum)`` where replicas come in groups (`derivations.replica.tilted`).
+    or a row's problem; under a tilt ``exp(-y minimum)`` where replicas come in groups
+    (`derivations.replica.one_rsb_nodes`).
 
 The prior's weights are a Gaussian integral too: ``exp(1/2 sum_ab w^a^T K^ab w^b)`` is the mean of
 ``exp(sum_a u^a^T w^a)`` over fields ``u^a`` with covariances ``K^ab``.  So both sides factorise in the same way.
@@ -30,8 +31,8 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldLaw, FieldMean
 from derivations.algebra.minima import MoreauEnvelope, QuadraticMinimum, RowMinimum, RowPenalty
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
+from derivations.replica.one_rsb_nodes import TiltedEnvelope, TiltedQuadratic, TiltedRow
 from derivations.replica.rewriting import difference, multiple, substituted
-from derivations.replica.tilted import TiltedEnvelope, TiltedQuadratic, TiltedRow
 
 if TYPE_CHECKING:
     from derivations.replica.ansatz import Ansatz

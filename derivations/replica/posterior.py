@@ -19,8 +19,8 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.calculus import change_of, differential
 from derivations.algebra.means import FieldMean, Law
 from derivations.algebra.tokens import MatrixSqrt, TokenMatrix, TokenSum, operands
+from derivations.replica.one_rsb_nodes import LogDeterminant
 from derivations.replica.rewriting import difference, multiple
-from derivations.replica.tilted import LogDeterminant
 
 __all__ = [
     "OBSERVATIONS",

@@ -31,7 +31,7 @@ from derivations.replica.moments import (
     SampleIntegral,
     SampleLoss,
 )
-from derivations.replica.tilted import LogDeterminant, TiltedEnvelope, TiltedMean, TiltedQuadratic
+from derivations.replica.one_rsb_nodes import LogDeterminant, TiltedEnvelope, TiltedMean, TiltedQuadratic
 
 __all__ = ["Toy", "evaluate"]
 

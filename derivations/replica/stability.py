@@ -1,8 +1,7 @@
 """The stability of the replica-symmetric solution: how far apart two solutions on the same samples come to lie.
 
-At y = 0 replicas of one group are weighted alike, and the equations of one step of symmetry breaking for ``q_1``, V, m,
-theta and their conjugates are those of the replica-symmetric theory, whatever ``q_0`` is.  What is left is a closed
-pair of equations for the gap ``D = q_1 - q_0`` and for ``C_hat = q_hat_1 - q_hat_0``, the noise that groups do not
+At y = 0 replicas of one group are weighted alike, and the 1RSB equations for ``q_1``, V, m, theta and their conjugates
+are those of the replica-symmetric theory, whatever ``q_0`` is.  What is left is a closed pair of equations for the gap ``D = q_1 - q_0`` and for ``C_hat = q_hat_1 - q_hat_0``, the noise that groups do not
 share: two groups are two copies of the replica-symmetric solution that share the samples.  D = 0 always solves them;
 it is stable if the linear part has a spectral radius below one, the replicon, and if the proximal point does not jump.
 """
@@ -19,9 +18,9 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldMean
 from derivations.algebra.tokens import Block, TokenMatrix, TokenSum
 from derivations.models.symbolic import GENERIC
-from derivations.replica.ansatz import ONE_STEP
+from derivations.replica.ansatz import ONE_RSB
 from derivations.replica.chain import derive_free_entropy, weighted
-from derivations.replica.one_step import derive_one_step_saddle_point
+from derivations.replica.one_rsb import derive_one_rsb_saddle_point
 from derivations.replica.rewriting import difference
 
 __all__ = ["GAP", "NOISE_APART", "Copies", "derive_copies", "derive_replicon"]
@@ -53,11 +52,11 @@ class Copies:
 
 @cache
 def derive_copies() -> Copies:
-    """The one-step equations for ``q_1 - q_0`` and ``q_hat_1 - q_hat_0`` at y = 0, for the ridge.
+    """The 1RSB equations for ``q_1 - q_0`` and ``q_hat_1 - q_hat_0`` at y = 0, for the ridge.
 
     Equations (C1)-(C2) of the stability page.
     """
-    saddle_point = derive_one_step_saddle_point(derive_free_entropy(GENERIC, ONE_STEP))
+    saddle_point = derive_one_rsb_saddle_point(derive_free_entropy(GENERIC, ONE_RSB))
     plain = {e.unknown.name: at_no_tilt(e.right_hand_side) for e in saddle_point}
     noise = difference(plain["q_hat_1"], plain["q_hat_0"])
     between = difference(weighted(sym.q_hat_1), weighted(sym.q_hat_0))

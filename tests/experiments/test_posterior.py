@@ -15,14 +15,14 @@ pytest.importorskip("torch", reason="experiments need PyTorch")
 from click.testing import CliRunner
 
 import attnphase as ap
-from attnphase.bayes.importance import Noisy
-from attnphase.bayes.message_passing import Labelled, frame, read_labels, refresh_rows
-from attnphase.bayes.setting import _turns, setting_of
 from attnphase.cli.commands import main
 from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError, ProblemError
 from attnphase.files.writing import write_file
 from attnphase.problem.problem import Problem
+from attnphase.theories.bayes_optimal.importance import Noisy
+from attnphase.theories.bayes_optimal.message_passing import Labelled, frame, read_labels, refresh_rows
+from attnphase.theories.bayes_optimal.setting import _turns, setting_of
 
 PAPER = Problem.paper(omega=0.3)
 

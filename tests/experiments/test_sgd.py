@@ -13,7 +13,6 @@ import torch
 
 import attnphase as ap
 from attnphase.checks.trajectories import TrajectoryComparison
-from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import CompareError, ProblemError
 from attnphase.experiments import one_pass
 from attnphase.experiments.data import Stream, draw_instance, draw_samples
@@ -24,6 +23,7 @@ from attnphase.experiments.starts import initial_weights
 from attnphase.kernels.torch.loss import LocalLoss
 from attnphase.problem import Problem
 from attnphase.state_evolution.sizes import Sizes
+from attnphase.theories.sgd_flow.settings import FlowSettings
 
 PAPER = Problem.paper(omega=0.3)
 START = "semantic=0.4,positional=0.3,noise=0.5"

@@ -10,13 +10,13 @@ from stop_at import ended
 import attnphase as ap
 from attnphase.cli.commands import main
 from attnphase.data.files import load_dataset
-from attnphase.dynamics import planes
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import BASINS
 from attnphase.files.writing import write_file
 from attnphase.problem import Problem
 from attnphase.sweeps import kept
-from attnphase.sweeps.dynamics import basins
+from attnphase.theories.sgd_flow import planes
+from attnphase.theories.sgd_flow.run import basins
 
 ASKED = ["--omega", "0.27", "--scale", "0.6", "--angle", "30,65", "--quiet"]
 ASKED += ["--set", "integration.rule=gauss-hermite", "--set", "integration.nodes=6"]

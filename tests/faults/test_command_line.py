@@ -22,12 +22,12 @@ from click.testing import CliRunner
 
 import attnphase.__main__ as process
 from attnphase.cli.commands import main
-from attnphase.dynamics.settings import FlowSettings
 from attnphase.errors import DatasetError, ProblemError, SolverError
 from attnphase.files import writing as files
 from attnphase.pages.page import page_of
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.symmetries import loss_symmetries
+from attnphase.theories.sgd_flow.settings import FlowSettings
 
 HEAVY = ("numba", "xarray", "scipy", "sympy", "matplotlib", "torch", "pandas", "netCDF4", "rich")
 POSIX = pytest.mark.skipif(os.name != "posix", reason="streams are closed by a POSIX shell")
@@ -166,7 +166,7 @@ REFUSED = {
         (["--figure", "x.xyz"], "no figure format"),
         (["-o", "{file}"], "the file exists"),
     ],
-    "one-step": [
+    "one-rsb": [
         (["--alpha", "0"], "alpha must be"),
         (["--alpha", "1", "--y", "100,-1"], "y must be"),
         (["--alpha", "1", "--outer", "48"], "outer must be a power of two"),
@@ -232,7 +232,7 @@ REFUSED = {
 
 # arguments with which every command that writes a file gets as far as its output
 ASKED = {
-    **{name: ["--alpha", "1"] for name in ("solve", "solutions", "one-step", "simulate", "optimal")},
+    **{name: ["--alpha", "1"] for name in ("solve", "solutions", "one-rsb", "simulate", "optimal")},
     **{name: [] for name in ("init", "flow", "stationary", "basins")},
     "sweep": ["--alpha", "1,2"],
     "thresholds": ["--omega", "0.3"],
@@ -373,7 +373,7 @@ def test_a_solve_waits_for_no_package_that_it_does_not_need(options, unneeded, t
     ],
 )
 def test_a_search_without_stationary_points_has_not_converged(monkeypatch, capsys, rate, words):
-    monkeypatch.setattr("attnphase.dynamics.roots.stationary_points", lambda *_: [])
+    monkeypatch.setattr("attnphase.theories.sgd_flow.roots.stationary_points", lambda *_: [])
     with pytest.raises(SystemExit) as end:
         main(["stationary", "--starts", "0", "--learning-rate", rate, "--quiet"])
     assert end.value.code == 1

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from derivations.printing.flow import flow_document
+from derivations.printing.sgd_flow import flow_document
 from derivations.printing.stability import stability_document
 
 MADE = {"dynamics": flow_document, "stability": stability_document}  # when the site is built
@@ -38,10 +38,10 @@ def test_every_equation_has_its_code_and_no_number_dangles(links):
 def test_citations_are_read_as_they_stand(links):
     """A range, single numbers and a second page, over the end of a line; sentences about other equations are none."""
     found = links.CITATION.findall(
-        "Equations (S1)-(S10),\n    (F1) of the\none-step page. Equation (O1) of the dynamics page."
+        "Equations (S1)-(S10),\n    (F1) of the\n1RSB page. Equation (O1) of the dynamics page."
     )
     assert [(tuple(links.tags_of(tags)), page) for tags, page in found] == [
-        ((*(f"S{i}" for i in range(1, 11)), "F1"), "one-step"),
+        ((*(f"S{i}" for i in range(1, 11)), "F1"), "1RSB"),
         (("O1",), "dynamics"),
     ]
     assert not links.CITATION.findall("Equation (7), and (S1) of the paper's page")

@@ -14,16 +14,16 @@ from scipy.optimize import root_scalar
 from scipy.stats import norm
 
 import attnphase as ap
-from attnphase.bayes.channel import Fields, Preimages, draw_sets
-from attnphase.bayes.importance import Noisy
-from attnphase.bayes.lattices import FieldLaw, LabelPlane, label_plane, lattice_means
-from attnphase.bayes.setting import setting_of
-from attnphase.bayes.solving import Start, solve_bayes
-from attnphase.bayes.thresholds import _weak_recovery, bayes_thresholds
-from attnphase.bayes.two_points import TwoPoints
 from attnphase.errors import ProblemError
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
+from attnphase.theories.bayes_optimal.channel import Fields, Preimages, draw_sets
+from attnphase.theories.bayes_optimal.importance import Noisy
+from attnphase.theories.bayes_optimal.lattices import FieldLaw, LabelPlane, label_plane, lattice_means
+from attnphase.theories.bayes_optimal.setting import setting_of
+from attnphase.theories.bayes_optimal.solving import Start, solve_bayes
+from attnphase.theories.bayes_optimal.thresholds import _weak_recovery, bayes_thresholds
+from attnphase.theories.bayes_optimal.two_points import TwoPoints
 
 pytestmark = pytest.mark.filterwarnings("error")
 

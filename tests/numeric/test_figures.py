@@ -23,7 +23,7 @@ from attnphase.cli.commands import main
 from attnphase.data.boundaries import with_boundaries
 from attnphase.data.build import from_points, from_thresholds
 from attnphase.data.files import load_dataset, save_dataset
-from attnphase.data.variables import COORDINATES
+from attnphase.data.schemas import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.figures import FIGURES, fig2, fig3, fig9, gap_figure, limits_figure, save_figure
 from attnphase.fixed_points.iteration import Status
@@ -564,8 +564,8 @@ def test_the_page_of_figures_has_the_captions_of_today():
 
 def limit_of(alphas, omegas=(0.3,)):
     """A made-up limit whose error falls from the linear predictor's to zero, without solving anything."""
-    from attnphase.bayes.solving import BayesPoint, Start
-    from attnphase.data.bayes import from_bayes_points
+    from attnphase.theories.bayes_optimal.dataset import from_bayes_points
+    from attnphase.theories.bayes_optimal.solving import BayesPoint, Start
 
     def point(alpha, omega, start):
         known = min(max(2 * alpha - 0.6, 0.0), 1.0)
@@ -769,7 +769,7 @@ def test_the_command_computes_the_limit_of_a_sweep_or_takes_one(tmp_path, monkey
         asked.update(problem=problem, alphas=alphas, fields=fields, thresholds=thresholds)
         return limit_of(alphas, fields["teacher.omega"])
 
-    monkeypatch.setattr("attnphase.sweeps.bounds.optimal", noted)
+    monkeypatch.setattr("attnphase.theories.bayes_optimal.run.optimal", noted)
     save_dataset(grid({"teacher.omega": [0.1, 0.4], "regularizer.strength": [0.02]}), "a.nc")
     result = CliRunner().invoke(main, ["figure", "gap", "--data", "a.nc", "--with-data"], prog_name="attnphase")
     assert result.exit_code == 0, result.stderr

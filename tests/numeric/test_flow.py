@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 import attnphase as ap
-from attnphase.data.variables import SCHEMAS
-from attnphase.dynamics.corrections import corrected, known_way
-from attnphase.dynamics.planes import Arrival
-from attnphase.dynamics.settings import Basin, FlowSettings, FlowStatus
-from attnphase.dynamics.slopes import SlopeChannel, next_rule, replicates_of, system_of
-from attnphase.dynamics.trajectory import follow_flow, integrated, measured, started
+from attnphase.data.schemas import SCHEMAS
 from attnphase.errors import ProblemError
 from attnphase.problem import Problem
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.system import System
+from attnphase.theories.sgd_flow.corrections import corrected, known_way
+from attnphase.theories.sgd_flow.planes import Arrival
+from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
+from attnphase.theories.sgd_flow.slopes import SlopeChannel, next_rule, replicates_of, system_of
+from attnphase.theories.sgd_flow.trajectory import follow_flow, integrated, measured, started
 
 PAPER = Problem.paper(omega=0.3)
 NO_DECAY = {"regularizer.strength": 1e-8}
@@ -262,7 +262,7 @@ def test_corrected_ways_are_those_that_are_integrated(monkeypatch, changes, name
     problem, start = PAPER.with_fields(changes), Sizes.of("semantic=0.3,positional=0.3,noise=0.6")
     settings = FlowSettings(2.0, until=20.0, records=9)
     quick = follow_flow(problem, start, settings)
-    monkeypatch.setattr("attnphase.dynamics.trajectory.known_way", lambda *_: None)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.trajectory.known_way", lambda *_: None)
     whole = follow_flow(problem, start, settings)
     assert (quick.rule.name, quick.rule.order) == (name, whole.rule.order)
     assert quick.evaluations < whole.evaluations / 2
@@ -284,7 +284,7 @@ def test_what_a_correction_cannot_follow_is_integrated(monkeypatch):
     assert same is not None
     assert np.allclose(same.states, way.states, rtol=1e-9, atol=1e-12)
     assert np.abs(same.shifts).max() < 1e-12
-    monkeypatch.setattr("attnphase.dynamics.corrections._asked", lambda *_: np.full((1, len(state) + 2), 0.1))
+    monkeypatch.setattr("attnphase.theories.sgd_flow.corrections._asked", lambda *_: np.full((1, len(state) + 2), 0.1))
     assert corrected(known, dynamics, way.times, 1e-6) is None
     monkeypatch.undo()
     monkeypatch.setattr(type(dynamics), "is_lost", lambda *_: True)
@@ -400,7 +400,7 @@ def test_passing_by_a_saddle_is_no_rest():
 
 
 def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
-    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 3)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 3)
     problem = PAPER.with_fields(rule(8))
     ds = ap.basins(problem, 0.3, 0.5, [50.0, 74.0])
     assert ds.basin.to_numpy().ravel().tolist() == [Basin.positional, Basin.semantic]
@@ -417,7 +417,7 @@ def test_the_boundary_of_the_basins_separates_trajectories(monkeypatch):
 
 def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
     """With little left of bisection, the boundary is the finer rule's, its error the distance from the coarser's."""
-    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 9)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 9)
     _by_angle(monkeypatch, [lambda angle: _sides(angle, 40.0, 40.0), lambda angle: _sides(angle, 40.6, 40.6)])
     ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
     half = 40 / 2**10
@@ -427,7 +427,7 @@ def test_the_boundarys_error_holds_what_the_rule_changes(monkeypatch):
 
 def test_the_boundary_under_a_low_order_is_held_against_two_gauges(monkeypatch):
     """One order below it is nearly the same by chance; two below it is 4 degrees off, of which a quarter counts."""
-    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 9)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 9)
     places = (40.0, 40.1, 44.1)
     _by_angle(monkeypatch, [lambda angle, at=at: _sides(angle, at, at) for at in places])
     ds = ap.basins(PAPER.with_fields({"student.tied": False}), 0.3, 0.5, [10.0, 30.0, 70.0])
@@ -448,7 +448,7 @@ def _by_angle(monkeypatch, of_rules):
         angle = math.degrees(math.atan2(np.abs(overlaps.theta).max() / 0.25, np.abs(overlaps.m).max()))
         return Arrival(0.0, 0.0, 0.0, 0.0, names[size](angle), FlowStatus.at_rest)
 
-    monkeypatch.setattr("attnphase.dynamics.planes._arrival", arrival)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._arrival", arrival)
 
 
 def _sides(angle, low, high):
@@ -457,7 +457,7 @@ def _sides(angle, low, high):
 
 def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
     """Under the finer rule starts within a degree of the truth are caught: the interval reaches over them all."""
-    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 8)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 8)
     _by_angle(monkeypatch, [lambda angle: _sides(angle, 40.0, 40.0), lambda angle: _sides(angle, 39.7, 41.2)])
     ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])
     boundary, error = ds.boundary.item(), ds.boundary_stderr.item()
@@ -475,7 +475,7 @@ def test_starts_at_rest_beside_the_saddle_leave_a_boundary(monkeypatch):
     ],
 )
 def test_planes_without_a_boundary_say_why(monkeypatch, rules, why):
-    monkeypatch.setattr("attnphase.dynamics.planes._BISECTIONS", 6)
+    monkeypatch.setattr("attnphase.theories.sgd_flow.planes._BISECTIONS", 6)
     _by_angle(monkeypatch, rules)
     with pytest.warns(UserWarning, match=f"omega = 0.3, scale = 0.5: there is no boundary, as .*{why}"):
         ds = ap.basins(PAPER.with_fields(rule(8)), 0.3, 0.5, [10.0, 30.0, 70.0])

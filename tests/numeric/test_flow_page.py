@@ -22,7 +22,7 @@ def test_the_page_prints_what_it_says(capsys):
         assert capsys.readouterr().out == expected
 
 
-@pytest.mark.parametrize("page", ["flow.md", "one_step_numbers.md"])
+@pytest.mark.parametrize("page", ["flow.md", "one_rsb_numbers.md"])
 def test_commands_within_the_text_have_these_options(page):
     commands = re.findall(r"`attnphase (.+?)`", (DOCS / page).read_text(encoding="utf-8"))
     assert commands

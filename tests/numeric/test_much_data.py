@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from attnphase.bayes.channel import Fields, Signs
-from attnphase.bayes.labels import Labels
-from attnphase.bayes.lattices import FieldLaw, LabelPlane
-from attnphase.bayes.one_sign import SignSums
-from attnphase.bayes.readout import SignError
-from attnphase.bayes.setting import setting_of
-from attnphase.bayes.solving import Start, solve_bayes
 from attnphase.fixed_points.iteration import Status
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
+from attnphase.theories.bayes_optimal.channel import Fields, Signs
+from attnphase.theories.bayes_optimal.labels import Labels
+from attnphase.theories.bayes_optimal.lattices import FieldLaw, LabelPlane
+from attnphase.theories.bayes_optimal.one_sign import SignSums
+from attnphase.theories.bayes_optimal.readout import SignError
+from attnphase.theories.bayes_optimal.setting import setting_of
+from attnphase.theories.bayes_optimal.solving import Start, solve_bayes
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -132,7 +132,7 @@ def test_nothing_known_is_no_end_where_the_first_map_learns():
 def test_the_status_is_that_of_the_last_rule(monkeypatch):
     """A coarse rule that does not come to rest only leads to the others."""
     whole = solve_bayes(setting_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
-    monkeypatch.setattr("attnphase.bayes.solving._COARSE_MAPS", 2)
+    monkeypatch.setattr("attnphase.theories.bayes_optimal.solving._COARSE_MAPS", 2)
     point = solve_bayes(setting_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
     assert point.status is Status.converged
     assert point.V.item() == pytest.approx(whole.V.item(), rel=1e-8)

@@ -318,10 +318,10 @@ def one_of(command: str) -> None:
             wide = COARSE.with_fields({"positions.kind": "none", "tokens.sigma": 0.7})
             settings = SolverSettings(tolerance=1e-3, max_maps=60)
             with suppress(SolverError):  # so few nodes may not show a maximum
-                ap.one_step(wide, 1.0, branch="uninformed", start="informed", outer=16, inner=16, settings=settings)
+                ap.one_rsb(wide, 1.0, branch="uninformed", start="informed", outer=16, inner=16, settings=settings)
 
 
-@pytest.mark.parametrize("command", ["solve", "check", "optimal", "one-step"])
+@pytest.mark.parametrize("command", ["solve", "check", "optimal", "one-rsb"])
 def test_every_iteration_tells_its_steps(monkeypatch, command):
     """And how many it makes at most: without them nobody can say how long a point may take."""
     told: list[tuple[float, float]] = []

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 
 import attnphase as ap
 from attnphase.data import build
-from attnphase.data.variables import HISTOGRAM_VARIABLES, SCHEMAS
+from attnphase.data.schemas import SCHEMAS
+from attnphase.data.variables import HISTOGRAM_VARIABLES
 from attnphase.errors import AttnphaseError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem

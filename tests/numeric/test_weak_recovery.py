@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from attnphase.bayes.importance import Noisy
-from attnphase.bayes.setting import setting_of
-from attnphase.bayes.thresholds import BayesThreshold, _weak_recovery
 from attnphase.problem.problem import Problem
+from attnphase.theories.bayes_optimal.importance import Noisy
+from attnphase.theories.bayes_optimal.setting import setting_of
+from attnphase.theories.bayes_optimal.thresholds import BayesThreshold, _weak_recovery
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnphase.kernels.bayes import bayes_maps
+from attnphase.theories.bayes_optimal.equations import bayes_maps
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean
 from derivations.algebra.tokens import operands
-from derivations.printing.bayes import bayes_document, bayes_page
+from derivations.printing.bayes_optimal import bayes_document, bayes_page
 from derivations.replica import quadrature
-from derivations.replica.bayes import NISHIMORI, derive_bayes
+from derivations.replica.bayes_optimal import NISHIMORI, derive_bayes
 from derivations.replica.posterior import ObservationEntropy, ObservationIntegral, WeightEntropy, WeightIntegral
 from derivations.replica.quadrature import Toy, evaluate
 

@@ -11,16 +11,16 @@ from derivations.algebra import symbols as sym
 from derivations.algebra.means import FieldMean
 from derivations.algebra.minima import FieldHessian
 from derivations.algebra.tokens import SampleSum
-from derivations.codegen.flow import flow_source
+from derivations.codegen.sgd_flow import flow_source
 from derivations.models.attention import AttentionModel, Student, Teacher
 from derivations.models.noise import is_quadratic
 from derivations.models.scalar import formula_loss
 from derivations.models.scores import linear, softmax
 from derivations.printing.document import Formula
-from derivations.printing.flow import flow_document
+from derivations.printing.sgd_flow import flow_document
 from derivations.replica.amp import concentrated
-from derivations.replica.flow import SCATTER, STIFFNESS, VELOCITY, derive_flow, names
 from derivations.replica.saddle_point import NOISE, SOURCE
+from derivations.replica.sgd_flow import SCATTER, STIFFNESS, VELOCITY, derive_flow, names
 
 FLOW, NAMES = derive_flow(), names()
 SIZES = [(1, 1, 1), (2, 2, 1), (3, 2, 2)]

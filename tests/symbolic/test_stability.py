@@ -7,10 +7,10 @@ from sympy import cosh, log
 from derivations.algebra import symbols as sym
 from derivations.codegen.arrays import ArrayPrinter
 from derivations.models.scalar import ScalarModel
-from derivations.replica.ansatz import ONE_STEP, REPLICA_SYMMETRIC
+from derivations.replica.ansatz import ONE_RSB, REPLICA_SYMMETRIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.moments import SampleLoss
-from derivations.replica.one_step import derive_one_step_saddle_point
+from derivations.replica.one_rsb import derive_one_rsb_saddle_point
 from derivations.replica.quadrature import Toy, evaluate
 from derivations.replica.saddle_point import abbreviated, derive_saddle_point
 from derivations.replica.stability import at_no_tilt, derive_copies, derive_replicon
@@ -23,7 +23,7 @@ VALUES = {
 }
 ATOMS = ((0.35, {"gamma": 0.7, "tau": 0.9, "pi": -1.2}), (0.65, {"gamma": 1.3, "tau": -0.6, "pi": 0.8}))
 TOY = Toy(VALUES, ATOMS, loss=SampleLoss(LOG_COSH), step=0.5, reach=7.0)
-ONE = {e.unknown.name: e for e in derive_one_step_saddle_point(derive_free_entropy(LOG_COSH, ONE_STEP))}
+ONE = {e.unknown.name: e for e in derive_one_rsb_saddle_point(derive_free_entropy(LOG_COSH, ONE_RSB))}
 SYMMETRIC = {e.unknown.name: e for e in derive_saddle_point(derive_free_entropy(LOG_COSH, REPLICA_SYMMETRIC))}
 
 

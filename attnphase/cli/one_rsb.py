@@ -1,0 +1,92 @@
+"""The command that solves the equations of one-step replica-symmetry breaking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from attnphase.cli.inputs import problem_of, solvable
+from attnphase.cli.options import (
+    allow_unconverged_option,
+    force_option,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+)
+from attnphase.cli.outcomes import convergence, deliver
+from attnphase.cli.values import NUMBERS
+from attnphase.files.writing import check_dataset
+from attnphase.fixed_points.settings import SolverSettings, sample_complexity
+from attnphase.state_evolution.branches import BRANCHES
+from attnphase.theories.one_rsb.settings import STARTS, check_covered, one_rsb_sizes, parisi_parameters
+
+__all__ = ["one_rsb"]
+
+
+@click.command("one-rsb")
+@problem_options
+@click.option("--alpha", type=float, required=True, help="Sample complexity n/d.")
+@click.option("--y", "tilts", type=NUMBERS, help="Parisi parameters; without, where F(y) is largest.")
+@click.option("--branch", type=click.Choice(BRANCHES), default="semantic", show_default=True)
+@click.option(
+    "--start",
+    type=click.Choice(STARTS),
+    default=STARTS[0],
+    show_default=True,
+    help="The branch's solution without breaking, or its informed start.",
+)
+@click.option("--outer", type=int, default=128, show_default=True, help="Sobol points of what all replicas share.")
+@click.option("--inner", type=int, default=64, show_default=True, help="Sobol points of what a group shares.")
+@click.option("--tolerance", type=float, default=1e-5, show_default=True, help="On the undamped relative residual.")
+@click.option("--max-maps", type=int, default=1000, show_default=True, help="Evaluations of the map for each y.")
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@allow_unconverged_option
+@quiet_option
+def one_rsb(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    alpha: float,
+    tilts: tuple[float, ...] | None,
+    branch: str,
+    start: str,
+    outer: int,
+    inner: int,
+    tolerance: float,
+    max_maps: int,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+) -> int:
+    """Solve the equations of one-step replica-symmetry breaking, where the replica-symmetric ones fail.
+
+    Without --y the static solution, at the maximum of F; with it metastable states, with their energy and complexity.
+    """
+    alpha, settings = sample_complexity("alpha", alpha), SolverSettings(tolerance=tolerance, max_maps=max_maps)
+    tilts = parisi_parameters(tilts)
+    if output is not None:
+        check_dataset(output, force)
+    problem = solvable(problem_of(problem_file, changes), (branch,))
+    outer, inner = one_rsb_sizes(problem, outer, inner)
+    check_covered(problem)
+    from attnphase.theories.one_rsb.run import one_rsb as solve_one_rsb
+    from attnphase.theories.one_rsb.text import one_rsb_table
+
+    ds = solve_one_rsb(
+        problem,
+        alpha,
+        y=tilts or None,
+        branch=branch,
+        start=start,
+        outer=outer,
+        inner=inner,
+        settings=settings,
+        progress=not quiet,
+    )
+    deliver(ds, one_rsb_table, output, force, as_json, quiet)
+    return convergence(ds, allow_unconverged)

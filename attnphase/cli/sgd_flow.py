@@ -1,0 +1,263 @@
+"""Commands about the way to a minimum: trajectories, stationary points, basins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnphase import arguments
+from attnphase.cli.inputs import checked_checkpoint, problem_of
+from attnphase.cli.options import (
+    allow_unconverged_option,
+    force_option,
+    json_option,
+    output_option,
+    problem_options,
+    quiet_option,
+)
+from attnphase.cli.outcomes import deliver, interruption_told, kept_file
+from attnphase.cli.values import NUMBERS
+from attnphase.errors import ProblemError
+from attnphase.files.checkpoints import BASINS
+from attnphase.files.writing import check_data, check_dataset, check_figure
+from attnphase.fixed_points.settings import check_affordable, omegas
+from attnphase.theories.sgd_flow.noise import of_fields
+from attnphase.theories.sgd_flow.settings import FlowSettings, FlowStatus
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from attnphase.problem import Problem
+
+__all__ = ["basins", "flow", "stationary"]
+
+_rate_option = click.option(
+    "--learning-rate", type=float, default=0.0, show_default=True, help="Of one-pass SGD; 0 is gradient flow."
+)
+_batch_option = click.option("--batch", type=int, default=1, show_default=True, help="Fresh samples of a step.")
+
+
+@click.command()
+@problem_options
+@click.option(
+    "--start",
+    multiple=True,
+    default=("semantic",),
+    show_default=True,
+    help="Sizes as semantic=0.3,positional=0.3,noise=0.6; may be given several times.",
+)
+@_rate_option
+@_batch_option
+@click.option("--until", type=float, default=100.0, show_default=True, help="Time: steps over d, times eta of flow.")
+@click.option("--records", type=int, default=101, show_default=True, help="Times in the result.")
+@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Of the integration in time.")
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@quiet_option
+def flow(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    start: tuple[str, ...],
+    learning_rate: float,
+    batch: int,
+    until: float,
+    records: int,
+    tolerance: float,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Follow the weights under one-pass SGD or gradient flow, in the limit of high dimension.
+
+    Exit code 1 if the weights run away. A start that ends at a saddle has the status at_saddle, and is named.
+    """
+    settings = FlowSettings(learning_rate, batch, until, records, tolerance)
+    from attnphase.theories.sgd_flow.run import flow as follow_flow
+    from attnphase.theories.sgd_flow.run import starts_of
+
+    starts = starts_of(start)
+    problem = _moving(settings, output, force, problem_file, changes)
+    ds = follow_flow(
+        problem,
+        starts[0] if len(starts) == 1 else starts,
+        learning_rate,
+        until,
+        batch=batch,
+        records=records,
+        tolerance=tolerance,
+        progress=not quiet,
+    )
+    from attnphase.theories.sgd_flow.text import flow_table
+
+    deliver(ds, flow_table, output, force, as_json, quiet)
+    away = int((ds["status"] == FlowStatus.diverged).sum())
+    if away:
+        click.echo("attnphase: the weights run away: lower the learning rate, or raise the weight decay.", err=True)
+    for one in (ds.isel(start=i) for i in range(ds.sizes["start"])) if "start" in ds.dims else (ds,):
+        if one["status"] == FlowStatus.at_saddle:
+            click.echo(
+                f"attnphase: {one['start'].item()} ends at a saddle: a small part in another direction grows at"
+                f" the rate {float(one['growth']):.3g}: add one to the start to leave it.",
+                err=True,
+            )
+    return int(away > 0)
+
+
+@click.command()
+@problem_options
+@_rate_option
+@_batch_option
+@click.option("--starts", type=int, default=12, show_default=True, help="Random starts.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random starts.")
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@quiet_option
+def stationary(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    learning_rate: float,
+    batch: int,
+    starts: int,
+    seed: int,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Find the stationary points of the dynamics, stable or not, with their eigenvalues.
+
+    Exit code 1 if none is found.
+    """
+    settings = FlowSettings(learning_rate, batch)
+    from attnphase.theories.sgd_flow.run import starts_count
+    from attnphase.theories.sgd_flow.run import stationary as find
+
+    starts_count(starts)
+    arguments.whole("seed", seed, 0)
+    problem = _moving(settings, output, force, problem_file, changes)
+    from attnphase.theories.sgd_flow.text import stationary_table
+
+    ds = find(problem, learning_rate, batch=batch, starts=starts, seed=seed, progress=not quiet)
+    deliver(ds, stationary_table, output, force, as_json, quiet)
+    return 0
+
+
+@click.command()
+@problem_options
+@click.option("--omega", type=NUMBERS, default="0:0.5:6", show_default=True, help="START:STOP:COUNT, or numbers.")
+@click.option("--scale", type=NUMBERS, default="0.1,0.2,0.4,0.8", show_default=True, help="Sizes of the starts.")
+@click.option("--angle", type=NUMBERS, default="0:90:5", show_default=True, help="Directions in degrees.")
+@click.option("--noise", type=float, default=0.0, show_default=True, help="Standard deviation of the start's entries.")
+@_rate_option
+@_batch_option
+@click.option("--until", type=float, default=20_000.0, show_default=True, help="Time at which all ends.")
+@click.option(
+    "--figure",
+    "figure_file",
+    type=click.Path(path_type=Path),
+    help="Draw the boundaries: .png, .pdf or what else matplotlib writes.",
+)
+@click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of SGD runs to draw beside them.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where every end is kept that was found; beside the output by default.",
+)
+@output_option(help="Write a netCDF file.")
+@force_option
+@json_option
+@allow_unconverged_option
+@quiet_option
+def basins(
+    problem_file: Path | None,
+    changes: tuple[str, ...],
+    omega: tuple[float, ...],
+    scale: tuple[float, ...],
+    angle: tuple[float, ...],
+    noise: float,
+    learning_rate: float,
+    batch: int,
+    until: float,
+    figure_file: Path | None,
+    runs: Path | None,
+    checkpoint: Path | None,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    allow_unconverged: bool,
+    quiet: bool,
+) -> int:
+    """Find which stationary point starts between encodings (0 degrees) and teacher (90) lead to, and when.
+
+    An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a
+    start is not at rest when the time is over, or runs away.
+    """
+    settings = FlowSettings(learning_rate, batch, until)
+    from attnphase.theories.sgd_flow.run import angles_of, noise_of, scales_of
+    from attnphase.theories.sgd_flow.run import basins as follow_basins
+
+    omega, scale, angle, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
+    if runs is not None and figure_file is None:
+        raise ProblemError("runs", "--runs are drawn beside the boundaries: name a --figure.")
+    if any(change.partition("=")[0].strip() == "teacher.omega" for change in changes):
+        raise ProblemError("set", "basins varies teacher.omega: give its values with --omega, not with --set.")
+    if figure_file is not None:
+        check_figure(figure_file, force)
+        if output is not None and figure_file.absolute() == output.absolute():
+            raise ProblemError("figure", "--figure and --output name one file: name two.")
+    if runs is not None:
+        check_data(runs)
+    checkpoint = checked_checkpoint(BASINS, checkpoint, output, force, figure_file)
+    problem = _moving(settings, None, force, problem_file, changes)
+    beside = None
+    if runs is not None:
+        from attnphase.data.files import load_dataset
+        from attnphase.figures.dynamics import starts_of
+
+        beside = load_dataset(runs)
+        starts_of(beside)  # refused before anything is followed
+    asked: dict[str, Any] = {"noise": noise, "learning_rate": learning_rate, "batch": batch, "until": until}
+    with interruption_told(lambda: kept_file(checkpoint)):
+        ds = follow_basins(problem, omega, scale, angle, checkpoint=checkpoint, progress=not quiet, **asked)
+    from attnphase.theories.sgd_flow.text import basins_table
+
+    deliver(ds, basins_table, output, force, as_json, quiet)  # first: nothing that drawing meets loses the data
+    if checkpoint is not None and output is not None:
+        checkpoint.unlink(missing_ok=True)
+    if figure_file is not None:
+        from attnphase.figures import basins_figure, save_figure
+
+        save_figure(basins_figure(ds, beside), figure_file)
+    return _all_ended(ds, allow_unconverged)
+
+
+def _all_ended(ds: xr.Dataset, allowed: bool) -> int:
+    """The exit code, after naming starts of which nobody knows where they lead."""
+    counts = {status: int((ds["status"] == status).sum()) for status in (FlowStatus.completed, FlowStatus.diverged)}
+    advice = {
+        FlowStatus.completed: "not at rest when the time is over: raise --until",
+        FlowStatus.diverged: "running away: lower the learning rate, or raise the weight decay",
+    }
+    sentences = [f"{count} of {ds['status'].size} starts {advice[status]}" for status, count in counts.items() if count]
+    if not sentences:
+        return 0
+    hint = "" if allowed else "; --allow-unconverged accepts this"
+    click.echo(f"attnphase: {'; '.join(sentences)}{hint}.", err=True)
+    return 0 if allowed else 1
+
+
+def _moving(
+    settings: FlowSettings, output: Path | None, force: bool, problem_file: Path | None, changes: tuple[str, ...]
+) -> Problem:
+    """The problem, if it has a dynamics; the output is checked before."""
+    if output is not None:
+        check_dataset(output, force)
+    problem = problem_of(problem_file, changes)
+    settings.check(problem)
+    check_affordable(of_fields(problem))
+    return problem

@@ -1,0 +1,312 @@
+"""One application of the Bayes-optimal map: from what is unknown of the fields, V, through the channel to V again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.integration.rules import sobol
+from attnphase.theories.bayes_optimal.channel import Channel, Fields, blocks
+from attnphase.theories.bayes_optimal.equations import BayesMaps
+from attnphase.theories.bayes_optimal.lattices import FieldLaw, Sums
+
+__all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
+
+
+@dataclass(frozen=True, eq=False)
+class WeightPrior:
+    """The law of the rows of the teacher's weights under the measure.
+
+    Attributes
+    ----------
+    weights : (A,) array
+    gamma : (P, A) array
+    mean : (A, t) array
+        What the encodings and the clusters' means tell of a row.
+    precision : (A, t, t) array
+    rho : (P, t, t) array
+        Covariance of the sites' fields.
+    """
+
+    weights: Array
+    gamma: Array
+    mean: Array
+    precision: Array
+    rho: Array
+
+    def arguments(self) -> dict[str, Any]:
+        """Under the names that the generated equations have."""
+        return {
+            "gamma": self.gamma[..., None, None],
+            "prior_mean": self.mean[..., None],
+            "prior_precision": self.precision,
+            "spectral_mean": lambda values: np.einsum("a,aij->ij", self.weights, self._all(values)),
+        }
+
+    def _all(self, values: Array) -> Array:
+        return np.broadcast_to(values, (len(self.weights), *np.shape(values)[-2:]))
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Means over the nodes, for each of S replicates; of a site only samples count whose token is in its cluster.
+
+    Attributes
+    ----------
+    spread, gain, alignment : (S, P, t, t) arrays
+        As in `Posterior`.
+    log_evidence : (S,) array
+    """
+
+    spread: Array
+    gain: Array
+    alignment: Array
+    log_evidence: Array
+
+    def beside(self, others: Moments) -> Moments:
+        """With those of other replicates."""
+        pairs = zip(vars(self).values(), vars(others).values(), strict=True)
+        return Moments(*(np.concatenate(pair) for pair in pairs))
+
+    def moved_by(self, first: Moments) -> Moments:
+        """All of them moved by as much as those of the first replicate, which are given alone."""
+        pairs = zip(vars(self).values(), vars(first).values(), strict=True)
+        return Moments(*(every + (one - every[:1]) for every, one in pairs))
+
+
+@dataclass(frozen=True, eq=False)
+class Evolution:
+    """The state evolution of a learner who knows the model.
+
+    Attributes
+    ----------
+    maps : BayesMaps
+    prior : WeightPrior
+    channel : Channel
+    configurations : (C, L) array of int
+        Sites of the tokens, for every configuration of clusters.
+    probabilities : (C,) array
+    teacher_means : (P, t) array
+    points, replicates : int
+        Nodes in every replicate, and their number.
+    seed : int
+    first : int
+        How many replicates of lattices are left out.
+    """
+
+    maps: BayesMaps
+    prior: WeightPrior
+    channel: Channel
+    configurations: NDArray[np.int64]
+    probabilities: Array
+    teacher_means: Array
+    points: int
+    replicates: int
+    seed: int
+    first: int = 0
+
+    @property
+    def rho(self) -> Array:
+        """Covariance of the sites' fields, (P, t, t)."""
+        return self.prior.rho
+
+    @property
+    def samples(self) -> int:
+        """Sobol nodes of a replicate."""
+        return self.points if self.channel.sums is None else self.channel.sums.samples
+
+    @cached_property
+    def round(self) -> bool:
+        """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
+        turned = len(self.channel.images) > 2 and self.channel.sums is not None
+        return turned and not self.prior.mean.any() and not self.teacher_means.any()
+
+    @cached_property
+    def occupation(self) -> Array:
+        """Probability that a site's cluster is the one that its token is in, (P,)."""
+        sites = range(len(self.rho))
+        return np.array([self.probabilities[(self.configurations == s).any(axis=1)].sum() for s in sites])
+
+    @cached_property
+    def _normals(self) -> Array:
+        length, rank = self.configurations.shape[1], self.rho.shape[1]
+        dimensions = 2 * length * rank + self.channel.noise_dimensions
+        return sobol(dimensions, 0, False, self.samples, self.replicates, self.seed).nodes
+
+    def fields(self, V: Array, sites: NDArray[np.int64]) -> Fields:
+        """Nodes at ``q = rho - V``, for a configuration."""
+        length, rank = self.configurations.shape[1], self.rho.shape[1]
+        size = length * rank
+        known, rest, noise = np.split(self._normals, [size, 2 * size], axis=-1)
+        known, rest = (a.reshape(*a.shape[:2], length, rank) for a in (known, rest))
+        roots = _root(self.rho - V)
+        omega = np.einsum("lij,snlj->snli", roots[sites], known) + self.teacher_means[sites]
+        k = omega + np.einsum("lij,snlj->snli", np.linalg.cholesky(V)[sites], rest)
+        return Fields(omega, k, V[sites], noise)
+
+    @cached_property
+    def _latest(self) -> dict[bytes, Moments]:
+        return {}
+
+    def moments(self, V: Array) -> Moments:
+        """What the channel gives at V, (P, t, t); kept until another V is asked for."""
+        key = V.tobytes()
+        found = self._latest.get(key)
+        if found is None:
+            found = self._moments(V)
+            self._latest.clear()
+            self._latest[key] = found
+        return found
+
+    def _moments(self, V: Array) -> Moments:
+        shape = (self.replicates, *self.rho.shape)
+        spread, gain, alignment = (np.zeros(shape) for _ in range(3))
+        evidence = np.zeros(self.replicates)
+        for sites, probability in zip(self.configurations, self.probabilities, strict=True):
+            if self.channel.sums is None:
+                found = self.channel.posterior(self.fields(V, sites))
+                means = found.spread.mean(axis=1), found.gain.mean(axis=1), found.alignment.mean(axis=1)
+                logs = found.log_evidence.mean(axis=1)
+            else:
+                spreads, gains, logs = self._over_lattices(self.channel.sums, V, sites)
+                means = spreads, gains, gains
+            for total, values in zip((spread, gain, alignment), means, strict=True):
+                total[:, sites] += probability * values
+            evidence += probability * logs
+        # of a token that is not in a site's cluster nothing is learned: its posterior is the prior
+        spread += ((1 - self.occupation)[:, None, None] * V)[None]
+        return Moments(spread, gain, alignment, evidence)
+
+    def _over_lattices(self, sums: Sums, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        """Spread and gain of every token, (S, L, t, t), and the mean logarithm of the evidence."""
+        length, rank = len(sites), self.rho.shape[1]
+        variances, turns = np.linalg.eigh(V[sites])  # of what is known they are the same: rho is a multiple of one
+        known = np.einsum("lij,lik,lkj->lj", turns, (self.rho - V)[sites], turns).clip(0)
+        law = FieldLaw(
+            blocks(turns),
+            self.teacher_means[sites].ravel(),
+            *(np.sqrt(x).ravel() for x in (known, variances)),
+            round=self.round,
+        )
+        spreads, gains = (np.empty((self.replicates, length, rank, rank)) for _ in range(2))
+        logs = np.empty(self.replicates)
+        for s in range(self.replicates):
+            random = np.random.default_rng([self.seed, self.first + s])
+            found = sums.means(law, self.points, random)
+            for values, whole in ((spreads, found.spread), (gains, found.gain)):
+                values[s] = np.einsum("lilj->lij", whole.reshape(length, rank, length, rank))
+            logs[s] = found.log_evidence
+        if self.round:  # what a lattice prefers is no direction of the weights
+            spreads, gains = (
+                np.trace(x, axis1=2, axis2=3)[..., None, None] * np.eye(rank) / rank for x in (spreads, gains)
+            )
+        return spreads, gains, logs
+
+    def conjugates(self, alpha: float, V: Array, moments: Moments) -> Array:
+        """The conjugate of every replicate, (S, P, t, t).
+
+        Equations (S3)-(S4) of the Bayes-optimal page.
+
+        By the residuals as far as labels tell little of what is unknown, and by the posterior's covariance as far as
+        they tell all of it: two sums with one mean, each where it is small and so is its error.
+        """
+        inverse = np.linalg.inv(V)
+        left, told = (float(np.trace(inverse @ x.mean(axis=0), axis1=1, axis2=2).sum()) for x in
+                      (moments.spread, moments.gain))  # fmt: skip
+        share = left / (left + told)
+        by_spread = np.stack([self.maps.conjugates_from_spreads(alpha, spread, V) for spread in moments.spread])
+        by_residual = np.stack(
+            [self.maps.conjugates_from_residuals(alpha, inverse @ x @ inverse) for x in moments.gain]
+        )
+        q_hat = share * by_residual + (1 - share) * by_spread
+        return (q_hat + q_hat.mT) / 2
+
+    def overlaps(self, q_hat: Array) -> tuple[Array, Array]:
+        """Overlap q and what it leaves, V, of a conjugate.
+
+        Equations (S1)-(S2) of the Bayes-optimal page.
+        """
+        q, V = self.maps.overlaps_from_conjugates(**self.prior.arguments(), q_hat=q_hat)
+        return (q + q.mT) / 2, (V + V.mT) / 2
+
+    def images(self, alpha: float, V: Array, moments: Moments) -> tuple[Array, Array]:
+        """V after one application of the map, and that of every replicate."""
+        q_hat = self.conjugates(alpha, V, moments)
+        return self.overlaps(positive(q_hat.mean(axis=0)))[1], np.stack([self.overlaps(positive(x))[1] for x in q_hat])
+
+    def image(self, alpha: float, V: Array, moments: Moments | None = None) -> Array:
+        """V after one application of the map."""
+        moments = self.moments(V) if moments is None else moments
+        pooled = Moments(*(a.mean(axis=0, keepdims=True) for a in vars(moments).values()))
+        return self.overlaps(positive(self.conjugates(alpha, V, pooled)[0]))[1]
+
+    def free_entropy(self, alpha: float, V: Array, moments: Moments) -> Array:
+        """The free entropy of every replicate, with the overlaps and conjugates of all, (S,).
+
+        Equation (R4) of the Bayes-optimal page.
+        """
+        q_hat = positive(self.conjugates(alpha, V, moments).mean(axis=0))
+        q = self.rho - V
+        terms = self.maps.free_entropy_terms(
+            alpha=alpha,
+            **self.prior.arguments() | {"spectral_mean": self._scalar_mean},
+            q_hat=q_hat,
+            q=q,
+            observation_entropy=moments.log_evidence,
+        )
+        return sum(np.asarray(term) for term in terms.values()) + np.zeros(self.replicates)
+
+    def _scalar_mean(self, values: Array) -> Array:
+        values = np.broadcast_to(values, (len(self.prior.weights), 1, 1))
+        return np.einsum("a,aij->ij", self.prior.weights, values)
+
+    def growth(self) -> tuple[Array, Array]:
+        """The linear operator of the overlap at ``q = 0`` for ``alpha = 1``, and the size of ``E[k | Y]`` there.
+
+        Returns
+        -------
+        operator : (S, P t^2, P t^2) array
+            ``q -> q``; the inverse of its largest eigenvalue is the weak-recovery threshold.
+        first : (S,) array
+            Mean square of the first moments over that of the fields: zero if nothing is learned at first order.
+        """
+        P, t = self.rho.shape[:2]
+        covariances = np.linalg.inv(self.prior.precision)
+        # q_s = int dnu gamma_s gamma_u C q_hat_u C
+        spectral = np.einsum("a,sa,ua,aij,akl->sikujl", *(
+            self.prior.weights, self.prior.gamma, self.prior.gamma, covariances, covariances))  # fmt: skip
+        channel, first = 0.0, 0.0
+        for sites, probability in zip(self.configurations, self.probabilities, strict=True):
+            root = blocks(np.asarray(np.linalg.cholesky(self.rho[sites]), float))
+            found, inverse = self.channel.response(root, self.seed), np.linalg.inv(root)
+            of_tokens = np.einsum("xi,yj,zk,wl,sxyzw->sijkl", *[inverse] * 4, found.operator, optimize=True)
+            whole = of_tokens.reshape(-1, *(len(sites), t) * 4)
+            own = np.zeros((len(whole), P, t, t, P, t, t))
+            for a, s in enumerate(sites):
+                for b, u in enumerate(sites):
+                    own[:, s, :, :, u, :, :] += np.einsum("ricjd->rijcd", whole[:, a, :, b, :, a, :, b, :])
+            channel, first = channel + probability * own, first + probability * found.first
+        operator = np.einsum("sikujl,rujlvmn->rsikvmn", spectral, channel)
+        return operator.reshape(len(operator), P * t * t, -1), np.asarray(first)
+
+
+def joined(values: Array) -> Array:
+    """Symmetric matrices (..., P, t, t) as rows of their entries on and above the diagonal, (..., P t (t + 1) / 2)."""
+    i, j = np.triu_indices(values.shape[-1])
+    return values[..., i, j].reshape(*values.shape[:-3], -1)
+
+
+def _root(matrix: Array) -> Array:
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]) @ vectors.mT
+
+
+def positive(q_hat: Array) -> Array:
+    """The nearest conjugate without negative eigenvalues, which the error of few nodes may bring."""
+    values, vectors = np.linalg.eigh(q_hat)
+    return (vectors * np.clip(values, 0, None)[..., None, :]) @ vectors.mT

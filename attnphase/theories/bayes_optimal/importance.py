@@ -1,0 +1,338 @@
+"""Labels with Gaussian noise: the posterior of the fields by importance sampling from a mixture that fits it.
+
+The posterior of a node's fields, ``N(k; omega, V) N(Y; T(k), Delta)``, has a peak near every image of the true fields
+under the symmetries of the labels, as sharp as the noise is small, and the shape of the prior where it is large.  Draws
+come from normal laws around these peaks, and from the prior, in equal shares; their weights are over the density of the
+whole mixture.  All is done with logarithms of densities relative to the largest.
+
+A node's draws are one of a few scrambled Sobol sets of its replicate, so that the scatter of the replicates holds their
+errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.integration.rules import sobol
+from attnphase.theories.bayes_optimal.channel import SETS, Fields, Posterior, blocks, draw_sets, outer
+from attnphase.theories.bayes_optimal.lattices import LATTICE_FEW_NODES, LATTICE_NODES, LATTICE_TOLERANCE, LabelPlane
+from attnphase.theories.bayes_optimal.response import Response, of_noisy_labels
+
+__all__ = ["Noisy", "Target"]
+
+Target = Callable[[Array], Array]
+"""Labels (B, M) of fields (B, L, t)."""
+
+_AT_ONCE = 2048  # nodes
+_DIFFERENCE = 1e-5  # of the fields, for the derivatives of the labels: where a peak is, not what the posterior is
+_NEWTON_STEPS = 2
+_HIGHEST_RISE = 700.0  # whose exponential is a number
+_RESOLUTION, _RESOLUTION_OF_DRAWS = 1e-12, 1e-4  # over the noise: what is learned against rounding, and draws' errors
+_RESPONSE_NODES, _RESPONSE_REPLICATES, _RESPONSE_DRAWS = 1024, 16, 256  # where nothing is known; draws of all peaks
+_INFLATION = 1.15  # of a peak's standard deviations, for tails that are not normal
+
+
+@dataclass(frozen=True, eq=False)
+class _Nodes:
+    """Nodes in a row: omega, k (B, F), labels Y (B, M) and half the square of their noise over Delta (B,).
+
+    With precision and root (F, F) of the prior.
+    """
+
+    omega: Array
+    k: Array
+    labels: Array
+    misfit: Array
+    precision: Array
+    root: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Draws:
+    """Draws from the posterior of every node: fields (B, n, F), weights (B, n) that sum to one, and log Z (B,)."""
+
+    fields: Array
+    weights: Array
+    log_evidence: Array
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """Labels ``T(k) + sqrt(Delta) z``.
+
+    Attributes
+    ----------
+    target : Target
+    size : int
+        Entries M of a label.
+    length, rank : int
+    noise : float
+        Delta, above zero.
+    images : tuple of (t, t) nested tuples
+        Orthogonal matrices of the columns that leave the labels unchanged; the identity is the first.
+    draws : int
+        From the prior, and from every peak, for each node; a power of two.
+    seed : int
+    sums : LabelPlane, optional
+        Where it is given, draws are for what is no mean over labels.
+    """
+
+    target: Target
+    size: int
+    length: int
+    rank: int
+    noise: float
+    images: tuple[tuple[tuple[float, ...], ...], ...]
+    draws: int = 32
+    seed: int = 0
+    sums: LabelPlane | None = None
+    exact = False
+
+    @property
+    def coarsest(self) -> int:
+        """See `Channel`."""
+        if self.sums is None:
+            return 16
+        return 2 if self.length * self.rank > 1 else 64  # of one field a lattice costs next to nothing
+
+    @property
+    def most(self) -> int:
+        """See `Channel`."""
+        if self.sums is not None:
+            return LATTICE_NODES if self.length * self.rank <= 2 else LATTICE_FEW_NODES
+        return 2**15 if self.rank == 1 else 2**12  # sixteen rotations to look around make a node dear
+
+    @property
+    def tolerance(self) -> float:
+        """See `Channel`."""
+        return 1e-7 if self.sums is None else LATTICE_TOLERANCE[self.length * self.rank]
+
+    @property
+    def resolution(self) -> float:
+        """See `Channel`: draws in pairs have no error of first order."""
+        paired = self.sums is not None or len(self.images) > 1
+        return (_RESOLUTION if paired else _RESOLUTION_OF_DRAWS) * self.noise
+
+    @property
+    def noise_entropy(self) -> float:
+        """See `Channel`."""
+        return -self.size / 2 * float(1 + np.log(2 * np.pi * self.noise))
+
+    @property
+    def noise_dimensions(self) -> int:
+        """See `Channel`."""
+        return self.size
+
+    @property
+    def label_dimensions(self) -> int:
+        """See `Channel`."""
+        return self.size
+
+    def given(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        return self.posterior(fields)
+
+    @property
+    def _signs(self) -> tuple[int, ...]:
+        """One of an image and the opposite one is negative."""
+        firsts = (next(x for x in image[0] if abs(x) > 1e-9) for image in self.images)
+        return tuple(1 if first > 0 else -1 for first in firsts)
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        shape = fields.omega.shape
+        spread, gain, alignment = (np.empty((*shape, shape[-1])) for _ in range(3))
+        evidence, means = np.empty(shape[:2]), np.empty(shape)
+        flat = [a.reshape(-1, *a.shape[2:]) for a in (spread, gain, alignment, evidence, means)]
+        omega, k = (a.reshape(-1, *shape[2:]) for a in (fields.omega, fields.k))
+        for part, drawn in self._in_parts(fields):
+            center = (drawn.weights[:, None] @ drawn.fields).reshape(-1, *shape[2:])
+            about = drawn.fields.reshape(*drawn.fields.shape[:2], *shape[2:]) - center[:, None]
+            mean, square, spread_, log = self._without_bias(drawn.weights, about, center - omega[part])
+            flat[0][part], flat[1][part] = spread_, square
+            flat[2][part] = outer(mean, k[part] - omega[part])
+            flat[3][part], flat[4][part] = drawn.log_evidence + log, mean
+        return Posterior(spread, gain, alignment, evidence, means)
+
+    def _without_bias(self, weights: Array, about: Array, known: Array) -> tuple[Array, Array, Array, Array]:
+        """Mean of ``k - omega``, its square, the posterior's covariance, and what is to be added to ``log Z``.
+
+        Ratios of means over n draws are wrong by a multiple of 1/n: twice the value of all draws less the mean value of
+        the two halves, whose errors are independent, is not.
+
+        Parameters
+        ----------
+        weights : (B, n) array
+            They sum to one.
+        about : (B, n, L, t) array
+            Draws less their mean.
+        known : (B, L, t) array
+            This mean less omega.
+        """
+        shape = about.shape
+        squares = (about[..., :, None] * about[..., None, :]).reshape(*shape[:2], -1)
+        flat = about.reshape(*shape[:2], -1)
+        second = np.arange(shape[1]) // (self.draws // 2) % 2 == 1  # half of what every component draws
+        values = []
+        for half in (second, ~second):
+            share = weights[:, half]
+            total = np.maximum(share.sum(axis=1), 1e-300)
+            share = (share / total[:, None])[:, None]
+            mean = (share @ flat[:, half]).reshape(known.shape)
+            spread = (share @ squares[:, half]).reshape(*known.shape, shape[-1]) - outer(mean, mean)
+            values.append((known + mean, outer(known + mean, known + mean), spread, np.log(2 * total)))
+        whole = (weights[:, None] @ squares).reshape(*known.shape, shape[-1])
+        all_draws = (known, outer(known, known), whole, np.zeros(len(known)))
+        mean, square, spread, log = (2 * x - (y + z) / 2 for x, y, z in zip(all_draws, *values, strict=True))
+        return mean, square, spread, log
+
+    def response(self, root: Array, seed: int) -> Response:
+        """See `Channel`."""
+        found = of_noisy_labels(self._labels, root, self.noise, seed)
+        return self._drawn_response(root, seed) if found is None else found
+
+    def _drawn_response(self, root: Array, seed: int) -> Response:
+        """By importance sampling: of the two factors one is that of the true field."""
+        size = len(root)
+        normals = sobol(size + self.size, 0, False, _RESPONSE_NODES, _RESPONSE_REPLICATES, seed + 17).nodes
+        u, noise = np.split(normals, [size], axis=-1)
+        k = (u @ root.T).reshape(*u.shape[:2], self.length, self.rank)
+        V = np.einsum("lilj->lij", (root @ root.T).reshape((self.length, self.rank) * 2))
+        fields = Fields(np.zeros_like(k), k, V, noise)
+        inverse, one = np.linalg.inv(root), np.eye(size)
+        flat = u.reshape(-1, size)
+        operator, first = np.empty((len(flat), size**4)), np.empty(len(flat))
+        draws = max(_RESPONSE_DRAWS // len(self.images), self.draws)
+        finer = replace(self, draws=draws)
+        for part, drawn in finer._in_parts(fields):
+            white = drawn.fields @ inverse.T
+            half = np.arange(white.shape[1]) // (draws // 2) % 2 == 1
+            parts = (slice(None), half, ~half)
+            whole, *halves = (_two_moments(white[:, some], drawn.weights[:, some]) for some in parts)
+            # ratios of means over n draws are wrong by a multiple of 1/n, this is not
+            mean, second = (2 * x - (y + z) / 2 for x, y, z in zip(whole, *halves, strict=True))
+            true = flat[part]
+            G, of_true = second - one, true[:, :, None] * true[:, None] - one
+            both = np.einsum("bij,bkl->bijkl", G, of_true)
+            operator[part] = ((both + both.transpose(0, 3, 4, 1, 2)) / 2).reshape(len(true), -1)
+            first[part] = (mean * true).mean(axis=1)
+        shape = (_RESPONSE_REPLICATES, -1)
+        return Response(
+            operator.reshape(*shape, size**4).mean(axis=1).reshape(-1, size, size, size, size),
+            first.reshape(shape).mean(axis=1),
+        )
+
+    def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, _Draws]]:
+        """Slices of the nodes in a row, and the draws for them."""
+        size = self.length * self.rank
+        omega, k = (a.reshape(-1, size) for a in (fields.omega, fields.k))
+        root, precision = (blocks(np.asarray(part(fields.V), float)) for part in (np.linalg.cholesky, np.linalg.inv))
+        noise = fields.noise.reshape(-1, self.size)
+        sets = draw_sets(*fields.omega.shape[:2])
+        for first in range(0, len(k), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            labels = self._labels(k[part]) + np.sqrt(self.noise) * noise[part]
+            nodes = _Nodes(omega[part], k[part], labels, (noise[part] ** 2).sum(axis=1) / 2, precision, root)
+            yield part, self._drawn(nodes, sets[part])
+
+    def _labels(self, k: Array) -> Array:
+        """Labels of fields (..., F)."""
+        flat = np.ascontiguousarray(k.reshape(-1, self.length, self.rank))
+        return self.target(flat).reshape(*k.shape[:-1], self.size)
+
+    def _drawn(self, nodes: _Nodes, sets: NDArray[np.int64]) -> _Draws:
+        size = nodes.k.shape[1]
+        normals = _normals(size, self.draws, self._signs, self.seed)[sets]
+        images = [blocks(np.broadcast_to(np.array(o), (self.length, self.rank, self.rank))) for o in self.images]
+        centers, roots = [nodes.omega], [np.broadcast_to(nodes.root, (len(nodes.k), size, size))]
+        for image in images:
+            center, root = self._peak(nodes.k @ image.T, nodes)
+            centers.append(center)
+            roots.append(_INFLATION * root)
+        shares = [slice(c * self.draws, (c + 1) * self.draws) for c in range(len(centers))]
+        draws = np.concatenate(
+            [
+                center[:, None] + normals[:, part] @ root.mT
+                for center, root, part in zip(centers, roots, shares, strict=True)
+            ],
+            axis=1,
+        )
+        densities = [_log_normal(draws, center, root) for center, root in zip(centers, roots, strict=True)]
+        misfit = ((self._labels(draws) - nodes.labels[:, None]) ** 2).sum(axis=-1)
+        logs = densities[0] - misfit / (2 * self.noise) - _log_sum(densities)
+        highest = logs.max(axis=1, keepdims=True)
+        weights = np.exp(logs - highest)
+        total = weights.sum(axis=1, keepdims=True)
+        # the noise's own misfit is known in the mean: taken out node by node, the mean has a smaller error
+        constant = -self.size / 2 * (1 + np.log(2 * np.pi * self.noise)) + nodes.misfit
+        return _Draws(draws, weights / total, highest[:, 0] + np.log(total[:, 0] / self.draws) + constant)
+
+    def _peak(self, start: Array, nodes: _Nodes) -> tuple[Array, Array]:
+        """A peak of the posterior near a start, by Gauss and Newton, and the root of its covariance there.
+
+        The start is the true field, a draw of the posterior itself, or an image of it.  A step that leads uphill is cut
+        the shorter the higher it leads: so where the mixture lies, and the map with it, depends continuously on V.
+        """
+        center, cost = start, self._cost(start, nodes)
+        for _ in range(_NEWTON_STEPS):
+            step = self._step(center, nodes)[0]
+            rise = np.maximum(self._cost(center + step, nodes) - cost, 0.0)
+            center = center + step * np.exp(-np.minimum(rise, _HIGHEST_RISE))[:, None]
+            cost = self._cost(center, nodes)
+        curvature = self._step(center, nodes)[1]
+        return center, np.asarray(np.linalg.inv(np.linalg.cholesky(curvature)).mT, float)
+
+    def _cost(self, k: Array, nodes: _Nodes) -> Array:
+        about = k - nodes.omega
+        misfit = ((self._labels(k) - nodes.labels) ** 2).sum(axis=-1)
+        return misfit / (2 * self.noise) + np.einsum("bi,ij,bj->b", about, nodes.precision, about) / 2
+
+    def _step(self, k: Array, nodes: _Nodes) -> tuple[Array, Array]:
+        """The Gauss-Newton step and the curvature that it takes the posterior to have."""
+        size = k.shape[1]
+        moved = _DIFFERENCE * np.eye(size)
+        slope = (self._labels(k[:, None] + moved) - self._labels(k[:, None] - moved)) / (2 * _DIFFERENCE)  # (B, F, M)
+        curvature = nodes.precision + slope @ slope.mT / self.noise
+        residual = (nodes.labels - self._labels(k))[..., None]
+        force = (slope @ residual)[..., 0] / self.noise - (k - nodes.omega) @ nodes.precision
+        return np.asarray(np.linalg.solve(curvature, force[..., None])[..., 0], float), curvature
+
+
+def _two_moments(fields: Array, weights: Array) -> tuple[Array, Array]:
+    """Mean (B, F) and second moments (B, F, F) of draws (B, n, F)."""
+    weights = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-300)
+    weighted = weights[..., None] * fields
+    return weighted.sum(axis=1), weighted.mT @ fields
+
+
+def _log_normal(draws: Array, center: Array, root: Array) -> Array:
+    """Logarithm of normal densities (B, n), without the constant of their dimension."""
+    white = (draws - center[:, None]) @ np.linalg.inv(root).mT
+    return -np.einsum("bni,bni->bn", white, white) / 2 - np.linalg.slogdet(root)[1][:, None]
+
+
+def _log_sum(logs: list[Array]) -> Array:
+    """Logarithm of the sum of exponentials."""
+    highest = np.maximum.reduce(logs)
+    return highest + np.log(sum(np.exp(one - highest) for one in logs))
+
+
+@lru_cache(maxsize=8)
+def _normals(dimensions: int, draws: int, signs: tuple[int, ...], seed: int) -> Array:
+    """Sets of normals for the draws of all components, (sets, n, F).
+
+    Where labels are even, so are all draws together at ``omega = 0``: the posterior's mean is zero there by symmetry,
+    and theirs exactly.  So the prior has normals in pairs, and peaks on opposite sides have opposite ones.  Each half
+    of what a component draws is a stretch of a Sobol sequence, and spread out by itself.
+    """
+    base = sobol(dimensions, 0, False, draws, SETS, seed + 7919).nodes
+    quarter = draws // 4
+    pairs = [base[:, i * quarter : (i + 1) * quarter] for i in (0, 1)]
+    prior = [half for pair in pairs for half in (pair, -pair)]
+    return np.concatenate([*prior, *(sign * base for sign in signs)], axis=1)

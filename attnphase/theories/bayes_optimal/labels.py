@@ -1,0 +1,138 @@
+"""Finitely many labels of one token: the posterior of its field by draws from the prior, summed over all labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations, product
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.integration.rules import sobol
+from attnphase.theories.bayes_optimal.channel import SETS, Fields, Posterior, draw_sets, outer
+from attnphase.theories.bayes_optimal.response import Response, of_labels
+
+__all__ = ["Labels"]
+
+_AT_ONCE = 1024  # nodes
+_LEAST = 1e-300  # probability of a label, whose logarithm is taken
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels with given probabilities ``P(y | k)``.
+
+    Attributes
+    ----------
+    probabilities : callable
+        Of fields (..., t), the probabilities (..., Y).
+    rank : int
+    draws : int
+        For every node; a power of two.
+    seed : int
+    """
+
+    probabilities: Callable[[Array], Array]
+    rank: int
+    draws: int = 256
+    seed: int = 0
+    noise_dimensions, label_dimensions = 0, 1
+    sums = noise_entropy = None
+    exact = False
+    coarsest, most, tolerance, resolution = 16, 2**15, 1e-4, 1e-6
+
+    def posterior(self, fields: Fields) -> Posterior:
+        """See `Channel`."""
+        omega = fields.omega[:, :, 0].reshape(-1, self.rank)
+        count, shape = len(omega), fields.omega.shape[:2]
+        spread, gain = np.zeros((count, self.rank, self.rank)), np.zeros((count, self.rank, self.rank))
+        evidence = np.zeros(count)
+        for part, about, likelihood in self._in_parts(fields):
+            half = about.shape[1] // 2  # drawn by itself
+            parts = [_over_labels(about[:, some], likelihood[:, some]) for some in (slice(half), slice(half, None))]
+            whole = _over_labels(about, likelihood)
+            # ratios of means are wrong by a multiple of one over the number of draws, this is not
+            values = (2 * x - (y + z) / 2 for x, y, z in zip(whole, *parts, strict=True))
+            gain[part], spread[part], evidence[part] = values
+        gain, spread = (a.reshape(*shape, 1, self.rank, self.rank) for a in (gain, spread))
+        return Posterior(spread, gain, gain, evidence.reshape(shape))
+
+    @property
+    def images(self) -> tuple[tuple[tuple[float, ...], ...], ...]:
+        """See `Channel`: what leaves such labels unchanged is not looked for."""
+        return (tuple(map(tuple, np.eye(self.rank).tolist())),)
+
+    def given(self, fields: Fields) -> Posterior:
+        """See `Channel`: a normal says which label is drawn."""
+        from scipy.special import ndtr
+
+        shape, rank = fields.omega.shape[:2], self.rank
+        shares = np.cumsum(self.probabilities(fields.k[:, :, 0].reshape(-1, rank)), axis=-1)
+        # the last share is one up to rounding
+        label = (ndtr(fields.noise[..., 0].reshape(-1, 1)) > shares[:, :-1]).sum(axis=-1)
+        count = len(label)
+        mean, second, chances = np.zeros((count, rank)), np.zeros((count, rank, rank)), np.zeros(count)
+        for part, about, likelihood in self._in_parts(fields):
+            own = np.take_along_axis(likelihood, label[part, None, None], axis=-1)
+            chances[part], mean[part], second[part] = (x[:, 0] for x in _given(about, own))
+        mean, second = mean.reshape(*shape, 1, rank), second.reshape(*shape, 1, rank, rank)
+        square, log = outer(mean, mean), np.log(np.maximum(chances, _LEAST)).reshape(shape)
+        return Posterior(second - square, square, outer(mean, fields.deviation), log, mean)
+
+    def response(self, root: Array, seed: int) -> Response:
+        """See `Channel`."""
+        return of_labels(self.probabilities, root, seed)
+
+    @cached_property
+    def _normals(self) -> Array:
+        """Sets of normals for the draws, (sets, n, t), of which each half has all symmetries of the labels.
+
+        Where columns are told apart by little, so are means over such draws: without, their noise would be larger. The
+        halves are drawn by themselves: those of one sequence make up for each other's errors, which are to be told.
+        """
+        group = _symmetries(self.probabilities, self.rank)
+        count = 2 ** max(int(np.log2(self.draws // 2 / len(group))), 4)
+        halves = [sobol(self.rank, 0, False, count, SETS, self.seed + 7919 + i).nodes for i in (0, 1)]
+        return np.concatenate([half @ element.T for half in halves for element in group], axis=1)
+
+    def _in_parts(self, fields: Fields) -> Iterator[tuple[slice, Array, Array]]:
+        """Slices of the nodes in a row, draws of ``k - omega`` for them and the likelihoods of these, (B, n, Y)."""
+        omega = fields.omega[:, :, 0].reshape(-1, self.rank)
+        values, vectors = np.linalg.eigh(fields.V[0])  # a root that commutes with what leaves V unchanged
+        centered = self._normals @ (vectors * np.sqrt(values)) @ vectors.T
+        sets = draw_sets(*fields.omega.shape[:2])
+        for first in range(0, len(omega), _AT_ONCE):
+            part = slice(first, first + _AT_ONCE)
+            about = centered[sets[part]]
+            yield part, about, self.probabilities(omega[part, None] + about)
+
+
+def _symmetries(probabilities: Callable[[Array], Array], rank: int) -> list[Array]:
+    """Signed permutations of the columns that leave all labels as likely as they are, on random fields."""
+    fields = np.random.default_rng(7).standard_normal((256, rank))
+    known, found = probabilities(fields), []
+    for order in permutations(range(rank)):
+        for signs in product((1.0, -1.0), repeat=rank):
+            element = np.diag(signs)[list(order)]
+            if np.allclose(probabilities(fields @ element.T), known, atol=1e-12):
+                found.append(element)
+    return found
+
+
+def _given(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:
+    """Probability of every label (B, Y), and first and second moments of the draws given it."""
+    draws, rank = about.shape[1:]
+    weight = likelihood.mean(axis=1)
+    share = (likelihood / np.maximum(weight, _LEAST)[:, None] / draws).mT
+    square = (about[..., :, None] * about[..., None, :]).reshape(len(about), draws, rank * rank)
+    return weight, share @ about, (share @ square).reshape(*weight.shape, rank, rank)
+
+
+def _over_labels(about: Array, likelihood: Array) -> tuple[Array, Array, Array]:
+    """Sums over labels, with their probabilities: square of the mean, covariance, logarithm of the probability."""
+    weight, mean, second = _given(about, likelihood)
+    square = outer(mean, mean)
+    gain, spread = (np.einsum("by,byij->bij", weight, x) for x in (square, second - square))
+    return gain, spread, (weight * np.log(np.maximum(weight, _LEAST))).sum(axis=-1)

@@ -1,0 +1,111 @@
+"""Bayes-optimal points that were found, kept in one file: a command that was interrupted or killed goes on from it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attnphase.errors import DatasetError
+from attnphase.files.checkpoints import LIMITS
+from attnphase.fixed_points.iteration import Status
+from attnphase.problem.problem import Problem
+from attnphase.sweeps.kept import KeptRows
+from attnphase.theories.bayes_optimal.solving import BayesPoint, Start
+from attnphase.theories.bayes_optimal.thresholds import BayesThreshold
+from attnphase.version import __version__
+
+__all__ = ["KeptLimits", "Place"]
+
+_THRESHOLDS = "thresholds"
+_ARRAYS = ("q", "V", "q_hat", "rho")
+
+Place = Mapping[str, Any]
+"""Values of the fields that vary, ``alpha`` and ``start``."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeptLimits:
+    """Points by their place, and the thresholds.
+
+    Attributes
+    ----------
+    kept : KeptRows
+    """
+
+    kept: KeptRows
+
+    @classmethod
+    def of(
+        cls,
+        path: Path | None,
+        problem: Problem,
+        channel: str | None,
+        max_nodes: int | None,
+        places: Iterable[Place],
+    ) -> KeptLimits:
+        """Those of a command, with what one before it left; `places` are all that are asked for.
+
+        Raises
+        ------
+        DatasetError
+            The file is damaged, belongs to other limits, or holds points that would be lost.
+        """
+        task = {"problem": problem.to_toml(), "channel": channel, "max_nodes": max_nodes, "version": __version__}
+        kept = KeptRows(path, task, LIMITS)
+        kept.load()
+        asked = {_key(place) for place in places}
+        others = [place for place in kept.rows if place != _THRESHOLDS and place not in asked]
+        if others:
+            words = ", ".join(f"{name} = {value}" for name, value in json.loads(others[0]).items())
+            raise DatasetError(
+                f"{path}: this checkpoint holds the point {words}, which is not asked for and would be lost; ask for"
+                " it too, choose another output, or remove it."
+            )
+        points = cls(kept)
+        if len(points):
+            warnings.warn(f"{path}: going on from this checkpoint ({len(points)} points are known).", stacklevel=3)
+        return points
+
+    def __len__(self) -> int:
+        return len([place for place in self.kept.rows if place != _THRESHOLDS])
+
+    def point(self, place: Place, solve: Callable[[], BayesPoint]) -> BayesPoint:
+        """The point of a place: what is kept of it, or what is found and kept now."""
+        key = _key(place)
+        if key not in self.kept.rows:
+            self.kept.add(key, _row(solve()))
+        return _point(self.kept.rows[key])
+
+    def thresholds(self, find: Callable[[], dict[str, BayesThreshold]]) -> dict[str, BayesThreshold]:
+        """Likewise the thresholds."""
+        if _THRESHOLDS not in self.kept.rows:
+            self.kept.add(_THRESHOLDS, {name: asdict(one) for name, one in find().items()})
+        return {name: BayesThreshold(**one) for name, one in self.kept.rows[_THRESHOLDS].items()}
+
+
+def _key(place: Place) -> str:
+    return json.dumps(
+        {name: value.tolist() if isinstance(value, np.generic) else value for name, value in place.items()}
+    )
+
+
+def _row(point: BayesPoint) -> dict[str, Any]:
+    """As plain numbers and lists."""
+    row = {name: value for name, value in vars(point).items() if name != "errors"}
+    arrays = {name: row[name].tolist() for name in _ARRAYS}
+    errors = {name: np.asarray(value).tolist() for name, value in point.errors.items()}
+    plain = {"start": point.start.name, "status": point.status.name, "recovered": bool(point.recovered)}
+    return row | arrays | plain | {"errors": errors}
+
+
+def _point(row: Mapping[str, Any]) -> BayesPoint:
+    arrays: dict[str, Any] = {name: np.array(row[name]) for name in _ARRAYS}
+    errors = {name: np.array(value) if isinstance(value, list) else value for name, value in row["errors"].items()}
+    plain = {"start": Start[row["start"]], "status": Status[row["status"]], "errors": errors}
+    return BayesPoint(**(dict(row) | arrays | plain))

@@ -1,0 +1,196 @@
+"""Test errors of the posterior's prediction for a fresh sample whose label nobody saw, against labels without noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnphase.arrays import Array
+from attnphase.integration.rules import sobol
+from attnphase.theories.bayes_optimal.channel import SETS, draw_sets
+from attnphase.theories.bayes_optimal.evolution import Evolution
+
+__all__ = ["Fresh", "LabelError", "Readout", "ScoreError", "SignError", "SquareError"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fresh:
+    """Fresh samples of one run at finite d, of one configuration of clusters.
+
+    Attributes
+    ----------
+    omega, k : (B, L, t) arrays
+        Fields as the learner has them, and as they are.
+    draws : two (B, L, t) arrays
+        Independent draws of what the learner takes the fields for, ``N(omega, V)``.
+    V : (L, t, t) array
+    gram : (B, L, L) array
+        ``x x^T / d``.
+    """
+
+    omega: Array
+    k: Array
+    draws: tuple[Array, Array]
+    V: Array
+    gram: Array
+
+
+class Readout(Protocol):
+    """What is counted as an error."""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether its means are over Sobol nodes."""
+        ...
+
+    def of_samples(self, fresh: Fresh) -> Array:
+        """Test error of every sample at finite d, (B,); its mean over the draws is exact."""
+        ...
+
+    def error(self, evolution: Evolution, V: Array) -> Array:
+        """Test error of every replicate at V, (S,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ScoreError:
+    """``(1/L) E Tr[(T(k) - <T>) D (T(k) - <T>)^T]`` of the teacher's score matrices.
+
+    Equation (S5) of the Bayes-optimal page.
+
+    The deviation from the mean given omega has the law of the difference of two draws over the root of two.
+    """
+
+    target: Callable[[Array], Array]
+    variances: Array
+    drawn = True
+
+    def error(self, evolution: Evolution, V: Array) -> Array:
+        """See `Readout`."""
+        length = evolution.configurations.shape[1]
+
+        def sample_mean(integrand: Callable[[Array, Array], Array]) -> Array:
+            total = np.zeros(evolution.replicates)
+            for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
+                first, second = (self._targets(k, length) for k in _two_draws(evolution, V, sites))
+                values = integrand((first - second) / np.sqrt(2), np.diag(self.variances[sites])[None, None])
+                total = total + probability * values.mean(axis=1)
+            return total
+
+        return evolution.maps.test_error(sample_mean, length)
+
+    def of_samples(self, fresh: Fresh) -> Array:
+        """See `Readout`: the product of two errors with predictions by one draw each."""
+        length = fresh.k.shape[1]
+        true, *drawn = (self._targets(k[None], length)[0] for k in (fresh.k, *fresh.draws))
+        first, second = (true - one for one in drawn)
+        return np.asarray(np.einsum("nij,njk,nik->n", first, fresh.gram, second), float) / length
+
+    def _targets(self, k: Array, length: int) -> Array:
+        return self.target(np.ascontiguousarray(k.reshape(-1, *k.shape[2:]))).reshape(*k.shape[:2], length, length)
+
+
+@dataclass(frozen=True)
+class SquareError:
+    """``E (f(k) - <f>)^2`` of a label that is a number."""
+
+    target: Callable[[Array], Array]
+    drawn = True
+
+    def error(self, evolution: Evolution, V: Array) -> Array:
+        """See `Readout`."""
+        total = np.zeros(evolution.replicates)
+        for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
+            first, second = (
+                self.target(np.ascontiguousarray(k.reshape(-1, *k.shape[2:]))).reshape(*k.shape[:2], -1)
+                for k in _two_draws(evolution, V, sites)
+            )
+            total += probability * ((first - second) ** 2).sum(axis=-1).mean(axis=1) / 2
+        return total
+
+    def of_samples(self, fresh: Fresh) -> Array:
+        """See `Readout`: the product of two errors with predictions by one draw each."""
+        true, *drawn = (self.target(np.ascontiguousarray(k)).reshape(len(k), -1) for k in (fresh.k, *fresh.draws))
+        first, second = (true - one for one in drawn)
+        return np.asarray((first * second).sum(axis=1), float)
+
+
+@dataclass(frozen=True)
+class SignError:
+    """Probability that the sign of the posterior's mean is wrong."""
+
+    drawn = False
+
+    def error(self, evolution: Evolution, V: Array) -> Array:
+        """See `Readout`: that of a half-plane under two correlated normal numbers, Owen's function."""
+        from scipy.special import owens_t
+
+        total = 0.0
+        for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
+            rho, unknown = evolution.rho[sites][0, 0, 0], V[sites][0, 0, 0]
+            mean = evolution.teacher_means[sites][0, 0]
+            odds = np.sqrt(unknown / (rho - unknown)) if unknown < rho else np.inf
+            total += probability * 2 * float(owens_t(abs(mean) / np.sqrt(rho), odds))
+        return np.full(evolution.replicates, total)
+
+    def of_samples(self, fresh: Fresh) -> Array:
+        """See `Readout`."""
+        return np.where(fresh.k[:, 0, 0] * fresh.omega[:, 0, 0] < 0, 1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class LabelError:
+    """Probability that the most probable label is wrong.
+
+    Attributes
+    ----------
+    probabilities : callable
+        Of labels without noise (..., Y), of fields (..., t).
+    """
+
+    probabilities: Callable[[Array], Array]
+    drawn = True
+
+    def error(self, evolution: Evolution, V: Array) -> Array:
+        """See `Readout`: the first draw says how probable labels are, others which is the most probable one."""
+        total = np.zeros(evolution.replicates)
+        sets = sobol(V.shape[1], 0, False, 256, SETS, evolution.seed + 31).nodes
+        for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
+            fields = evolution.fields(V, sites)
+            omega = fields.omega[:, :, 0].reshape(-1, V.shape[1])
+            about = sets @ np.linalg.cholesky(V[sites][0]).T
+            highest, which = np.empty(len(omega)), draw_sets(*fields.omega.shape[:2])
+            for first in range(0, len(omega), 1024):
+                part = slice(first, first + 1024)
+                draws = omega[part, None] + about[which[part]]
+                highest[part] = self.probabilities(draws).mean(axis=1).max(axis=-1)
+            total += probability * (1 - highest.reshape(fields.omega.shape[:2]).mean(axis=1))
+        return total
+
+    def of_samples(self, fresh: Fresh) -> Array:
+        """See `Readout`."""
+        rank = fresh.V.shape[1]
+        about = sobol(rank, 0, False, 256, SETS, 31).nodes @ np.linalg.cholesky(fresh.V[0]).T
+        wrong = 1 - self.probabilities(fresh.k[:, 0])
+        which, told = np.arange(len(wrong)) % SETS, np.empty(len(wrong), dtype=np.int64)
+        for first in range(0, len(wrong), 1024):
+            part = slice(first, first + 1024)
+            told[part] = self.probabilities(fresh.omega[part, :1] + about[which[part]]).mean(axis=1).argmax(axis=-1)
+        return np.take_along_axis(wrong, told[:, None], axis=1)[:, 0]
+
+
+def _two_draws(evolution: Evolution, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Two independent fields of the same sample given what is known of it, (S, N, L, t) each."""
+    fields = evolution.fields(V, sites)
+    length, rank = fields.k.shape[2:]
+    normals = sobol(3 * length * rank, 0, False, evolution.samples, evolution.replicates, evolution.seed + 1).nodes
+    known, first, second = (a.reshape(*a.shape[:2], length, rank) for a in np.split(normals, 3, axis=-1))
+    values, vectors = np.linalg.eigh(evolution.rho - V)
+    root = (vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]) @ vectors.mT
+    omega = np.einsum("lij,snlj->snli", root[sites], known) + evolution.teacher_means[sites]
+    rest = np.linalg.cholesky(V)[sites]
+    return tuple(omega + np.einsum("lij,snlj->snli", rest, z) for z in (first, second))  # pyright: ignore

@@ -1,0 +1,147 @@
+"""What a learner who knows the model reaches, as a dataset."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from attnphase import arguments
+from attnphase.errors import ProblemError
+from attnphase.files.checkpoints import LIMITS
+from attnphase.fixed_points.settings import sample_complexities
+from attnphase.problem.problem import Problem
+from attnphase.processes.progress import progress_line, within
+from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.branches import BRANCHES
+from attnphase.state_evolution.system import System
+from attnphase.sweeps.grid import axes_of
+from attnphase.sweeps.kept import checkpoint_for_us
+from attnphase.theories.bayes_optimal.dataset import from_bayes_points
+from attnphase.theories.bayes_optimal.points import KeptLimits
+from attnphase.theories.bayes_optimal.request import FORMULAS, check_varied
+from attnphase.theories.bayes_optimal.setting import Setting, setting_of
+from attnphase.theories.bayes_optimal.solving import BayesPoint, Start, solve_bayes
+from attnphase.theories.bayes_optimal.thresholds import bayes_thresholds
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["optimal"]
+
+_WHAT = f"sign, absolute, linear, {FORMULAS}"
+_STARTS = tuple(start.name for start in Start)
+
+
+def optimal(
+    problem: Problem,
+    alpha: float | Sequence[float],
+    *,
+    fields: Mapping[str, Any] | None = None,
+    channel: str | None = None,
+    start: str | Sequence[str] = _STARTS,
+    thresholds: bool = False,
+    max_nodes: int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> xr.Dataset:
+    """What any learner can reach who knows all of a problem but the teacher's weights: the Bayes-optimal limit.
+
+    Equations (S1)-(S5) of the Bayes-optimal page.
+
+    The student, the regulariser and the encodings have no part in it. Labels have the noise of ``teacher.noise``; test
+    errors are against labels without noise.
+
+    Parameters
+    ----------
+    problem : Problem
+    alpha : float or sequence of float
+        Sample complexities n/d.
+    fields : mapping, optional
+        Values of fields of the problem, by their name in the TOML, as in `attnphase.sweep`: dimensions of the result.
+    channel : str, optional
+        What is observed of one token, where the loss does not say it: ``"sign"`` of k, its value ``"absolute"`` or as
+        it is, ``"linear"``, or a formula: of the label, in ``k`` or ``k0_0`` and ``k0_1``; with ``y`` in it, of the
+        likelihood of the label y, which is 1 or -1. By default the teacher's score matrix, ``"linear"`` for the square
+        loss and ``"sign"`` for the logistic loss and the hinge.
+    start : str or sequence of str
+        ``"uninformed"``: from nothing known, what algorithms reach; ``"informed"``: from all known. Where they differ,
+        the one with the higher free entropy is what is possible at any cost.
+    thresholds : bool
+        Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
+    max_nodes : int, optional
+        Of an integration rule, in place of ``integration.nodes``; a point has more nodes until its overlap has the
+        relative error ``integration.standard_error``.  By default 2**20 for the sign of one field, 2**13
+        for sums over one variable, 2**14 for sums over lattices, of rank 2 2**7, and 2**15 where the posterior is an
+        integral itself, of rank 2 2**12.
+    checkpoint : path-like, optional
+        File that keeps every point that was found; one that is there is gone on from, with the same numbers.
+    progress : bool
+        Say on standard error what is being done, if it takes longer than a second.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over start, fields and alpha, as documented in ``docs/schema.md``.
+
+    Raises
+    ------
+    ProblemError
+        An argument is wrong, or the theory does not cover the problem; the message names the field.
+    DatasetError
+        The checkpoint is that of other limits, is damaged, or cannot be written.
+    """
+    arguments.instance("problem", problem, Problem)
+    values = sample_complexities("alpha", alpha)
+    wanted = arguments.words("start", (start,) if isinstance(start, str) else start, _STARTS)
+    channel = None if channel is None else arguments.text("channel", channel, _WHAT)
+    for flag, given in (("thresholds", thresholds), ("progress", progress)):
+        arguments.flag(flag, given)
+    max_nodes = None if max_nodes is None else arguments.whole("max_nodes", max_nodes, 2**5)
+    path, swept = None if checkpoint is None else LIMITS.check(checkpoint), _fields(fields, thresholds)
+    grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
+    with progress_line(progress, "loading the kernels"):  # which may have to be compiled
+        settings = _settings(problem, grid, channel)
+    places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
+    points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
+    with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places), unit="points") as line:
+        kept = KeptLimits.of(path, problem, channel, max_nodes, places)
+        for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
+            options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
+            points[name].append(kept.point(where, partial(solve_bayes, setting, value, Start[name], **options)))
+            line.reach(line.done + 1)
+        found = kept.thresholds(partial(bayes_thresholds, settings[0], tell=line.tell)) if thresholds else None
+    linear, rule = [_linear(one, channel) for one in settings], " or ".join(sorted({one.rule for one in settings}))
+    return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
+
+
+def _settings(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[Setting]:
+    """Those of a grid of fields: what is not covered is refused before the work begins."""
+    if problem.integration.nodes is not None:
+        warnings.warn("integration.nodes has no part in this: max_nodes (--max-nodes) bounds the nodes.", stacklevel=3)
+    settings = [setting_of(problem.with_fields(dict(one)), channel) for one in grid]
+    if len({setting.prior.rho.shape for setting in settings}) > 1:
+        raise ProblemError(
+            next(iter(grid[0])), "the fields that vary cannot change the overlaps' sizes: vary each alone."
+        )
+    return settings
+
+
+def _fields(fields: Mapping[str, Any] | None, thresholds: bool) -> dict[str, list[Any]]:
+    """Fields of a grid with their values."""
+    axes = axes_of(1.0, None, BRANCHES[:1], fields)
+    swept = {name: values for name, values in axes.items() if name not in ("branch", "alpha")}
+    check_varied(swept)
+    if swept and thresholds:
+        raise ProblemError("thresholds", "thresholds are of one problem: leave them out, or the fields that vary.")
+    return swept
+
+
+def _linear(setting: Setting, channel: str | None) -> tuple[float, float]:
+    """Test error of the linear predictor; NaN for labels of one token."""
+    if channel is not None or not setting.problem.loss.has_attention:
+        return float("nan"), float("nan")
+    return linear_test_error(System.of(setting.problem.with_fields({"teacher.noise": 0.0})))

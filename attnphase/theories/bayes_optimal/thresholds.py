@@ -1,0 +1,264 @@
+"""Where learning begins, jumps and ends: the sample complexity as a function of what is known.
+
+The channel does not know how many samples there are, and the prior's overlap grows with their number.  At a given
+overlap of all fields there is so one sample complexity of a fixed point, also of an unstable one, and none has to be
+iterated to: ``alpha(s)`` for the share s of the fields' variance that is known.  It begins at the threshold of weak
+recovery where the labels are even; where it falls, the uninformed fixed point jumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+
+from attnphase.arrays import Array
+from attnphase.processes.progress import Tell, silent
+from attnphase.theories.bayes_optimal.evolution import Evolution, positive
+from attnphase.theories.bayes_optimal.setting import Setting
+
+__all__ = ["BayesThreshold", "Place", "bayes_thresholds"]
+
+_POINTS = 4096  # nodes in a replicate
+_OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
+_SHARES = 36
+_LOWEST = 1e-3  # shares known, where the curve is followed
+_HIGHEST, _HIGHEST_WITH_NOISE = 1 - 1e-10, 0.999
+_EVEN = 1e-10  # mean square of E[k | Y] below which it is zero: places of jumps are known to rounding
+_CONVERGED, _MAX_MAPS = 1e-6, 60
+_JUMP = 1e-3  # relative fall of alpha that counts
+
+
+@dataclass(frozen=True)
+class BayesThreshold:
+    """A threshold.
+
+    Attributes
+    ----------
+    alpha, standard_error : float
+        NaN where there is none.
+    statement : str
+        What it is, or why there is none.
+    """
+
+    alpha: float
+    standard_error: float
+    statement: str
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A fixed point with a given share known.
+
+    Attributes
+    ----------
+    share, alpha : float
+    alphas : (S,) array
+        Of the replicates by themselves.
+    free_entropies : (S,) array
+    slope : float
+        Derivative of the free entropy in alpha: the mean logarithm of the evidence.
+    V : (P, t, t) array
+    """
+
+    share: float
+    alpha: float
+    alphas: Array
+    free_entropies: Array
+    slope: float
+    V: Array
+
+
+def bayes_thresholds(setting: Setting, *, tell: Tell = silent, points: int = _POINTS) -> dict[str, BayesThreshold]:
+    """Weak recovery, algorithmic and information-theoretic thresholds, and that of perfect recovery.
+
+    Parameters
+    ----------
+    setting : Setting
+    tell : callable, optional
+    points : int
+        Nodes in each replicate; where a sample's means are sums, for weak recovery alone.
+
+    Returns
+    -------
+    dict
+        ``weak_recovery``: above it the linear operator of the overlap has an eigenvalue above one. ``algorithmic``: the
+        uninformed fixed point jumps. ``information_theoretic``: the free entropies of the informed and the uninformed
+        fixed point cross. ``perfect_recovery``: above it the uninformed fixed point knows the weights.
+    """
+    tell("weak recovery")
+    evolution = setting.evolution(points)
+    weak = _weak_recovery(evolution)
+    if setting.channel.sums is not None:
+        evolution = setting.evolution(setting.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
+    tell("the curve of fixed points")
+    curve = _curve(evolution, tell)
+    highest = _summit(evolution, curve)
+    end = curve[-1]
+    if highest is None:
+        none = BayesThreshold(float("nan"), float("nan"), "no jump: what is known grows steadily with alpha")
+        algorithmic = theoretic = none
+    else:
+        algorithmic = BayesThreshold(highest.alpha, _error(highest.alphas), "the uninformed fixed point jumps")
+        theoretic = _crossing(evolution, curve, highest)
+    if setting.channel.exact:
+        last = end if highest is None or end.alpha > highest.alpha else highest
+        perfect = BayesThreshold(last.alpha, _error(last.alphas), "from here on everything is known")
+    else:
+        perfect = BayesThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
+    return {
+        "weak_recovery": weak,
+        "algorithmic": algorithmic,
+        "information_theoretic": theoretic,
+        "perfect_recovery": perfect,
+    }
+
+
+def _error(values: Array) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def _weak_recovery(evolution: Evolution) -> BayesThreshold:
+    """The inverse of the largest eigenvalue of the linear operator at ``q = 0``."""
+    if evolution.prior.mean.any():
+        return BayesThreshold(float("nan"), float("nan"), "encodings and means tell of the weights before any label")
+    operators, first = evolution.growth()
+    if first.mean() > _EVEN + 4 * _error(first):
+        return BayesThreshold(0.0, 0.0, "labels tell of the fields at first order: weights are learned at every alpha")
+    values, vectors = np.linalg.eig(operators.mean(axis=0))
+    top = int(np.argmax(np.real(values)))
+    largest = float(np.real(values[top]))
+    if largest <= 0:
+        return BayesThreshold(float("nan"), float("nan"), "labels tell nothing of the fields at second order")
+    left = np.linalg.pinv(vectors)[top]
+    each = np.real(np.einsum("i,sij,j->s", left, operators, vectors[:, top]))
+    return BayesThreshold(1 / largest, _error(each) / largest**2, "nothing known becomes unstable")
+
+
+def _place(evolution: Evolution, share: float, V: Array) -> Place:
+    """The fixed point with a share known, from a place near it."""
+    rho = evolution.rho
+    V, last = _scaled(rho, V, share), 0.0
+    for maps in range(_MAX_MAPS):
+        moments = evolution.moments(V)
+        each = evolution.conjugates(1.0, V, moments)
+        alpha = _alpha(evolution, each.mean(axis=0), share)
+        if not np.isfinite(alpha):  # more samples than any curve is followed to
+            unknown = np.full(len(each), alpha)
+            return Place(share, alpha, unknown, unknown, alpha, V)
+        image = evolution.overlaps(alpha * each.mean(axis=0))[1]
+        moved = np.abs(image - V).max() > _CONVERGED * np.abs(rho - V).max()
+        if not moved or alpha == last or maps == _MAX_MAPS - 1:
+            break
+        last, V = alpha, image
+    alphas = np.array([_alpha(evolution, one, share) for one in each])  # pyright: ignore[reportPossiblyUnboundVariable]
+    entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
+    slope = float(moments.log_evidence.mean())  # pyright: ignore[reportPossiblyUnboundVariable]
+    return Place(share, alpha, alphas, entropies, slope, V)  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
+    """The number of samples a dimension that makes the share known, for the conjugate of one."""
+    total = np.trace(evolution.rho, axis1=1, axis2=2).sum()
+
+    def excess(log_alpha: float) -> float:
+        V = evolution.overlaps(np.exp(log_alpha) * q_hat)[1]
+        return float(np.log(np.trace(V, axis1=1, axis2=2).sum() / total) - np.log1p(-share))
+
+    q_hat = positive(q_hat)
+    low, high = -12.0, 12.0
+    if excess(low) < 0 or excess(high) > 0:
+        return float("nan")
+    return float(np.exp(_root(excess, low, high)))
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function is zero between two places at which its signs differ."""
+    return float(brentq(function, low, high, xtol=1e-10))  # pyright: ignore[reportArgumentType]
+
+
+def _scaled(rho: Array, V: Array, share: float) -> Array:
+    """V with a given share known: q or V multiplied, whichever is smaller."""
+    total = np.trace(rho, axis1=1, axis2=2).sum()
+    rest = np.trace(V, axis1=1, axis2=2).sum() / total
+    if share < 0.5 and rest < 1:
+        scaled = rho - (rho - V) * share / (1 - rest)
+        if np.linalg.eigvalsh(scaled).min() > 0:
+            return scaled
+    return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
+
+
+def _curve(evolution: Evolution, tell: Tell = silent) -> list[Place]:
+    """Fixed points along the share that is known."""
+    known = (
+        1
+        - np.trace(evolution.overlaps(np.zeros_like(evolution.rho))[1], axis1=1, axis2=2).sum()
+        / np.trace(evolution.rho, axis1=1, axis2=2).sum()
+    )
+    highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
+    first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
+    shares = 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
+    places, V = [], (1 - shares[0]) * evolution.rho
+    for number, share in enumerate(shares):
+        tell(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
+        place = _place(evolution, float(share), V)
+        if not np.isfinite(place.alpha):
+            break
+        places.append(place)
+        V = place.V
+    return places
+
+
+def _summit(evolution: Evolution, curve: list[Place]) -> Place | None:
+    """Where alpha first falls along the curve by more than its error."""
+    alphas = np.array([place.alpha for place in curve])
+    for i in range(1, len(curve) - 1):
+        lowest = alphas[i:].min()
+        if alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i] and lowest < alphas[i] * (1 - _JUMP):
+            before, here, after = curve[i - 1 : i + 2]
+            found = minimize_scalar(
+                lambda s, V=here.V: -_place(evolution, float(s), V).alpha,
+                bounds=(before.share, after.share),
+                method="bounded",
+                options={"xatol": 1e-3, "maxiter": 12},
+            )
+            return _place(evolution, float(found.x), here.V)
+    return None
+
+
+def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> BayesThreshold:
+    """Where the free entropies below and above the jump cross."""
+    lower = [place for place in curve if place.share < highest.share] + [highest]
+    above = [place for place in curve if place.share > highest.share]
+    turn = int(np.argmin([place.alpha for place in above]))
+    upper = above[turn:]
+    if evolution.channel.exact and turn == len(above) - 1:
+        end = above[-1]
+        return BayesThreshold(
+            end.alpha, _error(end.alphas), "from here on everything known has the higher free entropy"
+        )
+    low, high = max(lower[0].alpha, upper[0].alpha), min(highest.alpha, upper[-1].alpha)
+
+    def difference(alpha: float) -> float:
+        return _entropy(lower, alpha) - _entropy(upper, alpha)
+
+    if len(upper) < 2 or low >= high or difference(low) * difference(high) > 0:
+        return BayesThreshold(float("nan"), float("nan"), "the free entropies do not cross")
+    alpha = _root(difference, low, high)
+    below, over = (min(places, key=lambda p: abs(p.alpha - alpha)) for places in (lower, upper))
+    scatter = _error(below.free_entropies - over.free_entropies)
+    return BayesThreshold(alpha, scatter / max(abs(below.slope - over.slope), 1e-12), "the free entropies cross")
+
+
+def _entropy(places: list[Place], alpha: float) -> float:
+    """Free entropy at a sample complexity, by cubic interpolation with its known slopes."""
+    from scipy.interpolate import CubicHermiteSpline
+
+    ordered = sorted(places, key=lambda place: place.alpha)
+    x = np.array([place.alpha for place in ordered])
+    keep = np.concatenate([[True], np.diff(x) > 1e-12])
+    values = [float(place.free_entropies.mean()) for place in ordered]
+    slopes = [place.slope for place in ordered]
+    return float(CubicHermiteSpline(x[keep], np.array(values)[keep], np.array(slopes)[keep])(alpha))

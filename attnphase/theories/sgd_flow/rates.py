@@ -1,0 +1,187 @@
+"""The right-hand side: how the state moves under an integration rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.integration.rules import Rule
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps, packed_scales
+from attnphase.state_evolution.sector import Sector
+from attnphase.state_evolution.system import System
+from attnphase.theories.sgd_flow.noise import has_quadratic_noise
+from attnphase.theories.sgd_flow.rows import Rows
+from attnphase.theories.sgd_flow.settings import FlowSettings
+from attnphase.theories.sgd_flow.slopes import SlopeChannel
+
+__all__ = ["Dynamics"]
+
+_SMALL = 1e-4  # of an overlap over the largest that it can be
+_FOUND = 1e-3  # likewise, where it is there to stay
+_LARGE = 10.0  # of the weights' square over the teacher's, where it is asked whether the noise has carried them off
+_FEW = 1 / 16  # share of samples with a gradient, below which it has
+
+
+class _Known(NamedTuple):
+    """The last state that was asked for: how it moves, and every replicate's conjugates and mean loss without noise."""
+
+    state: Array
+    rate: Array
+    conjugates: Conjugates
+    losses: Array
+
+
+@dataclass(eq=False)
+class Dynamics:
+    """Rates under one rule.
+
+    Attributes
+    ----------
+    system : System
+    rows : Rows
+    channel : SlopeChannel
+    settings : FlowSettings
+    sector : Sector or None
+        Symmetries of the start, which sampled means obey up to their error only; None to ask for no symmetry.
+    evaluations : int
+        How many there were.
+    """
+
+    system: System
+    rows: Rows
+    channel: SlopeChannel
+    settings: FlowSettings
+    sector: Sector | None = None
+    evaluations: int = 0
+    _known: _Known | None = field(default=None, repr=False)
+    _known_loss: tuple[Array, Array] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, system: System, rule: Rule, settings: FlowSettings, sector: Sector | None = None) -> Dynamics:
+        """Of a problem."""
+        return cls(system, Rows.of(system), SlopeChannel(system, rule), settings, sector)
+
+    @property
+    def eta(self) -> float:
+        """The rate: of gradient flow one, in its own time."""
+        return self.settings.learning_rate or 1.0
+
+    def rate(self, state: Array) -> Array:
+        """How the state moves per unit of time."""
+        return self._at(state).rate
+
+    def loss(self, state: Array) -> float:
+        """Mean loss of a fresh sample, with the noise of its labels.
+
+        Equation (F6) of the dynamics page.
+        """
+        return float(self._clean_losses(state).mean()) + self._noise_loss
+
+    def test_error(self, state: Array) -> float:
+        """Against labels without noise."""
+        return float(self._test_errors(state).mean())
+
+    def numbers(self, state: Array) -> Array:
+        """Mean loss of a fresh sample, and test error, (2,)."""
+        return np.array([self.loss(state), self.test_error(state)])
+
+    def of_replicates(self, state: Array) -> tuple[Array, Array]:
+        """Rates (S, D) and `numbers` (S, 2) under every replicate of the rule by itself."""
+        known = self._at(state)
+        rates = np.stack([self._moved(state, known.conjugates.replicate(s)) for s in range(len(known.losses))])
+        return rates, np.stack([known.losses + self._noise_loss, self._test_errors(state)], axis=-1)
+
+    def speed(self, state: Array) -> float:
+        """The largest share of itself by which an overlap moves in a unit of ``eta tau``.
+
+        What is small and shrinks does not count: it only takes its time.
+        """
+        overlaps, norm = self.rows.overlaps(state)
+        rates = self.rows.moved(state, self.rate(state) / self.eta)
+        scales = packed_scales(overlaps.pack(), self.rows.columns, self.system.spectrum.rho)
+        limits = self._limits(norm)
+        gone = []
+        for name in ("q", "V", "m", "theta"):
+            value, rate = getattr(overlaps, name), getattr(rates, name)
+            small = np.abs(value).max() < _SMALL * limits[name] and (value * rate).sum() <= 0
+            gone.append(np.full(value.shape, small, dtype=float))
+        counted = 1.0 - Overlaps(*gone).pack()
+        return float(np.abs(counted * rates.pack() / scales).max())
+
+    def _limits(self, norm: float) -> dict[str, float]:
+        """The largest values that overlaps of weights of this norm can have, q's by a natural norm."""
+        spectrum = self.system.spectrum
+        squares = np.einsum("a,aii->i", spectrum.weights, spectrum.second_moments)
+        positions, teacher = squares[: spectrum.sites].max(), squares[spectrum.sites :].max()
+        variance = float(spectrum.site_variances.max())
+        size = math.sqrt(max(norm, 0.0))
+        sizes = {"m": size * math.sqrt(positions), "theta": size * math.sqrt(teacher) * variance}
+        return {"q": variance * max(norm, float(teacher)), "V": 0.0} | sizes
+
+    def is_lost(self, state: Array) -> bool:
+        """Whether the noise of SGD has made the weights so large that few samples have a gradient at all.
+
+        Between attention that is saturated the loss is flat: what is left comes from a share of samples that falls as
+        the weights grow, and no rule has nodes enough for it.
+        """
+        if self.settings.is_flow:
+            return False
+        overlaps, norm = self.rows.overlaps(self.rows.clipped(state))
+        scale = float(np.trace(self.system.spectrum.rho, axis1=1, axis2=2).max())
+        return norm > _LARGE * scale and self.channel.participation(overlaps) < _FEW
+
+    def has_found(self, state: Array) -> tuple[float, float, bool, bool]:
+        """Sizes of m and theta, and whether each is more than what rounding or a shrinking rest leaves."""
+        overlaps, norm = self.rows.overlaps(state)
+        limits = self._limits(norm)
+        sizes = float(np.abs(overlaps.m).max()), float(np.abs(overlaps.theta).max())
+        return (*sizes, sizes[0] > _FOUND * limits["m"], sizes[1] > _FOUND * limits["theta"])
+
+    @cached_property
+    def _noise_loss(self) -> float:
+        """What the noise adds to the loss of every student: as that of weights that are zero."""
+        if not has_quadratic_noise(self.system.problem):
+            return 0.0
+        rows = self.rows
+        signal = np.zeros((rows.columns, len(rows.tau) + rows.pi.shape[1]))
+        nothing = rows.start(signal, np.zeros((rows.columns, rows.columns)))
+        return self.channel.noise_gains(rows.overlaps(nothing)[0], of_loss=True)[1]
+
+    def _test_errors(self, state: Array) -> Array:
+        """Of every replicate."""
+        problem, losses = self.system.problem, self._clean_losses(state)
+        if problem.teacher.noise and not has_quadratic_noise(problem):
+            losses = self.channel.loss_at_omega(self.rows.overlaps(self.rows.clipped(state))[0])
+        return 2 * losses / problem.tokens.length
+
+    def _clean_losses(self, state: Array) -> Array:
+        """Mean losses without noise that is integrated in closed form; not the rates, five times as dear."""
+        for known in (self._known, self._known_loss):
+            if known is not None and np.array_equal(known[0], state):
+                return known[-1]
+        overlaps = self.rows.overlaps(self.rows.clipped(state))[0]
+        self._known_loss = state.copy(), self.channel.loss_at_omega(overlaps, clean=False)
+        return self._known_loss[1]
+
+    def _at(self, state: Array) -> _Known:
+        if self._known is None or not np.array_equal(self._known.state, state):
+            self.evaluations += 1
+            # a search for roots may leave what is a covariance: the fields are those at its edge
+            overlaps = self.rows.overlaps(self.rows.clipped(state))[0]
+            conjugates, losses = self.channel.of_samples(overlaps)
+            if not self.settings.is_flow and has_quadratic_noise(self.system.problem):
+                conjugates = replace(conjugates, q_hat=conjugates.q_hat + self.channel.noise_gains(overlaps)[0])
+            self._known = _Known(state.copy(), self._moved(state, conjugates.mean()), conjugates, losses)
+        return self._known
+
+    def _moved(self, state: Array, conjugates: Conjugates) -> Array:
+        """How conjugates, with an axis for one replicate, move the state."""
+        if self.sector is not None:
+            conjugates = self.sector.symmetrized(conjugates)
+        samples = np.inf if self.settings.is_flow else float(self.settings.batch)
+        return self.rows.rate(state, conjugates, self.eta, samples)

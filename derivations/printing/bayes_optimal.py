@@ -1,0 +1,79 @@
+r"""The Bayes-optimal limit as a page to read: ``docs/optimal.md``.
+
+Made from the posterior's replicated moments; nothing derived is written here.
+"""
+
+from __future__ import annotations
+
+from sympy import Add
+
+from derivations.algebra import symbols as sym
+from derivations.printing.document import Document, Page
+from derivations.printing.latex import EquationPrinter
+from derivations.replica.bayes_optimal import abbreviated, definitions, derive_bayes, test_error
+
+__all__ = ["bayes_document", "bayes_page"]
+
+
+def bayes_document() -> Document:
+    """The page of the free entropy of a learner who knows the model, and of its fixed points."""
+    page = Page(EquationPrinter())
+    bayes = derive_bayes()
+    show = page.printer.show
+    page.text(
+        r"What can a learner reach who knows all of the model but the teacher's weights? Printed for any observation "
+        r"$Y \sim P_\mathrm{out}(\cdot \mid k)$ of the teacher's fields, any number $L$ of tokens and any rank $t$. "
+        r"With mixture tokens everything that belongs to a token belongs to each of its clusters, and the fields have "
+        r"the means that the clusters give them."
+    )
+    page.heading("One eigendirection", "E")
+    page.text("On one eigendirection of the covariances the weights see")
+    for name, value in definitions().items():
+        page.equation(show(name), value)
+    page.heading("Replica calculation", "R")
+    for number, step in enumerate(bayes.steps, 1):
+        page.text(f"Step {number}, {step.name}. {step.statement}")
+        names = {value: name for name, value in step.names.items()}
+        page.extremum(step.latex, {name: abbreviated(term.xreplace(names)) for name, term in step.terms.items()})
+        if step.names:
+            called = ", ".join(f"${show(name)} = {show(value)}$" for name, value in step.names.items())
+            page.text(f"with {called}.")
+    page.heading("Observations", "O")
+    page.text(
+        r"$\omega_\ell$ is what the learner knows of a field and $\langle \cdot \rangle$ the mean over the posterior "
+        r"of the fields, $N(k; \omega, V) \, P_\mathrm{out}(Y \mid k) / Z(Y, \omega)$:"
+    )
+    page.formula(
+        (
+            show(sym.omega_star),
+            rf"\sim \mathcal{{N}}(0, {show(sym.q_star)}), \qquad k_\ell \sim \mathcal{{N}}(\omega_\ell, "
+            rf"{show(sym.V_star)}), \qquad {show(sym.g_star)} = {show(sym.V_star)}^{{-1}} "
+            rf"\left({show(sym.posterior_mean)} - {show(sym.omega_star)}\right), \qquad "
+            rf"{show(sym.posterior_covariance)} = \langle k_\ell k_\ell^\top \rangle - "
+            rf"{show(sym.posterior_mean)} {show(sym.posterior_mean)}^\top",
+        )
+    )
+    page.heading("Fixed points", "S")
+    page.text(f"Stationarity of $\\Phi$ in ${show(sym.q_hat_star)}$ and in ${show(sym.q_star)}$:")
+    for equation in (bayes.q, bayes.V, bayes.q_hat):
+        page.equation(show(equation.unknown), abbreviated(equation.right_hand_side))
+    page.text("By the law of total variance, where $V$ is small and the difference of large numbers is not wanted,")
+    page.equation(show(sym.q_hat_star), abbreviated(bayes.q_hat_precise))
+    page.text("The error of the posterior's prediction for a fresh sample, whose label nobody saw, is")
+    page.equation(r"\epsilon_g", Add(test_error()))
+    return Document("The Bayes-optimal limit", tuple(page.blocks))
+
+
+def bayes_page() -> str:
+    """The page ``docs/optimal.md``."""
+    title, _, rest = bayes_document().markdown().partition("\n\n")
+    made = (
+        "Made by `python -m derivations.printing.bayes_optimal > docs/optimal.md`; with `--latex` as a LaTeX document."
+    )
+    return f"{title}\n\n{made}\n\n{rest}"
+
+
+if __name__ == "__main__":
+    import sys
+
+    print(bayes_document().latex() if "--latex" in sys.argv[1:] else bayes_page(), end="")
