@@ -1,12 +1,12 @@
 """The saddle point of one-step replica-symmetry breaking, by differentiation of its free entropy ``F(y)``.
 
-The conditions come from the derivative rules of the tilted nodes (`derivations.replica.one_rsb_nodes`).  Three things
+The conditions come from the derivative rules of the tilted nodes (`derivations.replica.one_rsb_nodes`). Three things
 are done to them.  The condition in ``q_hat_1`` holds V and ``q_1``; adding y times that in ``V_hat``, which is the
-direction in which the precision of a group stays as it is, leaves V alone.  ``q_1`` is written as ``q_0`` and what is left, and a
-difference of two inverses as ``R (A - R^-1) A^-1``.  And derivatives of the proximal point, which jumps, are removed by
-Stein's lemma: for the Gaussian of a group, ``<dg/d omega + y g g^T> = <g xi_1^T> (q_1 - q_0)^(-1/2)``, since what
-stands on the left is the derivative of ``g exp(-y M)`` over its weight; for the one that all replicas share, as in the
-replica-symmetric theory with ``<g>`` for g and ``q_0`` for q.
+direction in which the precision of a group stays as it is, leaves V alone. ``q_1`` is written as ``q_0`` and what is
+left, and a difference of two inverses as ``R (A - R^-1) A^-1``. And derivatives of the proximal point, which jumps, are
+removed by Stein's lemma: for the Gaussian of a group, ``<dg/d omega + y g g^T> = <g xi_1^T> (q_1 - q_0)^(-1/2)``, since
+what stands on the left is the derivative of ``g exp(-y M)`` over its weight; for the one that all replicas share, as in
+the replica-symmetric theory with ``<g>`` for g and ``q_0`` for q.
 """
 
 from __future__ import annotations

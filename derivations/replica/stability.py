@@ -1,9 +1,10 @@
 """The stability of the replica-symmetric solution: how far apart two solutions on the same samples come to lie.
 
 At y = 0 replicas of one group are weighted alike, and the 1RSB equations for ``q_1``, V, m, theta and their conjugates
-are those of the replica-symmetric theory, whatever ``q_0`` is.  What is left is a closed pair of equations for the gap ``D = q_1 - q_0`` and for ``C_hat = q_hat_1 - q_hat_0``, the noise that groups do not
-share: two groups are two copies of the replica-symmetric solution that share the samples.  D = 0 always solves them;
-it is stable if the linear part has a spectral radius below one, the replicon, and if the proximal point does not jump.
+are those of the replica-symmetric theory, whatever ``q_0`` is. What is left is a closed pair of equations for the gap
+``D = q_1 - q_0`` and for ``C_hat = q_hat_1 - q_hat_0``, the noise that groups do not share: two groups are two copies
+of the replica-symmetric solution that share the samples. D = 0 always solves them; it is stable if the linear part has
+a spectral radius below one, the replicon, and if the proximal point does not jump.
 """
 
 from __future__ import annotations
