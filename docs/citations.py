@@ -20,7 +20,7 @@ __all__ = ["CITATION", "PAGES", "Citation", "citations", "code_page", "formulas_
 PAGES = {
     "replica-symmetric": "equations",
     "1RSB": "one_rsb",
-    "Bayes-optimal": "optimal",
+    "Bayes-optimal": "bayes_optimal",
     "dynamics": "reference/equations/flow",
     "stability": "reference/equations/stability",
 }

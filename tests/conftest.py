@@ -77,7 +77,7 @@ _LONG = (
     "test_kernel_cache.py",
     "test_cli.py",
     "test_benchmark.py",
-    "test_flow.py",
+    "test_sgd_flow.py",
     "test_identity.py",
     "test_render.py",
     "test_stability.py",

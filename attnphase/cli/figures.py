@@ -159,7 +159,7 @@ def _computed(name: str, changes: tuple[str, ...], workers: int | None, quiet: b
 def _limit_of(theory: xr.Dataset, thresholds: bool, quiet: bool) -> xr.Dataset:
     """The Bayes-optimal limit of a sweep's problem, at its alphas and values of fields."""
     from attnphase.data.reading import problem_of
-    from attnphase.figures.limits import LEARNERS_SECTIONS
+    from attnphase.figures.bayes_optimal import LEARNERS_SECTIONS
     from attnphase.theories.bayes_optimal.run import optimal
 
     swept = {theory[dim].attrs.get("field", ""): theory[dim].to_numpy() for dim in map(str, theory["status"].dims)}

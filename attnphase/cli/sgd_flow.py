@@ -217,7 +217,7 @@ def basins(
     beside = None
     if runs is not None:
         from attnphase.data.files import load_dataset
-        from attnphase.figures.dynamics import starts_of
+        from attnphase.figures.sgd_flow import starts_of
 
         beside = load_dataset(runs)
         starts_of(beside)  # refused before anything is followed

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-from attnphase.figures.limits import gap_figure, limits_figure
+from attnphase.figures.bayes_optimal import gap_figure, limits_figure
 from attnphase.figures.maps import fig3
 from attnphase.figures.slices import fig9
 from attnphase.figures.theory import fig2

@@ -145,20 +145,20 @@ def derive(
 def _optimal(problem: Problem, progress: bool) -> Derivation:
     """The equations of the Bayes-optimal limit."""
     with progress_line(progress, "loading SymPy") as line:
-        from derivations.codegen.bayes_optimal import bayes_source
-        from derivations.printing.bayes_optimal import bayes_document
-        from derivations.replica.bayes_optimal import NISHIMORI, derive_bayes
+        from derivations.codegen.bayes_optimal import bayes_optimal_source
+        from derivations.printing.bayes_optimal import bayes_optimal_document
+        from derivations.replica.bayes_optimal import NISHIMORI, derive_bayes_optimal
         from derivations.replica.chain import FreeEntropy
         from derivations.replica.saddle_point import SaddlePoint
 
         line.tell("deriving the Bayes-optimal equations")
-        bayes = derive_bayes()
-        page = bayes_document()
+        bayes = derive_bayes_optimal()
+        page = bayes_optimal_document()
     return Derivation(
         problem=problem,
         latex=page.latex(),
         markdown=page.markdown(),
-        python=bayes_source(bayes),
+        python=bayes_optimal_source(bayes),
         free_entropy=FreeEntropy(bayes.terms, bayes.steps, NISHIMORI),
         saddle_point=SaddlePoint((bayes.q, bayes.V), (bayes.q_hat,)),
     )

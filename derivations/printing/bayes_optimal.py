@@ -1,4 +1,4 @@
-r"""The Bayes-optimal limit as a page to read: ``docs/optimal.md``.
+r"""The Bayes-optimal limit as a page to read: ``docs/bayes_optimal.md``.
 
 Made from the posterior's replicated moments; nothing derived is written here.
 """
@@ -10,15 +10,15 @@ from sympy import Add
 from derivations.algebra import symbols as sym
 from derivations.printing.document import Document, Page
 from derivations.printing.latex import EquationPrinter
-from derivations.replica.bayes_optimal import abbreviated, definitions, derive_bayes, test_error
+from derivations.replica.bayes_optimal import abbreviated, definitions, derive_bayes_optimal, test_error
 
-__all__ = ["bayes_document", "bayes_page"]
+__all__ = ["bayes_optimal_document", "bayes_optimal_page"]
 
 
-def bayes_document() -> Document:
+def bayes_optimal_document() -> Document:
     """The page of the free entropy of a learner who knows the model, and of its fixed points."""
     page = Page(EquationPrinter())
-    bayes = derive_bayes()
+    bayes = derive_bayes_optimal()
     show = page.printer.show
     page.text(
         r"What can a learner reach who knows all of the model but the teacher's weights? Printed for any observation "
@@ -64,11 +64,12 @@ def bayes_document() -> Document:
     return Document("The Bayes-optimal limit", tuple(page.blocks))
 
 
-def bayes_page() -> str:
-    """The page ``docs/optimal.md``."""
-    title, _, rest = bayes_document().markdown().partition("\n\n")
+def bayes_optimal_page() -> str:
+    """The page ``docs/bayes_optimal.md``."""
+    title, _, rest = bayes_optimal_document().markdown().partition("\n\n")
     made = (
-        "Made by `python -m derivations.printing.bayes_optimal > docs/optimal.md`; with `--latex` as a LaTeX document."
+        "Made by `python -m derivations.printing.bayes_optimal > docs/bayes_optimal.md`; with `--latex` as a LaTeX "
+        "document."
     )
     return f"{title}\n\n{made}\n\n{rest}"
 
@@ -76,4 +77,4 @@ def bayes_page() -> str:
 if __name__ == "__main__":
     import sys
 
-    print(bayes_document().latex() if "--latex" in sys.argv[1:] else bayes_page(), end="")
+    print(bayes_optimal_document().latex() if "--latex" in sys.argv[1:] else bayes_optimal_page(), end="")

@@ -2,7 +2,7 @@
 
 The chain is that of `derivations.replica.chain` for another measure, the posterior: the replicated moments of
 `derivations.replica.posterior`, one overlap for any two of n exchangeable replicas of which the teacher is one, and the
-coefficient of ``n - 1`` as n goes to 1.  `derive_bayes` differentiates what comes out.
+coefficient of ``n - 1`` as n goes to 1.  `derive_bayes_optimal` differentiates what comes out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from derivations.replica.posterior import OBSERVATIONS, ObservationIntegral, Wei
 from derivations.replica.rewriting import difference, expanded, multiple, pulled
 from derivations.replica.saddle_point import Equation
 
-__all__ = ["NISHIMORI", "Bayes", "abbreviated", "definitions", "derive_bayes", "test_error"]
+__all__ = ["NISHIMORI", "Bayes", "abbreviated", "definitions", "derive_bayes_optimal", "test_error"]
 
 _T = sym.t
 Q_AA = TokenMatrix("q^aa", _T, _T, sym.ell, symmetric=True, latex="Q^{aa}")
@@ -164,7 +164,7 @@ def _steps() -> tuple[Step, ...]:
 
 
 @cache
-def derive_bayes() -> Bayes:
+def derive_bayes_optimal() -> Bayes:
     """Differentiate the free entropy in q and in its conjugate, with L and t symbolic and any channel.
 
     Equations (R1)-(R4), (S1)-(S4) of the Bayes-optimal page.

@@ -43,7 +43,9 @@ def test_runs_follow_the_theory_of_the_paper_s_teacher():
     assert not (ds["status"] == RunStatus.diverged).any()
     for start in ("uninformed", "informed"):
         runs = ds.sel(start=start).squeeze()
-        assert z_score(runs["overlap"].to_numpy(), 0.592012) < 4, start  # by Gauss rules, tests/numeric/test_bayes.py
+        assert z_score(runs["overlap"].to_numpy(), 0.592012) < 4, (
+            start
+        )  # by Gauss rules, tests/numeric/test_bayes_optimal.py
         assert z_score(runs["test_error"].to_numpy(), 0.001296) < 4, start
         # Nishimori: what the learner takes to be unknown is so, and its overlaps with itself and the teacher agree
         size = runs["q"].mean("token").to_numpy()

@@ -29,8 +29,8 @@ def run(*more: object) -> int:
 def test_a_killed_grid_goes_on_bit_for_bit(tmp_path, monkeypatch):
     whole, resumed = tmp_path / "whole.nc", tmp_path / "resumed.nc"
     solved = []
-    solve = bounds.solve_bayes
-    monkeypatch.setattr(bounds, "solve_bayes", lambda *args, **kw: solved.append(args[1]) or solve(*args, **kw))
+    solve = bounds.solve_bayes_optimal
+    monkeypatch.setattr(bounds, "solve_bayes_optimal", lambda *args, **kw: solved.append(args[1]) or solve(*args, **kw))
     assert run("-o", whole) == 0
     assert not whole.with_name("whole.nc.checkpoint").exists()
     command = ["optimal", *ASKED, "--quiet", "-o", str(resumed)]

@@ -564,8 +564,8 @@ def test_the_page_of_figures_has_the_captions_of_today():
 
 def limit_of(alphas, omegas=(0.3,)):
     """A made-up limit whose error falls from the linear predictor's to zero, without solving anything."""
-    from attnphase.theories.bayes_optimal.dataset import from_bayes_points
-    from attnphase.theories.bayes_optimal.solving import BayesPoint, Start
+    from attnphase.theories.bayes_optimal.dataset import from_bayes_optimal_points
+    from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start
 
     def point(alpha, omega, start):
         known = min(max(2 * alpha - 0.6, 0.0), 1.0)
@@ -573,7 +573,7 @@ def limit_of(alphas, omegas=(0.3,)):
         names = ("q", "V", "overlap", "free_entropy", "mutual_information", "test_error", "nishimori")
         errors = dict.fromkeys(names, 1e-05) | {"q": 0 * q, "V": 0 * q}
         entropy = np.nan if known == 1 else -alpha
-        return BayesPoint(
+        return BayesOptimalPoint(
             alpha, start, q, 0.25 - q, q, np.full((2, 1, 1), 0.25), entropy, np.nan, 0.002 * (1 - omega) * (1 - known),
             known, 0.0, errors, 0.0, 1, 2048, Status.converged, known == 1,
         )  # fmt: skip
@@ -582,11 +582,11 @@ def limit_of(alphas, omegas=(0.3,)):
     points = {
         start.name: [point(a, o, start) for o in omegas for a in alphas] for start in (Start.uninformed, Start.informed)
     }
-    return from_bayes_points(Problem.paper(omega=omegas[0]), swept, points, [(0.0019, 0.0)] * len(omegas))
+    return from_bayes_optimal_points(Problem.paper(omega=omegas[0]), swept, points, [(0.0019, 0.0)] * len(omegas))
 
 
 def test_the_ratio_to_the_limit_is_that_of_the_best_converged_branch():
-    from attnphase.figures.limits import error_ratio
+    from attnphase.figures.bayes_optimal import error_ratio
 
     errors = xr.DataArray([[4e-3, 3e-3], [2e-3, 5e-3]], dims=("branch", "alpha"), coords={"alpha": [0.4, 0.9]})
     status = xr.DataArray([[0, 0], [1, 0]], dims=("branch", "alpha"), coords={"alpha": [0.4, 0.9]})

@@ -10,12 +10,12 @@ from scipy.stats import norm
 from attnphase.problem.problem import Problem
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.setting import setting_of
-from attnphase.theories.bayes_optimal.thresholds import BayesThreshold, _weak_recovery
+from attnphase.theories.bayes_optimal.thresholds import BayesOptimalThreshold, _weak_recovery
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def weak_recovery(setting) -> BayesThreshold:
+def weak_recovery(setting) -> BayesOptimalThreshold:
     return _weak_recovery(setting.evolution(64))
 
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from attnphase.data.build import assemble, by_cluster, coordinate
 from attnphase.data.schemas import SCHEMAS
 from attnphase.problem.problem import Problem
-from attnphase.theories.bayes_optimal.solving import BayesPoint
-from attnphase.theories.bayes_optimal.thresholds import BayesThreshold
+from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint
+from attnphase.theories.bayes_optimal.thresholds import BayesOptimalThreshold
 
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["THRESHOLDS", "from_bayes_points", "from_posterior_runs"]
+__all__ = ["THRESHOLDS", "from_bayes_optimal_points", "from_posterior_runs"]
 
 THRESHOLDS = {
     "weak_recovery": ("sample complexity above which nothing known is unstable", r"\alpha_{\mathrm{WR}}"),
@@ -32,12 +32,12 @@ THRESHOLDS = {
 _TITLE = "Bayes-optimal fixed points"
 
 
-def from_bayes_points(
+def from_bayes_optimal_points(
     problem: Problem,
     swept: Mapping[str, Sequence[Any]],
-    points: Mapping[str, Sequence[BayesPoint]],
+    points: Mapping[str, Sequence[BayesOptimalPoint]],
     linear: Sequence[tuple[float, float]],
-    thresholds: Mapping[str, BayesThreshold] | None = None,
+    thresholds: Mapping[str, BayesOptimalThreshold] | None = None,
     channel: str | None = None,
     rule: str = "sobol",
 ) -> xr.Dataset:
@@ -115,7 +115,7 @@ def from_posterior_runs(
 
 
 def _columns(
-    problem: Problem, points: Sequence[BayesPoint], sizes: tuple[int, ...], linear: Sequence[tuple[float, float]]
+    problem: Problem, points: Sequence[BayesOptimalPoint], sizes: tuple[int, ...], linear: Sequence[tuple[float, float]]
 ) -> dict[str, Any]:
     """Every variable and its standard error, over start and alpha."""
     columns: dict[str, Any] = {}
@@ -132,7 +132,7 @@ def _columns(
     return columns
 
 
-def _value(problem: Problem, point: BayesPoint, name: str, linear: float) -> Any:
+def _value(problem: Problem, point: BayesOptimalPoint, name: str, linear: float) -> Any:
     if name == "linear_test_error":
         return np.asarray(linear)
     own = {"iterations": point.maps, "status": int(point.status), "recovered": int(point.recovered)}

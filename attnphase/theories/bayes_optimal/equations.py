@@ -12,13 +12,13 @@ from typing import Any
 from attnphase.kernels.cache import filled_aside, fingerprint, intact_folder
 from attnphase.kernels.package import import_package
 
-__all__ = ["BayesMaps", "bayes_maps"]
+__all__ = ["BayesOptimalEquations", "bayes_optimal_equations"]
 
 _NAME = "bayes"
 
 
 @dataclass(frozen=True)
-class BayesMaps:
+class BayesOptimalEquations:
     """The derived equations in NumPy; see the generated module for their arguments.
 
     Attributes
@@ -40,7 +40,7 @@ class BayesMaps:
 
 
 @lru_cache(maxsize=1)
-def bayes_maps() -> BayesMaps:
+def bayes_optimal_equations() -> BayesOptimalEquations:
     """The equations, from the cache if they are there and intact.
 
     Raises
@@ -50,7 +50,7 @@ def bayes_maps() -> BayesMaps:
     """
     with intact_folder(fingerprint(_NAME), _build) as folder:
         module = import_package(folder, folder.name, (_NAME,))[_NAME]
-    return BayesMaps(
+    return BayesOptimalEquations(
         module.overlaps_from_conjugates,
         module.conjugates_from_residuals,
         module.conjugates_from_spreads,
@@ -60,12 +60,12 @@ def bayes_maps() -> BayesMaps:
 
 
 def _build(folder: Path) -> None:
-    from derivations.codegen.bayes_optimal import bayes_source
-    from derivations.replica.bayes_optimal import derive_bayes
+    from derivations.codegen.bayes_optimal import bayes_optimal_source
+    from derivations.replica.bayes_optimal import derive_bayes_optimal
 
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH  # the manifest has checksums of all
     with filled_aside(folder) as aside:
-        for name, source in (("__init__", ""), (_NAME, bayes_source(derive_bayes()))):
+        for name, source in (("__init__", ""), (_NAME, bayes_optimal_source(derive_bayes_optimal()))):
             path = aside / f"{name}.py"
             path.write_text(source, encoding="utf-8")
             py_compile.compile(str(path), doraise=True, invalidation_mode=unchecked)

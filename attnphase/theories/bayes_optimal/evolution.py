@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
 from attnphase.theories.bayes_optimal.channel import Channel, Fields, blocks
-from attnphase.theories.bayes_optimal.equations import BayesMaps
+from attnphase.theories.bayes_optimal.equations import BayesOptimalEquations
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, Sums
 
 __all__ = ["Evolution", "Moments", "WeightPrior", "joined", "positive"]
@@ -85,7 +85,7 @@ class Evolution:
 
     Attributes
     ----------
-    maps : BayesMaps
+    maps : BayesOptimalEquations
     prior : WeightPrior
     channel : Channel
     configurations : (C, L) array of int
@@ -99,7 +99,7 @@ class Evolution:
         How many replicates of lattices are left out.
     """
 
-    maps: BayesMaps
+    maps: BayesOptimalEquations
     prior: WeightPrior
     channel: Channel
     configurations: NDArray[np.int64]

@@ -16,8 +16,8 @@ from attnphase.files.checkpoints import LIMITS
 from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 from attnphase.sweeps.kept import KeptRows
-from attnphase.theories.bayes_optimal.solving import BayesPoint, Start
-from attnphase.theories.bayes_optimal.thresholds import BayesThreshold
+from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start
+from attnphase.theories.bayes_optimal.thresholds import BayesOptimalThreshold
 from attnphase.version import __version__
 
 __all__ = ["KeptLimits", "Place"]
@@ -75,18 +75,18 @@ class KeptLimits:
     def __len__(self) -> int:
         return len([place for place in self.kept.rows if place != _THRESHOLDS])
 
-    def point(self, place: Place, solve: Callable[[], BayesPoint]) -> BayesPoint:
+    def point(self, place: Place, solve: Callable[[], BayesOptimalPoint]) -> BayesOptimalPoint:
         """The point of a place: what is kept of it, or what is found and kept now."""
         key = _key(place)
         if key not in self.kept.rows:
             self.kept.add(key, _row(solve()))
         return _point(self.kept.rows[key])
 
-    def thresholds(self, find: Callable[[], dict[str, BayesThreshold]]) -> dict[str, BayesThreshold]:
+    def thresholds(self, find: Callable[[], dict[str, BayesOptimalThreshold]]) -> dict[str, BayesOptimalThreshold]:
         """Likewise the thresholds."""
         if _THRESHOLDS not in self.kept.rows:
             self.kept.add(_THRESHOLDS, {name: asdict(one) for name, one in find().items()})
-        return {name: BayesThreshold(**one) for name, one in self.kept.rows[_THRESHOLDS].items()}
+        return {name: BayesOptimalThreshold(**one) for name, one in self.kept.rows[_THRESHOLDS].items()}
 
 
 def _key(place: Place) -> str:
@@ -95,7 +95,7 @@ def _key(place: Place) -> str:
     )
 
 
-def _row(point: BayesPoint) -> dict[str, Any]:
+def _row(point: BayesOptimalPoint) -> dict[str, Any]:
     """As plain numbers and lists."""
     row = {name: value for name, value in vars(point).items() if name != "errors"}
     arrays = {name: row[name].tolist() for name in _ARRAYS}
@@ -104,8 +104,8 @@ def _row(point: BayesPoint) -> dict[str, Any]:
     return row | arrays | plain | {"errors": errors}
 
 
-def _point(row: Mapping[str, Any]) -> BayesPoint:
+def _point(row: Mapping[str, Any]) -> BayesOptimalPoint:
     arrays: dict[str, Any] = {name: np.array(row[name]) for name in _ARRAYS}
     errors = {name: np.array(value) if isinstance(value, list) else value for name, value in row["errors"].items()}
     plain = {"start": Start[row["start"]], "status": Status[row["status"]], "errors": errors}
-    return BayesPoint(**(dict(row) | arrays | plain))
+    return BayesOptimalPoint(**(dict(row) | arrays | plain))

@@ -20,12 +20,12 @@ from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.system import System
 from attnphase.sweeps.grid import axes_of
 from attnphase.sweeps.kept import checkpoint_for_us
-from attnphase.theories.bayes_optimal.dataset import from_bayes_points
+from attnphase.theories.bayes_optimal.dataset import from_bayes_optimal_points
 from attnphase.theories.bayes_optimal.points import KeptLimits
 from attnphase.theories.bayes_optimal.request import FORMULAS, check_varied
 from attnphase.theories.bayes_optimal.setting import Setting, setting_of
-from attnphase.theories.bayes_optimal.solving import BayesPoint, Start, solve_bayes
-from attnphase.theories.bayes_optimal.thresholds import bayes_thresholds
+from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start, solve_bayes_optimal
+from attnphase.theories.bayes_optimal.thresholds import bayes_optimal_thresholds
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -106,16 +106,16 @@ def optimal(
     with progress_line(progress, "loading the kernels"):  # which may have to be compiled
         settings = _settings(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
-    points: dict[str, list[BayesPoint]] = {name: [] for name in wanted}
+    points: dict[str, list[BayesOptimalPoint]] = {name: [] for name in wanted}
     with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places), unit="points") as line:
         kept = KeptLimits.of(path, problem, channel, max_nodes, places)
         for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
             options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
-            points[name].append(kept.point(where, partial(solve_bayes, setting, value, Start[name], **options)))
+            points[name].append(kept.point(where, partial(solve_bayes_optimal, setting, value, Start[name], **options)))
             line.reach(line.done + 1)
-        found = kept.thresholds(partial(bayes_thresholds, settings[0], tell=line.tell)) if thresholds else None
+        found = kept.thresholds(partial(bayes_optimal_thresholds, settings[0], tell=line.tell)) if thresholds else None
     linear, rule = [_linear(one, channel) for one in settings], " or ".join(sorted({one.rule for one in settings}))
-    return from_bayes_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
+    return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 
 
 def _settings(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[Setting]:

@@ -15,7 +15,7 @@ from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.system import System
 from attnphase.theories.bayes_optimal.channel import Channel, Preimages, Signs
-from attnphase.theories.bayes_optimal.equations import bayes_maps
+from attnphase.theories.bayes_optimal.equations import bayes_optimal_equations
 from attnphase.theories.bayes_optimal.evolution import Evolution, WeightPrior
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.labels import Labels
@@ -70,7 +70,7 @@ class Setting:
         """The map with so many nodes in each replicate, or lattices as fine; by default as many as the setting has."""
         configurations, probabilities = self.problem.cluster_law
         return Evolution(
-            bayes_maps(),
+            bayes_optimal_equations(),
             self.prior,
             self.channel,
             configurations,

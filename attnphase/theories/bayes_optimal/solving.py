@@ -20,7 +20,7 @@ from attnphase.processes.progress import Tell, silent
 from attnphase.theories.bayes_optimal.evolution import Evolution, Moments, joined
 from attnphase.theories.bayes_optimal.setting import Setting
 
-__all__ = ["BayesPoint", "Start", "solve_bayes"]
+__all__ = ["BayesOptimalPoint", "Start", "solve_bayes_optimal"]
 
 _RECOVERED = -20.0  # logarithm of the share of V below which the fields are known: 2e-9
 _NOTHING = 1e-7  # share of q below which nothing is
@@ -50,7 +50,7 @@ class Start(IntEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class BayesPoint:
+class BayesOptimalPoint:
     """A fixed point, with standard errors.
 
     Attributes
@@ -333,7 +333,7 @@ class _Iteration:
         return np.log(self.coordinates.shares(x))
 
 
-def solve_bayes(
+def solve_bayes_optimal(
     setting: Setting,
     alpha: float,
     start: Start,
@@ -341,7 +341,7 @@ def solve_bayes(
     max_nodes: int | None = None,
     near: Array | None = None,
     tell: Tell = silent,
-) -> BayesPoint:
+) -> BayesOptimalPoint:
     """The fixed point that a learner reaches from a start.
 
     Two coarse rules lead to it; finer ones take it over by Newton's method, until the overlap has the relative standard
@@ -375,7 +375,7 @@ def solve_bayes(
     if run.nothing(x) and start is Start.informed and near is None:
         # nodes see little where nearly all is known: what has overshot to nothing goes on from there
         near = _first(setting, Start.uninformed)
-        return solve_bayes(setting, alpha, start, max_nodes=max_nodes, near=near, tell=tell)
+        return solve_bayes_optimal(setting, alpha, start, max_nodes=max_nodes, near=near, tell=tell)
     if run.ended(x):
         run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha, tell=tell)
         found = _Found(x, 0.0, run.verdict(x, status), maps)
@@ -426,7 +426,7 @@ def _first(setting: Setting, start: Start) -> Array:
 
 def _measured(
     setting: Setting, run: _Iteration, alpha: float, start: Start, found: _Found, displaced: Array
-) -> BayesPoint:
+) -> BayesOptimalPoint:
     """What is measured at a fixed point, and errors: what a replicate displaces, and its own scatter."""
     evolution, coordinates, x = run.evolution, run.coordinates, found.x
     recovered, nothing = run.recovered(x), run.nothing(x)
@@ -444,7 +444,7 @@ def _measured(
     if np.array_equal(alignments, gains):  # summed over the labels, both are one number, and say nothing
         difference = np.full_like(gains, np.nan)
     error, error_spread = _test_error(setting, run, at, found, displaced)
-    return BayesPoint(
+    return BayesOptimalPoint(
         alpha=alpha,
         start=start,
         q=evolution.rho - V,

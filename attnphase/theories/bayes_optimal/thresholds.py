@@ -19,7 +19,7 @@ from attnphase.processes.progress import Tell, silent
 from attnphase.theories.bayes_optimal.evolution import Evolution, positive
 from attnphase.theories.bayes_optimal.setting import Setting
 
-__all__ = ["BayesThreshold", "Place", "bayes_thresholds"]
+__all__ = ["BayesOptimalThreshold", "Place", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
@@ -32,7 +32,7 @@ _JUMP = 1e-3  # relative fall of alpha that counts
 
 
 @dataclass(frozen=True)
-class BayesThreshold:
+class BayesOptimalThreshold:
     """A threshold.
 
     Attributes
@@ -71,7 +71,9 @@ class Place:
     V: Array
 
 
-def bayes_thresholds(setting: Setting, *, tell: Tell = silent, points: int = _POINTS) -> dict[str, BayesThreshold]:
+def bayes_optimal_thresholds(
+    setting: Setting, *, tell: Tell = silent, points: int = _POINTS
+) -> dict[str, BayesOptimalThreshold]:
     """Weak recovery, algorithmic and information-theoretic thresholds, and that of perfect recovery.
 
     Parameters
@@ -98,16 +100,16 @@ def bayes_thresholds(setting: Setting, *, tell: Tell = silent, points: int = _PO
     highest = _summit(evolution, curve)
     end = curve[-1]
     if highest is None:
-        none = BayesThreshold(float("nan"), float("nan"), "no jump: what is known grows steadily with alpha")
+        none = BayesOptimalThreshold(float("nan"), float("nan"), "no jump: what is known grows steadily with alpha")
         algorithmic = theoretic = none
     else:
-        algorithmic = BayesThreshold(highest.alpha, _error(highest.alphas), "the uninformed fixed point jumps")
+        algorithmic = BayesOptimalThreshold(highest.alpha, _error(highest.alphas), "the uninformed fixed point jumps")
         theoretic = _crossing(evolution, curve, highest)
     if setting.channel.exact:
         last = end if highest is None or end.alpha > highest.alpha else highest
-        perfect = BayesThreshold(last.alpha, _error(last.alphas), "from here on everything is known")
+        perfect = BayesOptimalThreshold(last.alpha, _error(last.alphas), "from here on everything is known")
     else:
-        perfect = BayesThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
+        perfect = BayesOptimalThreshold(float("nan"), float("nan"), "no finite number of labels tells everything")
     return {
         "weak_recovery": weak,
         "algorithmic": algorithmic,
@@ -120,21 +122,25 @@ def _error(values: Array) -> float:
     return float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
-def _weak_recovery(evolution: Evolution) -> BayesThreshold:
+def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
     """The inverse of the largest eigenvalue of the linear operator at ``q = 0``."""
     if evolution.prior.mean.any():
-        return BayesThreshold(float("nan"), float("nan"), "encodings and means tell of the weights before any label")
+        return BayesOptimalThreshold(
+            float("nan"), float("nan"), "encodings and means tell of the weights before any label"
+        )
     operators, first = evolution.growth()
     if first.mean() > _EVEN + 4 * _error(first):
-        return BayesThreshold(0.0, 0.0, "labels tell of the fields at first order: weights are learned at every alpha")
+        return BayesOptimalThreshold(
+            0.0, 0.0, "labels tell of the fields at first order: weights are learned at every alpha"
+        )
     values, vectors = np.linalg.eig(operators.mean(axis=0))
     top = int(np.argmax(np.real(values)))
     largest = float(np.real(values[top]))
     if largest <= 0:
-        return BayesThreshold(float("nan"), float("nan"), "labels tell nothing of the fields at second order")
+        return BayesOptimalThreshold(float("nan"), float("nan"), "labels tell nothing of the fields at second order")
     left = np.linalg.pinv(vectors)[top]
     each = np.real(np.einsum("i,sij,j->s", left, operators, vectors[:, top]))
-    return BayesThreshold(1 / largest, _error(each) / largest**2, "nothing known becomes unstable")
+    return BayesOptimalThreshold(1 / largest, _error(each) / largest**2, "nothing known becomes unstable")
 
 
 def _place(evolution: Evolution, share: float, V: Array) -> Place:
@@ -228,7 +234,7 @@ def _summit(evolution: Evolution, curve: list[Place]) -> Place | None:
     return None
 
 
-def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> BayesThreshold:
+def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> BayesOptimalThreshold:
     """Where the free entropies below and above the jump cross."""
     lower = [place for place in curve if place.share < highest.share] + [highest]
     above = [place for place in curve if place.share > highest.share]
@@ -236,7 +242,7 @@ def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> Bayes
     upper = above[turn:]
     if evolution.channel.exact and turn == len(above) - 1:
         end = above[-1]
-        return BayesThreshold(
+        return BayesOptimalThreshold(
             end.alpha, _error(end.alphas), "from here on everything known has the higher free entropy"
         )
     low, high = max(lower[0].alpha, upper[0].alpha), min(highest.alpha, upper[-1].alpha)
@@ -245,11 +251,11 @@ def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> Bayes
         return _entropy(lower, alpha) - _entropy(upper, alpha)
 
     if len(upper) < 2 or low >= high or difference(low) * difference(high) > 0:
-        return BayesThreshold(float("nan"), float("nan"), "the free entropies do not cross")
+        return BayesOptimalThreshold(float("nan"), float("nan"), "the free entropies do not cross")
     alpha = _root(difference, low, high)
     below, over = (min(places, key=lambda p: abs(p.alpha - alpha)) for places in (lower, upper))
     scatter = _error(below.free_entropies - over.free_entropies)
-    return BayesThreshold(alpha, scatter / max(abs(below.slope - over.slope), 1e-12), "the free entropies cross")
+    return BayesOptimalThreshold(alpha, scatter / max(abs(below.slope - over.slope), 1e-12), "the free entropies cross")
 
 
 def _entropy(places: list[Place], alpha: float) -> float:

@@ -67,7 +67,7 @@ def flow(
     Equations (R1)-(R5), (Q4)-(Q6), (F1)-(F6) of the dynamics page.
 
     A step takes `batch` fresh samples: ``W <- W - eta (gradient of their mean loss) d / sqrt(d) - eta lambda W / d``,
-    with the strength lambda of the problem's ridge as weight decay; docs/flow.md has the equations.
+    with the strength lambda of the problem's ridge as weight decay; docs/sgd_flow.md has the equations.
 
     Parameters
     ----------

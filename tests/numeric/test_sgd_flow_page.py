@@ -1,4 +1,4 @@
-"""docs/flow.md is executed as it stands, and prints what it says; commands of pages of numbers are commands."""
+"""docs/sgd_flow.md is executed as it stands, and prints what it says; commands of pages of numbers are commands."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ import pytest
 from attnphase.cli.commands import main
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "flow.md"
+PAGE = DOCS / "sgd_flow.md"
 
 
 def test_the_page_prints_what_it_says(capsys):
@@ -22,7 +22,7 @@ def test_the_page_prints_what_it_says(capsys):
         assert capsys.readouterr().out == expected
 
 
-@pytest.mark.parametrize("page", ["flow.md", "one_rsb_numbers.md"])
+@pytest.mark.parametrize("page", ["sgd_flow.md", "one_rsb_numbers.md"])
 def test_commands_within_the_text_have_these_options(page):
     commands = re.findall(r"`attnphase (.+?)`", (DOCS / page).read_text(encoding="utf-8"))
     assert commands

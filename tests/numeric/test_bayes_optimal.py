@@ -21,8 +21,8 @@ from attnphase.theories.bayes_optimal.channel import Fields, Preimages, draw_set
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, LabelPlane, label_plane, lattice_means
 from attnphase.theories.bayes_optimal.setting import setting_of
-from attnphase.theories.bayes_optimal.solving import Start, solve_bayes
-from attnphase.theories.bayes_optimal.thresholds import _weak_recovery, bayes_thresholds
+from attnphase.theories.bayes_optimal.solving import Start, solve_bayes_optimal
+from attnphase.theories.bayes_optimal.thresholds import _weak_recovery, bayes_optimal_thresholds
 from attnphase.theories.bayes_optimal.two_points import TwoPoints
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -66,7 +66,7 @@ def overlap_by_gauss(alpha, rho=0.25, order=90):
 
 @pytest.mark.parametrize("alpha", [0.35, 0.4])
 def test_the_paper_s_teacher_against_gauss_rules(alpha):
-    point = solve_bayes(setting_of(PAPER), alpha, Start.uninformed)
+    point = solve_bayes_optimal(setting_of(PAPER), alpha, Start.uninformed)
     expected = overlap_by_gauss(alpha)
     assert point.overlap == pytest.approx(expected, rel=1e-5)  # of the Gauss rules
     assert point.errors["overlap"] < 1e-9
@@ -77,12 +77,12 @@ def test_the_paper_s_teacher_against_gauss_rules(alpha):
 
 def test_both_starts_lead_to_the_same_point_and_to_recovery_from_one_half_on():
     setting = setting_of(PAPER)
-    both = [solve_bayes(setting, 0.42, start, max_nodes=2**14) for start in Start]
+    both = [solve_bayes_optimal(setting, 0.42, start, max_nodes=2**14) for start in Start]
     assert both[0].overlap == pytest.approx(both[1].overlap, abs=1e-6)
-    known = solve_bayes(setting, 0.55, Start.uninformed, max_nodes=2**14)
+    known = solve_bayes_optimal(setting, 0.55, Start.uninformed, max_nodes=2**14)
     assert known.recovered
     assert (known.overlap, known.test_error) == (1.0, 0.0)
-    unknown = solve_bayes(setting, 0.15, Start.uninformed, max_nodes=2**14)
+    unknown = solve_bayes_optimal(setting, 0.15, Start.uninformed, max_nodes=2**14)
     assert unknown.overlap == 0.0
     assert math.isnan(known.free_entropy)
 
@@ -152,7 +152,7 @@ def test_weak_recovery_under_noise_against_a_grid(omega, sigma, noise):
 
 
 def test_the_paper_s_teacher_has_no_jump():
-    found = bayes_thresholds(setting_of(PAPER), points=1024)
+    found = bayes_optimal_thresholds(setting_of(PAPER), points=1024)
     assert found["weak_recovery"].alpha == pytest.approx(1 / 6, rel=1e-12)
     assert math.isnan(found["algorithmic"].alpha)
     assert found["perfect_recovery"].alpha == pytest.approx(0.5, abs=1e-6)
@@ -163,12 +163,12 @@ def test_the_paper_s_teacher_has_no_jump():
 
 def test_phase_retrieval():
     """Weak recovery 1/2, algorithmic 1.1285 and information-theoretic 1, from Barbier et al., arXiv:1708.03395."""
-    found = bayes_thresholds(setting_of(one_token(), "absolute"), points=2048)
+    found = bayes_optimal_thresholds(setting_of(one_token(), "absolute"), points=2048)
     assert found["weak_recovery"].alpha == pytest.approx(0.5, rel=1e-12)
     assert found["algorithmic"].alpha == pytest.approx(1.1285, abs=4 * found["algorithmic"].standard_error + 5e-5)
     assert found["information_theoretic"].alpha == pytest.approx(1.0, abs=1e-4)
     setting = setting_of(one_token(), "absolute")
-    below, above = (solve_bayes(setting, 1.06, start, max_nodes=2**14) for start in Start)
+    below, above = (solve_bayes_optimal(setting, 1.06, start, max_nodes=2**14) for start in Start)
     assert not below.recovered
     assert above.recovered
 
@@ -176,16 +176,16 @@ def test_phase_retrieval():
 @pytest.mark.parametrize(("alpha", "error"), [(1, 0.25437), (2, 0.17453), (3, 0.12985), (5, 0.08394), (10, 0.04357)])
 def test_the_sign_channel(alpha, error):
     """Generalisation errors of the Bayes-optimal perceptron."""
-    point = solve_bayes(setting_of(one_token(), "sign"), float(alpha), Start.uninformed, max_nodes=2**15)
+    point = solve_bayes_optimal(setting_of(one_token(), "sign"), float(alpha), Start.uninformed, max_nodes=2**15)
     assert point.test_error == pytest.approx(error, abs=1.5e-5)
     assert point.test_error == pytest.approx(math.acos(math.sqrt(point.overlap)) / math.pi, rel=2e-3)
 
 
 def test_a_formula_of_the_label_is_the_channel_of_that_name():
     """The sign as a formula, and the logistic likelihood at a large slope, against the sign in closed form."""
-    exact = solve_bayes(setting_of(one_token(), "sign"), 2.0, Start.uninformed, max_nodes=2**13)
+    exact = solve_bayes_optimal(setting_of(one_token(), "sign"), 2.0, Start.uninformed, max_nodes=2**13)
     for text in ("sign(k)", "1/(1 + exp(-60*y*k))"):
-        point = solve_bayes(setting_of(one_token(), text), 2.0, Start.uninformed, max_nodes=2**11)
+        point = solve_bayes_optimal(setting_of(one_token(), text), 2.0, Start.uninformed, max_nodes=2**11)
         assert point.overlap == pytest.approx(exact.overlap, abs=0.01), text
         assert point.test_error == pytest.approx(exact.test_error, abs=0.005), text
 
@@ -207,7 +207,7 @@ def test_linear_labels_with_noise_on_a_spectrum():
     """The importance sampling, the spectral mean, the free entropy and the information, all against closed forms."""
     atoms = [{"weight": 0.3, "variances": [0.9]}, {"weight": 0.7, "variances": [0.2]}]
     problem = one_token(teacher__noise=0.17).with_fields({"tokens.spectrum": atoms})
-    point = solve_bayes(setting_of(problem), 1.3, Start.uninformed, max_nodes=2**12)
+    point = solve_bayes_optimal(setting_of(problem), 1.3, Start.uninformed, max_nodes=2**12)
     share, phi, information = linear_with_noise(1.3, 0.17, np.array([0.9, 0.2]), np.array([0.3, 0.7]))
     assert point.overlap == pytest.approx(share, abs=4 * point.errors["overlap"] + 1e-4)
     assert point.free_entropy == pytest.approx(phi, abs=4 * point.errors["free_entropy"] + 1e-4)
@@ -220,7 +220,7 @@ def test_the_error_is_the_derivative_of_the_information():
     """I-MMSE: ``dI/d(1/Delta)`` a sample is half the error of a *seen* label, here ``V Delta/(V + Delta)``."""
     noise, step, gammas, weights = 0.17, 1e-5, np.array([0.49]), np.ones(1)
     above, below = (linear_with_noise(1.3, 1 / (1 / noise + s * step), gammas, weights)[2] for s in (1, -1))
-    point = solve_bayes(setting_of(one_token(teacher__noise=noise)), 1.3, Start.uninformed, max_nodes=2**12)
+    point = solve_bayes_optimal(setting_of(one_token(teacher__noise=noise)), 1.3, Start.uninformed, max_nodes=2**12)
     V = float(point.V.item())
     assert (above - below) / (2 * step) == pytest.approx(V * noise / (V + noise) / 2, rel=5e-3)
 
@@ -325,7 +325,7 @@ def test_noise_keeps_from_recovery_and_delays_it():
     operators, _ = setting.evolution(128).growth()
     threshold = 1 / np.linalg.eigvals(operators.mean(axis=0)).real.max()
     assert 0.3 < threshold < 0.55
-    point = solve_bayes(setting, 0.9, Start.uninformed, max_nodes=2**12)
+    point = solve_bayes_optimal(setting, 0.9, Start.uninformed, max_nodes=2**12)
     assert 0.2 < point.overlap < 0.95
     assert 0 < point.mutual_information < 2 * math.log1p(0.01 / 0.01)
 
@@ -436,7 +436,7 @@ def test_the_free_entropy_is_stationary(problem):
     """Moved by a tenth from the fixed point, it changes to second order only."""
     setting = setting_of(problem, "absolute" if problem.tokens.length == 1 else None)
     alpha = 0.4 if problem is PAPER else 0.9
-    point = solve_bayes(setting, alpha, Start.uninformed, max_nodes=2**16)
+    point = solve_bayes_optimal(setting, alpha, Start.uninformed, max_nodes=2**16)
     evolution = setting.evolution(4096)
 
     def entropy(V):
@@ -488,7 +488,7 @@ def test_the_dataset_is_labelled_and_round_trips(tmp_path):
 
 def test_the_sign_s_evidence_by_quadrature():
     """The mutual information of a noiseless sign is minus the evidence, ``E_omega sum_y Z log Z``, done by SciPy."""
-    point = solve_bayes(setting_of(one_token(), "sign"), 1.7, Start.uninformed, max_nodes=2**14)
+    point = solve_bayes_optimal(setting_of(one_token(), "sign"), 1.7, Start.uninformed, max_nodes=2**14)
     q, V = (float(a.item()) for a in (point.q, point.V))
 
     def entropy(x):
@@ -503,10 +503,10 @@ def test_the_sign_s_evidence_by_quadrature():
 
 
 def test_the_page_runs_and_says_what_it_prints(capsys):
-    text = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "bayes_optimal_numbers.md").read_text(encoding="utf-8")
     namespace: dict = {}
     for source, printed in re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL):
-        exec(compile(source, "limits.md", "exec"), namespace)
+        exec(compile(source, "bayes_optimal_numbers.md", "exec"), namespace)
         assert capsys.readouterr().out == printed
 
 
@@ -564,7 +564,7 @@ def test_a_start_that_knows_nothing_leads_to_where_the_columns_are_told_apart():
     """The point that does not tell them apart is a fixed point too, and unstable here."""
     expected = committee_overlap(2.35)
     problem = Problem.from_dict({"tokens": {"length": 1, "sigma": 1.0}, "teacher": {"rank": 2}})
-    point = solve_bayes(setting_of(problem, "sign(k0_0) + sign(k0_1)"), 2.35, Start.uninformed, max_nodes=2**14)
+    point = solve_bayes_optimal(setting_of(problem, "sign(k0_0) + sign(k0_1)"), 2.35, Start.uninformed, max_nodes=2**14)
     assert point.status == 0
     assert (np.abs(point.q[0] - expected) < 4 * point.errors["q"][0]).all()
     assert (point.errors["q"] < 0.02).all()
@@ -576,11 +576,11 @@ def test_clusters_that_are_alike_are_no_clusters():
 
     Without noise nothing depends on the fields' scale, so that the share known does not either.
     """
-    expected = solve_bayes(setting_of(PAPER), 0.4, Start.uninformed, max_nodes=2**14)
+    expected = solve_bayes_optimal(setting_of(PAPER), 0.4, Start.uninformed, max_nodes=2**14)
     for narrow in (0.5, 0.3):
         clusters = [[{"sigma": 0.5}, {"sigma": narrow}]] * 2
         problem = Problem.from_dict({"tokens": {"kind": "mixture", "length": 2, "clusters": clusters}})
-        point = solve_bayes(setting_of(problem), 0.4, Start.uninformed, max_nodes=2**14)
+        point = solve_bayes_optimal(setting_of(problem), 0.4, Start.uninformed, max_nodes=2**14)
         assert point.q.ravel() / point.rho.ravel() == pytest.approx([expected.overlap] * 4, rel=1e-4)
 
 
@@ -595,7 +595,7 @@ def test_what_encodings_and_means_tell_is_known_before_any_label():
     q, V = evolution.overlaps(np.zeros_like(evolution.rho))
     assert q.ravel() / 0.25 == pytest.approx([0.36] * 4)
     assert V.ravel() / 0.25 == pytest.approx([0.64] * 4)
-    assert solve_bayes(setting, 0.1, Start.uninformed, max_nodes=2**14).overlap > 0.37
+    assert solve_bayes_optimal(setting, 0.1, Start.uninformed, max_nodes=2**14).overlap > 0.37
 
 
 @settings(deadline=None, max_examples=3)
@@ -611,7 +611,7 @@ def test_any_teacher_of_two_tokens(omega, sigma, alpha, more, corner):
     mixing = ((corner, 1 - corner), (0.3, 0.7))
     problem = Problem.paper(omega=omega, sigma=sigma, mixing=mixing)
     point, later = (
-        solve_bayes(setting_of(problem), a, Start.uninformed, max_nodes=2**14) for a in (alpha, alpha + more)
+        solve_bayes_optimal(setting_of(problem), a, Start.uninformed, max_nodes=2**14) for a in (alpha, alpha + more)
     )
     assert point.overlap == pytest.approx(overlap_by_gauss(alpha), rel=1e-4)
     assert later.overlap > point.overlap
@@ -627,7 +627,7 @@ def test_any_linear_labels(noise, alpha, first, second):
     """Overlap, information and its monotony against the closed form, for random spectra and noise."""
     atoms = [{"weight": 0.4, "variances": [first]}, {"weight": 0.6, "variances": [second]}]
     problem = one_token(teacher__noise=noise).with_fields({"tokens.spectrum": atoms})
-    point = solve_bayes(setting_of(problem), alpha, Start.uninformed, max_nodes=2**11)
+    point = solve_bayes_optimal(setting_of(problem), alpha, Start.uninformed, max_nodes=2**11)
     share, phi, information = linear_with_noise(alpha, noise, np.array([first, second]), np.array([0.4, 0.6]))
     assert z_score(point.overlap, point.errors["overlap"] + 1e-4, share) < 4.5
     assert z_score(point.free_entropy, point.errors["free_entropy"] + 1e-4, phi) < 4.5
@@ -653,7 +653,7 @@ def test_the_limit_over_fields_of_the_problem(tmp_path):
 def test_the_free_entropy_of_noisy_labels_has_the_evidence_as_its_slope():
     """``dPhi/dalpha = E log Z``: free entropy, fixed point and evidence belong together, to the lattices' precision."""
     setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1}))
-    below, middle, above = (solve_bayes(setting, a, Start.uninformed, max_nodes=2**11) for a in (7.8, 8.0, 8.2))
+    below, middle, above = (solve_bayes_optimal(setting, a, Start.uninformed, max_nodes=2**11) for a in (7.8, 8.0, 8.2))
     slope = (above.free_entropy - below.free_entropy) / 0.4
     evidence = setting.evolution(middle.nodes // 4).moments(middle.V).log_evidence.mean()
     assert slope == pytest.approx(evidence, abs=3e-5)

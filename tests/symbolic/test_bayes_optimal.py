@@ -14,18 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnphase.theories.bayes_optimal.equations import bayes_maps
+from attnphase.theories.bayes_optimal.equations import bayes_optimal_equations
 from derivations.algebra import symbols as sym
 from derivations.algebra.means import SpectralMean
 from derivations.algebra.tokens import operands
-from derivations.printing.bayes_optimal import bayes_document, bayes_page
+from derivations.printing.bayes_optimal import bayes_optimal_document, bayes_optimal_page
 from derivations.replica import quadrature
-from derivations.replica.bayes_optimal import NISHIMORI, derive_bayes
+from derivations.replica.bayes_optimal import NISHIMORI, derive_bayes_optimal
 from derivations.replica.posterior import ObservationEntropy, ObservationIntegral, WeightEntropy, WeightIntegral
 from derivations.replica.quadrature import Toy, evaluate
 
-BAYES = derive_bayes()
-MOMENTS, FACTORISED, ONE, GAUSSIAN = BAYES.steps
+BAYES_OPTIMAL = derive_bayes_optimal()
+MOMENTS, FACTORISED, ONE, GAUSSIAN = BAYES_OPTIMAL.steps
 
 NOISE = 0.37
 OBSERVED = np.linspace(-6, 40, 801)
@@ -174,10 +174,10 @@ def difference(term, name, step=1e-4):
 
 def test_stationarity_in_the_conjugate_is_the_equation_of_the_overlap():
     """d Phi/d q_hat = (what the equation gives - q)/2, and V is what is left of rho."""
-    gradient = difference(BAYES.total, "q_hat")
-    q = evaluate(BAYES.q.right_hand_side, TOY)
+    gradient = difference(BAYES_OPTIMAL.total, "q_hat")
+    q = evaluate(BAYES_OPTIMAL.q.right_hand_side, TOY)
     assert gradient == pytest.approx((q - TOY.values["q"]) / 2, abs=1e-8)
-    assert evaluate(BAYES.V.right_hand_side, TOY) == pytest.approx(RHO - q, rel=1e-12)
+    assert evaluate(BAYES_OPTIMAL.V.right_hand_side, TOY) == pytest.approx(RHO - q, rel=1e-12)
 
 
 def test_stationarity_in_the_overlap_is_the_equation_of_the_conjugate():
@@ -187,8 +187,8 @@ def test_stationarity_in_the_overlap_is_the_equation_of_the_conjugate():
     Z, g, spread = evidence(math.sqrt(TOY.values["q"]) * x, V, TOY)
     square, covariance = ((summed(Z * values) * weights).sum() for values in (g**2, spread))
     alpha = TOY.values["alpha"]
-    assert difference(BAYES.total, "q") == pytest.approx((alpha * square - TOY.values["q_hat"]) / 2, rel=1e-6)
-    maps = bayes_maps()
+    assert difference(BAYES_OPTIMAL.total, "q") == pytest.approx((alpha * square - TOY.values["q_hat"]) / 2, rel=1e-6)
+    maps = bayes_optimal_equations()
     generated = [
         maps.conjugates_from_residuals(alpha, np.full((1, 1, 1), square)),
         maps.conjugates_from_spreads(alpha, np.full((1, 1, 1), covariance), np.full((1, 1, 1), V)),
@@ -204,13 +204,13 @@ def test_generated_code_is_the_expressions():
     weights = np.array([w for w, _ in ATOMS])
     atoms = {"gamma": gamma[None], "prior_mean": mean, "prior_precision": precision}
     q_hat = np.full((1, 1, 1), TOY.values["q_hat"])
-    q, V = bayes_maps().overlaps_from_conjugates(
+    q, V = bayes_optimal_equations().overlaps_from_conjugates(
         **atoms, spectral_mean=lambda x: np.einsum("a,aij->ij", weights, x), q_hat=q_hat
     )
-    assert q.item() == pytest.approx(evaluate(BAYES.q.right_hand_side, TOY), rel=1e-12)
-    assert V.item() == pytest.approx(evaluate(BAYES.V.right_hand_side, TOY), rel=1e-12)
+    assert q.item() == pytest.approx(evaluate(BAYES_OPTIMAL.q.right_hand_side, TOY), rel=1e-12)
+    assert V.item() == pytest.approx(evaluate(BAYES_OPTIMAL.V.right_hand_side, TOY), rel=1e-12)
     entropy = evaluate(ObservationEntropy(sym.q_star, sym.rho - sym.q_star), TOY)
-    terms = bayes_maps().free_entropy_terms(
+    terms = bayes_optimal_equations().free_entropy_terms(
         alpha=TOY.values["alpha"],
         **atoms,
         spectral_mean=lambda x: np.einsum("a,aij->ij", weights, np.broadcast_to(x, (2, 1, 1))),
@@ -218,7 +218,7 @@ def test_generated_code_is_the_expressions():
         q=np.full((1, 1, 1), TOY.values["q"]),
         observation_entropy=entropy,
     )
-    for name, term in BAYES.terms.items():
+    for name, term in BAYES_OPTIMAL.terms.items():
         assert np.asarray(terms[name]).item() == pytest.approx(evaluate(term, TOY), rel=1e-10), name
 
 
@@ -230,12 +230,12 @@ def test_a_change_of_the_teachers_covariance_has_no_rule():
 
 
 def test_the_page_holds_the_equations():
-    page = bayes_document().markdown()
+    page = bayes_optimal_document().markdown()
     assert r"\hat q_{\ell} = \alpha \mathbb{E}\left[g_{\ell} g_{\ell}^{\top}\right]" in page
     assert page.count(r"\tag{R") == 4
     assert "SpectralMean" not in page
-    assert isinstance(BAYES.V.right_hand_side, SpectralMean)
+    assert isinstance(BAYES_OPTIMAL.V.right_hand_side, SpectralMean)
 
 
 def test_the_page_in_docs_is_up_to_date():
-    assert (Path(__file__).parents[2] / "docs" / "optimal.md").read_text(encoding="utf-8") == bayes_page()
+    assert (Path(__file__).parents[2] / "docs" / "bayes_optimal.md").read_text(encoding="utf-8") == bayes_optimal_page()
