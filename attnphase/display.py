@@ -1,7 +1,7 @@
 """How notebooks show a problem: through a page that stands far above it, and that the package itself names.
 
-A problem knows nothing of pages, which derive its equations; the package, which knows all rooms, says in which of them
-a problem's page is made.  Nothing is imported before a notebook asks, and nothing by this module.
+A problem knows nothing of pages, which derive its equations; the package, which knows all its parts, says which of
+them makes a problem's page.  Nothing is imported before a notebook asks, and nothing by this module.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ class Citation:
 
 @cache
 def citations() -> list[Citation]:
-    """All of them, in the order of the rooms."""
-    files = [file for room in ("derivations", "attnphase") for file in sorted((_ROOT / room).rglob("*.py"))]
+    """All of them, in the order of the packages."""
+    files = [file for package in ("derivations", "attnphase") for file in sorted((_ROOT / package).rglob("*.py"))]
     found: list[Citation] = []
     for file in files:
         module = ".".join(file.relative_to(_ROOT).with_suffix("").parts)

@@ -138,7 +138,7 @@ class Slopes:
 
 @dataclass(frozen=True)
 class _SlopeKey:
-    """The kernel of a model that holds one way in of the dynamics: whoever only minimises need not compile it."""
+    """The kernel of a model that holds one entry point of the dynamics: whoever only minimises need not compile it."""
 
     of: ModelKey
     way_in: str = "slopes"

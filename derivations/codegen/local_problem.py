@@ -88,8 +88,8 @@ def local_problem_source(model: Model, backend: str = "numba") -> str:
 def kernel_source(model: Model) -> str:
     """The source of `local_problem_source` for Numba, of functions that compiled code alone calls.
 
-    Without a way in from Python, and machine code of their own on the disk, they compile faster; called from Python
-    they end the process.
+    Without an entry point from Python, and machine code of their own on the disk, they compile faster; called from
+    Python they end the process.
     """
     return completed(_TITLE, written(local_problem(model)), KERNEL)
 

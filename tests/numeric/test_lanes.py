@@ -87,7 +87,7 @@ def empty(nodes: Nodes | SampleNodes) -> Solution:
     )
 
 
-def ways_in(problem: Problem, place: Path):
+def entry_points(problem: Problem, place: Path):
     """Both ways into a model's kernel: side by side as everyone has it, and one after another, compiled for this."""
     write_package(place, {"local_problem": kernel_source(ModelKey.of(problem).model())})
     return kernels_for(problem), import_package(place, f"{place.name}_alone", ("nodes",))["nodes"]
@@ -174,7 +174,7 @@ def finds_the_same(label: str, count: int, tmp_path: Path) -> None:
     """Six sets of so many nodes of a model."""
     problem = Problem.paper(omega=0.3).with_fields((MODELS | LARGE)[label])
     assert problem.tokens.length * problem.columns <= 8
-    side_by_side, one_by_one = ways_in(problem, tmp_path)
+    side_by_side, one_by_one = entry_points(problem, tmp_path)
     several = 0
     for number, nodes in enumerate(nodes_of(problem, count, seed=5)):
         found, reference = empty(nodes), empty(nodes)
@@ -228,7 +228,7 @@ def test_units_change_no_bit_of_a_minimum(tmp_path):
     """Fields 2^-20 times as large, temperatures and losses 2^-40 times: rounding is a share of such energies too."""
     problem, c = Problem.paper(omega=0.3).with_fields(MODELS["softmax, tied"]), 2.0**-20
     cold: Any = int(Starts.COLD)
-    for way in ways_in(problem, tmp_path):
+    for way in entry_points(problem, tmp_path):
         for nodes in nodes_of(problem, MANY, seed=6):
             omega, student, teacher, length, *matched = nodes.parameters
             parameters = np.array([omega, c**2 * student, c**2 * teacher, c * length, *matched])

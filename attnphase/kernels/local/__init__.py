@@ -8,6 +8,6 @@ lanes of a block, ``lanes`` and ``steps``, are generated too; ``lane`` is what h
 ``linear_algebra``, ``along_kinks`` from starts ``at_kinks``, and ``search`` lead up to the minima of one
 sample, and so they do for very many fields.
 
-The ways in are ``together``, ``blocks`` and ``nodes`` for the theory, ``sample_blocks`` and ``samples`` for samples at
-finite d, with their arguments' types in ``layouts``.
+The entry points are ``together``, ``blocks`` and ``nodes`` for the theory, ``sample_blocks`` and ``samples`` for
+samples at finite d, with their arguments' types in ``layouts``.
 """

@@ -1,4 +1,4 @@
-"""Ways in for the theory where a model has some fields: nodes side by side, one in each lane of a block.
+"""Entry points for the theory where a model has some fields: nodes side by side, one in each lane of a block.
 
 A block goes on until its last descent has ended; a lane that is done takes the next node.
 """

@@ -1,4 +1,4 @@
-"""How Numba compiles the package: decorators for what compiled code alone calls, and for the ways in from Python."""
+"""How Numba compiles the package: decorators for what compiled code alone calls, and for what Python calls."""
 
 from __future__ import annotations
 

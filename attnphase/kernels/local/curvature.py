@@ -1,4 +1,4 @@
-"""Way in for the theory's stability: how the residuals of samples answer to their centres, squared and summed."""
+"""Entry point for the theory's stability: how the residuals of samples answer to their centres, squared and summed."""
 
 from __future__ import annotations
 

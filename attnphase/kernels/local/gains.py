@@ -1,4 +1,4 @@
-"""Way in for the dynamics of labels with noise: what the noise adds to the squares of gradients, and to the loss."""
+"""Entry point for the dynamics under noisy labels: what the noise adds to the squares of gradients, and to the loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways in for the theory around the search: fields and targets of nodes, and moments of what was found for them."""
+"""Entry points for the theory around the search: fields and targets of nodes, and moments of what was found."""
 
 from __future__ import annotations
 

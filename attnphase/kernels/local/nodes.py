@@ -1,4 +1,4 @@
-"""Ways in for the theory: nodes that share the diagonal of D, one after another."""
+"""Entry points for the theory: nodes that share the diagonal of D, one after another."""
 
 from __future__ import annotations
 

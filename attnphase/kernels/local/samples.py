@@ -1,4 +1,4 @@
-"""Way in for finite d: samples with their own targets and Gram matrices."""
+"""Entry point for finite d: samples with their own targets and Gram matrices."""
 
 from __future__ import annotations
 

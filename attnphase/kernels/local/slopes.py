@@ -1,4 +1,4 @@
-"""Way in for the dynamics: losses of samples at given fields, and minus their gradients."""
+"""Entry point for the dynamics: losses of samples at given fields, and minus their gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways in for the theory where a model has few fields: nodes of a block begin together, and go on one by one.
+"""Entry points for the theory where a model has few fields: nodes of a block begin together, and go on one by one.
 
 Most descents are regular: no step is refused, no curvature negative. The first ones of a block make regular steps until
 few are left; the others, and nodes that have further starts, go on in the lanes of a second block, in which a lane that

@@ -58,8 +58,8 @@ def _compiled_with(*options: str) -> Backend:
 NUMBA = _compiled_with("cache=True")
 
 KERNEL = _compiled_with("no_cpython_wrapper=True")
-"""For functions that compiled code alone calls: without a way in from Python, and machine code of their own on the
-disk, they compile faster; called from Python they end the process."""
+"""For functions that compiled code alone calls: without an entry point from Python, and machine code of their own on
+the disk, they compile faster; called from Python they end the process."""
 
 PLAIN = _compiled_with()
 """Without a cache, which needs a file: to be run wherever it is put."""

@@ -1,4 +1,4 @@
-"""The plan of the house, read from the source: imports run down the line, and nothing grows beyond a page.
+"""The layers of the two packages, read from the source: imports run downwards, and nothing grows beyond a page.
 
 Every import counts: those inside functions, which only start-up time excuses, and those for type checkers too.
 """
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from attnphase.data.schemas import THEORIES
+
 ROOT = Path(__file__).parents[2]
-# from the ground to the roof; names on one line share a floor, and may not import each other
-FLOORS = {
+# from the lowest to the highest; names on one line share a layer, and may not import each other
+LAYERS = {
     "derivations": ["algebra", "models", "replica", "codegen", "printing"],
     "attnphase": [
         "errors arrays display version",
@@ -43,7 +45,7 @@ LONGEST_FILE, LONGEST_FUNCTION, MOST_ARGUMENTS = 500, 80, 8
 def modules() -> dict[str, Path]:
     """Every module of both packages by its name."""
     found = {}
-    for package in FLOORS:
+    for package in LAYERS:
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
@@ -57,7 +59,7 @@ def tree(name: str) -> ast.Module:
 
 @cache
 def imports(name: str) -> tuple[str, ...]:
-    """The modules of the house that a module imports, wherever in it."""
+    """The modules of both packages that a module imports, wherever in it."""
     return tuple(_imports(name))
 
 
@@ -75,21 +77,21 @@ def _imports(name: str) -> Iterator[str]:
         yield from (found for found in names if found in modules() and found != name)
 
 
-def floor_of(name: str) -> tuple[str, int, str]:
-    """Package, floor and room of a module; the package itself is its roof."""
+def layer_of(name: str) -> tuple[str, int, str]:
+    """Package, layer and subpackage of a module; the package itself is its highest layer."""
     package, _, rest = name.partition(".")
-    room = rest.partition(".")[0]
-    if not room:
-        return package, len(FLOORS[package]), ""
-    (floor,) = (i for i, rooms in enumerate(FLOORS[package]) if room in rooms.split())
-    return package, floor, room
+    part = rest.partition(".")[0]
+    if not part:
+        return package, len(LAYERS[package]), ""
+    (layer,) = (i for i, parts in enumerate(LAYERS[package]) if part in parts.split())
+    return package, layer, part
 
 
-def test_every_room_has_a_floor():
+def test_every_subpackage_has_a_layer():
     for name in modules():
-        floor_of(name)
-    rooms = {floor_of(name)[2] for name in modules()}
-    assert {room for rooms_of in FLOORS.values() for floor in rooms_of for room in floor.split()} <= rooms
+        layer_of(name)
+    parts = {layer_of(name)[2] for name in modules()}
+    assert {part for names_of in LAYERS.values() for layer in names_of for part in layer.split()} <= parts
 
 
 # all modules in one test, for a test of each costs more than what it does: what is wrong is named in the list
@@ -98,18 +100,36 @@ def test_every_room_has_a_floor():
 def test_imports_run_down():
     upwards = []
     for name in modules():
-        package, floor, room = floor_of(name)
+        package, layer, part = layer_of(name)
         for target in imports(name):
-            other, below, its_room = floor_of(target)
-            runs_down = below < floor or its_room == room
+            other, below, its_part = layer_of(target)
+            runs_down = below < layer or its_part == part
             if not runs_down if other == package else (package, other) != ("attnphase", "derivations"):
                 upwards.append(f"{name} imports {target}")
     assert upwards == []
 
 
-def test_no_circles_within_a_room():
-    """Files of a room may import each other, but never in a circle; a room's own name is what it shows to others."""
-    graph = {name: {target for target in imports(name) if floor_of(target)[2]} for name in modules()}
+def test_the_tables_of_theories_lie_below_the_schema():
+    """`attnphase.data.schemas` imports them by their names, which no statement of import shows."""
+    folders = {name.split(".")[2] for name in modules() if name.startswith("attnphase.theories.")}
+    assert folders == set(THEORIES)
+    highest = layer_of("attnphase.data.schemas")[1]
+    for theory in THEORIES:
+        home, seen = f"attnphase.theories.{theory}", set[str]()
+        waiting = [f"{home}.variables"]
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                waiting += imports(name)
+        assert "attnphase.data.schemas" not in seen
+        above = {name for name in seen if layer_of(name)[0] == "attnphase" and layer_of(name)[1] > highest}
+        assert {name for name in above if not name.startswith(home)} == set()
+
+
+def test_no_circles_within_a_subpackage():
+    """Files of a subpackage may import each other, but never in a circle; its own name is what it shows to others."""
+    graph = {name: {target for target in imports(name) if layer_of(target)[2]} for name in modules()}
     done: set[str] = set()
 
     def walk(name: str, path: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ OWN_TESTS = {  # blocks in other languages, and the tests that run them or hold 
     ("docs/histogram.md", "text"): "tests/experiments/test_histogram.py",
     ("docs/large-sweeps.md", "bash"): "tests/faults/test_blocks.py",
     ("docs/large-sweeps.md", "text"): "tests/faults/test_blocks.py",
-    ("README.md", "bibtex"): "tests/house/test_blocks_of_pages.py",
+    ("README.md", "bibtex"): "tests/structure/test_blocks_of_pages.py",
 }
 
 
