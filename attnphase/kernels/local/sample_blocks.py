@@ -1,4 +1,4 @@
-"""Entry point for finite d where the loss is smooth: samples with their own targets, weights and V, in lanes of a block.
+"""Entry point for finite d where the loss is smooth: samples with own targets, weights and V, in lanes of a block.
 
 Otherwise as `blocks`.
 """
