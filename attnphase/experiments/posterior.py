@@ -25,8 +25,8 @@ from attnphase.experiments.products import fields_of, pull_back
 from attnphase.experiments.settings import TrainingSettings
 from attnphase.processes.threads import each
 from attnphase.theories.bayes_optimal.message_passing import Labelled, frame, read_labels, refresh_rows
+from attnphase.theories.bayes_optimal.model import PosteriorModel
 from attnphase.theories.bayes_optimal.readout import Fresh
-from attnphase.theories.bayes_optimal.setting import Setting
 
 __all__ = ["Passed", "measure_passed", "pass_messages"]
 
@@ -47,7 +47,7 @@ class _Run:
     Attributes
     ----------
     instance : Instance
-    setting : Setting
+    model : Setting
     number : int
         Of the run in its batch.
     samples : Labelled
@@ -72,7 +72,7 @@ class _Run:
     """
 
     instance: Instance
-    setting: Setting
+    model: PosteriorModel
     number: int
     samples: Labelled
     weights: Array
@@ -88,15 +88,13 @@ class _Run:
     overlaps: list[float] = field(default_factory=list)
 
     @classmethod
-    def start(cls, instance: Instance, setting: Setting, number: int, name: str) -> _Run:
+    def start(cls, instance: Instance, model: PosteriorModel, number: int, name: str) -> _Run:
         """At a named start."""
         geometry, run, samples = instance.geometries[number], instance.runs[number], instance.samples
         k = samples.teacher_fields[number].double().cpu().numpy()
-        normals = generator(instance.seed, run, Stream.NOISE).standard_normal(
-            (len(k), setting.channel.label_dimensions)
-        )
+        normals = generator(instance.seed, run, Stream.NOISE).standard_normal((len(k), model.channel.label_dimensions))
         labelled = Labelled(k, normals, samples.sites[number].cpu().numpy())
-        covariance = np.linalg.inv(setting.prior.precision[0])
+        covariance = np.linalg.inv(model.prior.precision[0])
         noise = generator(instance.seed, run, Stream.START).standard_normal(geometry.teacher.shape)
         noise = noise @ np.linalg.cholesky(covariance).T
         if name == "informed":  # a posterior that knows all but a little
@@ -105,7 +103,7 @@ class _Run:
         else:
             weights, c = _UNINFORMED * noise, covariance
         c = np.broadcast_to(c, (len(weights), *c.shape)).copy()
-        return cls(instance, setting, number, labelled, weights, c, np.zeros_like(k))
+        return cls(instance, model, number, labelled, weights, c, np.zeros_like(k))
 
     @property
     def V(self) -> Array:
@@ -117,7 +115,7 @@ class _Run:
     def known(self) -> bool:
         """Whether nothing is left to learn, as far as numbers go."""
         return bool(
-            (np.trace(self.V, axis1=1, axis2=2) < _KNOWN * np.trace(self.setting.prior.rho, axis1=1, axis2=2)).all()
+            (np.trace(self.V, axis1=1, axis2=2) < _KNOWN * np.trace(self.model.prior.rho, axis1=1, axis2=2)).all()
         )
 
     def step(self, damping: float) -> None:
@@ -125,14 +123,14 @@ class _Run:
         s, geometry = self.number, self.instance.geometries[self.number]
         n, length, t = self.residual.shape
         tokens, d = self.instance.samples.tokens[s : s + 1], geometry.dimension
-        V, precision = self.V, self.setting.prior.precision[0]
+        V, precision = self.V, self.model.prior.precision[0]
         weights = torch.as_tensor(self.weights[None], dtype=tokens.dtype, device=tokens.device)
         fields = fields_of(tokens, weights).double().cpu().numpy().reshape(n, length, t)
         # the tokens have the student's encodings in them, which the teacher does not see
         omega = fields - geometry.positions @ self.weights / d
         omega -= np.einsum("nlij,nlj->nli", V[self.samples.sites], self.residual)
         keep = 1 - (1 - damping) * self.share if self.settled or self.steps >= _LATE else 0.0
-        residual, responses = read_labels(self.setting, self.samples, omega, V)
+        residual, responses = read_labels(self.model, self.samples, omega, V)
         self.residual = keep * self.residual + (1 - keep) * residual
         slopes = torch.as_tensor(self.residual.reshape(1, -1, t), dtype=tokens.dtype, device=tokens.device)
         pulled = pull_back(tokens, slopes)[0].double().cpu().numpy()
@@ -180,7 +178,7 @@ class _Run:
     def overlap(self) -> float:
         """Share of the fields' variance that is known."""
         found = overlaps_of(self.instance, self.number, self.weights)
-        turn = frame(self.setting, found.theta)
+        turn = frame(self.model, found.theta)
         return float(np.trace((turn.T @ found.theta).sum(axis=0)) / np.trace(found.rho.sum(axis=0)))
 
 
@@ -208,7 +206,7 @@ class Passed:
 
 def pass_messages(
     instance: Instance,
-    setting: Setting,
+    model: PosteriorModel,
     start: str,
     settings: TrainingSettings,
     *,
@@ -221,14 +219,14 @@ def pass_messages(
     Parameters
     ----------
     instance : Instance
-    setting : Setting
+    model : Setting
         Of the instance's problem.
     start : {"uninformed", "informed"}
     settings : TrainingSettings
     resume, keep, on_step
         As of ``attnphase.experiments.training.train``.
     """
-    runs = tuple(_Run.start(instance, setting, s, start) for s in range(len(instance.runs)))
+    runs = tuple(_Run.start(instance, model, s, start) for s in range(len(instance.runs)))
     if resume is not None:
         for run, state in zip(runs, resume["runs"], strict=True):
             run.restore(state)
@@ -262,7 +260,7 @@ def measure_passed(passed: Passed, linear: Array) -> list[dict[str, Any]]:
 def _measured(run: _Run, linear: float) -> dict[str, Any]:
     """In the frame that is closest to the teacher's, as far as labels do not tell it from others."""
     found = overlaps_of(run.instance, run.number, run.weights)
-    turn = frame(run.setting, found.theta)
+    turn = frame(run.model, found.theta)
     errors = _test_errors(run, run.weights @ turn, turn.T @ run.V @ turn)
     values = {
         "q": turn.T @ found.q @ turn,
@@ -292,5 +290,5 @@ def _test_errors(run: _Run, weights: Array, V: Array) -> Array:
         roots = np.linalg.cholesky(V[sites])
         about = np.einsum("lij,nalj->anli", roots, normals.reshape(-1, 2, length, t))
         fresh = Fresh(omega, k, (omega + about[0], omega + about[1]), V[sites], own)
-        total += probability * run.setting.readout.of_samples(fresh).reshape(REPLICATES, -1).mean(axis=1)
+        total += probability * run.model.readout.of_samples(fresh).reshape(REPLICATES, -1).mean(axis=1)
     return total

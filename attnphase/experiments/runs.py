@@ -44,7 +44,7 @@ from attnphase.processes.interruption import Asked, interruptions_deferred
 from attnphase.processes.progress import progress_line
 from attnphase.theories.bayes_optimal.dataset import from_posterior_runs
 from attnphase.theories.bayes_optimal.message_passing import check_passing
-from attnphase.theories.bayes_optimal.setting import Setting, setting_of
+from attnphase.theories.bayes_optimal.model import PosteriorModel, model_of
 from attnphase.theories.bayes_optimal.variables import POSTERIOR_VARIABLES
 
 __all__ = ["run_plan"]
@@ -79,7 +79,7 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     if settings.kind.posterior:
         with progress_line(plan.progress, "loading the kernels") as line:
             tell_if_compiling(problem, line.tell)
-            posterior = setting_of(problem, settings.channel)
+            posterior = model_of(problem, settings.channel)
         check_passing(posterior)
     experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept, posterior)
     experiment.plan()
@@ -120,7 +120,7 @@ class _Experiment:
     loss: LocalLoss
     test_samples: int
     kept: Checkpoint
-    posterior: Setting | None = None
+    posterior: PosteriorModel | None = None
     threads: int = 1
 
     def plan(self) -> None:

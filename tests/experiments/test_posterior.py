@@ -22,7 +22,7 @@ from attnphase.files.writing import write_file
 from attnphase.problem.problem import Problem
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.message_passing import Labelled, frame, read_labels, refresh_rows
-from attnphase.theories.bayes_optimal.setting import _turns, setting_of
+from attnphase.theories.bayes_optimal.model import _turns, model_of
 
 PAPER = Problem.paper(omega=0.3)
 
@@ -111,10 +111,10 @@ def test_signs_are_learned_as_fast_as_they_can_be(channel):
 
 def test_a_step_by_hand():
     """Two samples of one token with the label k + noise: residual, response and rows, written out."""
-    setting = setting_of(one_token(**{"teacher.noise": 0.3}), None)
+    model = model_of(one_token(**{"teacher.noise": 0.3}), None)
     k, omega, z, V = np.array([0.4, -1.1]), np.array([0.1, -0.2]), np.array([0.5, -1.4]), 0.23
     samples = Labelled(k[:, None, None], z[:, None], np.zeros((2, 1), int))
-    residuals, responses = read_labels(setting, samples, omega[:, None, None], np.full((1, 1, 1), V))
+    residuals, responses = read_labels(model, samples, omega[:, None, None], np.full((1, 1, 1), V))
     labels = k + math.sqrt(0.3) * z
     assert residuals.ravel() == pytest.approx((labels - omega) / (V + 0.3), rel=0.02)
     assert responses.item() == pytest.approx(2 / (V + 0.3), rel=0.02)
@@ -139,8 +139,8 @@ def test_what_a_learner_is_told_does_not_depend_on_encodings():
 
 def test_the_frame_is_a_sign_where_labels_leave_one_only():
     theta = np.array([[[-0.3]], [[-0.2]]])
-    assert frame(setting_of(PAPER), theta).item() == -1
-    assert frame(setting_of(one_token()), theta[:1]).item() == 1
+    assert frame(model_of(PAPER), theta).item() == -1
+    assert frame(model_of(one_token()), theta[:1]).item() == 1
     turned = np.array([[0.6, -0.8], [0.8, 0.6]])
     channel = Noisy(lambda k: k, 4, 2, 2, 0.1, _turns(2))
     rank_two: Any = SimpleNamespace(channel=channel)  # a model of rank two is dear to compile

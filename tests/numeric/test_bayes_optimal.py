@@ -20,7 +20,7 @@ from attnphase.problem.problem import Problem
 from attnphase.theories.bayes_optimal.channel import Fields, Preimages, draw_sets
 from attnphase.theories.bayes_optimal.importance import Noisy
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, LabelPlane, label_plane, lattice_means
-from attnphase.theories.bayes_optimal.setting import setting_of
+from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.solving import Start, solve_bayes_optimal
 from attnphase.theories.bayes_optimal.thresholds import _weak_recovery, bayes_optimal_thresholds
 from attnphase.theories.bayes_optimal.two_points import TwoPoints
@@ -66,7 +66,7 @@ def overlap_by_gauss(alpha, rho=0.25, order=90):
 
 @pytest.mark.parametrize("alpha", [0.35, 0.4])
 def test_the_paper_s_teacher_against_gauss_rules(alpha):
-    point = solve_bayes_optimal(setting_of(PAPER), alpha, Start.uninformed)
+    point = solve_bayes_optimal(model_of(PAPER), alpha, Start.uninformed)
     expected = overlap_by_gauss(alpha)
     assert point.overlap == pytest.approx(expected, rel=1e-5)  # of the Gauss rules
     assert point.errors["overlap"] < 1e-9
@@ -76,13 +76,13 @@ def test_the_paper_s_teacher_against_gauss_rules(alpha):
 
 
 def test_both_starts_lead_to_the_same_point_and_to_recovery_from_one_half_on():
-    setting = setting_of(PAPER)
-    both = [solve_bayes_optimal(setting, 0.42, start, max_nodes=2**14) for start in Start]
+    model = model_of(PAPER)
+    both = [solve_bayes_optimal(model, 0.42, start, max_nodes=2**14) for start in Start]
     assert both[0].overlap == pytest.approx(both[1].overlap, abs=1e-6)
-    known = solve_bayes_optimal(setting, 0.55, Start.uninformed, max_nodes=2**14)
+    known = solve_bayes_optimal(model, 0.55, Start.uninformed, max_nodes=2**14)
     assert known.recovered
     assert (known.overlap, known.test_error) == (1.0, 0.0)
-    unknown = solve_bayes_optimal(setting, 0.15, Start.uninformed, max_nodes=2**14)
+    unknown = solve_bayes_optimal(model, 0.15, Start.uninformed, max_nodes=2**14)
     assert unknown.overlap == 0.0
     assert math.isnan(known.free_entropy)
 
@@ -110,7 +110,7 @@ def test_weak_recovery_of_a_field_known_up_to_its_sign(length):
 
     The channel knows no score, so that no model of this length is compiled.
     """
-    base = setting_of(PAPER).evolution(128, 16)
+    base = model_of(PAPER).evolution(128, 16)
     prior = replace(base.prior, gamma=np.full((length, 1), 0.64), rho=np.full((length, 1, 1), 0.64))
     means = np.zeros((length, 1))
     evolution = replace(base, prior=prior, configurations=np.arange(length)[None], teacher_means=means)
@@ -146,13 +146,13 @@ def weak_recovery_on_a_grid(omega, sigma, noise):
 def test_weak_recovery_under_noise_against_a_grid(omega, sigma, noise):
     """Few draws of the posterior have squares that are too large, which would be a threshold that is too low."""
     problem = Problem.paper(omega=omega).with_fields({"tokens.sigma": sigma, "teacher.noise": noise})
-    found = _weak_recovery(setting_of(problem).evolution(64))
+    found = _weak_recovery(model_of(problem).evolution(64))
     assert found.alpha == pytest.approx(weak_recovery_on_a_grid(omega, sigma, noise), rel=1e-5)  # of the grid
     assert found.standard_error < 1e-6 * found.alpha
 
 
 def test_the_paper_s_teacher_has_no_jump():
-    found = bayes_optimal_thresholds(setting_of(PAPER), points=1024)
+    found = bayes_optimal_thresholds(model_of(PAPER), points=1024)
     assert found["weak_recovery"].alpha == pytest.approx(1 / 6, rel=1e-12)
     assert math.isnan(found["algorithmic"].alpha)
     assert found["perfect_recovery"].alpha == pytest.approx(0.5, abs=1e-6)
@@ -163,12 +163,12 @@ def test_the_paper_s_teacher_has_no_jump():
 
 def test_phase_retrieval():
     """Weak recovery 1/2, algorithmic 1.1285 and information-theoretic 1, from Barbier et al., arXiv:1708.03395."""
-    found = bayes_optimal_thresholds(setting_of(one_token(), "absolute"), points=2048)
+    found = bayes_optimal_thresholds(model_of(one_token(), "absolute"), points=2048)
     assert found["weak_recovery"].alpha == pytest.approx(0.5, rel=1e-12)
     assert found["algorithmic"].alpha == pytest.approx(1.1285, abs=4 * found["algorithmic"].standard_error + 5e-5)
     assert found["information_theoretic"].alpha == pytest.approx(1.0, abs=1e-4)
-    setting = setting_of(one_token(), "absolute")
-    below, above = (solve_bayes_optimal(setting, 1.06, start, max_nodes=2**14) for start in Start)
+    model = model_of(one_token(), "absolute")
+    below, above = (solve_bayes_optimal(model, 1.06, start, max_nodes=2**14) for start in Start)
     assert not below.recovered
     assert above.recovered
 
@@ -176,16 +176,16 @@ def test_phase_retrieval():
 @pytest.mark.parametrize(("alpha", "error"), [(1, 0.25437), (2, 0.17453), (3, 0.12985), (5, 0.08394), (10, 0.04357)])
 def test_the_sign_channel(alpha, error):
     """Generalisation errors of the Bayes-optimal perceptron."""
-    point = solve_bayes_optimal(setting_of(one_token(), "sign"), float(alpha), Start.uninformed, max_nodes=2**15)
+    point = solve_bayes_optimal(model_of(one_token(), "sign"), float(alpha), Start.uninformed, max_nodes=2**15)
     assert point.test_error == pytest.approx(error, abs=1.5e-5)
     assert point.test_error == pytest.approx(math.acos(math.sqrt(point.overlap)) / math.pi, rel=2e-3)
 
 
 def test_a_formula_of_the_label_is_the_channel_of_that_name():
     """The sign as a formula, and the logistic likelihood at a large slope, against the sign in closed form."""
-    exact = solve_bayes_optimal(setting_of(one_token(), "sign"), 2.0, Start.uninformed, max_nodes=2**13)
+    exact = solve_bayes_optimal(model_of(one_token(), "sign"), 2.0, Start.uninformed, max_nodes=2**13)
     for text in ("sign(k)", "1/(1 + exp(-60*y*k))"):
-        point = solve_bayes_optimal(setting_of(one_token(), text), 2.0, Start.uninformed, max_nodes=2**11)
+        point = solve_bayes_optimal(model_of(one_token(), text), 2.0, Start.uninformed, max_nodes=2**11)
         assert point.overlap == pytest.approx(exact.overlap, abs=0.01), text
         assert point.test_error == pytest.approx(exact.test_error, abs=0.005), text
 
@@ -207,7 +207,7 @@ def test_linear_labels_with_noise_on_a_spectrum():
     """The importance sampling, the spectral mean, the free entropy and the information, all against closed forms."""
     atoms = [{"weight": 0.3, "variances": [0.9]}, {"weight": 0.7, "variances": [0.2]}]
     problem = one_token(teacher__noise=0.17).with_fields({"tokens.spectrum": atoms})
-    point = solve_bayes_optimal(setting_of(problem), 1.3, Start.uninformed, max_nodes=2**12)
+    point = solve_bayes_optimal(model_of(problem), 1.3, Start.uninformed, max_nodes=2**12)
     share, phi, information = linear_with_noise(1.3, 0.17, np.array([0.9, 0.2]), np.array([0.3, 0.7]))
     assert point.overlap == pytest.approx(share, abs=4 * point.errors["overlap"] + 1e-4)
     assert point.free_entropy == pytest.approx(phi, abs=4 * point.errors["free_entropy"] + 1e-4)
@@ -220,7 +220,7 @@ def test_the_error_is_the_derivative_of_the_information():
     """I-MMSE: ``dI/d(1/Delta)`` a sample is half the error of a *seen* label, here ``V Delta/(V + Delta)``."""
     noise, step, gammas, weights = 0.17, 1e-5, np.array([0.49]), np.ones(1)
     above, below = (linear_with_noise(1.3, 1 / (1 / noise + s * step), gammas, weights)[2] for s in (1, -1))
-    point = solve_bayes_optimal(setting_of(one_token(teacher__noise=noise)), 1.3, Start.uninformed, max_nodes=2**12)
+    point = solve_bayes_optimal(model_of(one_token(teacher__noise=noise)), 1.3, Start.uninformed, max_nodes=2**12)
     V = float(point.V.item())
     assert (above - below) / (2 * step) == pytest.approx(V * noise / (V + noise) / 2, rel=5e-3)
 
@@ -296,8 +296,8 @@ def test_two_points_summed_over_one_variable_against_their_draws(even):
 
 def test_columns_that_turn_into_one_another_are_summed_over_a_length():
     """Two tokens of rank 2: gain of each token and evidence as without that, at a quarter of the places."""
-    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1, "teacher.rank": 2}))
-    plane = setting.channel.sums
+    model = model_of(PAPER.with_fields({"teacher.noise": 0.1, "teacher.rank": 2}))
+    plane = model.channel.sums
     assert isinstance(plane, LabelPlane)
     law = FieldLaw(np.eye(4), np.zeros(4), np.full(4, 0.3), np.full(4, 0.4), round=True)
     found = lattice_means(plane, law, 1.25, np.random.default_rng(1))
@@ -321,18 +321,18 @@ def test_little_noise_is_no_noise():
 
 def test_noise_keeps_from_recovery_and_delays_it():
     """Weak recovery moves up with the noise, and the Nishimori identity holds at the fixed point."""
-    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.01}))
-    operators, _ = setting.evolution(128).growth()
+    model = model_of(PAPER.with_fields({"teacher.noise": 0.01}))
+    operators, _ = model.evolution(128).growth()
     threshold = 1 / np.linalg.eigvals(operators.mean(axis=0)).real.max()
     assert 0.3 < threshold < 0.55
-    point = solve_bayes_optimal(setting, 0.9, Start.uninformed, max_nodes=2**12)
+    point = solve_bayes_optimal(model, 0.9, Start.uninformed, max_nodes=2**12)
     assert 0.2 < point.overlap < 0.95
     assert 0 < point.mutual_information < 2 * math.log1p(0.01 / 0.01)
 
 
 def test_a_few_draws_give_the_square_of_a_mean_without_bias():
     """Draws of N(0, 1) with weights exp(a x), whose mean is a: its square has a bias of order 1/n."""
-    channel = setting_of(one_token(teacher__noise=0.3), "k + k**3/4").channel
+    channel = model_of(one_token(teacher__noise=0.3), "k + k**3/4").channel
     assert isinstance(channel, Noisy)
     generator, a = np.random.default_rng(3), 0.7
     draws = generator.standard_normal((40000, 64))
@@ -377,11 +377,11 @@ def test_lattices_of_three_fields_against_the_closed_form():
 @pytest.mark.parametrize(("noise", "share"), [(0.04, 0.35), (0.6, 0.8)])
 def test_lattices_agree_with_draws_of_the_posterior(noise, share):
     """Gain, covariance and evidence of the paper's score matrices, by two methods that share the labels alone."""
-    setting = setting_of(PAPER.with_fields({"teacher.noise": noise}))
-    assert isinstance(setting.channel, Noisy)
-    drawn = replace(setting, channel=replace(setting.channel, sums=None)).evolution(512)
-    V = (1 - share) * setting.prior.rho
-    ours, theirs = setting.evolution(512).moments(V), drawn.moments(V)
+    model = model_of(PAPER.with_fields({"teacher.noise": noise}))
+    assert isinstance(model.channel, Noisy)
+    drawn = replace(model, channel=replace(model.channel, sums=None)).evolution(512)
+    V = (1 - share) * model.prior.rho
+    ours, theirs = model.evolution(512).moments(V), drawn.moments(V)
     for name in ("gain", "spread", "log_evidence"):
         found, draws = (getattr(one, name).reshape(len(one.gain), -1) for one in (ours, theirs))
         errors = draws.std(axis=0, ddof=1) / 4 + found.std(axis=0, ddof=1) / 2
@@ -392,11 +392,11 @@ def test_lattices_agree_with_draws_of_the_posterior(noise, share):
 
 def test_a_map_by_lattices_against_one_of_many_draws_at_small_noise():
     """Where blocks of fields, patches of what is known and windows of labels are many."""
-    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.002}))
-    assert isinstance(setting.channel, Noisy)
-    drawn = replace(setting, channel=replace(setting.channel, sums=None)).evolution(1024)
-    V = 0.45 * setting.prior.rho
-    ours, theirs = setting.evolution(32, 2).moments(V), drawn.moments(V)
+    model = model_of(PAPER.with_fields({"teacher.noise": 0.002}))
+    assert isinstance(model.channel, Noisy)
+    drawn = replace(model, channel=replace(model.channel, sums=None)).evolution(1024)
+    V = 0.45 * model.prior.rho
+    ours, theirs = model.evolution(32, 2).moments(V), drawn.moments(V)
     found, draws = ours.gain.mean(axis=0).ravel(), theirs.gain.reshape(16, -1)
     assert found == pytest.approx(draws.mean(axis=0), abs=4 * float(draws.std(axis=0, ddof=1).max()) / 4)
     assert ours.log_evidence.mean() == pytest.approx(
@@ -407,15 +407,15 @@ def test_a_map_by_lattices_against_one_of_many_draws_at_small_noise():
 def test_noisy_labels_of_one_token_are_summed_where_they_are_smooth():
     """The label k + k^3/4 under noise against draws of its posterior; kinks keep the draws."""
     problem = one_token(teacher__noise=0.2)
-    setting = setting_of(problem, "k + k**3/4")
-    assert isinstance(setting.channel, Noisy)
-    assert setting.channel.sums is not None
-    drawn = replace(setting, channel=replace(setting.channel, sums=None)).evolution(512)
-    V = 0.6 * setting.prior.rho
-    found, draws = setting.evolution(128).moments(V).gain.mean(), drawn.moments(V).gain.ravel()
+    model = model_of(problem, "k + k**3/4")
+    assert isinstance(model.channel, Noisy)
+    assert model.channel.sums is not None
+    drawn = replace(model, channel=replace(model.channel, sums=None)).evolution(512)
+    V = 0.6 * model.prior.rho
+    found, draws = model.evolution(128).moments(V).gain.mean(), drawn.moments(V).gain.ravel()
     assert z_score(found, draws.std(ddof=1) / 4, draws.mean()) < 4
     for kinked in ("absolute", "abs(k) + k/2"):
-        channel = setting_of(problem, kinked).channel
+        channel = model_of(problem, kinked).channel
         assert isinstance(channel, Noisy)
         assert channel.sums is None
 
@@ -425,7 +425,7 @@ def test_what_lattices_are_not_for():
     assert label_plane(lambda k: k[:, :2], np.full(5, 0.5), 0.1) is None  # five fields
     assert label_plane(lambda k: np.stack([*k.T, k[:, 0] * k[:, 1]], axis=1), scale, 0.1) is None  # no plane
     assert label_plane(lambda k: k, scale, 1e-7) is None  # too many places
-    assert not isinstance(setting_of(PAPER).channel.sums, LabelPlane)
+    assert not isinstance(model_of(PAPER).channel.sums, LabelPlane)
 
 
 # --- what must hold of any problem ------------------------------------------------------------
@@ -434,10 +434,10 @@ def test_what_lattices_are_not_for():
 @pytest.mark.parametrize("problem", [PAPER, one_token()], ids=["scores", "absolute"])
 def test_the_free_entropy_is_stationary(problem):
     """Moved by a tenth from the fixed point, it changes to second order only."""
-    setting = setting_of(problem, "absolute" if problem.tokens.length == 1 else None)
+    model = model_of(problem, "absolute" if problem.tokens.length == 1 else None)
     alpha = 0.4 if problem is PAPER else 0.9
-    point = solve_bayes_optimal(setting, alpha, Start.uninformed, max_nodes=2**16)
-    evolution = setting.evolution(4096)
+    point = solve_bayes_optimal(model, alpha, Start.uninformed, max_nodes=2**16)
+    evolution = model.evolution(4096)
 
     def entropy(V):
         return float(evolution.free_entropy(alpha, V, evolution.moments(V)).mean())
@@ -449,20 +449,20 @@ def test_the_free_entropy_is_stationary(problem):
 
 def test_uncovered_problems_are_refused():
     with pytest.raises(ProblemError, match=r"teacher\.noise = 0: labels of this teacher leave more than a sign"):
-        setting_of(PAPER.with_fields({"teacher.rank": 2}))
+        model_of(PAPER.with_fields({"teacher.rank": 2}))
     for noise in (0.0, 0.2):
         with pytest.raises(ProblemError, match=r"teacher\.omega = 1: labels do not depend on the teacher's weights"):
-            setting_of(PAPER.with_fields({"teacher.omega": 1.0, "teacher.noise": noise}))
+            model_of(PAPER.with_fields({"teacher.omega": 1.0, "teacher.noise": noise}))
     with pytest.raises(ProblemError, match=r"teacher\.rank must be 1 or 2"):
-        setting_of(PAPER.with_fields({"teacher.rank": 3}))
+        model_of(PAPER.with_fields({"teacher.rank": 3}))
     with pytest.raises(ProblemError, match="channel is for one token"):
-        setting_of(PAPER, "sign")
+        model_of(PAPER, "sign")
     # no channel was given that could be left out
     pair = Problem.from_dict(
         {"tokens": {"length": 2}, "loss": {"kind": "expression", "expression": "(h0_0 - k0_0)**2"}}
     )
     with pytest.raises(ProblemError, match=r"tokens\.length must be 1 for this theory"):
-        setting_of(pair)
+        model_of(pair)
     for text, words in (
         ("k +", "channel must be"),
         ("k**2", "16 values"),
@@ -472,7 +472,7 @@ def test_uncovered_problems_are_refused():
         ("sqrt(k)", "no finite number for some k"),
     ):
         with pytest.raises(ProblemError, match=words):
-            setting_of(one_token(), text)
+            model_of(one_token(), text)
 
 
 def test_the_dataset_is_labelled_and_round_trips(tmp_path):
@@ -488,7 +488,7 @@ def test_the_dataset_is_labelled_and_round_trips(tmp_path):
 
 def test_the_sign_s_evidence_by_quadrature():
     """The mutual information of a noiseless sign is minus the evidence, ``E_omega sum_y Z log Z``, done by SciPy."""
-    point = solve_bayes_optimal(setting_of(one_token(), "sign"), 1.7, Start.uninformed, max_nodes=2**14)
+    point = solve_bayes_optimal(model_of(one_token(), "sign"), 1.7, Start.uninformed, max_nodes=2**14)
     q, V = (float(a.item()) for a in (point.q, point.V))
 
     def entropy(x):
@@ -513,7 +513,7 @@ def test_the_page_runs_and_says_what_it_prints(capsys):
 def test_the_committee_tells_its_members_apart_above_two():
     """Aubin et al., arXiv:1806.05451: two hidden signs are learned one by one from about alpha = 2.05 on."""
     fields = {"teacher.rank": 2, "loss.kind": "expression", "loss.expression": "(h0_0 - k0_0)**2 + k0_1**2"}
-    evolution = setting_of(one_token().with_fields(fields), "sign(k0_0) + sign(k0_1)").evolution(32)
+    evolution = model_of(one_token().with_fields(fields), "sign(k0_0) + sign(k0_1)").evolution(32)
     rho = evolution.rho
     apart = {}
     for alpha in (1.8, 2.5):
@@ -564,7 +564,7 @@ def test_a_start_that_knows_nothing_leads_to_where_the_columns_are_told_apart():
     """The point that does not tell them apart is a fixed point too, and unstable here."""
     expected = committee_overlap(2.35)
     problem = Problem.from_dict({"tokens": {"length": 1, "sigma": 1.0}, "teacher": {"rank": 2}})
-    point = solve_bayes_optimal(setting_of(problem, "sign(k0_0) + sign(k0_1)"), 2.35, Start.uninformed, max_nodes=2**14)
+    point = solve_bayes_optimal(model_of(problem, "sign(k0_0) + sign(k0_1)"), 2.35, Start.uninformed, max_nodes=2**14)
     assert point.status == 0
     assert (np.abs(point.q[0] - expected) < 4 * point.errors["q"][0]).all()
     assert (point.errors["q"] < 0.02).all()
@@ -576,11 +576,11 @@ def test_clusters_that_are_alike_are_no_clusters():
 
     Without noise nothing depends on the fields' scale, so that the share known does not either.
     """
-    expected = solve_bayes_optimal(setting_of(PAPER), 0.4, Start.uninformed, max_nodes=2**14)
+    expected = solve_bayes_optimal(model_of(PAPER), 0.4, Start.uninformed, max_nodes=2**14)
     for narrow in (0.5, 0.3):
         clusters = [[{"sigma": 0.5}, {"sigma": narrow}]] * 2
         problem = Problem.from_dict({"tokens": {"kind": "mixture", "length": 2, "clusters": clusters}})
-        point = solve_bayes_optimal(setting_of(problem), 0.4, Start.uninformed, max_nodes=2**14)
+        point = solve_bayes_optimal(model_of(problem), 0.4, Start.uninformed, max_nodes=2**14)
         assert point.q.ravel() / point.rho.ravel() == pytest.approx([expected.overlap] * 4, rel=1e-4)
 
 
@@ -590,12 +590,12 @@ def test_what_encodings_and_means_tell_is_known_before_any_label():
     problem = Problem.from_dict(
         {"tokens": {"kind": "mixture", "length": 2, "clusters": clusters, "mean_teacher": [[0.6]]}}
     )
-    setting = setting_of(problem)
-    evolution = setting.evolution(128)
+    model = model_of(problem)
+    evolution = model.evolution(128)
     q, V = evolution.overlaps(np.zeros_like(evolution.rho))
     assert q.ravel() / 0.25 == pytest.approx([0.36] * 4)
     assert V.ravel() / 0.25 == pytest.approx([0.64] * 4)
-    assert solve_bayes_optimal(setting, 0.1, Start.uninformed, max_nodes=2**14).overlap > 0.37
+    assert solve_bayes_optimal(model, 0.1, Start.uninformed, max_nodes=2**14).overlap > 0.37
 
 
 @settings(deadline=None, max_examples=3)
@@ -611,7 +611,7 @@ def test_any_teacher_of_two_tokens(omega, sigma, alpha, more, corner):
     mixing = ((corner, 1 - corner), (0.3, 0.7))
     problem = Problem.paper(omega=omega, sigma=sigma, mixing=mixing)
     point, later = (
-        solve_bayes_optimal(setting_of(problem), a, Start.uninformed, max_nodes=2**14) for a in (alpha, alpha + more)
+        solve_bayes_optimal(model_of(problem), a, Start.uninformed, max_nodes=2**14) for a in (alpha, alpha + more)
     )
     assert point.overlap == pytest.approx(overlap_by_gauss(alpha), rel=1e-4)
     assert later.overlap > point.overlap
@@ -627,7 +627,7 @@ def test_any_linear_labels(noise, alpha, first, second):
     """Overlap, information and its monotony against the closed form, for random spectra and noise."""
     atoms = [{"weight": 0.4, "variances": [first]}, {"weight": 0.6, "variances": [second]}]
     problem = one_token(teacher__noise=noise).with_fields({"tokens.spectrum": atoms})
-    point = solve_bayes_optimal(setting_of(problem), alpha, Start.uninformed, max_nodes=2**11)
+    point = solve_bayes_optimal(model_of(problem), alpha, Start.uninformed, max_nodes=2**11)
     share, phi, information = linear_with_noise(alpha, noise, np.array([first, second]), np.array([0.4, 0.6]))
     assert z_score(point.overlap, point.errors["overlap"] + 1e-4, share) < 4.5
     assert z_score(point.free_entropy, point.errors["free_entropy"] + 1e-4, phi) < 4.5
@@ -652,10 +652,10 @@ def test_the_limit_over_fields_of_the_problem(tmp_path):
 
 def test_the_free_entropy_of_noisy_labels_has_the_evidence_as_its_slope():
     """``dPhi/dalpha = E log Z``: free entropy, fixed point and evidence belong together, to the lattices' precision."""
-    setting = setting_of(PAPER.with_fields({"teacher.noise": 0.1}))
-    below, middle, above = (solve_bayes_optimal(setting, a, Start.uninformed, max_nodes=2**11) for a in (7.8, 8.0, 8.2))
+    model = model_of(PAPER.with_fields({"teacher.noise": 0.1}))
+    below, middle, above = (solve_bayes_optimal(model, a, Start.uninformed, max_nodes=2**11) for a in (7.8, 8.0, 8.2))
     slope = (above.free_entropy - below.free_entropy) / 0.4
-    evidence = setting.evolution(middle.nodes // 4).moments(middle.V).log_evidence.mean()
+    evidence = model.evolution(middle.nodes // 4).moments(middle.V).log_evidence.mean()
     assert slope == pytest.approx(evidence, abs=3e-5)
 
 

@@ -14,9 +14,9 @@ from attnphase.problem.problem import Problem
 from attnphase.theories.bayes_optimal.channel import Fields, Signs
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, LabelPlane
+from attnphase.theories.bayes_optimal.model import model_of
 from attnphase.theories.bayes_optimal.one_sign import SignSums
 from attnphase.theories.bayes_optimal.readout import SignError
-from attnphase.theories.bayes_optimal.setting import setting_of
 from attnphase.theories.bayes_optimal.solving import Start, solve_bayes_optimal
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -76,7 +76,7 @@ def test_a_sign_is_learned_as_one_over_the_number_of_samples(start):
     """The error of the Bayes-optimal perceptron times alpha tends to .4417, and nothing is ever known for certain."""
     products = []
     for alpha in (1e4, 1e6, 1e9):
-        point = solve_bayes_optimal(setting_of(one_token(), "sign"), alpha, start)
+        point = solve_bayes_optimal(model_of(one_token(), "sign"), alpha, start)
         assert (point.status, point.recovered) == (Status.converged, False)
         products.append(alpha * point.test_error)
     assert products == pytest.approx([0.4417] * 3, abs=5e-5)
@@ -85,12 +85,12 @@ def test_a_sign_is_learned_as_one_over_the_number_of_samples(start):
 @pytest.mark.parametrize("alpha", [30.0, 1e3, 1e4, 1e7])
 def test_a_noisy_line_is_learned_as_it_is_by_hand(alpha):
     """``V = 1 / (1 / rho + alpha / (Delta + V))``, within the stated error, also where labels tell little of V."""
-    setting = setting_of(one_token(0.13), "linear")
-    rho = float(setting.prior.rho[0, 0, 0])
+    model = model_of(one_token(0.13), "linear")
+    rho = float(model.prior.rho[0, 0, 0])
     V = rho
     for _ in range(200):
         V = 1 / (1 / rho + alpha / (0.13 + V))
-    point = solve_bayes_optimal(setting, alpha, Start.uninformed)
+    point = solve_bayes_optimal(model, alpha, Start.uninformed)
     assert (point.status, point.recovered) == (Status.converged, False)
     assert point.V[0, 0, 0] == pytest.approx(V, abs=5 * point.errors["V"][0, 0, 0] + 1e-6 * V)
     assert point.V[0, 0, 0] == pytest.approx(V, rel=1e-3)
@@ -99,7 +99,7 @@ def test_a_noisy_line_is_learned_as_it_is_by_hand(alpha):
 @pytest.mark.parametrize("V", [0.9e-4, 1e-4, 3e-7])
 def test_what_labels_tell_little_of_a_field_is_linear_in_it(V):
     """The gain V^2 / (Delta + V) by coarse lattices too, also where those of the fields and of what is known agree."""
-    plane = setting_of(one_token(0.1), "linear").channel.sums
+    plane = model_of(one_token(0.1), "linear").channel.sums
     assert isinstance(plane, LabelPlane)
     law = FieldLaw(np.eye(1), np.zeros(1), np.sqrt([1 - V]), np.sqrt([V]))
     found = [plane.means(law, 2, np.random.default_rng([7, seed])).gain.item() for seed in range(4)]
@@ -109,33 +109,31 @@ def test_what_labels_tell_little_of_a_field_is_linear_in_it(V):
 @pytest.mark.parametrize("start", Start)
 def test_a_noisy_length_is_learned_nearly_as_the_field(start):
     """|k| tells less than k, and nearly as much where the sign is known: neither nothing nor all is known."""
-    line, length = (
-        solve_bayes_optimal(setting_of(one_token(0.1), name), 1e3, start) for name in ("linear", "absolute")
-    )
+    line, length = (solve_bayes_optimal(model_of(one_token(0.1), name), 1e3, start) for name in ("linear", "absolute"))
     assert (length.status, length.recovered) == (Status.converged, False)
     assert 1 < length.V[0, 0, 0] / line.V[0, 0, 0] < 1.05
 
 
 def test_an_end_that_draws_do_not_resolve_is_none_of_the_model():
     """The sign as a formula, whose draws miss where it changes; as the channel of the name it has a fixed point."""
-    point = solve_bayes_optimal(setting_of(one_token(), "sign(k)"), 1e4, Start.uninformed)
+    point = solve_bayes_optimal(model_of(one_token(), "sign(k)"), 1e4, Start.uninformed)
     assert (point.status, point.recovered) == (Status.left_domain, False)
 
 
 def test_nothing_known_is_no_end_where_the_first_map_learns():
     """A channel that loses what it has learned by few draws: its return to nothing is not believed."""
-    setting = setting_of(one_token(), "1/(1 + exp(-y*k))")
-    assert isinstance(setting.channel, Labels)
-    few = replace(setting, channel=replace(setting.channel, draws=16))
+    model = model_of(one_token(), "1/(1 + exp(-y*k))")
+    assert isinstance(model.channel, Labels)
+    few = replace(model, channel=replace(model.channel, draws=16))
     point = solve_bayes_optimal(few, 1e6, Start.uninformed, max_nodes=2**10)
     assert (point.status, point.recovered) == (Status.left_domain, False)
 
 
 def test_the_status_is_that_of_the_last_rule(monkeypatch):
     """A coarse rule that does not come to rest only leads to the others."""
-    whole = solve_bayes_optimal(setting_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
+    whole = solve_bayes_optimal(model_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
     monkeypatch.setattr("attnphase.theories.bayes_optimal.solving._COARSE_MAPS", 2)
-    point = solve_bayes_optimal(setting_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
+    point = solve_bayes_optimal(model_of(one_token(0.1), "linear"), 10.0, Start.uninformed)
     assert point.status is Status.converged
     assert point.V.item() == pytest.approx(whole.V.item(), rel=1e-8)
 
@@ -143,16 +141,16 @@ def test_the_status_is_that_of_the_last_rule(monkeypatch):
 @pytest.mark.parametrize("alpha", [0.501, 0.503])
 def test_what_is_recovered_has_converged(alpha):
     """Without noise the iteration runs to V = 0, below anything that is resolved, and that is the answer."""
-    point = solve_bayes_optimal(setting_of(Problem.paper(omega=0.3)), alpha, Start.uninformed)
+    point = solve_bayes_optimal(model_of(Problem.paper(omega=0.3)), alpha, Start.uninformed)
     assert (point.status, point.recovered) == (Status.converged, True)
 
 
 @pytest.mark.parametrize("start", Start)
 def test_a_nearly_marginal_point_is_followed_to_its_end(start):
     """At alpha = 1 with little noise V^2 + V Delta = rho Delta: a residual of 1e-7 is 3 % away from there."""
-    setting, noise = setting_of(one_token(1e-12), "linear"), 1e-12
-    rho = float(setting.prior.rho[0, 0, 0])
-    point = solve_bayes_optimal(setting, 1.0, start)
+    model, noise = model_of(one_token(1e-12), "linear"), 1e-12
+    rho = float(model.prior.rho[0, 0, 0])
+    point = solve_bayes_optimal(model, 1.0, start)
     exact = (np.sqrt(noise**2 + 4 * rho * noise) - noise) / 2
     assert point.status is Status.converged
     assert point.V.item() == pytest.approx(exact, abs=4 * point.errors["V"].item())

@@ -16,7 +16,7 @@ from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.theories.bayes_optimal.channel import Fields
 from attnphase.theories.bayes_optimal.evolution import positive
-from attnphase.theories.bayes_optimal.setting import Setting
+from attnphase.theories.bayes_optimal.model import PosteriorModel
 
 __all__ = ["Labelled", "check_passing", "frame", "read_labels", "refresh_rows"]
 
@@ -40,7 +40,7 @@ class Labelled:
     sites: NDArray[np.int64]
 
 
-def check_passing(setting: Setting) -> None:
+def check_passing(model: PosteriorModel) -> None:
     """Refuse problems whose rows have not all the same prior, without a mean.
 
     Raises
@@ -48,7 +48,7 @@ def check_passing(setting: Setting) -> None:
     ProblemError
         The message names the field.
     """
-    prior = setting.prior
+    prior = model.prior
     if prior.mean.any() or not np.allclose(prior.precision, prior.precision[0]):
         raise ProblemError(
             "tokens.mean_teacher",
@@ -57,12 +57,12 @@ def check_passing(setting: Setting) -> None:
         )
 
 
-def read_labels(setting: Setting, samples: Labelled, omega: Array, V: Array) -> tuple[Array, Array]:
+def read_labels(model: PosteriorModel, samples: Labelled, omega: Array, V: Array) -> tuple[Array, Array]:
     """What labels say of their samples' fields.
 
     Parameters
     ----------
-    setting : Setting
+    model : Setting
     samples : Labelled
     omega : (n, L, t) array
         Fields as they are known without the sample's own label.
@@ -81,7 +81,7 @@ def read_labels(setting: Setting, samples: Labelled, omega: Array, V: Array) -> 
     for sites in np.unique(samples.sites, axis=0):
         here = (samples.sites == sites).all(axis=1)
         fields = Fields(omega[None, here], samples.k[None, here], V[sites], samples.normals[None, here])
-        found = setting.channel.given(fields)
+        found = model.channel.given(fields)
         assert found.mean is not None  # `given` has one label a node
         residuals[here] = np.einsum("lij,nlj->nli", inverse[sites], found.mean[0])
         for token, site in enumerate(sites):
@@ -114,16 +114,16 @@ def refresh_rows(
     return np.einsum("dij,dj->di", c, pulled + np.einsum("dij,dj->di", curvature, weights)), c
 
 
-def frame(setting: Setting, theta: Array) -> Array:
+def frame(model: PosteriorModel, theta: Array) -> Array:
     """The orthogonal (t, t) matrix O, one that does not change labels, that takes estimates W closest to the teacher.
 
     Parameters
     ----------
-    setting : Setting
+    model : Setting
     theta : (P, t, t) array
         ``W^T Sigma_s Q_star / d``.
     """
-    images = [np.array(image) for image in setting.channel.images]
+    images = [np.array(image) for image in model.channel.images]
     total = theta.sum(axis=0)
     if len(images) > 2:  # all rotations
         left, _, right = np.linalg.svd(total)

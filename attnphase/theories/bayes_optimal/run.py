@@ -21,9 +21,9 @@ from attnphase.state_evolution.system import System
 from attnphase.sweeps.grid import axes_of
 from attnphase.sweeps.kept import checkpoint_for_us
 from attnphase.theories.bayes_optimal.dataset import from_bayes_optimal_points
+from attnphase.theories.bayes_optimal.model import PosteriorModel, model_of
 from attnphase.theories.bayes_optimal.points import KeptLimits
 from attnphase.theories.bayes_optimal.request import FORMULAS, check_varied
-from attnphase.theories.bayes_optimal.setting import Setting, setting_of
 from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start, solve_bayes_optimal
 from attnphase.theories.bayes_optimal.thresholds import bayes_optimal_thresholds
 
@@ -104,30 +104,30 @@ def optimal(
     path, swept = None if checkpoint is None else LIMITS.check(checkpoint), _fields(fields, thresholds)
     grid = [dict(zip(swept, one, strict=True)) for one in product(*swept.values())]
     with progress_line(progress, "loading the kernels"):  # which may have to be compiled
-        settings = _settings(problem, grid, channel)
+        models = _models(problem, grid, channel)
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
     points: dict[str, list[BayesOptimalPoint]] = {name: [] for name in wanted}
     with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places), unit="points") as line:
         kept = KeptLimits.of(path, problem, channel, max_nodes, places)
-        for (setting, value, name), where in zip(product(settings, values, wanted), places, strict=True):
+        for (model, value, name), where in zip(product(models, values, wanted), places, strict=True):
             options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
-            points[name].append(kept.point(where, partial(solve_bayes_optimal, setting, value, Start[name], **options)))
+            points[name].append(kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options)))
             line.reach(line.done + 1)
-        found = kept.thresholds(partial(bayes_optimal_thresholds, settings[0], tell=line.tell)) if thresholds else None
-    linear, rule = [_linear(one, channel) for one in settings], " or ".join(sorted({one.rule for one in settings}))
+        found = kept.thresholds(partial(bayes_optimal_thresholds, models[0], tell=line.tell)) if thresholds else None
+    linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 
 
-def _settings(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[Setting]:
+def _models(problem: Problem, grid: Sequence[Mapping[str, Any]], channel: str | None) -> list[PosteriorModel]:
     """Those of a grid of fields: what is not covered is refused before the work begins."""
     if problem.integration.nodes is not None:
         warnings.warn("integration.nodes has no part in this: max_nodes (--max-nodes) bounds the nodes.", stacklevel=3)
-    settings = [setting_of(problem.with_fields(dict(one)), channel) for one in grid]
-    if len({setting.prior.rho.shape for setting in settings}) > 1:
+    models = [model_of(problem.with_fields(dict(one)), channel) for one in grid]
+    if len({model.prior.rho.shape for model in models}) > 1:
         raise ProblemError(
             next(iter(grid[0])), "the fields that vary cannot change the overlaps' sizes: vary each alone."
         )
-    return settings
+    return models
 
 
 def _fields(fields: Mapping[str, Any] | None, thresholds: bool) -> dict[str, list[Any]]:
@@ -140,8 +140,8 @@ def _fields(fields: Mapping[str, Any] | None, thresholds: bool) -> dict[str, lis
     return swept
 
 
-def _linear(setting: Setting, channel: str | None) -> tuple[float, float]:
+def _linear(model: PosteriorModel, channel: str | None) -> tuple[float, float]:
     """Test error of the linear predictor; NaN for labels of one token."""
-    if channel is not None or not setting.problem.loss.has_attention:
+    if channel is not None or not model.problem.loss.has_attention:
         return float("nan"), float("nan")
-    return linear_test_error(System.of(setting.problem.with_fields({"teacher.noise": 0.0})))
+    return linear_test_error(System.of(model.problem.with_fields({"teacher.noise": 0.0})))

@@ -18,7 +18,7 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.iteration import Status
 from attnphase.processes.progress import Tell, silent
 from attnphase.theories.bayes_optimal.evolution import Evolution, Moments, joined
-from attnphase.theories.bayes_optimal.setting import Setting
+from attnphase.theories.bayes_optimal.model import PosteriorModel
 
 __all__ = ["BayesOptimalPoint", "Start", "solve_bayes_optimal"]
 
@@ -334,7 +334,7 @@ class _Iteration:
 
 
 def solve_bayes_optimal(
-    setting: Setting,
+    model: PosteriorModel,
     alpha: float,
     start: Start,
     *,
@@ -349,7 +349,7 @@ def solve_bayes_optimal(
 
     Parameters
     ----------
-    setting : Setting
+    model : Setting
     alpha : float
     start : Start
     max_nodes : int, optional
@@ -358,37 +358,37 @@ def solve_bayes_optimal(
         V to begin with, instead of that of the start.
     tell : callable, optional
     """
-    wanted, exact = setting.problem.integration.standard_error, setting.channel.tolerance
-    max_nodes = setting.channel.most if max_nodes is None else max_nodes
-    most = max_nodes // setting.replicates
-    coarse, alone = tuple(min(factor * setting.channel.coarsest, most) for factor in (1, 8)), None
+    wanted, exact = model.problem.integration.standard_error, model.channel.tolerance
+    max_nodes = model.channel.most if max_nodes is None else max_nodes
+    most = max_nodes // model.replicates
+    coarse, alone = tuple(min(factor * model.channel.coarsest, most) for factor in (1, 8)), None
     decay = _DECAY
-    if setting.channel.sums is not None:  # so fine that one replicate leads to the others' point
+    if model.channel.sums is not None:  # so fine that one replicate leads to the others' point
         coarse, alone, decay = coarse[:1], 1, _LATTICE_DECAY
-    x = _Coordinates(setting.prior.rho).of(_first(setting, start) if near is None else near)
+    x = _Coordinates(model.prior.rho).of(_first(model, start) if near is None else near)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES[-len(coarse) :], strict=True):
-        run = _Iteration(setting.evolution(points, alone), alpha, tell=tell)
+        run = _Iteration(model.evolution(points, alone), alpha, tell=tell)
         x, _, status = run.run(x, max(tolerance, 10 * exact), _COARSE_MAPS)
         maps += run.maps
-    run = _Iteration(setting.evolution(coarse[-1], alone), alpha, tell=tell)
+    run = _Iteration(model.evolution(coarse[-1], alone), alpha, tell=tell)
     if run.nothing(x) and start is Start.informed and near is None:
         # nodes see little where nearly all is known: what has overshot to nothing goes on from there
-        near = _first(setting, Start.uninformed)
-        return solve_bayes_optimal(setting, alpha, start, max_nodes=max_nodes, near=near, tell=tell)
+        near = _first(model, Start.uninformed)
+        return solve_bayes_optimal(model, alpha, start, max_nodes=max_nodes, near=near, tell=tell)
     if run.ended(x):
-        run = _Iteration(setting.evolution(min(32 * coarse[0], most)), alpha, tell=tell)
+        run = _Iteration(model.evolution(min(32 * coarse[0], most)), alpha, tell=tell)
         found = _Found(x, 0.0, run.verdict(x, status), maps)
-        return _measured(setting, run, alpha, start, found, run.displaced(found))
+        return _measured(model, run, alpha, start, found, run.displaced(found))
     jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps
-        run = _Iteration(setting.evolution(points, alone), alpha, tell=tell)
+        run = _Iteration(model.evolution(points, alone), alpha, tell=tell)
         x, _, jacobian = run.polish(x, jacobian, _NEAR, _NEAR / 4)
     while True:
         maps += run.maps
-        one = setting.evolution(points, alone) if alone else None
-        run = _Iteration(setting.evolution(points), alpha, one, tell)
+        one = model.evolution(points, alone) if alone else None
+        run = _Iteration(model.evolution(points), alpha, one, tell)
         x, residual, jacobian = run.polish(x, jacobian, exact)
         status = Status.converged
         if residual > exact:
@@ -403,7 +403,7 @@ def solve_bayes_optimal(
         last = 2 * points > most or residual > exact or run.ended(x)
         excess = 0.0 if last else _relative_error(run, found, displaced) / wanted
         if excess <= 1:
-            return _measured(setting, run, alpha, start, found, displaced)
+            return _measured(model, run, alpha, start, found, displaced)
         points *= min(2 ** max(round(decay * np.log2(excess)), 1), most // points)
 
 
@@ -415,17 +415,17 @@ def _relative_error(run: _Iteration, found: _Found, displaced: Array) -> float:
     return float(np.std(known, ddof=1) / np.sqrt(len(known)) / max(abs(float(np.mean(known))), 1e-12))
 
 
-def _first(setting: Setting, start: Start) -> Array:
+def _first(model: PosteriorModel, start: Start) -> Array:
     """V at a start: all but nothing, or what is unknown before any label, a little less."""
     if start is Start.informed:
-        least = np.exp(_Coordinates(setting.prior.rho, setting.channel.resolution).least)
-        return max(_INFORMED, _ABOVE * float(least)) * setting.prior.rho
-    before = setting.evolution(setting.channel.coarsest).overlaps(np.zeros_like(setting.prior.rho))[1]
+        least = np.exp(_Coordinates(model.prior.rho, model.channel.resolution).least)
+        return max(_INFORMED, _ABOVE * float(least)) * model.prior.rho
+    before = model.evolution(model.channel.coarsest).overlaps(np.zeros_like(model.prior.rho))[1]
     return (1 - _UNINFORMED) * before
 
 
 def _measured(
-    setting: Setting, run: _Iteration, alpha: float, start: Start, found: _Found, displaced: Array
+    model: PosteriorModel, run: _Iteration, alpha: float, start: Start, found: _Found, displaced: Array
 ) -> BayesOptimalPoint:
     """What is measured at a fixed point, and errors: what a replicate displaces, and its own scatter."""
     evolution, coordinates, x = run.evolution, run.coordinates, found.x
@@ -436,14 +436,14 @@ def _measured(
     known = 1 - np.trace(moved, axis1=2, axis2=3).sum(axis=1) / run.total
     moments = evolution.moments(at) if nothing else run.moments(x)
     entropies = evolution.free_entropy(alpha, at, moments)
-    if recovered and setting.channel.exact:  # it grows without bound
+    if recovered and model.channel.exact:  # it grows without bound
         entropies = np.full(evolution.replicates, np.nan)
-    information = _noise_entropy(setting, evolution) - entropies / alpha
+    information = _noise_entropy(model, evolution) - entropies / alpha
     gains, alignments = (np.trace(a, axis1=2, axis2=3).sum(axis=1) for a in (moments.gain, moments.alignment))
     difference = (alignments - gains) / max(float(gains.mean()), 1e-300) * (not nothing)
     if np.array_equal(alignments, gains):  # summed over the labels, both are one number, and say nothing
         difference = np.full_like(gains, np.nan)
-    error, error_spread = _test_error(setting, run, at, found, displaced)
+    error, error_spread = _test_error(model, run, at, found.x, displaced)
     return BayesOptimalPoint(
         alpha=alpha,
         start=start,
@@ -473,12 +473,12 @@ def _measured(
     )
 
 
-def _noise_entropy(setting: Setting, evolution: Evolution) -> Array:
+def _noise_entropy(model: PosteriorModel, evolution: Evolution) -> Array:
     """``E log P_out(Y | k)``, the mean logarithm of the evidence where the fields are known; NaN if it is infinite."""
-    if setting.channel.exact:
+    if model.channel.exact:
         return np.full(evolution.replicates, np.nan)
-    if setting.channel.noise_entropy is not None:
-        return np.full(evolution.replicates, setting.channel.noise_entropy)
+    if model.channel.noise_entropy is not None:
+        return np.full(evolution.replicates, model.channel.noise_entropy)
     return evolution.moments(_KNOWN * evolution.rho).log_evidence
 
 
@@ -487,14 +487,14 @@ def _scatter(values: Array) -> Array:
     return np.asarray(values).std(axis=0, ddof=1) / np.sqrt(len(values))
 
 
-def _test_error(setting: Setting, run: _Iteration, V: Array, found: _Found, displaced: Array) -> tuple[float, float]:
+def _test_error(model: PosteriorModel, run: _Iteration, V: Array, x: Array, displaced: Array) -> tuple[float, float]:
     """The test error and its standard error: its own scatter, and that of the point."""
-    values = setting.readout.error(run.evolution, V)
-    total, x = values.copy(), found.x
+    values = model.readout.error(run.evolution, V)
+    total = values.copy()
     if not np.abs(displaced).max() <= _NEGLIGIBLE * run.size(x):  # also where it is not known
         step = 1e-3 * run.size(x)
         ways = run.ways()
         for way, dual in zip(ways, np.linalg.pinv(ways).T, strict=True):
-            beside = setting.readout.error(run.evolution, run.coordinates.matrices(x - step * way))
+            beside = model.readout.error(run.evolution, run.coordinates.matrices(x - step * way))
             total = total + displaced @ dual * (values - beside).mean() / step
     return float(values.mean()), float(_scatter(total))

@@ -17,7 +17,7 @@ from scipy.optimize import brentq, minimize_scalar
 from attnphase.arrays import Array
 from attnphase.processes.progress import Tell, silent
 from attnphase.theories.bayes_optimal.evolution import Evolution, positive
-from attnphase.theories.bayes_optimal.setting import Setting
+from attnphase.theories.bayes_optimal.model import PosteriorModel
 
 __all__ = ["BayesOptimalThreshold", "Place", "bayes_optimal_thresholds"]
 
@@ -72,13 +72,13 @@ class Place:
 
 
 def bayes_optimal_thresholds(
-    setting: Setting, *, tell: Tell = silent, points: int = _POINTS
+    model: PosteriorModel, *, tell: Tell = silent, points: int = _POINTS
 ) -> dict[str, BayesOptimalThreshold]:
     """Weak recovery, algorithmic and information-theoretic thresholds, and that of perfect recovery.
 
     Parameters
     ----------
-    setting : Setting
+    model : Setting
     tell : callable, optional
     points : int
         Nodes in each replicate; where a sample's means are sums, for weak recovery alone.
@@ -91,10 +91,10 @@ def bayes_optimal_thresholds(
         fixed point cross. ``perfect_recovery``: above it the uninformed fixed point knows the weights.
     """
     tell("weak recovery")
-    evolution = setting.evolution(points)
+    evolution = model.evolution(points)
     weak = _weak_recovery(evolution)
-    if setting.channel.sums is not None:
-        evolution = setting.evolution(setting.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
+    if model.channel.sums is not None:
+        evolution = model.evolution(model.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
     tell("the curve of fixed points")
     curve = _curve(evolution, tell)
     highest = _summit(evolution, curve)
@@ -105,7 +105,7 @@ def bayes_optimal_thresholds(
     else:
         algorithmic = BayesOptimalThreshold(highest.alpha, _error(highest.alphas), "the uninformed fixed point jumps")
         theoretic = _crossing(evolution, curve, highest)
-    if setting.channel.exact:
+    if model.channel.exact:
         last = end if highest is None or end.alpha > highest.alpha else highest
         perfect = BayesOptimalThreshold(last.alpha, _error(last.alphas), "from here on everything is known")
     else:

@@ -24,7 +24,7 @@ from attnphase.theories.bayes_optimal.preimages import leave_a_sign
 from attnphase.theories.bayes_optimal.readout import LabelError, Readout, ScoreError, SignError, SquareError
 from attnphase.theories.bayes_optimal.request import channel_of, undetermined
 
-__all__ = ["Setting", "setting_of"]
+__all__ = ["PosteriorModel", "model_of"]
 
 _MOST_LABELS = 16
 _DRAWS, _FEWER_DRAWS = 32, 16  # for each component of the mixture
@@ -32,7 +32,7 @@ _TURNS = 8  # rotations of two columns around which the posterior is looked for,
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class PosteriorModel:
     """What does not depend on the sample complexity.
 
     Attributes
@@ -65,9 +65,9 @@ class Setting:
         nodes = self.channel.sums.samples * LATTICE_REPLICATES
         return f"{self.channel.sums.name} for labels, with {nodes} sobol nodes for test errors"
 
-    @lru_cache(maxsize=8)  # noqa: B019 - settings are kept by `setting_of`
+    @lru_cache(maxsize=8)  # noqa: B019 - models are kept by `model_of`
     def evolution(self, points: int, replicates: int | None = None) -> Evolution:
-        """The map with so many nodes in each replicate, or lattices as fine; by default as many as the setting has."""
+        """The map with so many nodes in each replicate, or lattices as fine; by default as many as the model has."""
         configurations, probabilities = self.problem.cluster_law
         return Evolution(
             bayes_optimal_equations(),
@@ -83,8 +83,8 @@ class Setting:
 
 
 @lru_cache(maxsize=16)
-def setting_of(problem: Problem, channel: str | None = None) -> Setting:
-    """The setting of a problem.
+def model_of(problem: Problem, channel: str | None = None) -> PosteriorModel:
+    """The model that a learner knows: the prior and the channel of a problem.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def setting_of(problem: Problem, channel: str | None = None) -> Setting:
     """
     wanted = channel_of(problem, channel)
     found, readout = _of_scores(problem) if wanted is None else _of_one(problem, wanted)
-    return Setting(problem, found, readout, _prior(problem), measure_of(problem))
+    return PosteriorModel(problem, found, readout, _prior(problem), measure_of(problem))
 
 
 def _prior(problem: Problem) -> WeightPrior:
