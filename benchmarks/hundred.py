@@ -226,9 +226,9 @@ def compare(values: Mapping[str, Any], errors: Mapping[str, Any], reference: Ref
 def solved(fields: Mapping[str, Any], alpha: float, branch: str) -> tuple[Any, str]:
     """The package's point, and why it claims nothing, if so."""
     import attnphase as ap
-    from attnphase.fixed_points.iteration import Status
     from attnphase.fixed_points.settings import SolverSettings
     from attnphase.fixed_points.solver import solve_point
+    from attnphase.solvers.iteration import Status
     from attnphase.state_evolution.branches import Identity
 
     settings = SolverSettings(threads=1, stability=False)

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 import attnphase as ap
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
 
 SETTINGS = SolverSettings(threads=1, tolerance=1e-6, stability=False)

@@ -26,9 +26,9 @@ from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.validate import validate_kind
 from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError
-from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line
+from attnphase.solvers.iteration import Status
 
 __all__ = ["COUNTED", "Comparison", "Quantity", "compare"]
 

@@ -23,11 +23,11 @@ from attnphase.errors import ExperimentError, MissingExtraError, ProblemError
 from attnphase.experiments.optimizers.kinds import suited
 from attnphase.experiments.simulate import simulate
 from attnphase.extras import require_torch
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, progress_line
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import BRANCHES
 
 __all__ = ["check"]

@@ -6,8 +6,8 @@ import numpy as np
 
 from attnphase.checks.case import Case
 from attnphase.checks.report import Check
-from attnphase.fixed_points.iteration import Status
 from attnphase.kernels.local.constants import Starts
+from attnphase.solvers.iteration import Status
 
 __all__ = ["convergence", "expressions", "rate"]
 

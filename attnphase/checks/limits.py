@@ -12,12 +12,12 @@ from attnphase.arrays import Array
 from attnphase.checks.case import FEW, Case
 from attnphase.checks.report import NOT_REACHED, Check
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.solver import solve_point
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, within
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.overlaps import Overlaps
 
 __all__ = ["reductions"]

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.data.variables import NOT_COMPUTED
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.starts import SMALL_SIGNAL, initial_overlaps
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from attnphase.data.variables import BOUNDARY_VARIABLES, NOT_COMPUTED
 from attnphase.fixed_points.crossings import crossing
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.threshold import NOT_FOUND, Threshold
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Branch, Identity
 
 if TYPE_CHECKING:

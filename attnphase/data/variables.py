@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attnphase.data.variable import RunStatus, Variable
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.optimum import Place
 from attnphase.fixed_points.threshold import Outcome
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import BRANCHES, Branch
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 NOT_COMPUTED = max(Status) + 1
-"""Value of ``status`` where a grid has no result; the others are those of `attnphase.fixed_points.iteration.Status`."""
+"""Value of ``status`` where a grid has no result; the others are those of `attnphase.solvers.iteration.Status`."""
 
 STATUS_MEANINGS = (*(status.name for status in Status), "not_computed")
 """Names of the values 0, 1, … of ``status``."""

@@ -17,7 +17,7 @@ from attnphase.data.absence import absent, undecided
 from attnphase.data.reading import overlap_size, problem_of
 from attnphase.data.trust import untrusted
 from attnphase.data.variables import NOT_COMPUTED
-from attnphase.fixed_points.iteration import Status
+from attnphase.solvers.iteration import Status
 
 __all__ = ["DOUBTS", "Axis", "Line", "Quantity", "Table", "lines_of", "table_of"]
 

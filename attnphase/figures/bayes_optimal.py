@@ -36,8 +36,8 @@ from attnphase.figures.style import (
     symbol_of,
 )
 from attnphase.figures.theory import draw_curve, draw_runs, mark_alphas, marks_of_curves, theory_thresholds
-from attnphase.fixed_points.iteration import Status
 from attnphase.reference import published_runs
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
 from attnphase.theories.bayes_optimal.dataset import THRESHOLDS
 

@@ -16,7 +16,7 @@ from attnphase.data.reading import overlap_size
 from attnphase.errors import DatasetError
 from attnphase.figures.selection import both_branches, check_dataset, need_dimensions, vary_only
 from attnphase.figures.style import COLOURS, MARKERS, STYLE, draw_contour, draw_map, panels, size_symbol_of, symbol_of
-from attnphase.fixed_points.iteration import Status
+from attnphase.solvers.iteration import Status
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -38,8 +38,8 @@ from attnphase.figures.style import (
     size_symbol_of,
     symbol_of,
 )
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.transitions import TRANSITIONS
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
 
 if TYPE_CHECKING:

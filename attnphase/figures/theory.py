@@ -37,9 +37,9 @@ from attnphase.figures.style import (
     symbol_of,
 )
 from attnphase.fixed_points.crossings import crossing
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.threshold import Threshold
 from attnphase.reference import published_runs, read_reference
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Branch, Identity
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.fixed_points.run import Run
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
+from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.state_evolution.errors import Response, response_at
 from attnphase.state_evolution.map import StateEvolution
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.fixed_points.deadline import Deadline
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.probe import probe
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import merged_point, solve_point
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
+from attnphase.solvers.iteration import Status
 from attnphase.spectrum.measure import measure_of
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.overlaps import Overlaps

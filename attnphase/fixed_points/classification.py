@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.measuring import Place, gauges_at, measured_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.trial_amplitudes import Sweep, beside_held, growth_with_error, trials_of, zero_of
 from attnphase.integration.refinement import Refinement
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import ERRORS, response_at

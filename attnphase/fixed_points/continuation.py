@@ -10,9 +10,7 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.arclength import CurvePoint, Steps, corrected, trace, turned_back
 from attnphase.fixed_points.family import Family, scale_of
-from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import branch_point, measured_at
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.run import Run
@@ -22,6 +20,8 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import Rule
 from attnphase.processes.progress import Tell, silent
 from attnphase.processes.threads import available_cores
+from attnphase.solvers.arclength import CurvePoint, Steps, corrected, trace, turned_back
+from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.map import StateEvolution

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.arclength import CurvePoint
 from attnphase.fixed_points.continuation import followed_at, started, system_of
 from attnphase.fixed_points.family import Family, scale_of
 from attnphase.fixed_points.point import BranchPoint
@@ -21,6 +20,7 @@ from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Advance, Tell, silent, uncounted
+from attnphase.solvers.arclength import CurvePoint
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import branches_of, initial_overlaps, random_overlaps

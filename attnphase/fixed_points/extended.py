@@ -16,12 +16,12 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.arclength import Corrected, corrected
 from attnphase.fixed_points.family import Family
 from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
-from attnphase.state_evolution.differences import STEP, finite_difference_jacobian
+from attnphase.solvers.arclength import Corrected, corrected
+from attnphase.solvers.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.errors import ERRORS, SMOOTH_STEP
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_at

@@ -14,8 +14,8 @@ from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.threads import available_cores
+from attnphase.solvers.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.errors import SMOOTH_STEP, Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps

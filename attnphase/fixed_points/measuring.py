@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, stability_at
 from attnphase.integration.refinement import Refinement
+from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.channel import Channel

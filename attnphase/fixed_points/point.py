@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Status
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response
 from attnphase.state_evolution.overlaps import Overlaps

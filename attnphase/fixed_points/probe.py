@@ -8,10 +8,10 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.deadline import NEVER, Deadline
-from attnphase.fixed_points.iteration import Anderson, Status
 from attnphase.fixed_points.run import Run, system_of
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Anderson, Status
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import SMALL_SIGNAL, informed_signal, initial_overlaps
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.fixed_points.deadline import NEVER, Deadline
-from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Plain, Status, iterate
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
 from attnphase.processes.threads import available_cores
+from attnphase.solvers.iteration import Anderson, Damped, FixedPoint, Method, Newton, Plain, Status, iterate
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.sector import Sector

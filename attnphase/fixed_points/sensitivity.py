@@ -16,10 +16,10 @@ from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.continuation import family_of, system_of
 from attnphase.fixed_points.family import Family
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import propagate, response_at, standard_errors
 from attnphase.state_evolution.map import StateEvolution

@@ -21,7 +21,6 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.basin import FEW_MAPS, derivatives_at, found_on_first
 from attnphase.fixed_points.classification import classified, has_curve
 from attnphase.fixed_points.deadline import NEVER, Deadline
-from attnphase.fixed_points.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.fixed_points.measuring import Place, branch_point, measured_at, unevaluated
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run, system_of
@@ -31,6 +30,7 @@ from attnphase.integration.refinement import SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent, within
+from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
 from attnphase.state_evolution.errors import Response, contradicted, order_of, parts_of, way_left

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import FixedPoint, Status
+from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Displacements, Response
 from attnphase.state_evolution.map import StateEvolution

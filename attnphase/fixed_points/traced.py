@@ -12,7 +12,6 @@ import numpy as np
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.arclength import CurvePoint, Steps, corrected, trace
 from attnphase.fixed_points.continuation import VANISHED, family_of, jumps, started, system_of
 from attnphase.fixed_points.extended import Extended, held, no_growth
 from attnphase.fixed_points.family import Family
@@ -25,6 +24,7 @@ from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell
+from attnphase.solvers.arclength import CurvePoint, Steps, corrected, trace
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.onset import has_symmetric_point

@@ -17,7 +17,6 @@ import numpy as np
 from scipy.optimize import root_scalar
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.arclength import corrected
 from attnphase.fixed_points.continuation import VANISHED, jumps, system_of
 from attnphase.fixed_points.extended import (
     OF_CROSSINGS,
@@ -36,6 +35,7 @@ from attnphase.fixed_points.traced import Ending, Traced, rules_of, traced, unin
 from attnphase.integration.refinement import Refinement
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
+from attnphase.solvers.arclength import corrected
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.starts import branches_of

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Anderson, Newton, Status, iterate
-from attnphase.state_evolution.differences import finite_difference_jacobian
+from attnphase.solvers.differences import finite_difference_jacobian
+from attnphase.solvers.iteration import Anderson, Newton, Status, iterate
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_within
 from attnphase.state_evolution.replicates import rows_against, rows_of, variations

@@ -11,7 +11,6 @@ from typing import TypeAlias
 from scipy.optimize import root_scalar
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.optimum import LOWEST, Place
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.sensitivity import sensitivity_at
@@ -19,6 +18,7 @@ from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.processes.progress import Tell, silent
+from attnphase.solvers.iteration import Status
 from attnphase.spectrum.measure import measure_of
 from attnphase.state_evolution.branches import Branch, Identity
 from attnphase.state_evolution.starts import branches_of, informed_signal

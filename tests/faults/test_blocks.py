@@ -418,7 +418,7 @@ def test_a_read_only_folder(folder, solver, monkeypatch):
 def test_the_commands(tmp_path, solver):
     folder, output = tmp_path / "run", tmp_path / "out.nc"
     folder.mkdir()  # a workflow makes it before it runs the command
-    solver.known = {"status": importlib.import_module("attnphase.fixed_points.iteration").Status.iteration_limit}
+    solver.known = {"status": importlib.import_module("attnphase.solvers.iteration").Status.iteration_limit}
     planned = command("sweep", *OPTIONS, "--no-stability", "--no-identity", "--plan", 2, "-o", folder)
     assert planned.stdout.startswith(f"{folder}: 12 points in 6 lines, 2 blocks of about ")
     settings = Plan.read(folder).lines[0].settings

@@ -20,12 +20,12 @@ from attnphase.data.reading import problem_of
 from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES, RunStatus
 from attnphase.errors import CompareError, DatasetError, ProblemError, SweepError
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.kernels.key import ModelKey
 from attnphase.kernels.reference import reference_backend
 from attnphase.problem.problem import DataProblem, Problem
 from attnphase.rows.operator import load_prox
+from attnphase.solvers.iteration import Status
 from attnphase.sweeps.line import Line
 from derivations.models.scores import SCORES
 

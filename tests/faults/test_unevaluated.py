@@ -24,12 +24,12 @@ from attnphase.errors import DatasetError
 from attnphase.explorer.page import explore
 from attnphase.figures import fig2, fig3, fig9
 from attnphase.fixed_points import branches
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.transitions import thresholds_of
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution import replicon
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.overlaps import Overlaps

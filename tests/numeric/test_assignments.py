@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from attnphase.fixed_points.continuation import End, family_of, follow_field
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.traced import amplitude_index
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System

@@ -15,12 +15,12 @@ from sympy import Symbol
 
 import attnphase as ap
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.iteration import Status
 from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.local.constants import RUNAWAY, Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.sector import Sector

@@ -15,10 +15,10 @@ from attnphase.data.validate import validate_dataset
 from attnphase.fixed_points import branches, measuring, trial_amplitudes
 from attnphase.fixed_points.branches import follow
 from attnphase.fixed_points.deadline import Deadline
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
 
 SETTINGS = SolverSettings(threads=1)

@@ -18,7 +18,6 @@ from attnphase.checks import equations, limits, local_code
 from attnphase.checks.case import Case
 from attnphase.checks.fixed_point import expressions, rate
 from attnphase.checks.report import Check, Report
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -27,6 +26,7 @@ from attnphase.integration.rules import Rule
 from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
 
 ONE_THREAD = SolverSettings(threads=1)

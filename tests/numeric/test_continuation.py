@@ -13,16 +13,16 @@ import attnphase as ap
 from attnphase.data.build import from_curve, from_solutions, from_thresholds
 from attnphase.data.text import curve_table, solutions_table, thresholds_table
 from attnphase.figures.boundaries import check_boundaries, draw_boundaries
-from attnphase.fixed_points.arclength import Steps, corrected, trace
 from attnphase.fixed_points.continuation import End, follow_field
 from attnphase.fixed_points.deflation import _pull, solutions_of
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.fixed_points.transitions import TRANSITIONS, Search, thresholds_of
 from attnphase.problem.problem import Problem
+from attnphase.solvers.arclength import Steps, corrected, trace
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import StateEvolution

@@ -19,9 +19,9 @@ from attnphase.data.text import points_json
 from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import NOT_COMPUTED, POINT_VARIABLES, STATUS_MEANINGS
 from attnphase.errors import DatasetError
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.sweeps.points import labelled
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -26,10 +26,10 @@ from attnphase.data.files import load_dataset, save_dataset
 from attnphase.data.schemas import COORDINATES
 from attnphase.errors import DatasetError, ProblemError
 from attnphase.figures import FIGURES, fig2, fig3, fig9, gap_figure, limits_figure, save_figure
-from attnphase.fixed_points.iteration import Status
 from attnphase.paper.figures import PAPER_FIGURES, caption
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
 
 ALPHAS = [0.5, 1.25, 2.0]

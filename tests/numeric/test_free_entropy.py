@@ -14,7 +14,6 @@ import pytest
 from scipy.optimize import root_scalar
 from scipy.stats import ortho_group
 
-from attnphase.fixed_points.iteration import Damped, Status, iterate
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -22,6 +21,7 @@ from attnphase.integration.rules import Rule, gauss_hermite, sobol
 from attnphase.kernels.compiler import Kernels, kernels_for
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Damped, Status, iterate
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.channel import _VARIANCE_FLOOR, Channel, ChannelPass
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps

@@ -11,9 +11,9 @@ import pytest
 from scipy.special import expit, ndtr
 
 import attnphase as ap
-from attnphase.fixed_points.iteration import Anderson, Newton, Plain, Status, iterate
 from attnphase.integration.kinds import Automatic
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Anderson, Newton, Plain, Status, iterate
 
 
 def _hinge(omega: np.ndarray, V: float) -> np.ndarray:

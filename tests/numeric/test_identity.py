@@ -18,7 +18,6 @@ from attnphase.data.validate import validate_dataset
 from attnphase.figures.theory import fig2
 from attnphase.fixed_points import classification
 from attnphase.fixed_points.branches import follow
-from attnphase.fixed_points.iteration import FixedPoint, Status
 from attnphase.fixed_points.measuring import Place, branch_point, measured_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
@@ -26,6 +25,7 @@ from attnphase.fixed_points.solver import merged_point, solve_point
 from attnphase.fixed_points.trial_amplitudes import Sweep, Trial, _top, beside_held, growth_with_error
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.errors import Response, response_at
 from attnphase.state_evolution.map import StateEvolution

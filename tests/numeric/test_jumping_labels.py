@@ -6,10 +6,10 @@ Several tokens that enter a loss by their sum are one token: h = sum of h_l has 
 import numpy as np
 import pytest
 
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.system import System

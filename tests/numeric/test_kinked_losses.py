@@ -16,10 +16,10 @@ from sympy import symbols
 
 import attnphase as ap
 from attnphase.errors import ProblemError
-from attnphase.fixed_points.iteration import Status
 from attnphase.integration.rules import sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.system import System
 from derivations.models.functions import Modulus, Relu

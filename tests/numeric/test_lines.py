@@ -12,11 +12,11 @@ import pytest
 from attnphase.errors import ProblemError
 from attnphase.fixed_points import branches
 from attnphase.fixed_points.branches import follow
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import branches_of, initial_overlaps

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from attnphase.fixed_points.iteration import Status
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.theories.bayes_optimal.channel import Fields, Signs
 from attnphase.theories.bayes_optimal.labels import Labels
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, LabelPlane

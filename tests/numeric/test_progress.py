@@ -17,7 +17,6 @@ from click.testing import CliRunner
 import attnphase as ap
 from attnphase.cli.commands import main
 from attnphase.errors import ProblemError, SolverError
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.kernels import cache
 from attnphase.kernels import compiler as compiled
@@ -25,6 +24,7 @@ from attnphase.kernels.key import ModelKey
 from attnphase.problem.problem import Problem
 from attnphase.processes import progress as module
 from attnphase.processes.progress import ProgressLine, progress_line, silent, within
+from attnphase.solvers.iteration import Status
 
 SOLVER, CROSSINGS = (importlib.import_module(f"attnphase.fixed_points.{name}") for name in ("solver", "crossings"))
 POINTS, CRITICAL = (importlib.import_module(f"attnphase.sweeps.{name}") for name in ("points", "critical"))

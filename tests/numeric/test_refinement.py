@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Anderson, FixedPoint, Status
 from attnphase.fixed_points.probe import probe
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
@@ -23,6 +22,7 @@ from attnphase.kernels.compiler import kernels_for
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Anderson, FixedPoint, Status
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.map import NEAR_DEGENERATE, StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps

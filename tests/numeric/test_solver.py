@@ -14,7 +14,13 @@ from scipy.stats import chi2, ortho_group
 from attnphase.data.build import from_points
 from attnphase.data.validate import validate_dataset
 from attnphase.data.variables import POINT_VARIABLES
-from attnphase.fixed_points.iteration import (
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.rules import SIGNS, Rule, gauss_hermite, published_rule, sobol
+from attnphase.kernels.local.constants import Starts
+from attnphase.problem.problem import Problem
+from attnphase.solvers.differences import finite_difference_jacobian
+from attnphase.solvers.iteration import (
     Anderson,
     Damped,
     FixedPoint,
@@ -23,13 +29,7 @@ from attnphase.fixed_points.iteration import (
     Status,
     iterate,
 )
-from attnphase.fixed_points.settings import SolverSettings
-from attnphase.fixed_points.solver import solve_point
-from attnphase.integration.rules import SIGNS, Rule, gauss_hermite, published_rule, sobol
-from attnphase.kernels.local.constants import Starts
-from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.differences import finite_difference_jacobian
 from attnphase.state_evolution.map import NEAR_DEGENERATE
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.proximal import Minima, ProximalProblem

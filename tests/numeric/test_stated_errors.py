@@ -19,12 +19,12 @@ from attnphase.checks.deviations import Limit, Measured
 from attnphase.fixed_points.crossings import (
     crossing,
 )
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import sobol
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.errors import Response, residual_errors, standard_errors
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps

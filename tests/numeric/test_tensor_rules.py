@@ -11,7 +11,6 @@ import pytest
 from scipy import optimize, stats
 
 from attnphase.fixed_points import solver
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -19,6 +18,7 @@ from attnphase.integration.kinds import Automatic
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.errors import Response, contradicted, way_left
 from attnphase.state_evolution.replicates import Variations
 

@@ -34,10 +34,10 @@ from attnphase.data.text import (
     thresholds_table,
     wrapped,
 )
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
 from attnphase.sweeps.points import solved
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import attnphase as ap
-from attnphase.fixed_points.arclength import Corrected, corrected
 from attnphase.fixed_points.extended import Extended, _finer, displaced, equal_losses, held
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
@@ -18,6 +17,7 @@ from attnphase.fixed_points.transitions import Search, thresholds_of
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import silent
+from attnphase.solvers.arclength import Corrected, corrected
 from attnphase.state_evolution.branches import Identity
 
 PAPER = Problem.paper(omega=0.3)

@@ -16,9 +16,9 @@ from attnphase.data.variables import EXPERIMENT_VARIABLES, POINT_VARIABLES
 from attnphase.errors import DatasetError
 from attnphase.figures import fig3
 from attnphase.figures.selection import drawn_size_error
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 
 PROBLEM = Problem.paper(omega=0.31)
 RANKS = Problem().with_fields({"student.rank": 2, "teacher.rank": 3})

@@ -14,12 +14,12 @@ from scipy import optimize, stats
 import attnphase as ap
 from attnphase.checks.consistency import check
 from attnphase.cli.commands import main
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.kernels.compiler import kernels_for
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.spectrum.measure import Spectrum
 
 ONE_THREAD = SolverSettings(threads=1)

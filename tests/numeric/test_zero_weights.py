@@ -7,10 +7,10 @@ import pytest
 
 from attnphase.data.build import from_points
 from attnphase.data.validate import validate_dataset
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Identity
 from attnphase.state_evolution.overlaps import Overlaps
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from attnphase.data.build import from_points
 from attnphase.data.validate import validate_dataset
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution.starts import branches_of
 from attnphase.testing import SHAPES, problems

@@ -11,12 +11,12 @@ import pytest
 import attnphase as ap
 from attnphase.data.variables import RunStatus
 from attnphase.fixed_points.branches import follow
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
 from attnphase.reference import read_reference
+from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.sector import Sector
 from attnphase.state_evolution.starts import initial_overlaps

@@ -17,7 +17,7 @@ LAYERS = {
     "attnphase": [
         "errors arrays display version",
         "arguments extras",
-        "files processes",
+        "files processes solvers",
         "integration",
         "rows",
         "problem",

@@ -13,9 +13,9 @@ import xarray as xr
 
 from attnphase.data.build import from_points
 from attnphase.data.variables import POINT_VARIABLES
-from attnphase.fixed_points.iteration import Status
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.sweeps.line import Line
 
 SWEEP = importlib.import_module("attnphase.sweeps.grid")

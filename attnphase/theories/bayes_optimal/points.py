@@ -13,8 +13,8 @@ import numpy as np
 
 from attnphase.errors import DatasetError
 from attnphase.files.checkpoints import LIMITS
-from attnphase.fixed_points.iteration import Status
 from attnphase.problem.problem import Problem
+from attnphase.solvers.iteration import Status
 from attnphase.sweeps.kept import KeptRows
 from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start
 from attnphase.theories.bayes_optimal.thresholds import BayesOptimalThreshold

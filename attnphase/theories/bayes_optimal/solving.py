@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.iteration import Status
 from attnphase.processes.progress import Tell, silent
+from attnphase.solvers.iteration import Status
 from attnphase.theories.bayes_optimal.evolution import Evolution, Moments, joined
 from attnphase.theories.bayes_optimal.model import PosteriorModel
 

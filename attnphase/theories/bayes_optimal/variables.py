@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnphase.data.variable import RunStatus, Variable
-from attnphase.fixed_points.iteration import Status
+from attnphase.solvers.iteration import Status
 
 __all__ = ["COORDINATES", "COORDINATES_OF", "OPTIMAL_VARIABLES", "POSTERIOR_VARIABLES", "SCHEMAS"]
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.errors import SolverError
-from attnphase.fixed_points.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.processes.progress import Tell, silent
-from attnphase.state_evolution.differences import finite_difference_jacobian
+from attnphase.solvers.differences import finite_difference_jacobian
+from attnphase.solvers.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.theories.one_rsb.map import OneRsbMap, OneRsbOverlaps
 

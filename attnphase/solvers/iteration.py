@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.state_evolution.differences import Map, finite_difference_jacobian
+from attnphase.solvers.differences import Map, finite_difference_jacobian
 
 __all__ = [
     "Anderson",

@@ -1,0 +1,1 @@
+"""Fixed points and curves of roots of any map, without physics."""
