@@ -13,7 +13,8 @@ from attnphase.data.files import load_dataset
 from attnphase.errors import DatasetError
 from attnphase.files.writing import write_file
 from attnphase.problem import Problem
-from attnphase.sweeps import bounds, kept
+from attnphase.sweeps import kept
+from attnphase.theories.bayes_optimal import run as home
 
 ASKED = ["--alpha", "0.27,0.36", "--vary", "teacher.omega=0.2,0.45", "--start", "uninformed", "--max-nodes", "2048"]
 PROBLEM = Problem.paper(omega=0.3)
@@ -29,8 +30,8 @@ def run(*more: object) -> int:
 def test_a_killed_grid_goes_on_bit_for_bit(tmp_path, monkeypatch):
     whole, resumed = tmp_path / "whole.nc", tmp_path / "resumed.nc"
     solved = []
-    solve = bounds.solve_bayes_optimal
-    monkeypatch.setattr(bounds, "solve_bayes_optimal", lambda *args, **kw: solved.append(args[1]) or solve(*args, **kw))
+    solve = home.solve_bayes_optimal
+    monkeypatch.setattr(home, "solve_bayes_optimal", lambda *args, **kw: solved.append(args[1]) or solve(*args, **kw))
     assert run("-o", whole) == 0
     assert not whole.with_name("whole.nc.checkpoint").exists()
     command = ["optimal", *ASKED, "--quiet", "-o", str(resumed)]
