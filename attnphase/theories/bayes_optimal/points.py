@@ -20,18 +20,18 @@ from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start
 from attnphase.theories.bayes_optimal.thresholds import BayesOptimalThreshold
 from attnphase.version import __version__
 
-__all__ = ["KeptLimits", "Place"]
+__all__ = ["GridPoint", "KeptPoints"]
 
 _THRESHOLDS = "thresholds"
 _ARRAYS = ("q", "V", "q_hat", "rho")
 
-Place = Mapping[str, Any]
+GridPoint = Mapping[str, Any]
 """Values of the fields that vary, ``alpha`` and ``start``."""
 
 
 @dataclass(frozen=True, eq=False)
-class KeptLimits:
-    """Points by their place, and the thresholds.
+class KeptPoints:
+    """Points by their values on the grid, and the thresholds.
 
     Attributes
     ----------
@@ -47,20 +47,20 @@ class KeptLimits:
         problem: Problem,
         channel: str | None,
         max_nodes: int | None,
-        places: Iterable[Place],
-    ) -> KeptLimits:
-        """Those of a command, with what one before it left; `places` are all that are asked for.
+        grid: Iterable[GridPoint],
+    ) -> KeptPoints:
+        """Those of a command, with what one before it left; `grid` is all that is asked for.
 
         Raises
         ------
         DatasetError
-            The file is damaged, belongs to other limits, or holds points that would be lost.
+            The file is damaged, belongs to other points, or holds points that would be lost.
         """
         task = {"problem": problem.to_toml(), "channel": channel, "max_nodes": max_nodes, "version": __version__}
         kept = KeptRows(path, task, LIMITS)
         kept.load()
-        asked = {_key(place) for place in places}
-        others = [place for place in kept.rows if place != _THRESHOLDS and place not in asked]
+        asked = {_key(at) for at in grid}
+        others = [at for at in kept.rows if at != _THRESHOLDS and at not in asked]
         if others:
             words = ", ".join(f"{name} = {value}" for name, value in json.loads(others[0]).items())
             raise DatasetError(
@@ -73,11 +73,11 @@ class KeptLimits:
         return points
 
     def __len__(self) -> int:
-        return len([place for place in self.kept.rows if place != _THRESHOLDS])
+        return len([at for at in self.kept.rows if at != _THRESHOLDS])
 
-    def point(self, place: Place, solve: Callable[[], BayesOptimalPoint]) -> BayesOptimalPoint:
-        """The point of a place: what is kept of it, or what is found and kept now."""
-        key = _key(place)
+    def point(self, at: GridPoint, solve: Callable[[], BayesOptimalPoint]) -> BayesOptimalPoint:
+        """The point at these values: the kept one, or else the one that `solve` returns, which is then kept."""
+        key = _key(at)
         if key not in self.kept.rows:
             self.kept.add(key, _row(solve()))
         return _point(self.kept.rows[key])
@@ -89,10 +89,8 @@ class KeptLimits:
         return {name: BayesOptimalThreshold(**one) for name, one in self.kept.rows[_THRESHOLDS].items()}
 
 
-def _key(place: Place) -> str:
-    return json.dumps(
-        {name: value.tolist() if isinstance(value, np.generic) else value for name, value in place.items()}
-    )
+def _key(at: GridPoint) -> str:
+    return json.dumps({name: value.tolist() if isinstance(value, np.generic) else value for name, value in at.items()})
 
 
 def _row(point: BayesOptimalPoint) -> dict[str, Any]:

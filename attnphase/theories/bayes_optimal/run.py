@@ -22,7 +22,7 @@ from attnphase.sweeps.grid import axes_of
 from attnphase.sweeps.kept import checkpoint_for_us
 from attnphase.theories.bayes_optimal.dataset import from_bayes_optimal_points
 from attnphase.theories.bayes_optimal.model import PosteriorModel, model_of
-from attnphase.theories.bayes_optimal.points import KeptLimits
+from attnphase.theories.bayes_optimal.points import KeptPoints
 from attnphase.theories.bayes_optimal.request import FORMULAS, check_varied
 from attnphase.theories.bayes_optimal.solving import BayesOptimalPoint, Start, solve_bayes_optimal
 from attnphase.theories.bayes_optimal.thresholds import bayes_optimal_thresholds
@@ -108,7 +108,7 @@ def optimal(
     places = [at | {"alpha": value, "start": name} for at, value, name in product(grid, values, wanted)]
     points: dict[str, list[BayesOptimalPoint]] = {name: [] for name in wanted}
     with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places), unit="points") as line:
-        kept = KeptLimits.of(path, problem, channel, max_nodes, places)
+        kept = KeptPoints.of(path, problem, channel, max_nodes, places)
         for (model, value, name), where in zip(product(models, values, wanted), places, strict=True):
             options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
             points[name].append(kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options)))

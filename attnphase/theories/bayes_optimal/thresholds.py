@@ -19,7 +19,7 @@ from attnphase.processes.progress import Tell, silent
 from attnphase.theories.bayes_optimal.evolution import Evolution, positive
 from attnphase.theories.bayes_optimal.model import PosteriorModel
 
-__all__ = ["BayesOptimalThreshold", "Place", "bayes_optimal_thresholds"]
+__all__ = ["BayesOptimalThreshold", "PointAtShare", "bayes_optimal_thresholds"]
 
 _POINTS = 4096  # nodes in a replicate
 _OF_LATTICES, _OF_ROUND = 64, 4  # times as many as the coarsest lattices have: spacings of 1.16, and 1.64 of rank 2
@@ -49,7 +49,7 @@ class BayesOptimalThreshold:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class PointAtShare:
     """A fixed point with a given share known.
 
     Attributes
@@ -143,8 +143,8 @@ def _weak_recovery(evolution: Evolution) -> BayesOptimalThreshold:
     return BayesOptimalThreshold(1 / largest, _error(each) / largest**2, "nothing known becomes unstable")
 
 
-def _place(evolution: Evolution, share: float, V: Array) -> Place:
-    """The fixed point with a share known, from a place near it."""
+def _point_at_share(evolution: Evolution, share: float, V: Array) -> PointAtShare:
+    """The fixed point with a share known, from a point near it."""
     rho = evolution.rho
     V, last = _scaled(rho, V, share), 0.0
     for maps in range(_MAX_MAPS):
@@ -153,7 +153,7 @@ def _place(evolution: Evolution, share: float, V: Array) -> Place:
         alpha = _alpha(evolution, each.mean(axis=0), share)
         if not np.isfinite(alpha):  # more samples than any curve is followed to
             unknown = np.full(len(each), alpha)
-            return Place(share, alpha, unknown, unknown, alpha, V)
+            return PointAtShare(share, alpha, unknown, unknown, alpha, V)
         image = evolution.overlaps(alpha * each.mean(axis=0))[1]
         moved = np.abs(image - V).max() > _CONVERGED * np.abs(rho - V).max()
         if not moved or alpha == last or maps == _MAX_MAPS - 1:
@@ -162,7 +162,7 @@ def _place(evolution: Evolution, share: float, V: Array) -> Place:
     alphas = np.array([_alpha(evolution, one, share) for one in each])  # pyright: ignore[reportPossiblyUnboundVariable]
     entropies = evolution.free_entropy(alpha, V, moments)  # pyright: ignore[reportPossiblyUnboundVariable]
     slope = float(moments.log_evidence.mean())  # pyright: ignore[reportPossiblyUnboundVariable]
-    return Place(share, alpha, alphas, entropies, slope, V)  # pyright: ignore[reportPossiblyUnboundVariable]
+    return PointAtShare(share, alpha, alphas, entropies, slope, V)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
@@ -181,7 +181,7 @@ def _alpha(evolution: Evolution, q_hat: Array, share: float) -> float:
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function is zero between two places at which its signs differ."""
+    """Where a function is zero between two values at which its signs differ."""
     return float(brentq(function, low, high, xtol=1e-10))  # pyright: ignore[reportArgumentType]
 
 
@@ -196,7 +196,7 @@ def _scaled(rho: Array, V: Array, share: float) -> Array:
     return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
 
 
-def _curve(evolution: Evolution, tell: Tell = silent) -> list[Place]:
+def _curve(evolution: Evolution, tell: Tell = silent) -> list[PointAtShare]:
     """Fixed points along the share that is known."""
     known = (
         1
@@ -206,39 +206,39 @@ def _curve(evolution: Evolution, tell: Tell = silent) -> list[Place]:
     highest = _HIGHEST if evolution.channel.exact else _HIGHEST_WITH_NOISE
     first, last = (float(np.log(share / (1 - share))) for share in (known + _LOWEST, highest))
     shares = 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
-    places, V = [], (1 - shares[0]) * evolution.rho
+    points, V = [], (1 - shares[0]) * evolution.rho
     for number, share in enumerate(shares):
         tell(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
-        place = _place(evolution, float(share), V)
-        if not np.isfinite(place.alpha):
+        point = _point_at_share(evolution, float(share), V)
+        if not np.isfinite(point.alpha):
             break
-        places.append(place)
-        V = place.V
-    return places
+        points.append(point)
+        V = point.V
+    return points
 
 
-def _summit(evolution: Evolution, curve: list[Place]) -> Place | None:
+def _summit(evolution: Evolution, curve: list[PointAtShare]) -> PointAtShare | None:
     """Where alpha first falls along the curve by more than its error."""
-    alphas = np.array([place.alpha for place in curve])
+    alphas = np.array([point.alpha for point in curve])
     for i in range(1, len(curve) - 1):
         lowest = alphas[i:].min()
         if alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i] and lowest < alphas[i] * (1 - _JUMP):
             before, here, after = curve[i - 1 : i + 2]
             found = minimize_scalar(
-                lambda s, V=here.V: -_place(evolution, float(s), V).alpha,
+                lambda s, V=here.V: -_point_at_share(evolution, float(s), V).alpha,
                 bounds=(before.share, after.share),
                 method="bounded",
                 options={"xatol": 1e-3, "maxiter": 12},
             )
-            return _place(evolution, float(found.x), here.V)
+            return _point_at_share(evolution, float(found.x), here.V)
     return None
 
 
-def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> BayesOptimalThreshold:
+def _crossing(evolution: Evolution, curve: list[PointAtShare], highest: PointAtShare) -> BayesOptimalThreshold:
     """Where the free entropies below and above the jump cross."""
-    lower = [place for place in curve if place.share < highest.share] + [highest]
-    above = [place for place in curve if place.share > highest.share]
-    turn = int(np.argmin([place.alpha for place in above]))
+    lower = [point for point in curve if point.share < highest.share] + [highest]
+    above = [point for point in curve if point.share > highest.share]
+    turn = int(np.argmin([point.alpha for point in above]))
     upper = above[turn:]
     if evolution.channel.exact and turn == len(above) - 1:
         end = above[-1]
@@ -253,18 +253,18 @@ def _crossing(evolution: Evolution, curve: list[Place], highest: Place) -> Bayes
     if len(upper) < 2 or low >= high or difference(low) * difference(high) > 0:
         return BayesOptimalThreshold(float("nan"), float("nan"), "the free entropies do not cross")
     alpha = _root(difference, low, high)
-    below, over = (min(places, key=lambda p: abs(p.alpha - alpha)) for places in (lower, upper))
+    below, over = (min(points, key=lambda p: abs(p.alpha - alpha)) for points in (lower, upper))
     scatter = _error(below.free_entropies - over.free_entropies)
     return BayesOptimalThreshold(alpha, scatter / max(abs(below.slope - over.slope), 1e-12), "the free entropies cross")
 
 
-def _entropy(places: list[Place], alpha: float) -> float:
+def _entropy(points: list[PointAtShare], alpha: float) -> float:
     """Free entropy at a sample complexity, by cubic interpolation with its known slopes."""
     from scipy.interpolate import CubicHermiteSpline
 
-    ordered = sorted(places, key=lambda place: place.alpha)
-    x = np.array([place.alpha for place in ordered])
+    ordered = sorted(points, key=lambda point: point.alpha)
+    x = np.array([point.alpha for point in ordered])
     keep = np.concatenate([[True], np.diff(x) > 1e-12])
-    values = [float(place.free_entropies.mean()) for place in ordered]
-    slopes = [place.slope for place in ordered]
+    values = [float(point.free_entropies.mean()) for point in ordered]
+    slopes = [point.slope for point in ordered]
     return float(CubicHermiteSpline(x[keep], np.array(values)[keep], np.array(slopes)[keep])(alpha))
