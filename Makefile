@@ -46,7 +46,7 @@ linkcheck: $(STAMP) ## follow the links of the site to other sites, which needs 
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,explore,docs]' -c constraints.txt
 	$(BIN)/sphinx-build -b linkcheck -q -D nb_execution_mode=off -D plot_gallery=0 docs docs/_build/linkcheck
 
-benchmark: $(STAMP) ## time everything beside the published recipe; OPTIONS="--against FILE" tells changes
+benchmark: $(STAMP) ## time everything and the published recipe; OPTIONS="--against FILE" shows changes
 	$(BIN)/python -m benchmarks $(OPTIONS)
 
 clean: ## remove the environment, the results and every cache

@@ -48,5 +48,5 @@ def require_plotly() -> None:
     """
     if importlib.util.find_spec("plotly") is None:
         raise MissingExtraError(
-            'a page that moves needs Plotly: pip install ".[explore]" in a clone, or pip install plotly.'
+            'an interactive page needs Plotly: pip install ".[explore]" in a clone, or pip install plotly.'
         )

@@ -79,7 +79,7 @@ FRAME = '<iframe class="explored" sandbox="allow-scripts" loading="lazy" title="
 
 
 def figures_of(block: tuple[str, str, int], block_vars: dict[str, Any], gallery_conf: dict[str, Any]) -> str:
-    """What a block has made: figures, whether by pyplot or, as the package does, without it, and pages that move."""
+    """What a block has made: figures, whether by pyplot or, as the package does, without it, and interactive pages."""
     del block
     named = [value for value in block_vars["example_globals"].values() if isinstance(value, Figure)]
     figures = list(dict.fromkeys([*(plt.figure(number) for number in plt.get_fignums()), *named]))

@@ -1,4 +1,4 @@
-"""The command for what is possible: the Bayes-optimal limit."""
+"""The command that computes the Bayes-optimal error."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def optimal(
     allow_unconverged: bool,
     quiet: bool,
 ) -> int:
-    """Say what any learner can reach who knows all but the teacher's weights.
+    """Compute the Bayes-optimal error: of a learner who knows all but the teacher's weights.
 
     An interrupted command goes on where it stopped when it is given again, with the same numbers.
     """

@@ -53,7 +53,7 @@ _OMEGAS_SHOWN = (0.2, 0.3, 0.4)
     help="netCDF file of the Bayes-optimal limit, for limits and gap; computed if left out.",
 )
 @output_option(help="File of the figure, .png, .pdf or what else matplotlib writes; NAME.png by default.")
-@click.option("--with-data", is_flag=True, help="Write the data (.nc) and a caption with all parameters (.txt) beside.")
+@click.option("--with-data", is_flag=True, help="Write the data (.nc) and a caption with all parameters (.txt) too.")
 @force_option
 @workers_option
 @quiet_option
@@ -95,7 +95,7 @@ def figure(
         raise ProblemError("thresholds", "--thresholds are drawn over a map: ask for fig3 or fig8.")
     beside_limit = name in ("limits", "gap")
     if limit is not None and not beside_limit:
-        raise ProblemError("limit", "--limit is drawn beside what training reaches: ask for limits or gap.")
+        raise ProblemError("limit", "--limit belongs to the figures limits and gap: ask for one of them.")
     for file in filter(None, (*data, thresholds, limit)):
         check_data(file)
     from attnphase.paper.figures import PAPER_FIGURES, caption
@@ -175,13 +175,13 @@ def _limit_of(theory: xr.Dataset, thresholds: bool, quiet: bool) -> xr.Dataset:
 
 @click.command()
 @click.argument("data", metavar="DATA.nc", type=click.Path(path_type=Path))
-@click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of training runs to draw beside the curves.")
+@click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of training runs, drawn with the curves.")
 @click.option("--thresholds", type=click.Path(path_type=Path), help="netCDF file of thresholds to draw over the map.")
 @output_option(required=True, help="File of the page, .html.")
 @force_option
 @quiet_option
 def explore(data: Path, runs: Path | None, thresholds: Path | None, output: Path, force: bool, quiet: bool) -> int:
-    """Write a page that moves: one file, which needs neither a server nor a network.
+    """Write an interactive page: one file, which needs neither a server nor a network.
 
     DATA.nc is a sweep, training runs or the histogram task. The page has a map of any variable over any two fields, and
     the curves through the point that is clicked.

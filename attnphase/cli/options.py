@@ -48,7 +48,7 @@ iteration_options = _options(
     click.option("--tolerance", type=float, help="On the undamped relative residual."),
     click.option("--max-maps", type=int, help="Evaluations of the state-evolution map, at most."),
     click.option("--max-seconds", type=float, help="Wall-clock seconds for each point, after which it is returned."),
-    click.option("--backend", default="numba", help="Of the local problem: numba, the only one."),
+    click.option("--backend", default="numba", help="Compiler of the local problem; numba is the only one."),
 )
 
 solver_options = _options(iteration_options, asked_options)

@@ -162,7 +162,7 @@ def stationary(
     type=click.Path(path_type=Path),
     help="Draw the boundaries: .png, .pdf or what else matplotlib writes.",
 )
-@click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of SGD runs to draw beside them.")
+@click.option("--runs", type=click.Path(path_type=Path), help="netCDF file of SGD runs, drawn with the boundaries.")
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -203,7 +203,7 @@ def basins(
 
     omega, scale, angle, noise = omegas("omega", omega), scales_of(scale), angles_of(angle), noise_of(noise)
     if runs is not None and figure_file is None:
-        raise ProblemError("runs", "--runs are drawn beside the boundaries: name a --figure.")
+        raise ProblemError("runs", "--runs are drawn in the figure of the boundaries: name a --figure.")
     if any(change.partition("=")[0].strip() == "teacher.omega" for change in changes):
         raise ProblemError("set", "basins varies teacher.omega: give its values with --omega, not with --set.")
     if figure_file is not None:

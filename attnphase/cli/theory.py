@@ -126,7 +126,7 @@ def _print_slopes(slopes: xr.Dataset, as_json: bool, quiet: bool) -> None:
 @click.command()
 @problem_options
 @click.option("--alpha", type=NUMBERS, help="START:STOP:COUNT[:log], or numbers with commas between them.")
-@click.option("--omega", type=NUMBERS, help="Likewise; the problem's own by default.")
+@click.option("--omega", type=NUMBERS, help="As for --alpha; the problem's own by default.")
 @click.option(
     "--vary",
     metavar="FIELD=VALUES",
@@ -148,10 +148,8 @@ def _print_slopes(slopes: xr.Dataset, as_json: bool, quiet: bool) -> None:
 @workers_option
 @distribution_options
 @click.option("--refine", is_flag=True, help="Solve only where a boundary passes, and a coarse lattice of the rest.")
-@click.option("--resume", is_flag=True, help="Take up the finished lines of this sweep, which was interrupted.")
-@click.option(
-    "--resume-fitting", is_flag=True, help="Take up those of another sweep too that fit, and leave the others."
-)
+@click.option("--resume", is_flag=True, help="Use the finished lines of this sweep, which was interrupted.")
+@click.option("--resume-fitting", is_flag=True, help="Use finished lines of another sweep too, where they fit.")
 @allow_unconverged_option
 @quiet_option
 @click.pass_context
@@ -179,8 +177,8 @@ def sweep(
 ) -> int:
     """Solve a problem on a grid, on all cores.
 
-    Finished lines are kept beside the output until it is written: after Ctrl-C or a crash, --resume takes them up.
-    --force without it discards them.
+    Finished lines are kept in a folder next to the output until it is written: after Ctrl-C or a crash, --resume uses
+    them. --force without --resume discards them.
 
     On a cluster with a batch system: "sweep ... --plan N -o FOLDER" once, "sweep --block K FOLDER" for every block, as
     a job array, then "sweep --merge FOLDER -o OUTPUT". A sweep that is neither a block nor a merge needs --alpha.

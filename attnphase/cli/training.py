@@ -1,4 +1,4 @@
-"""Commands that train students at finite dimension, and hold them against theory."""
+"""Commands that train students at finite dimension, and compare them with theory."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def simulate(
     quiet: bool,
     **settings: Any,
 ) -> int:
-    """Train students at finite dimension, or seek what is possible there with bayes-gamp.
+    """Train students at finite dimension, or run Bayes-optimal message passing (bayes-gamp).
 
     An interrupted command goes on where it stopped when it is given again, with the same numbers. Exit code 1 if a run
     diverged or did not reach its tolerance.
@@ -150,7 +150,7 @@ def _kept_runs(checkpoint: Path | None) -> str:
 @force_option
 @quiet_option
 def experiment(name: str, size: str, seed: int, output: Path, force: bool, quiet: bool, **overrides: Any) -> int:
-    """Run an experiment of the paper, with theory beside it.
+    """Run an experiment of the paper, and compare it with the theory.
 
     NAME is fig2, fig3, fig7, correlated, rank2, untied, values, adam, agreement, agreement-rank2 or agreement-lasso.
     Writes two datasets, a figure and a text. An interrupted command goes on when it is given again. docs/experiments.md
@@ -204,7 +204,7 @@ def compare(
     as_json: bool,
     quiet: bool,
 ) -> int:
-    """Hold experiments against theory, in standard errors.
+    """Compare experiments with theory, in standard errors.
 
     With several dimensions in the experiment, a correction b/d is fitted and its limit compared.
     """

@@ -1,1 +1,1 @@
-"""A dataset as a page that moves: one file of HTML, without a server or a network."""
+"""A dataset as an interactive page: one file of HTML, without a server or a network."""

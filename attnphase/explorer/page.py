@@ -42,7 +42,7 @@ _DIGITS_OF_VALUES, _DIGITS_OF_ERRORS = 20, 10  # bits of a number's mantissa: si
 
 @dataclass(frozen=True, eq=False)
 class ExplorePage:
-    """A page that moves. Notebooks show it in a frame.
+    """An interactive page. Notebooks show it in a frame.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ def explore(
         if name == "runs" and other.attrs.get("schema") == "posterior":
             raise DatasetError(
                 "runs must be training runs, as of simulate with lbfgs or gd, but are of bayes-gamp, which trains no"
-                " student: compare holds them against optimal."
+                " student: compare them with a dataset of optimal."
             )
         validate_kind(name, other, kind)
         _check_problem(name, other, dataset)

@@ -1,4 +1,4 @@
-"""What a page that moves knows of a dataset: axes, quantities over them with their errors, doubts, boundaries.
+"""What an interactive page knows of a dataset: axes, quantities over them with their errors, doubts, boundaries.
 
 Every dimension is an axis, whatever it is called, so that one page serves sweeps, runs and the histogram task alike. Of
 tokens the first stands for all, as in the figures.

@@ -1,4 +1,4 @@
-"""Training beside what is possible: test errors along alpha, and the phase diagram of their ratio."""
+"""Training and the Bayes-optimal error: test errors along alpha, and the phase diagram of their ratio."""
 
 from __future__ import annotations
 

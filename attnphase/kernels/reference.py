@@ -1,4 +1,4 @@
-"""The local problem in languages that are not compiled: NumPy and mpmath, to hold the kernel against, and torch."""
+"""The local problem in languages that are not compiled: NumPy and mpmath, to compare the kernel with, and torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ReferenceBackend", "reference_backend", "torch_module"]
 
 @dataclass(frozen=True, eq=False)
 class ReferenceBackend:
-    """The local problem in NumPy or mpmath, to hold the compiled one against."""
+    """The local problem in NumPy or mpmath, to compare the compiled one with."""
 
     module: Any
     backend: str

@@ -1,4 +1,4 @@
-"""The page that moves: what it holds, and what a browser makes of it."""
+"""The interactive page: what it holds, and what a browser makes of it."""
 
 from __future__ import annotations
 

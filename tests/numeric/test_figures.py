@@ -781,7 +781,7 @@ def test_the_command_computes_the_limit_of_a_sweep_or_takes_one(tmp_path, monkey
     assert (tmp_path / "b.png").read_bytes() == (tmp_path / "gap.png").read_bytes()
     wrong = CliRunner().invoke(main, ["figure", "fig3", "--data", "a.nc", "--limit", "gap-limit.nc"])
     assert wrong.exit_code == 2
-    assert "--limit is drawn beside what training reaches: ask for limits or gap." in wrong.stderr
+    assert "--limit belongs to the figures limits and gap: ask for one of them." in wrong.stderr
 
 
 @pytest.mark.parametrize("name", ["fig2", "fig3", "fig8", "fig9", "limits", "gap"])

@@ -96,7 +96,7 @@ def check_varied(names: Iterable[str]) -> None:
         if name.partition(".")[0] in _WITHOUT_PART or name in _NODES:
             raise ProblemError(
                 name,
-                f"{name} has no part in what any learner can reach, and nothing would vary: the student, its"
+                f"{name} does not enter the Bayes-optimal error, so nothing would vary: the student, its"
                 " regulariser and the rule do not matter. Vary another field.",
             )
 

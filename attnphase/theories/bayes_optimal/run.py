@@ -48,7 +48,7 @@ def optimal(
     checkpoint: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> xr.Dataset:
-    """What any learner can reach who knows all of a problem but the teacher's weights: the Bayes-optimal limit.
+    """The error of a learner who knows all of a problem but the teacher's weights: the Bayes-optimal limit.
 
     Equations (S1)-(S5) of the Bayes-optimal page.
 
