@@ -53,7 +53,7 @@ __all__ = ["optimal"]
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where every point is kept that was found; beside the output by default.",
+    help="Where every point found is kept; beside the output by default.",
 )
 @output_option(help="Write a netCDF file.")
 @force_option

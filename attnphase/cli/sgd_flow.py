@@ -166,7 +166,7 @@ def stationary(
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where every end is kept that was found; beside the output by default.",
+    help="Where every end found is kept; beside the output by default.",
 )
 @output_option(help="Write a netCDF file.")
 @force_option

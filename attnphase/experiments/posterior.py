@@ -47,7 +47,7 @@ class _Run:
     Attributes
     ----------
     instance : Instance
-    model : Setting
+    model : PosteriorModel
     number : int
         Of the run in its batch.
     samples : Labelled
@@ -219,7 +219,7 @@ def pass_messages(
     Parameters
     ----------
     instance : Instance
-    model : Setting
+    model : PosteriorModel
         Of the instance's problem.
     start : {"uninformed", "informed"}
     settings : TrainingSettings

@@ -62,7 +62,7 @@ def read_labels(model: PosteriorModel, samples: Labelled, omega: Array, V: Array
 
     Parameters
     ----------
-    model : Setting
+    model : PosteriorModel
     samples : Labelled
     omega : (n, L, t) array
         Fields as they are known without the sample's own label.
@@ -119,7 +119,7 @@ def frame(model: PosteriorModel, theta: Array) -> Array:
 
     Parameters
     ----------
-    model : Setting
+    model : PosteriorModel
     theta : (P, t, t) array
         ``W^T Sigma_s Q_star / d``.
     """

@@ -349,7 +349,7 @@ def solve_bayes_optimal(
 
     Parameters
     ----------
-    model : Setting
+    model : PosteriorModel
     alpha : float
     start : Start
     max_nodes : int, optional

@@ -78,7 +78,7 @@ def bayes_optimal_thresholds(
 
     Parameters
     ----------
-    model : Setting
+    model : PosteriorModel
     tell : callable, optional
     points : int
         Nodes in each replicate; where a sample's means are sums, for weak recovery alone.
