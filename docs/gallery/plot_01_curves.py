@@ -2,7 +2,8 @@
 Training loss, test error and overlaps (Figure 2)
 =================================================
 
-The setting of Figure 2 of the paper, with few integration nodes: theory as lines, published training runs as points.
+Theory (lines) and published training runs (points) in the setting of Figure 2 of the paper, with few integration
+nodes.
 """
 
 import numpy as np

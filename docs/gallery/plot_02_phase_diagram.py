@@ -2,9 +2,9 @@
 The phase diagram (Figure 3)
 ============================
 
-Differences of training loss and test error over the sample complexity and the teacher's positional part, and the
-overlaps of the branch with the lower loss. Thresholds are drawn over the maps with their errors. Below, the same as a
-page: click the map, or move with the arrow keys.
+The maps show differences of training loss and test error, and the overlaps of the branch with the lower loss. The
+axes are the sample complexity and the weight of the teacher's positional part. Thresholds are drawn with their
+errors. The interactive page below shows the same: click the map, or move with the arrow keys.
 """
 
 import numpy as np

@@ -2,8 +2,8 @@
 The histogram task (Figures 4 and 5)
 ====================================
 
-A small transformer that learns to count: attention matrices of the positional and the semantic mechanism, from the runs
-that the repository holds.
+Attention matrices of the positional and the semantic mechanism, for a small transformer that learns to count. The
+runs are those that the repository contains.
 """
 
 from pathlib import Path

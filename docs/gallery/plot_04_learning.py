@@ -2,7 +2,8 @@
 Learning to count (Figure 6)
 ============================
 
-Accuracy and loss of the same transformers while they are trained, first with frozen attention, then with all weights.
+Accuracy and loss during training of transformers that learn to count: first with frozen attention, then with all
+weights.
 """
 
 from pathlib import Path

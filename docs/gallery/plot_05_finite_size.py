@@ -2,7 +2,7 @@
 Finite d (Figure 7)
 ===================
 
-Training runs at several d approach the theory as d grows: their means and standard errors, extrapolated.
+Training runs at several d, with means and standard errors, approach the theory as d grows. Lines are extrapolations.
 """
 
 from pathlib import Path

@@ -2,8 +2,8 @@
 The second teacher (Figure 8)
 =============================
 
-The phase diagram of Figure 8 of the paper: the positional part of the teacher is A = ((0.3, 0.7), (0.8, 0.2)), equation
-(144), so that each token attends to the other one rather than to itself.
+Figure 8 of the paper is the phase diagram for the teacher's positional part A = ((0.3, 0.7), (0.8, 0.2)), equation
+(144). Each token attends to the other one rather than to itself.
 """
 
 import attnphase as ap

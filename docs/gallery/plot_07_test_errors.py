@@ -2,8 +2,8 @@
 Test errors (Figure 9)
 ======================
 
-The test error along the sample complexity for several weights of the positional part, deviations of the tokens and
-strengths of the ridge, as in Figure 9 of the paper; published training runs as points.
+Test error along the sample complexity for several weights of the positional part, standard deviations of the tokens
+and strengths of the ridge, as in Figure 9 of the paper. Points are published training runs.
 """
 
 import attnphase as ap

@@ -2,7 +2,7 @@
 A student of rank two
 =====================
 
-Two columns can divide the work: on the mixed branch one is semantic and one positional.
+On the mixed branch one column of the student is semantic and the other positional.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ theory = ap.sweep(problem, alpha=alphas, branches=branches, workers=1)
 figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for branch, style in zip(branches, ("o-", "s--", "D-."), strict=True):
     line = theory.sel(branch=branch)
-    line = line.where(line.status == 0)  # what did not converge is no number
+    line = line.where(line.status == 0)  # leave out points that did not converge
     axes.errorbar(line.alpha, 1e3 * line.training_loss, 1e3 * line.training_loss_stderr, fmt=style, label=branch)
 axes.set(xlabel=r"$\alpha$", ylabel=r"$10^3 \epsilon_t$")
 axes.legend()

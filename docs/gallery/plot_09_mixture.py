@@ -2,7 +2,8 @@
 Tokens of a Gaussian mixture
 ============================
 
-Two clusters with different means, which both tokens share with a probability: how much their correlation is worth.
+Two clusters have different means, and both tokens share their cluster with a given probability. The figure shows how
+this correlation changes the test error.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +21,7 @@ for probability, style in ((0.5, "o-"), (0.8, "s--"), (1.0, "D-.")):
     law = {"kind": "same", "probability": probability}
     problem = ap.Problem().with_fields(fields | {"tokens.law": law})
     line = ap.sweep(problem, alpha=alphas, branches="semantic", workers=1).squeeze()
-    line = line.where(line.status == 0)  # what did not converge is no number
+    line = line.where(line.status == 0)  # leave out points that did not converge
     axes.errorbar(alphas, 1e3 * line.test_error, 1e3 * line.test_error_stderr, fmt=style, label=f"same: {probability}")
 axes.set(xlabel=r"$\alpha$", ylabel=r"$10^3 \epsilon_g$")
 axes.legend(title="one cluster for both tokens")

@@ -2,7 +2,7 @@
 Sparse weights
 ==============
 
-The share of weights that a lasso leaves, against its strength, and what it costs in test error.
+Share of weights that are not zero, and test error, as functions of the strength of a lasso.
 """
 
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ strengths = np.geomspace(0.002, 0.0125, 5).tolist()
 line = ap.sweep(
     problem, alpha=2.0, branches="semantic", fields={"regularizer.strength": strengths}, workers=1
 ).squeeze()
-line = line.where(line.status == 0)  # what did not converge is no number
+line = line.where(line.status == 0)  # leave out points that did not converge
 
 figure, axes = plt.subplots(1, 2, figsize=(7, 3), layout="constrained")
 for ax, name, label in zip(axes, ("density", "test_error"), (r"$P(w \neq 0)$", r"$\epsilon_g$"), strict=True):

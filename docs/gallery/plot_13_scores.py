@@ -2,7 +2,7 @@
 Other scores
 ============
 
-Students with another score than the teacher's softmax: what it costs not to know it.
+Test error of a student with the teacher's softmax, and of students with other scores.
 """
 
 import matplotlib.pyplot as plt
@@ -18,7 +18,7 @@ for score, style in (("softmax", "o-"), ("linear", "s--"), ("softmax1", "D-."), 
     line = ap.sweep(
         problem.with_fields({"student.score": score}), alpha=alphas, branches="semantic", workers=1
     ).squeeze()
-    line = line.where(line.status == 0)  # what did not converge is no number
+    line = line.where(line.status == 0)  # leave out points that did not converge
     axes.errorbar(alphas, 1e3 * line.test_error, 1e3 * line.test_error_stderr, fmt=style, label=score)
 axes.set(xlabel=r"$\alpha$", ylabel=r"$10^3 \epsilon_g$", yscale="log", ylim=(0.6, 3000))
 axes.legend(ncols=2)

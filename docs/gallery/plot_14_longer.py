@@ -2,7 +2,7 @@
 Longer sentences
 ================
 
-Three tokens instead of two, a causal student or not.
+Overlap of the last token with three tokens instead of two, with and without causal masks of teacher and student.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
 for causal, style in ((False, "o-"), (True, "s--")):
     one = problem.with_fields({"teacher.causal": causal, "student.causal": causal})
     line = ap.sweep(one, alpha=alphas, branches="semantic", workers=1).squeeze()
-    line = line.where(line.status == 0)  # what did not converge is no number
+    line = line.where(line.status == 0)  # leave out points that did not converge
     size = np.abs(line.theta.isel(token=-1))
     axes.errorbar(alphas, size, line.theta_stderr.isel(token=-1), fmt=style, label="causal" if causal else "all tokens")
 axes.set(xlabel=r"$\alpha$", ylabel=r"$|\theta|$ of the last token")

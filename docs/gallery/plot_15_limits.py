@@ -2,8 +2,9 @@
 What is possible, and what training does
 ========================================
 
-Test error of the trained student on both branches, as far as they go, of the best linear predictor, and of a learner
-who knows the model but not the teacher's weights. That one knows them all from α = 1/2 on.
+Test error of the trained student on both branches, where they exist, of the best linear predictor, and of a
+Bayes-optimal learner. The last knows the model but not the teacher's weights. From α = 1/2 on it recovers all of
+them.
 """
 
 import matplotlib.pyplot as plt
@@ -20,7 +21,7 @@ optimal = ap.optimal(problem, alpha=alphas, start="uninformed", thresholds=True,
 figure, axes = plt.subplots(figsize=(5.4, 3.4), layout="constrained")
 for branch, colour, style in (("semantic", "#0072B2", "o-"), ("positional", "#D55E00", "s--")):
     line = theory.sel(branch=branch)
-    line = line.where((line.status == 0) & (line.on_branch != 1))  # it has merged where that is 1
+    line = line.where((line.status == 0) & (line.on_branch != 1))  # 1: merged with the uninformed point
     label = f"trained, {branch}"
     axes.errorbar(
         line.alpha, 1e3 * line.test_error, 1e3 * line.test_error_stderr, fmt=style, color=colour, label=label, ms=4

@@ -1,9 +1,9 @@
 """
-The way there
-=============
+Training dynamics
+=================
 
-One-pass SGD in the limit of large d, from a small start: the positional overlap grows first, exponentially, since its
-eigenvalue at zero is the larger one.
+One-pass SGD in the limit of large d, from a small start. The positional overlap grows first, exponentially, because
+its eigenvalue at zero is larger.
 """
 
 import matplotlib.pyplot as plt

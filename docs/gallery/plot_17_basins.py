@@ -1,9 +1,9 @@
 """
-Which start ends where
-======================
+Which start leads to which mechanism
+====================================
 
-Gradient flow on the population risk from starts of three sizes, between the encodings' direction and the teacher's.
-Above the line the weights end at the semantic point, below it at the positional one, which are both stable here.
+Gradient flow on the population risk, from starts of three sizes between the encodings' direction and the teacher's.
+Above the line the weights end at the semantic point, below it at the positional point. Both are stable here.
 """
 
 import attnphase as ap
