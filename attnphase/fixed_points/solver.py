@@ -192,16 +192,19 @@ def _solve_point(
     previous, point, sector = _beginning(system, start, informed)
     run = Run(system, alpha, asked.settings, sector, asked.tell, asked.deadline, only_merged=asked.only_merged)
     try:
-        found = _iterated(run, branch, previous, point, informed)
+        found = _iterated(run, branch, previous, point, informed, decisive=asked.decisive)
     except (ArithmeticError, np.linalg.LinAlgError):
         return None if asked.only_merged else unevaluated(run, branch, point)
     return found if found is None or asked.decisive else _decided(run, branch, found, informed, asked)
 
 
 def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, asked: _Asked) -> BranchPoint:
-    """A point by lines that leaves open whether there is a branch; to a tenth of the error if that decides it."""
+    """A point by lines that leaves open whether there is a branch; to a tenth of the error if that decides it.
+
+    Beside the end of a branch few nodes may have no fixed point, and an iteration that leads nowhere.
+    """
     rule, settings, integration = found.restart.rule, run.settings, run.system.problem.integration
-    open_ = found.status is Status.converged and found.on_branch is Identity.not_decided
+    open_ = found.status is not Status.left_domain and found.on_branch is Identity.not_decided
     by_lines = rule is not None and rule.lines is not None and integration.nodes is None
     if not (open_ and settings.identity and by_lines) or run.spent:
         return found
@@ -215,7 +218,7 @@ def _decided(run: Run, branch: str, found: BranchPoint, informed: Overlaps, aske
 
 
 def _iterated(
-    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps
+    run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps, *, decisive: bool
 ) -> BranchPoint | None:
     """Where the iteration leads from a point, beside a neighbour or not."""
     settings, tell = run.settings, run.tell
@@ -268,7 +271,9 @@ def _iterated(
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
                 rule, jacobian, response, second_minima, place = instead, None, None, 1.0, None
                 continue
-            last = run.insisting(map_, found, decays) if refine else found
+            # beside the end of a branch more nodes decide
+            insists = refine and (decisive or rule.lines is None or not has_curve(run, branch))
+            last = run.insisting(map_, found, decays) if insists else found
             if last is found:
                 break
             point, jacobian, response, place = map_.unpack(last.point), response.jacobian, None, None  # of far away
