@@ -256,6 +256,15 @@ def test_a_branch_above_its_fold_is_itself_and_below_it_is_not(alpha, expected):
     assert (np.abs(point.values["m"]).max() > 0.25) == (expected is Identity.on_branch)
 
 
+@pytest.mark.parametrize(("alpha", "expected"), [(1.9, Identity.on_branch), (1.95, Identity.merged)])
+def test_a_branch_that_few_nodes_cannot_follow_to_its_end_is_decided_by_more(alpha, expected):
+    """At omega = .22 the positional branch ends between 1.92 and 1.935, where coarse rules move its fold by .04."""
+    problem = Problem.paper(omega=0.22).with_fields({"integration.standard_error": 1e-2})
+    point = solve_point(problem, alpha, "positional", settings=replace(SETTINGS, stability=False))
+    assert point.status is Status.converged
+    assert point.on_branch is expected
+
+
 @pytest.mark.parametrize(("alpha", "branch"), [(0.4, "positional"), (1.1, "semantic")])
 def test_a_line_from_the_uninformed_point_finds_the_branch_above(alpha, branch):
     """Where a small order parameter grows there is a branch, wherever the solve began."""
