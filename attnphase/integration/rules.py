@@ -68,6 +68,9 @@ class Rule:
     constant : float
         What means of the loss have beyond those over the nodes: by noise of which no student's field knows, and which
         is zero at the nodes.
+    jumps : (2, L, r, r) array, optional
+        What means of ``-dg/domega`` have beyond those over the nodes, by jumps of the proximal point that are located;
+        and what of it the rule does not resolve.
     own : tuple of Rule
         The rule in every configuration of clusters, where each has nodes of its own, as many as the others; empty where
         all share `nodes` and `weights`, which are else the first one's.
@@ -84,6 +87,7 @@ class Rule:
     lines: LineOrders | None = None
     nets: NetOrders | None = None
     constant: float = 0.0
+    jumps: Array | None = None
     own: tuple[Rule, ...] = ()
 
     @property

@@ -25,6 +25,7 @@ __all__ = [
     "Displacements",
     "Response",
     "contradicted",
+    "difference_error",
     "order_of",
     "parts_of",
     "propagate",
@@ -95,19 +96,31 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
 
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
-    if rule.lines is not None and not map_.system.problem.loss.form.has_kink:
+    centre = None
+    if _one_sided(map_, rule):
         centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
-        joint = finite_difference_jacobian(all_at, x, map_.scales(x), SMOOTH_STEP, centre)
-    else:
-        step = STEP if rule.lines is None else SMOOTH_STEP
-        if rule.randomised and not map_.system.problem.loss.form.has_kink:
-            step = _SAMPLED_STEP
-        joint = finite_difference_jacobian(all_at, x, map_.scales(x), step)
+    joint = finite_difference_jacobian(all_at, x, map_.scales(x), _step(map_, rule), centre)
     if not rule.randomised:
         return Response(joint[: len(x)], joint[len(x) :], order_of(rule))
     measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
     noise = rows_of(alone.reshape(rule.replicates, len(x), len(x)))
     return Response(joint[: len(x)], measured, order_of(rule), noise)
+
+
+def difference_error(map_: StateEvolution) -> float:
+    """Relative error that the bend of the map leaves in its differences: the step, or of central ones its square."""
+    rule = map_.channel.rule
+    return _step(map_, rule) ** (1 if _one_sided(map_, rule) else 2)
+
+
+def _one_sided(map_: StateEvolution, rule: Rule) -> bool:
+    return rule.lines is not None and not map_.system.problem.loss.form.has_kink
+
+
+def _step(map_: StateEvolution, rule: Rule) -> float:
+    if rule.lines is not None:
+        return SMOOTH_STEP
+    return _SAMPLED_STEP if rule.randomised and not map_.system.problem.loss.form.has_kink else STEP
 
 
 def order_of(rule: Rule) -> float:

@@ -28,6 +28,8 @@ def rule_at(
     variances: Array,
     directions: Sequence[Directions],
     group: Sequence[Element],
+    *,
+    jumps: bool = False,
 ) -> tuple[Rule, Solution]:
     """The nodes of a rule of lines at a point, with their minima.
 
@@ -45,6 +47,8 @@ def rule_at(
         Symmetries of the problem and of the point.  Of teacher's fields that they make of each other one is a node,
         with the weight of all: what it gives must be averaged over the group.  Of configurations that they make of each
         other the first one has its nodes turned for the others.
+    jumps : bool
+        Whether the rule's `jumps` are asked for, under the identity alone.
     """
     rule, every = replace(rule, own=()), list[tuple[Rule, Solution]]()
     for place, own in enumerate(directions):
@@ -52,7 +56,7 @@ def rule_at(
         if images[0].source < place:
             every.append(_turned(*every[images[0].source], images[0], system.kernels.teacher_rank))
         else:
-            every.append(_in_configuration(system, rule, law, variances, place, own, images))
+            every.append(_in_configuration(system, rule, law, variances, place, own, images, jumps=jumps))
     if len(every) == 1:
         return every[0]
     return _side_by_side(every)
@@ -66,6 +70,8 @@ def _in_configuration(
     configuration: int,
     directions: Directions,
     images: tuple[Image, ...],
+    *,
+    jumps: bool,
 ) -> tuple[Rule, Solution]:
     """The nodes of a configuration of clusters, of those that its symmetries make of each other one."""
     orders, kernels = rule.lines, system.kernels
@@ -95,7 +101,9 @@ def _in_configuration(
     of_labels = [part.reshape(len(zeta), -1).take(latent, axis=0) for part in (zeta, z)]
     nodes = np.concatenate([normals, *of_labels], axis=1)
     constant = system.noisy_labels(configuration).mean_of_unseen(directions.noise, k, of_latent)
-    return replace(rule, nodes=nodes[None], weights=found.weights, constant=constant), found.solution
+    located = found.jumps(system, variances, bundle) if jumps else None
+    rule = replace(rule, nodes=nodes[None], weights=found.weights, constant=constant, jumps=located)
+    return rule, found.solution
 
 
 def _side_by_side(every: list[tuple[Rule, Solution]]) -> tuple[Rule, Solution]:

@@ -80,12 +80,41 @@ class Along:
     weights : (N,) array
         Those of the lines, times the normal density and the length that the node stands for.
     solution : Solution
+    pieces : list of _Pieces
+        The pieces of the lines that have these nodes.
     """
 
     lines: NDArray[np.int64]
     places: Array
     weights: Array
     solution: Solution
+    pieces: list[_Pieces]
+
+    def jumps(self, system: System, variances: Array, bundle: Bundle) -> Array:
+        """What jumps add to the mean of ``-dg_k/domega_k`` over the lines, and what of it is not along them.
+
+        Where two minima exchange g jumps by D, on a surface whose normal is D too, since the slope of M is -g: the
+        derivative is ``D D^T / (D . d)`` at the jump's place on the line.  The lines resolve the part of D along d.
+
+        Returns
+        -------
+        (2, L, r, r) array
+            The second part is the sum of sizes.
+        """
+        lines, ends = (np.concatenate(parts) for parts in zip(*self.pieces, strict=True))
+        order = np.lexsort((ends[:, 0, 0], lines))
+        lines, ends = lines[order], ends[order]
+        before, after = ends[:-1, 1], ends[1:, 0]
+        meet = (lines[1:] == lines[:-1]) & (after[:, 0] == before[:, 0])
+        which = lines[1:][meet]
+        inverse = np.linalg.inv(variances[system.sample_law.configurations[bundle.configuration]])
+        heights = np.einsum("lij,nlj->nli", inverse, (after - before)[meet, 2:].reshape(-1, *bundle.direction.shape))
+        rises = np.einsum("nli,li->n", heights, bundle.direction)
+        along = rises[:, None, None] * bundle.direction / (bundle.direction**2).sum()
+        weights = bundle.weights[which] * _density(before[meet, 0])
+        shares = np.divide(weights, rises, out=np.zeros_like(rises), where=rises > 0)
+        whole, resolved = (np.einsum("nli,nlj->nlij", D, D) for D in (heights, along))
+        return np.stack([np.einsum("n,nlij->lij", shares, part) for part in (-whole, np.abs(whole - resolved))])
 
 
 class _Pieces(NamedTuple):
@@ -303,7 +332,7 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
     problems = _LocalProblems(system, variances, bundle)
     (x, w), starts = _legendre(orders.nodes), Starts.REFRESH if orders.thorough else Starts.WARM
     pieces = problems.panels(np.linspace(-orders.reach, orders.reach, orders.panels + 1))
-    most, done = -1.0, []
+    most, done, closed_pieces = -1.0, [], list[_Pieces]()
     while True:
         left, right = pieces.ends[..., 0].T
         half = (right - left)[:, None] / 2
@@ -321,13 +350,14 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
         open_ = (defects * outer * _density(nearest) > most) & (right - left > _LOCATED)
         done.append(((~open_).repeat(len(x)), pieces.lines.repeat(len(x)), places.ravel(), weights.ravel(), *found))
         which = open_.nonzero()[0]
+        closed_pieces.append(pieces.take((~open_).nonzero()[0]))
         if not len(which):
             break
         nodes = (values.reshape(*places.shape, *values.shape[1:]).take(which, axis=0) for values in found[:2])
         pieces = _cut(problems, pieces.take(which), _as_nodes(places.take(which, axis=0), *nodes))
     closed, *values = (np.concatenate(every) for every in zip(*done, strict=True))
     lines, places, weights, *solution = _taken(values, closed.nonzero()[0])
-    return Along(lines, places, weights, Solution(*solution))
+    return Along(lines, places, weights, Solution(*solution), closed_pieces)
 
 
 def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:

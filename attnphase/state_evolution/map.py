@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -124,22 +125,24 @@ class StateEvolution:
         self.bottomless = result.minima.bottomless
         return self._image_of(x, result)
 
-    def _at_lines(self, overlaps: Overlaps, group: Sequence[Element]) -> tuple[Channel, Solution]:
+    def _at_lines(
+        self, overlaps: Overlaps, group: Sequence[Element], *, jumps: bool = False
+    ) -> tuple[Channel, Solution]:
         """The channel under the nodes that its rule of lines has at given overlaps, and their minima; see `rule_at`."""
         law, count = self.channel.law(overlaps), len(self.channel.configurations)
         directions = [directions_of(self.system, configuration) for configuration in range(count)]
-        rule, solved = rule_at(self.system, self.channel.rule, law, overlaps.V, directions, group)
+        rule, solved = rule_at(self.system, self.channel.rule, law, overlaps.V, directions, group, jumps=jumps)
         return replace(self.channel, rule=rule), solved
 
     def all_nodes(self, x: Array) -> tuple[Channel, Minima]:
-        """The channel, evaluated at ``x``, and its minima: with the nodes that symmetries spare a rule's teacher."""
+        """The channel, evaluated at ``x``, and its minima: with nodes that symmetries spare a rule, and jumps."""
         assert self.minima is not None
         if self.channel.rule.nets is not None:
             channel = replace(self.channel, rule=rule_of_nets(self.system, self.channel.rule, self.sector.group[:1]))
             return channel, channel.evaluate(self.alpha, self.unpack(x), Starts.COLD).minima
         if self.channel.rule.lines is None:
             return self.channel, self.minima
-        channel, solved = self._at_lines(self.unpack(x), self.sector.group[:1])
+        channel, solved = self._at_lines(self.unpack(x), self.sector.group[:1], jumps=True)
         return channel, Minima(solved.minima, solved.energies, solved.flags)
 
     def _image_of(self, x: Array, result: ChannelPass) -> Array | None:
@@ -293,6 +296,18 @@ class StateEvolution:
             "density": self.prior.density(hats),
             "second_minimum_share": second_minimum_share,
         }
+
+    def beside(self, alpha: float, ridge: float) -> StateEvolution:
+        """The map at another alpha and ridge, evaluated where this one was: the local problems are the same.
+
+        They know neither: the conjugates are proportional to alpha, and the ridge belongs to the rows' problems.
+        """
+        assert self.last is not None
+        other, hats, factor = copy(self), self.last.conjugates, alpha / self.alpha
+        scaled = Conjugates(factor * hats.q_hat, factor * hats.V_hat, factor * hats.m_hat, factor * hats.theta_hat)
+        other.alpha, other.prior = alpha, replace(self.prior, strength=ridge)
+        other.last, other._known, other._quantities = replace(self.last, conjugates=scaled), None, None
+        return other
 
     def second_minimum_share(self, within: float) -> Array:
         """Share of nodes whose second minimum lies less than ``within`` above the lowest, per replicate (S,)."""

@@ -18,7 +18,7 @@ from attnphase.state_evolution.sector import scales_of
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.system import System
 
-__all__ = ["replicon"]
+__all__ = ["mean_slopes", "replicon"]
 
 _MOST = 2048  # points of each replicate that are used
 _FEW = 64  # likewise, where only an error needs them
@@ -61,7 +61,7 @@ def replicon(
     (1 + S,) array
         Replicates count by what is left without them: their mean and scatter are the jackknife's.
     """
-    squares = alpha * _squares(channel, overlaps, minima)
+    squares = alpha * _sums(channel, overlaps, minima)[0]
     rest = without_each(squares, 0)
     if without is not None:
         rest = rest + alpha * _changes(channel, overlaps, minima, without.overlaps)
@@ -83,7 +83,7 @@ def _radii(system: System, squares: Array, conjugates: Conjugates) -> Array:
 
 
 def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overlaps) -> Array:
-    """What `_squares` of all replicates changes by at each of the points nearby, to first order, (N, P, r, r, P, r, r).
+    """What `_sums` of all replicates changes by at each of the points nearby, to first order, (N, P, r, r, P, r, r).
 
     By differences over a standard error along the few directions in which the points lie. Their own noise, which the
     heavy tail makes large, is taken off: what it adds to a sum of squares is known by the replicates' scatter.
@@ -107,7 +107,7 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
         return Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
 
     def squares_at(there: Overlaps) -> Array:
-        return _squares(near, there, near.minima_at(there, Starts.WARM, known))
+        return _sums(near, there, near.minima_at(there, Starts.WARM, known))[0]
 
     total = np.zeros((len(shifts), *overlaps.q.shape, *overlaps.q.shape))
     for width, direction in zip(widths, directions, strict=True):
@@ -123,8 +123,32 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
     return total
 
 
-def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
-    """``E dg_k/domega_l (x) dg_k/domega_l`` for sites k and l, per replicate: (S, P, r, r, P, r, r)."""
+def mean_slopes(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Array, Array]:
+    """``-E dg_k/domega_k`` of every site, with those jumps of the proximal point that the rule has located.
+
+    Returns
+    -------
+    slopes : (P, S, r, r) array
+        Per replicate.
+    unresolved : (P, r, r) array
+        What of the jumps the rule does not resolve.
+    """
+    slopes = _sums(channel, overlaps, minima)[1]
+    unresolved = np.zeros(slopes.shape[1:])
+    for configuration, tokens in enumerate(channel.configurations):
+        if (jumps := channel.rule.of(configuration).jumps) is not None:
+            slopes[:, tokens] += channel.probabilities[configuration] * jumps[0]
+            unresolved[tokens] += channel.probabilities[configuration] * jumps[1]
+    return slopes.swapaxes(0, 1), unresolved
+
+
+def _sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Array, Array]:
+    """``E dg_k/domega_l (x) dg_k/domega_l`` for sites k and l, and ``-E dg_k/domega_k``, of every replicate.
+
+    Returns
+    -------
+    (S, P, r, r, P, r, r) and (S, P, r, r) arrays
+    """
     kernels, system, law = channel.system.kernels, channel.system, channel.law(overlaps)
     L, r, sites, rule = kernels.length, kernels.columns, len(overlaps.q), channel.rule
     (mixing, parameters), means = system.parameters, system.sample_law.means
@@ -132,6 +156,7 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
     sources = [source for source, _ in orbit]
     chosen = sorted(set(sources))
     total, factors = np.zeros((rule.replicates, sites, r, r, sites, r, r)), lower_factors(overlaps.V)
+    answers = np.zeros((rule.replicates, sites, r, r))
     points = rule.nodes.shape[1]
     few = min(points, _MOST) if rule.randomised else points  # the first points of a Sobol sequence are one
     for part in channel.proximal.parts(len(channel.configurations), chosen, rule.size):
@@ -150,8 +175,11 @@ def _squares(channel: Channel, overlaps: Overlaps, minima: Minima) -> Array:
         weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
         roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
         whole, squares = k[used] + means[part.configuration], np.zeros((rule.replicates, L, r, r, L, r, r))
+        slopes = np.zeros((rule.replicates, L, r, r))
         at = Nodes(np.ascontiguousarray(fields[used]), whole, roots, mixing, parameters, variance)
-        kernels.squares_at(at, weights[used], replicates[used], squares)
+        kernels.squares_at(at, weights[used], replicates[used], squares, slopes)
         for own, other in product(range(L), repeat=2):
             total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]
-    return total
+        for own in range(L):
+            answers[:, tokens[own]] += slopes[:, own]
+    return total, answers

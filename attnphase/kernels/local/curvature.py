@@ -40,12 +40,13 @@ def eliminate(matrix: Array, right: Array) -> None:
             right[c, j] /= matrix[c, c]
 
 
-@entry(NODES, array(1), array(1, INTEGER), array(7))
-def squares_at(nodes: Nodes, weights: Array, replicates: NDArray[np.int64], squares: Array) -> None:
+@entry(NODES, array(1), array(1, INTEGER), array(7), array(4))
+def squares_at(nodes: Nodes, weights: Array, replicates: NDArray[np.int64], squares: Array, slopes: Array) -> None:
     """Add weighted squares of ``dg/domega`` of nodes, whose centres are proximal points, to their replicates' sums.
 
     ``dg/domega = -(I + H V)^-1 H`` with the Hessian H of the loss, of one with kinks what it is beside them. In
-    ``squares`` (S, L, r, r, L, r, r) both indices of ``g_k`` stand before those of ``omega_l``.
+    ``squares`` (S, L, r, r, L, r, r) both indices of ``g_k`` stand before those of ``omega_l``. To ``slopes``
+    (S, L, r, r) go the weighted ``-dg_k/domega_k``.
     """
     fields, teacher_fields, roots, mixing, parameters, variance = nodes
     target, gradient, contracted = empty_target(), np.empty((LENGTH, COLUMNS)), np.empty(SIZE)
@@ -68,6 +69,9 @@ def squares_at(nodes: Nodes, weights: Array, replicates: NDArray[np.int64], squa
         eliminate(factor, response)
         weight, replicate = weights[sample], replicates[sample]
         for k in range(LENGTH):
+            for i in range(COLUMNS):
+                for j in range(COLUMNS):
+                    slopes[replicate, k, i, j] += weight * response[k * COLUMNS + i, k * COLUMNS + j]
             for l in range(LENGTH):
                 for i in range(COLUMNS):
                     for a in range(COLUMNS):
