@@ -10,6 +10,7 @@ from attnphase.arrays import Array
 from attnphase.fixed_points.run import Run
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
 from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
+from attnphase.solvers.differences import finite_difference_jacobian
 from attnphase.state_evolution.errors import Response, response_at
 from attnphase.state_evolution.map import StateEvolution
 
@@ -50,17 +51,23 @@ def _found_by_few(
     None if there is none so near: then the lines have the say.
     """
     begin = replace(run, settings=replace(run.settings, max_maps=min(run.settings.max_maps, _MOST_OF_FEW)))
-    few = begin.coarse(begin.map(rules.sobol(COARSE_POINTS)), x, _ROUGHLY)
+    points = begin.map(rules.sobol(COARSE_POINTS))
+    few = begin.coarse(points, x, _ROUGHLY)
     if run.late:
         run.maps = begin.maps
         return run.iterate(map_, few.point, Damped(), 1), None
     if few.status is not Status.converged:
         return None  # and what it took is not counted
     run.maps = begin.maps
-    response = derivatives_at(run, rules, map_, few.point)
+    try:
+        rough = finite_difference_jacobian(points, few.point, points.scales(few.point), centre=few.image)
+    except ArithmeticError:
+        return None
+    near = run.iterate(map_, few.point, Newton(rough), 2)
+    response = derivatives_at(run, rules, map_, near.point)
     if not response.known:
         return None
     odd = map_.sector.odd
-    found = run.iterate(map_, few.point, Newton(response.jacobian.copy()), 2 * FEW_MAPS)
+    found = run.iterate(map_, near.point, Newton(response.jacobian.copy()), 2 * FEW_MAPS)
     lost = np.linalg.norm(found.point[odd]) < np.linalg.norm(few.point[odd]) / 2
     return None if lost or found.status is not Status.converged else (found, response)

@@ -25,7 +25,6 @@ __all__ = [
     "Displacements",
     "Response",
     "contradicted",
-    "difference_error",
     "order_of",
     "parts_of",
     "propagate",
@@ -59,12 +58,18 @@ class Response:
     noise : (n, D, D) array
         Displacements of the map's derivatives by the replicates, whose squares add up to the variance; none of a
         deterministic rule.
+    point : (D,) array or None
+        Where they were taken; None if they are the same everywhere.
+    inexact : float
+        Relative error that differences leave: by the bend of the map, and by nodes that jump where no replicates tell.
     """
 
     jacobian: Array
     measured: Array
     order: float
     noise: Array = field(default_factory=lambda: np.zeros((0, 1, 1)))
+    point: Array | None = None
+    inexact: float = 0.0
 
     @classmethod
     def unknown(cls, map_: StateEvolution, x: Array) -> Response:
@@ -79,6 +84,11 @@ class Response:
     def known(self) -> bool:
         """Whether the derivatives are numbers."""
         return bool(np.isfinite(self.jacobian).all())
+
+    def inexact_at(self, x: Array, scales: Array) -> float:
+        """Relative error of the derivatives at a point nearby, but for `noise`: it grows as the distance does."""
+        away = 0.0 if self.point is None else float(np.abs((x - self.point) / scales).max())
+        return self.inexact + away
 
 
 def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
@@ -96,31 +106,22 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
 
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
-    centre = None
-    if _one_sided(map_, rule):
-        centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
-    joint = finite_difference_jacobian(all_at, x, map_.scales(x), _step(map_, rule), centre)
+    kink = map_.system.problem.loss.form.has_kink
+    step, centre = STEP if kink or not rule.randomised else _SAMPLED_STEP, None
+    if rule.lines is not None and kink:
+        step = float(np.sqrt(rule.lines.defect))  # as far as a kink makes nodes jump
+    elif rule.lines is not None:
+        step, centre = SMOOTH_STEP, all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
+    joint = finite_difference_jacobian(all_at, x, map_.scales(x), step, centre)
+    inexact = step if rule.lines is not None else step**2
     if not rule.randomised:
-        return Response(joint[: len(x)], joint[len(x) :], order_of(rule))
+        if rule.lines is None:
+            # of N nodes, a share p of which has a second minimum, h p N jump, and each moves a mean by 1 / N
+            inexact += float(np.sqrt(beside.second_minimum_share(np.inf).mean() / (step * rule.size)))
+        return Response(joint[: len(x)], joint[len(x) :], order_of(rule), point=x, inexact=inexact)
     measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
     noise = rows_of(alone.reshape(rule.replicates, len(x), len(x)))
-    return Response(joint[: len(x)], measured, order_of(rule), noise)
-
-
-def difference_error(map_: StateEvolution) -> float:
-    """Relative error that the bend of the map leaves in its differences: the step, or of central ones its square."""
-    rule = map_.channel.rule
-    return _step(map_, rule) ** (1 if _one_sided(map_, rule) else 2)
-
-
-def _one_sided(map_: StateEvolution, rule: Rule) -> bool:
-    return rule.lines is not None and not map_.system.problem.loss.form.has_kink
-
-
-def _step(map_: StateEvolution, rule: Rule) -> float:
-    if rule.lines is not None:
-        return SMOOTH_STEP
-    return _SAMPLED_STEP if rule.randomised and not map_.system.problem.loss.form.has_kink else STEP
+    return Response(joint[: len(x)], measured, order_of(rule), noise, x, inexact)
 
 
 def order_of(rule: Rule) -> float:
