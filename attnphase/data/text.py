@@ -284,12 +284,13 @@ def points_table(points: Sequence[BranchPoint], missing: Collection[str] = (), d
     """
     from attnphase.data.build import point_columns
     from attnphase.data.variables import POINT_VARIABLES
+    from attnphase.fixed_points.verdict import IDENTITIES
 
     names = [point.branch for point in points]
     columns = point_columns(points, {"branch": names})
     rows = []
     for variable in POINT_VARIABLES:
-        if variable.name.endswith("_hat"):
+        if variable.name.endswith("_hat") or variable.name in IDENTITIES:
             continue
         dims, sizes = variable.dims_of(points[0].problem), columns[variable.name].shape[1:]
         for label, index in entries_of(variable.name, dims, sizes):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from attnphase.data.identity_variables import VERDICT_VARIABLE, VIOLATION_VARIABLES
 from attnphase.data.variable import RunStatus, Variable
 from attnphase.fixed_points.optimum import Place
 from attnphase.fixed_points.threshold import Outcome
@@ -107,6 +108,7 @@ POINT_VARIABLES = (
         "difference of the two expressions of the training loss, which agree at a fixed point",
         r"\Delta \epsilon_t",
     ),
+    *VIOLATION_VARIABLES,
     Variable("residual", (), "largest relative change under one undamped iteration", r"\Vert F(x) - x \Vert"),
     Variable("iterations", (), "evaluations of the state-evolution map", r"n_{\mathrm{maps}}", dtype="int32"),
     Variable("nodes", (), "integration nodes, all replicates together", r"n_{\mathrm{nodes}}", dtype="int64"),
@@ -131,6 +133,7 @@ POINT_VARIABLES = (
         meanings=IDENTITY_MEANINGS,
         optional=True,
     ),
+    VERDICT_VARIABLE,
     Variable("status", (), "how the iteration ended", r"\mathrm{status}", dtype="int8", meanings=STATUS_MEANINGS),
 )
 """What a solved point consists of."""

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
+from attnphase.fixed_points.identities import slope_violations
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, stability_at
+from attnphase.fixed_points.verdict import SLOPES
 from attnphase.integration.refinement import Refinement
 from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.baseline import linear_test_error
@@ -132,8 +134,18 @@ def branch_point(
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
     asked = run.settings.stability and not run.late
-    stability = stability_at(map_, found, values, response, run.gap) if asked else NOT_COMPUTED
+
+    def gauges() -> list[StateEvolution]:
+        return gauges_at(run, run.system.refinement_of_solve(run.settings.max_nodes), map_)
+
+    stability = stability_at(map_, found, values, response, result.moved, gauges, run.gap) if asked else NOT_COMPUTED
     values, errors = values | leading_eigenvalues(response.jacobian) | stability.values, errors | stability.errors
+    if found.status is Status.converged and response.known:
+        slopes = slope_violations(map_, found.point, response, result.moved, result.errors)
+    else:
+        slopes = dict.fromkeys(SLOPES, (np.nan, np.nan))
+    values |= {name: violation for name, (violation, _) in slopes.items()}
+    errors |= {name: error for name, (_, error) in slopes.items()}
     # where a local problem has no minimum, V lies outside the domain, wherever the iteration ended
     gap = float(stability.values["overlap_gap"])
     status = Status.left_domain if map_.bottomless else found.status
@@ -173,7 +185,7 @@ def unevaluated(run: Run, branch: str, start: Overlaps) -> BranchPoint:
     overlaps = {"q": start.q, "V": start.V, "m": start.m[..., 0], "theta": start.theta}
     arrays = {name: np.full(entries.shape, np.nan) for name, entries in overlaps.items()}
     values: dict[str, Any] = arrays | {f"{name}_hat": entries for name, entries in arrays.items()}
-    values |= dict.fromkeys((*_SCALARS, "free_energy_gap"), np.nan) | NOT_COMPUTED.values
+    values |= dict.fromkeys((*_SCALARS, "free_energy_gap", *SLOPES), np.nan) | NOT_COMPUTED.values
     errors = dict(values)
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values |= leading_eigenvalues(np.array([[np.nan]])) | {"unsolved_nodes": 0}

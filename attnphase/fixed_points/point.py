@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from attnphase.arrays import Array
+from attnphase.fixed_points.verdict import Verdict, verdict
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
 from attnphase.solvers.iteration import Status
@@ -83,3 +84,8 @@ class BranchPoint:
     restart: Restart = field(repr=False)
     on_branch: Identity = Identity.on_branch
     zero_weights: bool = False
+
+    @property
+    def identities(self) -> Verdict:
+        """Whether exact identities hold here, as far as they are known."""
+        return verdict(self.values, self.errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,13 @@ import numpy as np
 
 from attnphase.arrays import Array
 from attnphase.solvers.iteration import FixedPoint, Status
+from attnphase.fixed_points.identities import variance_violation
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Displacements, Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates
-from attnphase.state_evolution.replicon import replicon
+from attnphase.state_evolution.replicates import Variations
+from attnphase.state_evolution.replicon import replicon, slope_sums
 
 __all__ = ["EIGENVALUES", "NOT_COMPUTED", "Stability", "leading_eigenvalues", "stability_at"]
 
@@ -36,7 +39,7 @@ class Stability:
     errors: dict[str, Any]
 
 
-NOT_COMPUTED = Stability({"replicon": np.nan, "overlap_gap": np.nan}, {})
+NOT_COMPUTED = Stability({"replicon": np.nan, "overlap_gap": np.nan, "violation_V_hat": np.nan}, {})
 
 
 def stability_at(
@@ -44,9 +47,11 @@ def stability_at(
     found: FixedPoint,
     measured: dict[str, Any],
     response: Response,
+    moved: Variations,
+    gauges: Callable[[], Sequence[StateEvolution]],
     gap: float | None = None,
 ) -> Stability:
-    """The replicon and the copies' gap of a fixed point.
+    """The replicon and the copies' gap of a fixed point, and the identity that the same derivatives check.
 
     Parameters
     ----------
@@ -57,6 +62,10 @@ def stability_at(
         Its conjugates by name.
     response : Response
         Its derivatives.
+    moved : Variations
+        What its errors of integration are made of.
+    gauges : callable
+        The map under the rules that these come from.
     gap : float, optional
         A neighbouring point's.
     """
@@ -71,10 +80,13 @@ def stability_at(
     if not system.problem.loss.form.has_kink:
         without = None if ways is None else ways.at(-1 / (rule.replicates - 1))
         channel, minima = map_.all_nodes(found.point)
-        radii = replicon(channel, map_.alpha, overlaps, conjugates, minima, without)
+        squares, slopes = slope_sums(channel, overlaps, minima)
+        radii = replicon(channel, map_.alpha, overlaps, conjugates, minima, without, squares)
         values["replicon"] = float(radii[0])
         if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(rule.replicates))
+        name = "violation_V_hat"
+        values[name], errors[name] = variance_violation(map_, found.point, response, moved, channel, slopes, gauges)
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
     end = Copies.of(system, map_.alpha, overlaps, conjugates, points).gap(None if ways is None else ways.at(), gap)
     values["overlap_gap"], errors["overlap_gap"] = end.share, end.error

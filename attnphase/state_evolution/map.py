@@ -303,10 +303,16 @@ class StateEvolution:
         They know neither: the conjugates are proportional to alpha, and the ridge belongs to the rows' problems.
         """
         assert self.last is not None
-        other, hats, factor = copy(self), self.last.conjugates, alpha / self.alpha
-        scaled = Conjugates(factor * hats.q_hat, factor * hats.V_hat, factor * hats.m_hat, factor * hats.theta_hat)
+        hats, factor = self.last.conjugates, alpha / self.alpha
+        other = self.under(Conjugates(*(factor * one for one in (hats.q_hat, hats.V_hat, hats.m_hat, hats.theta_hat))))
         other.alpha, other.prior = alpha, replace(self.prior, strength=ridge)
-        other.last, other._known, other._quantities = replace(self.last, conjugates=scaled), None, None
+        return other
+
+    def under(self, conjugates: Conjugates) -> StateEvolution:
+        """The map, evaluated where this one was, had its nodes given other conjugates."""
+        assert self.last is not None
+        other = copy(self)
+        other.last, other._known, other._quantities = replace(self.last, conjugates=conjugates), None, None
         return other
 
     def second_minimum_share(self, within: float) -> Array:

@@ -18,7 +18,7 @@ from attnphase.state_evolution.sector import scales_of
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.system import System
 
-__all__ = ["mean_slopes", "replicon"]
+__all__ = ["mean_slopes", "replicon", "slope_sums"]
 
 _MOST = 2048  # points of each replicate that are used
 _FEW = 64  # likewise, where only an error needs them
@@ -33,6 +33,7 @@ def replicon(
     conjugates: Conjugates,
     minima: Minima,
     without: Displaced | None = None,
+    squares: Array | None = None,
 ) -> Array:
     """Spectral radius of ``P -> C_hat -> P``, of all replicates together and of each.
 
@@ -55,13 +56,15 @@ def replicon(
         Of the channel's nodes there.
     without : Displaced, optional
         The fixed points of all replicates but one, for every one of them; by default the point itself.
+    squares : array, optional
+        The first of `slope_sums`, if it is known.
 
     Returns
     -------
     (1 + S,) array
         Replicates count by what is left without them: their mean and scatter are the jackknife's.
     """
-    squares = alpha * _sums(channel, overlaps, minima)[0]
+    squares = alpha * (slope_sums(channel, overlaps, minima)[0] if squares is None else squares)
     rest = without_each(squares, 0)
     if without is not None:
         rest = rest + alpha * _changes(channel, overlaps, minima, without.overlaps)
@@ -83,7 +86,7 @@ def _radii(system: System, squares: Array, conjugates: Conjugates) -> Array:
 
 
 def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overlaps) -> Array:
-    """What `_sums` of all replicates changes by at each of the points nearby, to first order, (N, P, r, r, P, r, r).
+    """What squares of all replicates change by at each of the points nearby, to first order, (N, P, r, r, P, r, r).
 
     By differences over a standard error along the few directions in which the points lie. Their own noise, which the
     heavy tail makes large, is taken off: what it adds to a sum of squares is known by the replicates' scatter.
@@ -107,7 +110,7 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
         return Overlaps.unpack(overlaps.pack() + step * scale, *sizes)
 
     def squares_at(there: Overlaps) -> Array:
-        return _sums(near, there, near.minima_at(there, Starts.WARM, known))[0]
+        return slope_sums(near, there, near.minima_at(there, Starts.WARM, known))[0]
 
     total = np.zeros((len(shifts), *overlaps.q.shape, *overlaps.q.shape))
     for width, direction in zip(widths, directions, strict=True):
@@ -123,8 +126,10 @@ def _changes(channel: Channel, overlaps: Overlaps, minima: Minima, points: Overl
     return total
 
 
-def mean_slopes(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Array, Array]:
+def mean_slopes(channel: Channel, slopes: Array) -> tuple[Array, Array]:
     """``-E dg_k/domega_k`` of every site, with those jumps of the proximal point that the rule has located.
+
+    ``slopes`` is the second of `slope_sums`.
 
     Returns
     -------
@@ -133,8 +138,7 @@ def mean_slopes(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[A
     unresolved : (P, r, r) array
         What of the jumps the rule does not resolve.
     """
-    slopes = _sums(channel, overlaps, minima)[1]
-    unresolved = np.zeros(slopes.shape[1:])
+    slopes, unresolved = slopes.copy(), np.zeros(slopes.shape[1:])
     for configuration, tokens in enumerate(channel.configurations):
         if (jumps := channel.rule.of(configuration).jumps) is not None:
             slopes[:, tokens] += channel.probabilities[configuration] * jumps[0]
@@ -142,7 +146,7 @@ def mean_slopes(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[A
     return slopes.swapaxes(0, 1), unresolved
 
 
-def _sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Array, Array]:
+def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Array, Array]:
     """``E dg_k/domega_l (x) dg_k/domega_l`` for sites k and l, and ``-E dg_k/domega_k``, of every replicate.
 
     Returns

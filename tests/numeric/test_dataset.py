@@ -31,7 +31,7 @@ OMEGAS = [0.0, 1 / 3]
 SHAPES = {"token": 4, "row": 2, "col": 2, "teacher": 3, "eigenvalue": 3}
 
 
-OWN = ("residual", "iterations", "nodes", "on_branch", "zero_weights", "status")
+OWN = ("residual", "iterations", "nodes", "on_branch", "zero_weights", "identities", "status")
 
 
 def a_point(problem=PROBLEM, alpha=0.5, branch="semantic", status=Status.converged, residual=1e-9):

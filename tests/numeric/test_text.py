@@ -206,7 +206,7 @@ def test_the_width_is_that_of_a_terminal(monkeypatch):
 @pytest.mark.parametrize("width", [60, 40, 20])
 def test_points_say_the_same_at_every_width(points, width):
     whole = columns_of(points_table(points).text())
-    assert len(whole) == 3 * 30
+    assert len(whole) == 3 * 31
     assert whole["status", "positional"] == "converged"
     text = points_table(points).text(width)
     found = {}

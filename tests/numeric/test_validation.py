@@ -38,6 +38,7 @@ def a_point(problem: Problem, alpha: float, branch: str = "semantic") -> BranchP
             "nodes",
             "on_branch",
             "zero_weights",
+            "identities",
             "status",
             "unsolved_nodes",
         ):

@@ -19,7 +19,7 @@ from attnphase.solvers.iteration import Status
 from attnphase.sweeps.line import Line
 
 SWEEP = importlib.import_module("attnphase.sweeps.grid")
-_OWN = ("residual", "iterations", "nodes", "on_branch", "zero_weights", "status")
+_OWN = ("residual", "iterations", "nodes", "on_branch", "zero_weights", "identities", "status")
 
 
 def made_up_point(problem: Problem, alpha: float, branch: str, **known: Any) -> BranchPoint:

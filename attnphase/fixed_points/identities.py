@@ -1,0 +1,177 @@
+"""Exact identities at a fixed point: each has two sides that the program finds in different ways.
+
+- The training loss is stationary in everything but alpha and the ridge, so that its total derivatives are ``E[M]`` and
+  half the weights' squared norm.  The left sides follow from the implicit function theorem, with the derivatives of the
+  map and of what is measured: a wrong equation, or a wrong derivative, breaks them.
+- V_hat by Stein's lemma is ``-alpha E[dg/domega]``, with the jumps of the proximal point: a rule of integration that
+  does not resolve the fields breaks it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from attnphase.arrays import Array
+from attnphase.fixed_points.verdict import LIMIT, SLOPES
+from attnphase.integration.refinement import SMOOTH
+from attnphase.state_evolution.channel import Channel
+from attnphase.state_evolution.errors import Response, parts_of, propagate
+from attnphase.state_evolution.map import StateEvolution
+from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all
+from attnphase.state_evolution.replicon import mean_slopes, slope_sums
+
+__all__ = ["slope_violations", "variance_violation"]
+
+_STEP = np.finfo(float).eps ** (1 / 2)  # of differences of the prior, which is exact to rounding
+
+
+def slope_violations(
+    map_: StateEvolution, x: Array, response: Response, moved: Variations, errors: dict[str, Any]
+) -> dict[str, tuple[float, float]]:
+    """Relative differences of the training loss's total derivatives from what they are, with their errors.
+
+    Parameters
+    ----------
+    map_ : StateEvolution
+        Just evaluated at ``x``.
+    x : (D,) array
+        The fixed point.
+    response : Response
+        Derivatives there, or nearby.
+    moved : Variations
+        What the errors of integration are made of.
+    errors : dict
+        Of what is measured, by name.
+    """
+    measured, last = map_.quantities(x, pooled=True), map_.last
+    assert measured is not None
+    assert last is not None
+    norm = measured["weight_norm"][0] / 2, errors["weight_norm"] / 2
+    sides = {"violation_alpha": (last.envelope.mean(), _envelope_error(map_, x, response, moved))}
+    steps = {"violation_alpha": (_STEP * map_.alpha, 0.0), "violation_ridge": (0.0, _STEP * map_.prior.strength)}
+    if map_.prior.rows is None:
+        sides["violation_ridge"] = norm
+    found = dict.fromkeys(SLOPES, (math.nan, math.nan))
+    for name, (right, error) in sides.items():
+        if right != 0:
+            slope, unknown = _total_slope(map_, x, response, steps[name])
+            # nodes that move with the point leave the left side the error of integration too
+            found[name] = float((slope - right) / abs(right)), float((2 * error + unknown) / abs(right))
+    return found
+
+
+def _total_slope(map_: StateEvolution, x: Array, response: Response, step: tuple[float, float]) -> tuple[float, float]:
+    """Total derivative of the training loss along a step of alpha and the ridge, and what differences leave unknown."""
+    like, beside = map_.quantities(x, pooled=True), map_.beside(map_.alpha + step[0], map_.prior.strength + step[1])
+    assert like is not None
+    there = beside.quantities(x, pooled=True)
+    if there is None:
+        return np.nan, np.nan
+    image = (packed_images(there, beside) - packed_images(like, map_)) / sum(step)
+    dx, change = propagate(image, (flatten(there) - flatten(like)) / sum(step), response)
+    tangent, slope = dx[0], restore(change[0], like)["training_loss"]
+    loss, scales = float(like["training_loss"][0]), map_.scales(x)
+    gradient = np.array([restore(column, like)["training_loss"] for column in response.measured.T])
+    answers, _ = propagate(np.eye(len(x)), np.zeros((len(x), len(response.measured))), response)
+    answer = gradient @ answers.T  # of the loss to a displacement of the map
+    # a derivative of what has the size s by a coordinate of the size c is known to a share of s / c, and of itself
+    share, ways = response.inexact_at(x, scales), np.abs(tangent)
+    of_map = (np.abs(response.jacobian) + scales[:, None] / scales) * np.abs(answer)[:, None] * ways
+    of_loss = (np.abs(gradient) + abs(loss) / scales) * ways
+    by_chance = [answer @ rows @ tangent for rows in response.noise]
+    unknown = np.linalg.norm([*by_chance, share * np.linalg.norm(of_map), share * np.linalg.norm(of_loss)])
+    return float(slope), float(unknown)
+
+
+def _envelope_error(map_: StateEvolution, x: Array, response: Response, moved: Variations) -> float:
+    """Standard error of ``E[M]``, of which the conjugates are the derivatives in the overlaps."""
+    assert map_.last is not None
+    hats = map_.last.conjugates.mean()
+    dx, _ = propagate(moved.images, np.zeros((len(moved.images), len(response.measured))), response)
+    steps: Overlaps = map_.sector.unpack_all(dx)
+    pairs = (
+        (hats.V_hat, steps.q, 0.5),
+        (hats.q_hat, steps.V, -0.5),
+        (hats.m_hat, steps.m, -1),
+        (hats.theta_hat, steps.theta, -1),
+    )
+    change = sum(factor * np.einsum("lij,nlij->n", hat[:, 0], step) for hat, step, factor in pairs)
+    return float(np.linalg.norm(moved.energy + change)) / map_.alpha
+
+
+def variance_violation(
+    map_: StateEvolution,
+    x: Array,
+    response: Response,
+    moved: Variations,
+    channel: Channel,
+    slopes: Array,
+    gauges: Callable[[], Sequence[StateEvolution]],
+) -> tuple[float, float]:
+    """Largest difference of ``-alpha E[dg/domega]`` from V_hat by Stein's lemma, relative to V_hat, and its error.
+
+    Not numbers where the proximal point jumps at places that are not known.
+
+    Parameters
+    ----------
+    channel : Channel
+        With all of the map's nodes, see `StateEvolution.all_nodes`.
+    slopes : array
+        Their second `slope_sums`.
+    gauges : callable
+        The map under rules that tell its error.
+    """
+    measured, rule = map_.quantities(x, pooled=True), map_.channel.rule
+    assert measured is not None
+    # behind a jump that lines have located no node has a second minimum
+    if rule.from_zero or map_.second_minimum_share(np.inf).max() > SMOOTH:
+        return np.nan, np.nan
+    whole, scatter, unresolved = _by_slopes(map_, channel, slopes)
+    own, error = measured["V_hat"][0], np.linalg.norm(restore_all(moved.values, measured)["V_hat"], axis=0)
+    away = whole.V_hat[:, 0] - own
+    error = np.hypot(error, scatter if rule.randomised else error) + unresolved / LIMIT  # a bound, no standard error
+    if not (rule.randomised or rule.latent_first) and away.any():
+        # the gauges of a tensor rule are tensor rules, which miss the same fields: Stein's side is to serve q's error
+        error = np.abs(away) / _errors_of_q(map_, x, response, moved, whole)
+        if (np.abs(away) > LIMIT * error).any():
+            others = [_of_gauge(gauge, x).V_hat[:, 0] for gauge in gauges() if gauge(x) is not None]
+            error = np.linalg.norm([error, *(other - whole.V_hat[:, 0] for other in others)], axis=0)
+    worst, size = np.unravel_index(np.abs(away).argmax(), away.shape), np.abs(own).max()
+    if size == 0:
+        return np.nan, np.nan
+    return float(away[worst] / size), float(error[worst] / size)
+
+
+def _of_gauge(map_: StateEvolution, x: Array) -> Conjugates:
+    channel, minima = map_.all_nodes(x)
+    return _by_slopes(map_, channel, slope_sums(channel, map_.unpack(x), minima)[1])[0]
+
+
+def _by_slopes(map_: StateEvolution, channel: Channel, sums: Array) -> tuple[Conjugates, Array, Array]:
+    """Conjugates with V_hat by the residual's mean derivative, its scatter, and what of the jumps is not resolved."""
+    assert map_.last is not None
+    slopes, unresolved = (map_.alpha * each for each in mean_slopes(channel, sums))
+    replicates = slopes.shape[1]
+    scatter = slopes.std(axis=1, ddof=min(replicates - 1, 1)) / np.sqrt(replicates)
+    whole = replace(map_.last.conjugates.mean(), V_hat=slopes.mean(axis=1, keepdims=True))
+    return map_.sector.symmetrized(whole), scatter, unresolved
+
+
+def _errors_of_q(
+    map_: StateEvolution, x: Array, response: Response, moved: Variations, conjugates: Conjugates
+) -> float:
+    """How many of its errors q moves by under other conjugates, or of the error asked for if that is larger."""
+    other = map_.under(conjugates)
+    there, here = other.quantities(x, pooled=True), map_.quantities(x, pooled=True)
+    assert here is not None
+    if there is None:
+        return np.inf
+    shift = Variations(packed_images(there, other) - packed_images(here, map_), moved.values[:1], moved.energy[:1])
+    away, error = (np.linalg.norm(parts_of(map_, x, response, each)) for each in (shift, moved))
+    return float(away / max(error, map_.system.problem.integration.standard_error))
