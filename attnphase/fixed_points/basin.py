@@ -9,8 +9,8 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.fixed_points.run import Run
 from attnphase.integration.refinement import COARSE_POINTS, Refinement
-from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.solvers.differences import finite_difference_jacobian
+from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.state_evolution.errors import Response, response_at
 from attnphase.state_evolution.map import StateEvolution
 

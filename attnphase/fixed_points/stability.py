@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.fixed_points.identities import variance_violation
+from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Displacements, Response
 from attnphase.state_evolution.map import StateEvolution
