@@ -89,7 +89,7 @@ def from_optima(
         "solves": np.array([one.solves for one in found], dtype=np.int32),
         "status": np.array([one.place for one in found], dtype=np.int8),
     }
-    rules = sorted({look.point.rule for one in found for look in one.looks})
+    rules = sorted({rule for one in found for rule in one.rules})
     title = f"The {over} that minimises the {metric.replace('_', ' ')}"
     ds = assemble("tuned", columns, {"alpha": list(alphas)}, {"branch": branch}, problem, rules, title)
     return ds.assign_attrs(over=over, metric=metric)

@@ -196,7 +196,7 @@ SENSITIVITY_VARIABLES = (
 TUNED_VARIABLES = (
     Variable("optimum", (), "value of the field at which the metric is smallest", r"p^\star", True, optional=True),
     Variable("metric", (), "the metric there", r"\epsilon(p^\star)", True, optional=True),
-    Variable("solves", (), "points that were solved", "n", dtype="int32"),
+    Variable("solves", (), "points that were traced or solved", "n", dtype="int32"),
     Variable(
         "status", (), "where in the range the optimum lies", r"\mathrm{status}", dtype="int8",
         meanings=tuple(place.name for place in Place),

@@ -120,17 +120,12 @@ def system_of(setting: Setting, settings: SolverSettings, tell: Tell = silent) -
 
 def _symmetries(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Sequence[ProblemSymmetry]:
     """Those that the problem has all along: at the start and at a value that nothing singles out."""
-    other = system_of(_inside(setting, between), settings).symmetries
+    other = system_of(setting.inside(between), settings).symmetries
 
     def same(a: ProblemSymmetry, b: ProblemSymmetry) -> bool:
         return tuple(a[0]) == tuple(b[0]) and np.array_equal(a[1], b[1]) and np.array_equal(a[2], b[2])
 
     return [one for one in system_of(setting, settings).symmetries if any(same(one, two) for two in other)]
-
-
-def _inside(setting: Setting, between: tuple[float, float]) -> Setting:
-    """The setting at a value of the field that nothing singles out."""
-    return setting.at(between[0] + 0.38196601125 * (between[1] - between[0]))
 
 
 def family_of(
@@ -146,7 +141,7 @@ def family_of(
     informed = nearest_start(informed_starts(system, branch), start)
     sector = Sector.of(informed, _symmetries(setting, between, settings), system.units)
     # at an end of the range the fields may have fewer dimensions: those without noise of the labels
-    rules = system_of(_inside(setting, between), settings).refinement(settings.max_nodes)
+    rules = system_of(setting.inside(between), settings).refinement(settings.max_nodes)
     rule = rules.single() if points is None or not rules.single().randomised else rules.sobol(points)
     x = sector.pack(start)
     natural = sector.scales(0 * x, system.spectrum.rho) * 1e6
@@ -296,7 +291,7 @@ def _within(
         value = float(point.place[-1] * family.span)
         edge = between[0] if value < between[0] else between[1] if value > between[1] else None
         if edge is not None:
-            ended = None if last is None else _on_edge(family, last, point, edge, steps)
+            ended = None if last is None else on_edge(family, last, point, edge / family.span, steps)
             yield from () if ended is None else (ended,)
             yield End.edge
             return
@@ -305,31 +300,39 @@ def _within(
             return
         yield point
         last, count = point, count + 1
-    end = End.most if count >= steps.most else End.stuck
-    if last is not None and last.tangent[-1] != 0:
-        # a field that may not leave the range stops the steps short of its edge
-        edge = between[0] if last.tangent[-1] < 0 else between[1]
-        ahead = (edge / family.span - last.place[-1]) / last.tangent[-1]
-        if 0 <= ahead <= steps.first:
-            ended = _on_edge(family, last, replace(last, place=last.place + ahead * last.tangent), edge, steps)
-            yield from () if ended is None else (ended,)
-            end = End.edge
-    yield end
+    low, high = between
+    ended = None if last is None else short_of(family, last, (low / family.span, high / family.span), steps)
+    yield from ended or ()
+    yield End.edge if ended is not None else End.most if count >= steps.most else End.stuck
 
 
-def _on_edge(family: Family, last: CurvePoint, beyond: CurvePoint, edge: float, steps: Steps) -> CurvePoint | None:
-    """The point of the curve on the edge of the range, between two others."""
-    target = edge / family.span
+def short_of(family: Family, last: CurvePoint, edges: tuple[float, float], steps: Steps) -> Sequence[CurvePoint] | None:
+    """The point on the edge that the curve has no step left to, none if the last lies there; None if it is not so near.
+
+    A field that may not leave the range stops the steps short of its edge.
+    """
+    edge = edges[0] if last.tangent[-1] < 0 else edges[1]
+    ahead = (edge - last.place[-1]) / last.tangent[-1] if last.tangent[-1] else np.inf
+    if not 0 <= ahead <= steps.first:
+        return None
+    ended = on_edge(family, last, replace(last, place=last.place + ahead * last.tangent), edge, steps)
+    return [] if ended is None else [ended]
+
+
+def on_edge(family: Family, last: CurvePoint, beyond: CurvePoint, target: float, steps: Steps) -> CurvePoint | None:
+    """The point of the curve on the edge of the range, as the last entry of a place, between two others."""
     share = (target - last.place[-1]) / (beyond.place[-1] - last.place[-1])
     if not share > 1e-6:  # the last point lies there already
         return None
     guess = last.place + share * (beyond.place - last.place)
     guess[-1] = target
     found = corrected(family, guess, np.eye(len(guess))[-1], last.jacobian, steps.tolerance)
-    if found.residual > steps.loose or (jacobian := family.derivative(found.place)) is None:
+    jacobian = found.jacobian if steps.learnt else family.derivative(found.place)
+    if found.residual > steps.loose or jacobian is None:
         return None
-    moved = float(np.linalg.norm(found.place - last.place))
-    return replace(beyond, place=found.place, jacobian=jacobian, arclength=last.arclength + moved)
+    place = np.append(found.place[:-1], target)
+    moved = float(np.linalg.norm(place - last.place))
+    return replace(beyond, place=place, jacobian=jacobian, arclength=last.arclength + moved)
 
 
 def followed_at(family: Family, here: CurvePoint, branch: str) -> Followed:

@@ -2,15 +2,14 @@
 
 States ``x_i``, each a fixed point of its own family of maps, share a value p of the field; one condition on them makes
 as many equations as unknowns. A crossing is two states of equal loss, a passing of the baseline one state of a given
-test error, an onset one state at which a small order parameter neither grows nor shrinks. A fold is the lowest p of a
-curve over the size of its order parameter, where nothing is singular.
+test error, an onset one state at which a small order parameter neither grows nor shrinks. A fold is the lowest or
+highest p of a curve over the size of its order parameter, where nothing is singular.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import exp
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -104,6 +103,11 @@ class Extended:
         ends = np.cumsum([len(one.scale) for one in self.families])[:-1]
         return [np.append(part, z[-1]) for part in np.split(z[:-1], ends)]
 
+    def threshold(self, z: Array, error: float) -> Threshold:
+        """The value of the field, with an error that is in units of the place."""
+        family, along = self.families[0], float(z[-1])
+        return Threshold(family.value(along), family.unit(along) * error, rule=self.rule.name)
+
     def quick(self, place: Array) -> Array | None:
         """See `Implicit`."""
         return self._value(place, careful=False)
@@ -153,16 +157,13 @@ class Extended:
 
 
 def located(
-    system: Extended, z: Array, jacobian: Array, rules: Refinement, tolerance: float, loose: float
+    system: Extended, z: Array, rules: Refinement, tolerance: float, loose: float
 ) -> tuple[Array | None, Threshold]:
     """The root near a place, with as many nodes as its error needs.
 
     Parameters
     ----------
     system : Extended
-        Whose field is the logarithm of alpha.
-    jacobian : (N, N) array
-        Derivatives of the system near the place.
     tolerance, loose : float
         On the residual, and of a place beside which it jumps over zero.
 
@@ -172,15 +173,15 @@ def located(
         None if it was not found.
     threshold : Threshold
     """
+    jacobian = system.derivative(z)
     while True:
-        found = corrected(system, z, None, jacobian, tolerance)
-        if found.residual > loose:
+        found = None if jacobian is None else corrected(system, z, None, jacobian, tolerance)
+        if found is None or found.residual > loose:
             return None, Threshold.absent(Outcome.unsettled, "it was not found again where it was seen")
-        alpha = exp(float(found.place[-1]))
         parts = displaced(system, found, rules)
         error = float(np.linalg.norm(parts))
         if (finer := _finer(system, found, rules, error, parts)) is None:
-            return found.place, Threshold(alpha, alpha * error, rule=system.rule.name)
+            return found.place, system.threshold(found.place, error)
         system, z, jacobian = system.under(finer), found.place, found.jacobian
 
 
@@ -223,14 +224,13 @@ def fold(
     rules: Refinement,
     limits: tuple[float, float],
 ) -> Threshold:
-    """The lowest alpha of a curve over its order parameter, unless the curve does not rise again beyond its error.
+    """The end of a curve over its order parameter, unless the field does not turn back there beyond its error.
 
     Parameters
     ----------
     curve : Family
-        Whose field is the logarithm of alpha.
     places : sequence of (D + 1,) array
-        In the order of travel, the second the lowest one; those behind it show whether the curve rises again.
+        In the order of travel, the second the outermost one; those behind it show whether the field turns back.
     jacobian : (D, D + 1) array
         Derivatives at the second one.
     index : int
@@ -238,7 +238,7 @@ def fold(
     limits : (float, float)
         Tolerance and looseness as of `located`.
     """
-    place = places[1]
+    place, side = places[1], float(np.sign(places[0][-1] - places[1][-1]))
     low, size, high = sorted(float(one[index]) for one in places[:3])
     system = Extended([curve], held(curve, index, size))
     matrix = np.vstack([jacobian, np.eye(len(place))[index]])
@@ -249,43 +249,43 @@ def fold(
             return unsettled
         known = {size: first}
 
-        def alpha_at(size: float, system: Extended = system, known: dict[float, Corrected] = known) -> float:
+        def end_at(size: float, system: Extended = system, known: dict[float, Corrected] = known) -> float:
             near = min(known, key=lambda one: abs(one - size))
             here = replace(system, condition=held(curve, index, size))
             found = corrected(here, known[near].place, None, known[near].jacobian, limits[0])
             if found.residual > limits[1]:
                 return np.inf
             known[size] = found
-            return float(found.place[-1])
+            return side * float(found.place[-1])
 
-        minimize_scalar(alpha_at, bounds=(low, high), method="bounded", options={"xatol": FLAT * abs(size)})
-        size = min(known, key=lambda one: float(known[one].place[-1]))
+        minimize_scalar(end_at, bounds=(low, high), method="bounded", options={"xatol": FLAT * abs(size)})
+        size = min(known, key=lambda one: side * float(known[one].place[-1]))
         found, system = known[size], replace(system, condition=held(curve, index, size))
-        alpha, moved = exp(float(found.place[-1])), displaced(system, found, rules)
+        moved = displaced(system, found, rules)
         error = float(np.linalg.norm(moved))
         if (finer := _finer(system, found, rules, error, moved)) is not None:
             system, place, matrix = system.under(finer), found.place, found.jacobian
             low, high = sorted((0.9 * size, 1.1 * size))
             continue
-        if any(_rises(system, curve, index, behind, found, moved, rules, limits) for behind in places[2:]):
-            return Threshold(alpha, alpha * error, rule=system.rule.name)
+        if any(_turns(system, index, side, behind, found, moved, rules, limits) for behind in places[2:]):
+            return system.threshold(found.place, error)
         return Threshold.absent(Outcome.continuous, "the order parameter vanishes where the branch begins")
 
 
-def _rises(
+def _turns(
     system: Extended,
-    curve: Family,
     index: int,
+    side: float,
     place: Array,
-    lowest: Corrected,
+    end: Corrected,
     moved: Array,
     rules: Refinement,
     limits: tuple[float, float],
 ) -> bool:
-    """Whether a place of a curve lies above its lowest one by more than chance; that one moves by so much."""
-    there = replace(system, condition=held(curve, index, float(place[index])))
-    found = corrected(there, place, None, lowest.jacobian, limits[0])
+    """Whether a place of a curve lies on a side of its end by more than chance; the end moves by so much."""
+    there = replace(system, condition=held(system.families[0], index, float(place[index])))
+    found = corrected(there, place, None, end.jacobian, limits[0])
     if found.residual > limits[1]:
         return False
     noise = float(np.linalg.norm(displaced(there, found, rules) - moved))
-    return float(found.place[-1] - lowest.place[-1]) > ERRORS * noise
+    return side * float(found.place[-1] - end.place[-1]) > ERRORS * noise

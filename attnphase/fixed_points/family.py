@@ -72,13 +72,23 @@ class Family:
 
     def place(self, overlaps: Overlaps, value: float) -> Array:
         """The place of overlaps and a value of the field."""
-        along = log(value) if self.logarithmic else value
-        return np.append(self.sector.pack(overlaps) / self.scale, along / self.span)
+        return np.append(self.sector.pack(overlaps) / self.scale, self.along(value))
+
+    def along(self, value: float) -> float:
+        """The last entry of a place at a value of the field."""
+        return (log(value) if self.logarithmic else value) / self.span
+
+    def value(self, along: float) -> float:
+        """The field's value at the last entry of a place."""
+        return exp(along * self.span) if self.logarithmic else float(along * self.span)
+
+    def unit(self, along: float) -> float:
+        """The change of the field's value by one unit of the last entry of a place."""
+        return self.span * (self.value(along) if self.logarithmic else 1.0)
 
     def split(self, place: Array) -> tuple[Array, float]:
         """Coordinates in the sector, and the field's value."""
-        along = float(place[-1] * self.span)
-        return place[:-1] * self.scale, exp(along) if self.logarithmic else along
+        return place[:-1] * self.scale, self.value(float(place[-1]))
 
     def map_at(self, value: float) -> StateEvolution | None:
         """The map at a value of the field, with the minima known so far; None where the field cannot have it.

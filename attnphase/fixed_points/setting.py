@@ -80,6 +80,10 @@ class Setting:
             return replace(self, alpha=sample_complexity("alpha", value))
         return replace(self, problem=self.problem.with_fields({self.field: float(value)}))
 
+    def inside(self, between: tuple[float, float]) -> Setting:
+        """The same at a value in a range that nothing singles out."""
+        return self.at(between[0] + 0.38196601125 * (between[1] - between[0]))
+
 
 def start_value(value: Any, field: Any, between: tuple[float, float]) -> float:
     """The field's value where a curve starts.

@@ -27,12 +27,12 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True)
 class Threshold:
-    """A sample complexity at which a difference of two quantities changes sign, or a branch begins.
+    """A sample complexity at which a difference of two quantities changes sign, or a branch begins or ends.
 
     Attributes
     ----------
     alpha : float
-        Where; NaN if there is none.
+        Where, or the value of another field along which that is; NaN if there is none.
     standard_error : float
         NaN likewise.
     outcome : Outcome

@@ -1,4 +1,4 @@
-"""A branch along alpha: traced once, from a point where it is known, as far as it goes on either side."""
+"""A branch along a field: traced once, from a point where it is known, as far as it goes on either side."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from math import exp, log
 
 import numpy as np
 from scipy.interpolate import CubicHermiteSpline, PchipInterpolator
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.continuation import VANISHED, family_of, jumps, started, system_of
+from attnphase.fixed_points.continuation import (
+    VANISHED,
+    family_of,
+    jumps,
+    on_edge,
+    short_of,
+    solved_start,
+    started,
+    system_of,
+)
 from attnphase.fixed_points.extended import Extended, held, no_growth
 from attnphase.fixed_points.family import Family
+from attnphase.fixed_points.optimum import METRICS
 from attnphase.fixed_points.probe import probe
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.setting import Setting
@@ -29,13 +38,13 @@ from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
-from attnphase.state_evolution.starts import initial_overlaps
+from attnphase.state_evolution.starts import initial_overlaps, vanishes
 
-__all__ = ["Ending", "Traced", "along_alpha", "amplitude_index", "rule_of", "rules_of", "traced", "uninformed"]
+__all__ = ["Ending", "Traced", "amplitude_index", "rule_of", "rules_of", "steps_along", "traced", "uninformed"]
 
 _DIVISIONS, _SMALL = 4, 3  # halvings of a range in which a branch is looked for, and places of a small one
 _ROUGHLY = 1e-3  # residual from which Newton's method goes on
-_BACK = 0.2  # in the logarithm of alpha: so far a curve is followed behind a fold
+_BACK = 0.2  # in the logarithm of the field: so far a curve is followed behind a fold
 MOST_NODES = 2**16  # placed by chance: with more a threshold takes minutes
 
 
@@ -43,24 +52,23 @@ class Ending(StrEnum):
     """Why a branch goes no further."""
 
     edge = "edge"  # the range ends
-    fold = "fold"  # alpha turns back
+    fold = "fold"  # the field turns back
     onset = "onset"  # the order parameter vanishes
     stuck = "stuck"  # no step leads on
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A branch over alpha.
+    """A branch over a field.
 
     Attributes
     ----------
     branch : str
     family : Family
-        Whose field is the logarithm of alpha.
     index : int
         Of the coordinate that is the order parameter.
     points : sequence of CurvePoint
-        By rising alpha, from one end of the branch, or a step outside of the range, to the other.
+        By the rising field, from one end of the branch, or the edge of the range, to the other.
     behind : (sequence of CurvePoint, sequence of CurvePoint)
         Behind a fold at either end.
     ends : (Ending, Ending)
@@ -74,44 +82,48 @@ class Traced:
     ends: tuple[Ending, Ending]
 
     @cached_property
-    def logarithms(self) -> Array:
-        """Of alpha, at the points."""
+    def along(self) -> Array:
+        """Last entries of the points' places: the field, or its logarithm."""
         return np.array([one.place[-1] for one in self.points])
 
     @property
     def between(self) -> tuple[float, float]:
-        """Lowest and highest alpha."""
-        return exp(self.logarithms[0]), exp(self.logarithms[-1])
+        """Lowest and highest value of the field."""
+        return self.family.value(self.along[0]), self.family.value(self.along[-1])
 
     @cached_property
     def losses(self) -> CubicHermiteSpline:
-        """Training loss over the logarithm of alpha, whose slope is that of its energy term alone."""
-        losses, slopes, _ = np.transpose(self._measured)
-        return CubicHermiteSpline(self.logarithms, losses, slopes)
+        """Training loss over the field; its slope by the logarithm of alpha is that of its energy term alone."""
+        losses, slopes = self.metric("training_loss"), self.metric("energy")
+        if self.family.setting.field != "alpha":
+            slopes = self.curve("training_loss").derivative()(self.along)
+        return CubicHermiteSpline(self.along, losses, slopes)
+
+    def curve(self, name: str) -> PchipInterpolator:
+        """What is measured over the field."""
+        return PchipInterpolator(self.along, self.metric(name))
+
+    def metric(self, name: str) -> Array:
+        """What is measured at the points."""
+        return np.array([one[name] for one in self._measured])
 
     @cached_property
-    def test_errors(self) -> PchipInterpolator:
-        """Test error over the logarithm of alpha."""
-        return PchipInterpolator(self.logarithms, [test_error for _, _, test_error in self._measured])
-
-    @cached_property
-    def _measured(self) -> list[tuple[float, float, float]]:
-        """Training loss, its slope and the test error at the points."""
+    def _measured(self) -> list[dict[str, float]]:
         found = []
         for point in self.points:
-            x, alpha = self.family.split(point.place)
-            map_ = self.family.map_at(alpha)
+            x, value = self.family.split(point.place)
+            map_ = self.family.map_at(value)
             known = None if map_ is None else map_.measure(x, pooled=True)
             if map_ is None or known is None or map_.last is None:
                 raise ArithmeticError("a traced point lies outside the domain")
-            energy = alpha * float(map_.last.envelope.mean())
-            found.append((map_.free_entropy(x), energy, float(known["test_error"][0])))
+            losses = {"training_loss": map_.free_entropy(x), "energy": map_.alpha * float(map_.last.envelope.mean())}
+            found.append({name: float(known[name][0]) for name in METRICS} | losses)
         return found
 
-    def place(self, logarithm: float) -> Array:
+    def place(self, along: float) -> Array:
         """Where the branch is about, by those of its points."""
         coordinates = np.array([one.place[:-1] for one in self.points])
-        return np.append(PchipInterpolator(self.logarithms, coordinates)(logarithm), logarithm)
+        return np.append(PchipInterpolator(self.along, coordinates)(along), along)
 
 
 def rules_of(problem: Problem, settings: SolverSettings) -> Refinement:
@@ -126,9 +138,9 @@ def rule_of(rules: Refinement) -> Rule:
 
 
 def traced(
-    problem: Problem, branch: str, between: tuple[float, float], settings: SolverSettings, tell: Tell
+    setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings, tell: Tell
 ) -> list[Traced] | Threshold:
-    """The parts of a branch in a range of alpha, by rising alpha: of several there is a gap between two.
+    """The parts of a branch in a range of the field, by its rising value: of several there is a gap between two.
 
     Returns
     -------
@@ -136,109 +148,121 @@ def traced(
         Without a branch, why there is none.
     """
     parts: list[Traced] = []
-    alphas = _places(between)
-    for alpha in alphas:
-        if any(part.between[0] <= alpha <= part.between[1] for part in parts):
+    values, name = _places(between), setting.field
+    for value in values:
+        if any(part.along[0] <= part.family.along(value) <= part.along[-1] for part in parts):
             continue
-        tell(f"looking for the {branch} branch at alpha = {alpha:.4g}")
-        overlaps = probe(problem, alpha, branch, settings)
-        start = None if overlaps is None else _start(problem, branch, alpha, overlaps, settings)
+        tell(f"looking for the {branch} branch at {name} = {value:.4g}")
+        here = setting.at(value)
+        overlaps = _sought(here, branch, settings, tell)
+        start = None if overlaps is None else _start(here, branch, overlaps, between, settings)
         if start is not None:
             parts.append(_through(branch, *start, between, tell))
     if parts:
-        return sorted(parts, key=lambda part: part.logarithms[0])
+        return sorted(parts, key=lambda part: part.along[0])
     # with a small order parameter, as beside an onset
-    for alpha in alphas[:_SMALL]:
-        if not _grows(problem, branch, alpha, settings):
+    for value in values[:_SMALL]:
+        here = setting.at(value)
+        if Branch.named(branch).is_informed and not _grows(here, branch, between, settings):
             continue
-        start = _start(problem, branch, alpha, _roughly(problem, branch, alpha, settings), settings)
+        start = _start(here, branch, _roughly(here, branch, between, settings), between, settings)
         if start is not None:
             return [_through(branch, *start, between, tell)]
-        reason = f"a small order parameter grows at alpha = {alpha:.4g}, but the {branch} branch was not found there"
+        reason = f"a small order parameter grows at {name} = {value:.4g}, but the {branch} branch was not found there"
         return Threshold.absent(Outcome.unsettled, reason)
-    where = f"from alpha = {between[0]:.4g} to {between[1]:.4g}"
+    where = f"from {name} = {between[0]:.4g} to {between[1]:.4g}"
     return Threshold.absent(Outcome.no_branch, f"the {branch} branch was found nowhere {where}")
 
 
-def _grows(problem: Problem, branch: str, alpha: float, settings: SolverSettings) -> bool:
-    """Whether a small order parameter of a branch grows at the uninformed point."""
-    family, place = uninformed(problem, alpha, settings)
-    map_ = family.map_at(alpha)
-    if map_ is None or map_(family.split(place)[0]) is None or not has_symmetric_point(map_):
+def _sought(setting: Setting, branch: str, settings: SolverSettings, tell: Tell) -> Overlaps | None:
+    """Where an informed start leads, of several the one that has the lowest loss there; None if nowhere."""
+    if len(informed_starts(system_of(setting, settings), branch)) == 1:
+        return probe(setting.problem, setting.alpha, branch, settings)
+    found = solved_start(setting, branch, replace(settings, stability=False, identity=False), tell)
+    return None if vanishes(setting.problem, found, branch) else found
+
+
+def _grows(setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings) -> bool:
+    """Whether a small order parameter of a branch that has one alone grows at the uninformed point."""
+    family, place = uninformed(setting, between, settings)
+    x, value = family.split(place)
+    map_ = family.map_at(value)
+    if map_ is None or map_(x) is None or not has_symmetric_point(map_):
         return False
-    (name,) = Branch.named(branch).order_parameters
-    return bool(no_growth(name)([map_], [family.split(place)[0]]).mean() > 0)
+    names = Branch.named(branch).order_parameters
+    return len(names) == 1 and bool(no_growth(names[0])([map_], [x]).mean() > 0)
 
 
-def uninformed(problem: Problem, alpha: float, settings: SolverSettings) -> tuple[Family, Array]:
+def uninformed(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> tuple[Family, Array]:
     """The maps about the uninformed point, and roughly its place, under the first rule of the search."""
-    overlaps = _roughly(problem, "uninformed", alpha, settings)
-    rule = rule_of(rules_of(problem, settings))
-    family = along_alpha(problem, "uninformed", overlaps, alpha, settings, rule)
-    return family, family.place(overlaps, alpha)
+    overlaps = _roughly(setting, "uninformed", between, settings)
+    family = _along_field(setting, "uninformed", overlaps, between, settings)
+    return family, family.place(overlaps, setting.value)
 
 
-def _roughly(problem: Problem, branch: str, alpha: float, settings: SolverSettings) -> Overlaps:
+def _roughly(setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings) -> Overlaps:
     """Where an informed start leads under the first rule of the search, so near that Newton's method goes on."""
-    start = initial_overlaps(problem, branch)
-    family = along_alpha(problem, branch, start, alpha, settings, rule_of(rules_of(problem, settings)))
-    map_ = family.map_at(alpha)
+    start = initial_overlaps(setting.problem, branch)
+    family = _along_field(setting, branch, start, between, settings)
+    map_ = family.map_at(setting.value)
     assert map_ is not None
-    found = Run(map_.system, alpha, settings, family.sector).coarse(map_, map_.pack(start), _ROUGHLY)
+    found = Run(map_.system, setting.alpha, settings, family.sector).coarse(map_, map_.pack(start), _ROUGHLY)
     return map_.unpack(found.point)
 
 
 def _places(between: tuple[float, float]) -> list[float]:
     """Where a branch is looked for: at the ends of a range, then in its middle, and so on."""
     shares = [1.0, 0.0, *(share for k in range(1, _DIVISIONS) for share in np.arange(1, 2**k, 2) / 2**k)]
-    return [float(between[0] * (between[1] / between[0]) ** share) for share in shares]
+    (low, high), even = between, between[0] <= 0
+    return [float(low + (high - low) * share if even else low * (high / low) ** share) for share in shares]
 
 
 def _through(branch: str, family: Family, place: Array, index: int, between: tuple[float, float], tell: Tell) -> Traced:
     """The branch on both sides of a point."""
-    sides, alpha = [], family.split(place)[1]
+    sides, value = [], family.split(place)[1]
+    least = VANISHED * place[index] if Branch.named(branch).is_informed else 0.0
     for sign, edge in ((-1, between[0]), (1, between[1])):
-        tell(f"{branch} branch {'down' if sign < 0 else 'up'} from alpha = {alpha:.4g}")
-        sides.append(_side(family, place, sign, log(edge), index))
+        tell(f"{branch} branch {'down' if sign < 0 else 'up'} from {family.setting.field} = {value:.4g}")
+        sides.append(_side(family, place, sign, family.along(edge), index, least))
     (down, low_end, low_behind), (up, high_end, high_behind) = sides
     points, behind = [*reversed(down), *up[1:]], (low_behind, high_behind)
     return Traced(branch, family, index, points, behind, (low_end, high_end))
 
 
-def _steps(family: Family) -> Steps:
-    """Steps along the logarithm of alpha."""
+def steps_along(family: Family) -> Steps:
+    """Steps along a field."""
     tolerance, loose = family.settings.tolerance, jumps(family.rule)
     return Steps(first=0.1, smallest=1e-3, largest=0.4, tolerance=tolerance, loose=loose, learnt=True)
 
 
 def _start(
-    problem: Problem, branch: str, alpha: float, overlaps: Overlaps, settings: SolverSettings
+    setting: Setting, branch: str, overlaps: Overlaps, between: tuple[float, float], settings: SolverSettings
 ) -> tuple[Family, Array, int] | None:
     """The maps about a point, its place, and the coordinate that is its order parameter, from overlaps near it.
 
     None where there is no such point under the rule of the search.
     """
-    family = along_alpha(problem, branch, overlaps, alpha, settings, rule_of(rules_of(problem, settings)))
-    index, steps = amplitude_index(family, branch, overlaps), _steps(family)
+    family = _along_field(setting, branch, overlaps, between, settings)
+    index, steps = amplitude_index(family, branch, overlaps), steps_along(family)
     try:
-        place, size = started(family, overlaps, alpha, steps.tolerance)
+        place, size = started(family, overlaps, setting.value, steps.tolerance)
     except ArithmeticError:
         return None
-    before = family.place(overlaps, alpha)[index]
+    before = family.place(overlaps, setting.value)[index]
     vanished = place[index] * before < VANISHED * before**2
     return None if size > steps.loose or vanished else (family, place, index)
 
 
 def _side(
-    family: Family, start: Array, sign: int, edge: float, index: int
+    family: Family, start: Array, sign: int, edge: float, index: int, least: float
 ) -> tuple[list[CurvePoint], Ending, list[CurvePoint]]:
-    """The points on one side of a start, up to the first one outside of the range, or to the branch's end.
+    """The points on one side of a start, up to the edge of the range or to the branch's end.
 
-    Behind a fold also those up to where the order parameter vanishes, or where the curve has come back far.
+    Behind a fold also those up to where the order parameter has its least size, or where the curve has come back far.
     """
     points: list[CurvePoint] = []
     behind: list[CurvePoint] = []
-    steps, least = _steps(family), VANISHED * start[index]
+    steps = steps_along(family)
     for point in trace(family, start, sign * np.eye(len(start))[-1], steps):
         last = (points + behind)[-1] if points else point
         if point.place[index] * start[index] <= least * start[index]:
@@ -253,10 +277,13 @@ def _side(
             if sign * (points[-1].place[-1] - point.place[-1]) > _BACK:
                 break
             continue
-        points.append(point)
         if sign * (point.place[-1] - edge) >= 0:
-            return points, Ending.edge, []
+            ended = on_edge(family, last, point, edge, steps) if points else None
+            return [*points, ended or point], Ending.edge, []
+        points.append(point)
     else:
+        if not behind and (ended := short_of(family, points[-1], (edge, edge), steps)) is not None:
+            return [*points, *ended], Ending.edge, []
         return points, Ending.fold if behind else Ending.stuck, behind
     return points, Ending.fold if behind else Ending.onset, behind
 
@@ -274,19 +301,23 @@ def _of_size(
     return replace(point, place=end.place, jacobian=end.jacobian[:-1])
 
 
-def along_alpha(
-    problem: Problem, branch: str, overlaps: Overlaps, alpha: float, settings: SolverSettings, rule: Rule
+def _along_field(
+    setting: Setting, branch: str, overlaps: Overlaps, between: tuple[float, float], settings: SolverSettings
 ) -> Family:
-    """The maps along the logarithm of alpha, in the sector of a branch and in units of a point on it."""
-    family = family_of(Setting(problem, alpha), branch, overlaps, (0.5 * alpha, 1.5 * alpha), settings)
-    return replace(family, rule=rule, span=1.0, logarithmic=True, measuring=False)
+    """The maps along the field, in the sector of a branch and in units of a point on it, under the search's first rule.
+
+    The place has the logarithm of a field that is positive all along, and else the field in units of half the range.
+    """
+    family = family_of(setting, branch, overlaps, between, settings)
+    rule, positive = rule_of(rules_of(setting.inside(between).problem, settings)), between[0] > 0
+    return replace(family, rule=rule, span=1.0 if positive else family.span, logarithmic=positive, measuring=False)
 
 
 def amplitude_index(family: Family, branch: str, overlaps: Overlaps) -> int:
     """The coordinate of the branch's order parameters that the informed start next to some overlaps has most of."""
     informed = nearest_start(informed_starts(system_of(family.setting, family.settings), branch), overlaps)
-    names = Branch.named(branch).order_parameters
-    signal = replace(informed, q=0 * informed.q, V=0 * informed.V)
-    for name in {"m", "theta"} - {names[0]}:
+    kept = (Branch.named(branch).order_parameters or ("q",))[0]
+    signal = informed
+    for name in {"q", "V", "m", "theta"} - {kept}:
         signal = replace(signal, **{name: 0 * getattr(signal, name)})
     return int(np.abs(family.sector.pack(signal)).argmax())

@@ -31,11 +31,11 @@ from attnphase.fixed_points.extended import (
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.threshold import Outcome, Threshold
-from attnphase.fixed_points.traced import Ending, Traced, rules_of, traced, uninformed
+from attnphase.fixed_points.traced import Ending, Traced, rules_of, steps_along, traced, uninformed
 from attnphase.integration.refinement import Refinement
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import Tell, silent
-from attnphase.solvers.arclength import corrected
+from attnphase.solvers.arclength import corrected, trace
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.starts import branches_of
@@ -50,8 +50,7 @@ TRANSITIONS = ("spinodal_semantic", "spinodal_positional", "onset_theta", "onset
 
 Found = TypeVar("Found")
 
-_SCAN = 12  # sample complexities at which the growth is looked at
-_OTHER = 0.5  # share of itself by which the order parameter at a root may differ from that of the traced branch
+OTHER = 0.5  # share of itself by which the order parameter at a root may differ from that of the traced branch
 
 
 @np.errstate(all="ignore")  # what overflows leaves the domain
@@ -83,7 +82,7 @@ def thresholds_of(
     lines: dict[str, list[Traced] | Threshold] = {}
     for branch in ("semantic", "positional"):
         if branch in branches_of(problem):
-            lines[branch] = _attempt(partial(traced, problem, branch, whole, settings, tell))
+            lines[branch] = _attempt(partial(traced, Setting(problem, whole[0]), branch, whole, settings, tell))
         else:
             lines[branch] = Threshold.absent(Outcome.no_branch, f"the problem has no {branch} branch")
         advance()
@@ -166,22 +165,22 @@ class Search:
     ) -> Threshold:
         """Where a difference along branches falls through zero at the largest alpha of a range."""
         low, high = (log(end) for end in between)
-        lower = max(lines, key=lambda one: one.logarithms[0])
-        upper = min(lines, key=lambda one: one.logarithms[-1])
-        first, last = max(low, lower.logarithms[0]), min(high, upper.logarithms[-1])
+        lower = max(lines, key=lambda one: one.along[0])
+        upper = min(lines, key=lambda one: one.along[-1])
+        first, last = max(low, lower.along[0]), min(high, upper.along[-1])
         if first >= last:
             return Threshold.absent(Outcome.no_branch, "at no alpha of the search do the branches exist together")
-        inner = np.concatenate([[first, last], *(line.logarithms for line in lines)])
+        inner = np.concatenate([[first, last], *(line.along for line in lines)])
         grid = np.unique(inner[(inner >= first) & (inner <= last)])
         values = difference(grid)
         falls = np.flatnonzero((values[:-1] > 0) & (values[1:] <= 0))
         if len(falls):
             i = int(falls[-1])
             at = root_scalar(difference, bracket=(grid[i], grid[i + 1]), method="brentq").root
-            return self._root(lines, condition, float(at), between)
+            return self.root(lines, condition, float(at), between)
         for line, at, value, side in ((lower, first, values[0], 0), (upper, last, values[-1], -1)):
             # where a branch ends inside the range, what might have changed sign behind its end has not
-            ended = line.logarithms[side] == at and line.ends[side] is not Ending.edge
+            ended = line.along[side] == at and line.ends[side] is not Ending.edge
             if ended and np.sign(value) == (1 if side else -1):
                 where = f"the {line.branch} branch ends at alpha = {line.between[side]:.4g}"
                 if line.ends[side] is Ending.stuck:
@@ -191,24 +190,20 @@ class Search:
                 return Threshold.absent(Outcome.no_branch, f"{where}, before the difference changes its sign")
         return _nowhere(exp(grid[0]), exp(grid[-1]))
 
-    def _root(
-        self, lines: Sequence[Traced], condition: Condition, at: float, between: tuple[float, float]
-    ) -> Threshold:
+    def root(self, lines: Sequence[Traced], condition: Condition, at: float, between: tuple[float, float]) -> Threshold:
         """The root of the extended system next to where the traced branches have it."""
         system = Extended([line.family for line in lines], condition, OF_CROSSINGS)
         places = [line.place(at) for line in lines]
         z = np.append(np.concatenate([place[:-1] for place in places]), at)
-        jacobian = system.derivative(z)
+        root, found = self._located(system, z)
+        where = f"{lines[0].family.setting.field} = {lines[0].family.value(at):.4g}"
         unsettled = Threshold.absent(
-            Outcome.unsettled, f"the branches were not found again near alpha = {exp(at):.4g}, where they seem to cross"
+            Outcome.unsettled, f"the branches were not found again near {where}, where they seem to cross"
         )
-        if jacobian is None:
-            return unsettled
-        root, found = located(system, z, jacobian, self.rules, self.settings.tolerance, jumps(system.rule))
         if root is None:
             return unsettled
         for line, place, there in zip(lines, places, system.places(root), strict=True):
-            if abs(there[line.index] / place[line.index] - 1) > _OTHER:
+            if abs(there[line.index] / place[line.index] - 1) > OTHER:
                 return unsettled
         if not between[0] <= found.alpha <= between[1]:
             return _nowhere(*between)
@@ -231,9 +226,7 @@ class Search:
         if ending is Ending.stuck or len(part.points) < 2:
             reason = f"no step leads on along the {branch} branch below alpha = {lowest:.4g}"
             return Threshold.absent(Outcome.unsettled, reason)
-        places = [one.place for one in (part.points[1], part.points[0], *part.behind[0])]
-        limits = self.settings.tolerance, jumps(part.family.rule)
-        found = fold(part.family, places, part.points[0].jacobian, part.index, self.rules, limits)
+        found = self.turn(part, 0)
         sizes = [abs(one.place[part.index]) for one in (*part.points, *part.behind[0])]
         if found.outcome is Outcome.continuous and min(sizes) > 2 * VANISHED * max(sizes):
             reason = f"too few nodes to tell whether the {branch} branch has a fold at alpha = {lowest:.4g}"
@@ -245,43 +238,56 @@ class Search:
         if not self.problem.integration.form.refines:
             reason = f"the rule {self.problem.integration.rule} has no replicates to take an error from"
             return Threshold.absent(Outcome.no_replicates, reason)
-        low, high = between
-        family, place = uninformed(self.problem, low, self.settings)
-        system, loose = Extended([family], no_growth(name)), jumps(family.rule)
-        if (jacobian := family.derivative(place)) is None:
-            return Threshold.absent(Outcome.unsettled, f"there is no uninformed point at alpha = {low:.4g}")
-        fixed = np.eye(len(place))[-1]
-        before: tuple[Array, float] | None = None
-        for at in np.linspace(log(low), log(high), _SCAN):
-            found = corrected(family, np.append(place[:-1], at), fixed, jacobian, self.settings.tolerance)
-            if found.residual > loose:
-                reason = f"the uninformed point was not found at alpha = {exp(at):.4g}"
-                return Threshold.absent(Outcome.unsettled, reason)
-            place, jacobian = found.place, found.jacobian
-            map_ = family.map_at(exp(at))
-            if before is None and (map_ is None or not has_symmetric_point(map_)):
-                reason = f"m and theta do not vanish by symmetry at alpha = {low:.4g}"
-                return Threshold.absent(Outcome.no_symmetry, reason)
-            value = system.careful(place)
-            excess = np.nan if value is None else float(value[-1])
-            if before is not None and before[1] <= 0 < excess:
-                share = before[1] / (before[1] - excess)
-                return self._onset_between(system, before[0] + share * (place - before[0]), between)
-            before = place, excess
+        found = self.growth(name, Setting(self.problem, between[0]), between, between[1], rising=True)
+        if found.outcome is not Outcome.outside_range:
+            return found
         where = "from alpha = {:.4g} to {:.4g}".format(*between)
         return Threshold.absent(Outcome.outside_range, f"a small {name} begins to grow nowhere {where}")
 
-    def _onset_between(self, system: Extended, z: Array, between: tuple[float, float]) -> Threshold:
-        jacobian = system.derivative(z)
-        root, found = (
-            (None, None)
-            if jacobian is None
-            else located(system, z, jacobian, self.rules, self.settings.tolerance, jumps(system.rule))
-        )
-        if root is None or found is None:
-            reason = f"the growth passes one near alpha = {exp(z[-1]):.4g}, but was not found there again"
+    def growth(
+        self, name: str, setting: Setting, between: tuple[float, float], end: float, *, rising: bool
+    ) -> Threshold:
+        """Where the growth of a small m or theta first passes one, on the way from a value of the field to another."""
+        family, place = uninformed(setting, between, self.settings)
+        what, side = f"{setting.field} = {setting.value:.4g}", 1 if rising else -1
+        if (jacobian := family.derivative(place)) is None:
+            return Threshold.absent(Outcome.unsettled, f"there is no uninformed point at {what}")
+        field = np.eye(len(place))[-1]
+        start = corrected(family, place, field, jacobian, self.settings.tolerance)
+        if start.residual > jumps(family.rule):
+            return Threshold.absent(Outcome.unsettled, f"the uninformed point was not found at {what}")
+        if (map_ := family.map_at(setting.value)) is None or not has_symmetric_point(map_):
+            return Threshold.absent(Outcome.no_symmetry, f"m and theta do not vanish by symmetry at {what}")
+        system, edge = Extended([family], no_growth(name)), family.along(end)
+        sign, before = float(np.sign(edge - start.place[-1])), None
+        for point in trace(family, start.place, sign * field, steps_along(family)):
+            value = system.careful(point.place)
+            growth = np.nan if value is None else side * float(value[-1])
+            if before is not None and before[1] <= 0 < growth:
+                share = before[1] / (before[1] - growth)
+                return self._growth_near(system, before[0] + share * (point.place - before[0]), between)
+            if sign * (point.place[-1] - edge) >= 0:
+                return Threshold.absent(Outcome.outside_range)
+            before = point.place, growth
+        return Threshold.absent(Outcome.unsettled, f"no step leads on along the uninformed points beyond {what}")
+
+    def turn(self, part: Traced, side: int) -> Threshold:
+        """The fold at an end of a branch: the first, or the last, which is -1."""
+        points = part.points if side == 0 else part.points[::-1]
+        places = [one.place for one in (points[1], points[0], *part.behind[side])]
+        limits = self.settings.tolerance, jumps(part.family.rule)
+        return fold(part.family, places, points[0].jacobian, part.index, self.rules, limits)
+
+    def _growth_near(self, system: Extended, z: Array, between: tuple[float, float]) -> Threshold:
+        root, found = self._located(system, z)
+        if root is None:
+            where = f"{system.families[0].setting.field} = {system.families[0].value(z[-1]):.4g}"
+            reason = f"the growth passes one near {where}, but was not found there again"
             return Threshold.absent(Outcome.unsettled, reason)
-        return found
+        return found if between[0] <= found.alpha <= between[1] else Threshold.absent(Outcome.outside_range)
+
+    def _located(self, system: Extended, z: Array) -> tuple[Array | None, Threshold]:
+        return located(system, z, self.rules, self.settings.tolerance, jumps(system.rule))
 
 
 def _difference(first: Traced, second: Traced) -> Callable[[Any], Any]:
@@ -291,7 +297,8 @@ def _difference(first: Traced, second: Traced) -> Callable[[Any], Any]:
 
 def _excess(line: Traced, baseline: float) -> Callable[[Any], Any]:
     """Of the test error of a branch over a baseline, over the logarithm of alpha."""
-    return lambda at: line.test_errors(at) - baseline
+    test_errors = line.curve("test_error")
+    return lambda at: test_errors(at) - baseline
 
 
 def _nowhere(low: float, high: float) -> Threshold:

@@ -21,7 +21,7 @@ _FEW, _MANY = 8, 10  # evaluations of a corrector by which a step grows, and of 
 _LOOKS = 4  # careful ones
 _STRAIGHT, _BENT = 0.98, 0.85  # cosines between two tangents by which a step grows, and by which it is halved
 _CAREFUL = 0.25  # share of the first step from which on a bend, or a jump of G, is taken for the curve's own
-_REACH = 0.5  # largest entry of a Newton step
+_REACH = 0.5  # largest entry of a Newton step, or share of one that is large
 
 
 class Implicit(Protocol):
@@ -47,7 +47,7 @@ class Steps:
     Attributes
     ----------
     first, smallest, largest : float
-        Lengths of a step, in variables of order one.
+        Lengths of a step, in variables of order one; with `learnt` relative to a variable that has grown larger.
     tolerance : float
         On the largest entry of ``G``.
     loose : float
@@ -150,7 +150,7 @@ def _newton(
         if np.abs(value).max() <= tolerance or not np.isfinite(matrix).all():
             return best, number
         step = np.linalg.lstsq(matrix, np.append(-value, matrix[count:] @ (guess - place)), rcond=None)[0]
-        step *= min(1.0, _REACH / max(float(np.abs(step).max()), 1e-300))
+        step *= min(1.0, _REACH / max(float(np.abs(step / np.maximum(1.0, np.abs(place))).max()), 1e-300))
         image = curve.quick(place + step)
         if image is None:
             return best, number + 1
@@ -240,17 +240,19 @@ def _stepped(
     curve: Implicit, here: CurvePoint, length: float, steps: Steps, *, careful: bool
 ) -> tuple[CurvePoint, bool] | None:
     """One step, and whether it was easy; None if it did not end on the curve, or too far away."""
-    guess = here.place + length * here.tangent
-    found = corrected(curve, guess, here.tangent, here.jacobian, steps.tolerance)
-    place, moved = found.place, float(np.linalg.norm(found.place - here.place))
+    units = np.append(np.maximum(1.0, np.abs(here.place[:-1]) * steps.learnt), 1.0)
+    along = here.tangent / units / np.linalg.norm(here.tangent / units)
+    found = corrected(curve, here.place + length * along * units, along / units, here.jacobian, steps.tolerance)
+    place, moved = found.place, float(np.linalg.norm((found.place - here.place) / units))
     if found.residual > (steps.loose if careful else steps.tolerance) or moved > 2 * length:
         return None
     jacobian = found.jacobian if steps.learnt else curve.derivative(place)
     if jacobian is None:
         return None
-    tangent = tangent_of(jacobian, here.tangent)
-    cosine = float(tangent @ here.tangent)
+    tangent = tangent_of(jacobian * units, along)
+    cosine = float(tangent @ along)
     if cosine < _BENT and not careful:
         return None
-    point = replace(here, place=place, tangent=tangent, jacobian=jacobian, arclength=here.arclength + moved)
+    tangent, arclength = tangent * units / np.linalg.norm(tangent * units), here.arclength + moved
+    point = replace(here, place=place, tangent=tangent, jacobian=jacobian, arclength=arclength)
     return point, found.evaluations <= _FEW and cosine >= _STRAIGHT

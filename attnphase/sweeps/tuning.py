@@ -12,7 +12,7 @@ from attnphase.fixed_points.optimum import LOWEST, METRICS
 from attnphase.fixed_points.sensitivity import sensitivity_at
 from attnphase.fixed_points.setting import Setting, setting_of, tuned_range
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexities, sample_complexity
-from attnphase.fixed_points.tuning import Look, Optimum, optimum_at
+from attnphase.fixed_points.tuning import Optimum, optimum_at
 from attnphase.problem.problem import Problem
 from attnphase.processes.progress import progress_line, within
 from attnphase.state_evolution.branches import BRANCHES
@@ -79,8 +79,8 @@ def tune(
 ) -> xr.Dataset:
     """The value of a field that minimises a metric of a branch, along alpha.
 
-    A scan of the range, two values a decade or nine in all, finds where the total derivative of the metric changes its
-    sign; its root is the optimum. Two extrema between neighbouring values of the scan are not seen.
+    Each branch is traced once over the range. The optimum is the root of the metric's total derivative, or where the
+    range or a branch ends, or two branches cross. Two extrema between neighbouring points of a trace are not seen.
 
     Parameters
     ----------
@@ -117,11 +117,9 @@ def tune(
     if branch != LOWEST:
         initial_overlaps(setting.problem, branch)
     found: dict[float, Optimum] = {}
-    beside: Sequence[Look] = ()
     with progress_line(progress, "tuning", total=len(alphas)) as line:
         for one in sorted(alphas, reverse=True):
             here, tell = Setting(setting.problem, one, over), within(f"alpha = {one:g}", line.tell)
-            found[one] = optimum_at(here, branch, metric, ends, settings, beside=beside, tell=tell)
-            beside = found[one].looks
+            found[one] = optimum_at(here, branch, metric, ends, settings, tell=tell)
             line.reach(len(found))
     return from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)

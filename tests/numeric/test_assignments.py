@@ -13,8 +13,10 @@ from attnphase.fixed_points.continuation import End, family_of, follow_field
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
-from attnphase.fixed_points.traced import amplitude_index
+from attnphase.fixed_points.threshold import Threshold
+from attnphase.fixed_points.traced import amplitude_index, traced
 from attnphase.problem.problem import Problem
+from attnphase.processes.progress import silent
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.assignments import informed_starts
 from attnphase.state_evolution.starts import initial_overlaps
@@ -85,6 +87,15 @@ def test_the_names_of_the_columns_change_nothing() -> None:
         assert (np.diagonal(theta) > 0.7).all()
         spread = np.hypot(error, plain.errors["theta"][0])
         assert (np.abs(theta - plain.values["theta"][0]) <= 4 * spread + 1e-12).all()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_assignment_of_lowest_loss_is_traced(order: tuple[int, int]) -> None:
+    problem = modulated(*order)
+    parts = traced(Setting(problem, 4.3, "regularizer.strength"), "semantic", (0.015, 0.018), QUICK, silent)
+    assert not isinstance(parts, Threshold)
+    loss = float(parts[-1].losses(np.log(0.018)))
+    assert loss == pytest.approx(solve_point(problem, 4.3, settings=QUICK).values["training_loss"], rel=1e-3)
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

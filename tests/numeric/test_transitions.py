@@ -9,6 +9,7 @@ import pytest
 
 import attnphase as ap
 from attnphase.fixed_points.extended import Extended, _finer, displaced, equal_losses, held
+from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome, Threshold
@@ -67,7 +68,7 @@ def test_errors_of_thresholds_are_their_scatter_over_seeds():
 
 def crossing_of(rule: Rule) -> tuple[Extended, Corrected]:
     """The losses' crossing under one rule."""
-    lines = [traced(PAPER, branch, (1.2, 1.3), SETTINGS, silent) for branch in ("semantic", "positional")]
+    lines = [traced(Setting(PAPER, 1.0), branch, (1.2, 1.3), SETTINGS, silent) for branch in ("semantic", "positional")]
     parts = [line[0] for line in lines if isinstance(line, list)]
     system = Extended([part.family for part in parts], equal_losses).under(rule)
     z = np.append(np.concatenate([part.place(np.log(1.255))[:-1] for part in parts]), np.log(1.255))
@@ -118,7 +119,7 @@ def test_losses_are_equal_where_they_cross():
 
 def test_a_branch_ends_at_a_second_onset():
     """At omega = .1 the positional branch vanishes again: no solve finds it above, and each does below."""
-    parts = traced(Problem.paper(omega=0.1), "positional", (0.5, 3.0), SETTINGS, silent)
+    parts = traced(Setting(Problem.paper(omega=0.1), 1.0), "positional", (0.5, 3.0), SETTINGS, silent)
     assert not isinstance(parts, Threshold)
     (part,) = parts
     assert part.ends == (Ending.edge, Ending.onset)
@@ -182,7 +183,7 @@ def test_a_branch_without_a_fold_begins_at_its_onset():
 
 def test_a_fold_is_told_from_chance():
     """Of 256 points the positional curve turns back beside its onset; lines of the same problem have no fold there."""
-    for problem in (FEW, PAPER):
+    for problem in (FEW.with_fields({"integration.seed": 4}), PAPER):
         found = thresholds_of(problem, (0.01, 3.0), (0.01, 3.0), SETTINGS)["spinodal_positional"]
         assert found.outcome is Outcome.continuous
 
@@ -213,7 +214,7 @@ def test_no_tensor_rule_refines_a_threshold_where_minimisers_jump():
     problem = PAPER.with_fields(clusters)
     rules = rules_of(problem, SETTINGS)
     assert rules.name == "auto"
-    parts = traced(problem, "semantic", (1.2, 1.25), SETTINGS, silent)
+    parts = traced(Setting(problem, 1.0), "semantic", (1.2, 1.25), SETTINGS, silent)
     assert not isinstance(parts, Threshold)
     family, point = parts[0].family, parts[0].points[0]
     system = Extended([family], held(family, parts[0].index, float(point.place[parts[0].index])))
