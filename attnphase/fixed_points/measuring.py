@@ -13,7 +13,7 @@ from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.stability import NOT_COMPUTED, leading_eigenvalues, stability_at
 from attnphase.fixed_points.verdict import SLOPES
-from attnphase.integration.refinement import Refinement
+from attnphase.integration.refinement import COARSE_POINTS, Refinement
 from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.branches import Identity
@@ -133,6 +133,9 @@ def branch_point(
     values["free_energy_gap"] = abs(direct - map_.free_entropy(found.point))
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
+    if map_.channel.rule.lines is not None:
+        counted = _second_minima(run, found.point)
+        values["second_minimum_share"], errors["second_minimum_share"] = counted
     asked = run.settings.stability and not run.late
 
     def gauges() -> list[StateEvolution]:
@@ -175,6 +178,20 @@ def branch_point(
         on_branch=identity,
         zero_weights=map_.unpack(found.point).vanish(run.system.spectrum.rho, run.system.units.weights),
     )
+
+
+def _second_minima(run: Run, x: Array) -> tuple[float, float]:
+    """The share of samples with a second minimum nearly as low, and its error.
+
+    By Sobol points: few nodes of lines lie so near to the jumps.
+    """
+    points = run.map(run.system.refinement_of_solve(run.settings.max_nodes).sobol(COARSE_POINTS))
+    points.lift = True
+    points(x)
+    if points.minima is None:
+        return np.nan, np.nan
+    shares = points.nearly_degenerate_share()
+    return float(shares.mean()), float(shares.std(ddof=1) / np.sqrt(len(shares)))
 
 
 def unevaluated(run: Run, branch: str, start: Overlaps) -> BranchPoint:

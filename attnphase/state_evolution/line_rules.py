@@ -101,8 +101,8 @@ def _in_configuration(
     of_labels = [part.reshape(len(zeta), -1).take(latent, axis=0) for part in (zeta, z)]
     nodes = np.concatenate([normals, *of_labels], axis=1)
     constant = system.noisy_labels(configuration).mean_of_unseen(directions.noise, k, of_latent)
-    located = found.jumps(system, variances, bundle) if jumps else None
-    rule = replace(rule, nodes=nodes[None], weights=found.weights, constant=constant, jumps=located)
+    slopes = found.slopes_of_jumps(system, variances, bundle) if jumps else None
+    rule = replace(rule, nodes=nodes[None], weights=found.weights, constant=constant, jumps=slopes)
     return rule, found.solution
 
 

@@ -80,17 +80,19 @@ class Along:
     weights : (N,) array
         Those of the lines, times the normal density and the length that the node stands for.
     solution : Solution
-    pieces : list of _Pieces
-        The pieces of the lines that have these nodes.
+    jumps : _Pieces
+    gaps : (n,) array
+        At each jump, the density at zero of the difference between the energies of both minima.
     """
 
     lines: NDArray[np.int64]
     places: Array
     weights: Array
     solution: Solution
-    pieces: list[_Pieces]
+    jumps: _Pieces
+    gaps: Array
 
-    def jumps(self, system: System, variances: Array, bundle: Bundle) -> Array:
+    def slopes_of_jumps(self, system: System, variances: Array, bundle: Bundle) -> Array:
         """What jumps add to the mean of ``-dg_k/domega_k`` over the lines, and what of it is not along them.
 
         Where two minima exchange g jumps by D, on a surface whose normal is D too, since the slope of M is -g: the
@@ -101,20 +103,13 @@ class Along:
         (2, L, r, r) array
             The second part is the sum of sizes.
         """
-        lines, ends = (np.concatenate(parts) for parts in zip(*self.pieces, strict=True))
-        order = np.lexsort((ends[:, 0, 0], lines))
-        lines, ends = lines[order], ends[order]
-        before, after = ends[:-1, 1], ends[1:, 0]
-        meet = (lines[1:] == lines[:-1]) & (after[:, 0] == before[:, 0])
-        which = lines[1:][meet]
+        before, after = self.jumps.ends[..., 2:].swapaxes(0, 1)
         inverse = np.linalg.inv(variances[system.sample_law.configurations[bundle.configuration]])
-        heights = np.einsum("lij,nlj->nli", inverse, (after - before)[meet, 2:].reshape(-1, *bundle.direction.shape))
+        heights = np.einsum("lij,nlj->nli", inverse, (after - before).reshape(-1, *bundle.direction.shape))
         rises = np.einsum("nli,li->n", heights, bundle.direction)
         along = rises[:, None, None] * bundle.direction / (bundle.direction**2).sum()
-        weights = bundle.weights[which] * _density(before[meet, 0])
-        shares = np.divide(weights, rises, out=np.zeros_like(rises), where=rises > 0)
         whole, resolved = (np.einsum("nli,nlj->nlij", D, D) for D in (heights, along))
-        return np.stack([np.einsum("n,nlij->lij", shares, part) for part in (-whole, np.abs(whole - resolved))])
+        return np.stack([np.einsum("n,nlij->lij", self.gaps, part) for part in (-whole, np.abs(whole - resolved))])
 
 
 class _Pieces(NamedTuple):
@@ -156,6 +151,7 @@ class _LocalProblems:
         self.slope = np.einsum("lij,lj->li", self.inverse, bundle.direction).ravel()
         factor, variance = lower_factors(variances[sites]), system.token_variances[bundle.configuration]
         self.shared = factor, *system.parameters, variance
+        self.jumps: list[_Pieces] = []  # located so far
 
     def solved(self, lines: NDArray[np.int64], places: Array, starts: Starts, known: Array | None = None) -> Solution:
         """Minima at places (n, m) of n lines, from two (n, 2, L r) that are known or from the starts of their own."""
@@ -304,10 +300,19 @@ class _LocalProblems:
         lowest = _as_ends(nodes[:, 0, 0], found.energies[:, 0], found.minima[:, 0].reshape(len(nodes), -1))
         new, energies = lowest[: len(crossed), None], crossings[:, :1, 1]
         third = new[..., 1] < energies - _ROUNDING * (self.system.units.energy + np.abs(energies))
+        jumped = (~third[:, 0]).nonzero()[0]
+        self.jumps.append(_Pieces(pieces.lines.take(crossed.take(jumped)), crossings.take(jumped, axis=0)))
         inner = pieces.ends.copy()
         inner[crossed] = np.where(third[..., None], new, crossings)
         inner[others] = lowest[len(crossed) :].reshape(len(others), *inner.shape[1:])
         return pieces.around(inner)
+
+    def located(self) -> tuple[_Pieces, Array]:
+        """All jumps, and at each the density at zero of the difference between the energies of both minima."""
+        empty = _Pieces(np.zeros(0, np.int64), np.zeros((0, 2, 2 + self.slope.size)))
+        jumps = _Pieces(*(np.concatenate(parts) for parts in zip(empty, *self.jumps, strict=True)))
+        rises = (jumps.ends[:, 1, 2:] - jumps.ends[:, 0, 2:]) @ self.slope
+        return jumps, self.bundle.weights.take(jumps.lines) * _density(jumps.ends[:, 0, 0]) / rises
 
     def _newton(self, energies: Array, fields: Array) -> tuple[Array, Array]:
         """By how much the slope of Phi rises from the lower of two minima to the other, and how far off they cross."""
@@ -332,7 +337,7 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
     problems = _LocalProblems(system, variances, bundle)
     (x, w), starts = _legendre(orders.nodes), Starts.REFRESH if orders.thorough else Starts.WARM
     pieces = problems.panels(np.linspace(-orders.reach, orders.reach, orders.panels + 1))
-    most, done, closed_pieces = -1.0, [], list[_Pieces]()
+    most, done = -1.0, []
     while True:
         left, right = pieces.ends[..., 0].T
         half = (right - left)[:, None] / 2
@@ -350,14 +355,13 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
         open_ = (defects * outer * _density(nearest) > most) & (right - left > _LOCATED)
         done.append(((~open_).repeat(len(x)), pieces.lines.repeat(len(x)), places.ravel(), weights.ravel(), *found))
         which = open_.nonzero()[0]
-        closed_pieces.append(pieces.take((~open_).nonzero()[0]))
         if not len(which):
             break
         nodes = (values.reshape(*places.shape, *values.shape[1:]).take(which, axis=0) for values in found[:2])
         pieces = _cut(problems, pieces.take(which), _as_nodes(places.take(which, axis=0), *nodes))
     closed, *values = (np.concatenate(every) for every in zip(*done, strict=True))
     lines, places, weights, *solution = _taken(values, closed.nonzero()[0])
-    return Along(lines, places, weights, Solution(*solution), closed_pieces)
+    return Along(lines, places, weights, Solution(*solution), *problems.located())
 
 
 def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:

@@ -248,7 +248,7 @@ class StateEvolution:
         if self._loss_at_omega is None:
             self._loss_at_omega = self.channel.loss_at_omega(overlaps)
         means = [self.last.envelope, self.last.loss_at_prox, self._loss_at_omega]
-        means.append(self.second_minimum_share(self._near_degenerate))
+        means.append(self.nearly_degenerate_share())
         whole, alone = hats.mean(), len(self.last.envelope) == 1
         if not (pooled or alone) and (self.lift or self.prior.has_image(whole)):
             # a rest of the replicates may lie outside the domain where all lie inside; it only serves the errors
@@ -319,6 +319,10 @@ class StateEvolution:
         """Share of nodes whose second minimum lies less than ``within`` above the lowest, per replicate (S,)."""
         assert self.minima is not None
         return self.channel.scalar_mean(_by_node(self.channel, self.minima.has_second(within)))
+
+    def nearly_degenerate_share(self) -> Array:
+        """Share of nodes whose two lowest minima differ by less than `NEAR_DEGENERATE`, per replicate (S,)."""
+        return self.second_minimum_share(self._near_degenerate)
 
     @property
     def rough_share(self) -> float:

@@ -313,3 +313,14 @@ def test_error_of_a_mean_over_runs():
     assert differences.mean() == pytest.approx(0.01, abs=4 * 0.05 / np.sqrt(6 * 800))
     for one in runs[:5]:
         assert one.z == pytest.approx(one.difference / np.hypot(one.stderr, 0.01), rel=1e-12)
+
+
+def test_nearly_degenerate_samples_are_counted_along_lines_too():
+    """256 points in each of 16 replicates find .00420(15) of the samples; nodes of lines meet almost none of them."""
+    problem = Problem.paper(omega=0.3)
+    point = solve_point(problem, 0.5, "positional", settings=SolverSettings(stability=False, identity=False))
+    share, error = (float(of["second_minimum_share"]) for of in (point.values, point.errors))
+    assert point.rule == "lines"
+    assert 0 < error < 3e-3
+    assert abs(share - 0.0042) < 4 * np.hypot(error, 1.5e-4)
+    assert share > 2 * error
