@@ -68,7 +68,7 @@ def test_identities_hold_where_lines_locate_the_jumps(problem, alpha, branch, la
 
 
 def test_jumps_that_are_left_out_violate_the_lemma(monkeypatch):
-    monkeypatch.setattr(Along, "jumps", lambda lines, system, variances, bundle: np.zeros((2, 2, 1, 1)))
+    monkeypatch.setattr(Along, "slopes_of_jumps", lambda lines, system, variances, bundle: np.zeros((2, 2, 1, 1)))
     point = point_of(PAPER, 1.31, "positional")
     assert 0.05 < point.values["violation_V_hat"] < 0.3
     assert point.identities is Verdict.violated
