@@ -186,7 +186,7 @@ REFUSED = {
         (["--alpha", "1", "--set", "teacher.rank=2"], "teacher.noise = 0"),
         (["--alpha", "1", "--set", "teacher.rank=3"], "teacher.rank must be 1 or 2"),
         (["--alpha", "1", "--set", "teacher.omega=1"], "teacher.omega = 1"),
-        (["--alpha", "1", "--vary", "student.rank=1,2"], "student.rank has no part"),
+        (["--alpha", "1", "--vary", "student.rank=1,2"], "student.rank does not enter"),
         (["--alpha", "1", "--vary", "teacher.omega=a:b:3"], "START, STOP and COUNT must be numbers"),
         (["--alpha", "1", "-o", "one.nc", "--checkpoint", "one.nc"], "names a file of the result"),
     ],

@@ -640,8 +640,8 @@ def test_same_seed_same_numbers_whatever_the_threads(branch):
     reference = numbers(solved(problem, 1.6, branch))
     sobol.cache_clear()
     again = solved(problem, 1.6, branch)
-    assert np.array_equal(numbers(again), reference)
-    assert np.array_equal(numbers(solved(problem, 1.6, branch, replace(ONE_THREAD, threads=2))), reference)
+    np.testing.assert_array_equal(numbers(again), reference)
+    np.testing.assert_array_equal(numbers(solved(problem, 1.6, branch, replace(ONE_THREAD, threads=2))), reference)
 
 
 @pytest.mark.slow
