@@ -11,7 +11,7 @@ from attnphase.arrays import Array
 from attnphase.data.build import by_cluster
 from attnphase.problem.attention import matrices_of_weights
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.state_evolution.symmetries import ProblemSymmetry
 from attnphase.state_evolution.system import System
 
@@ -35,11 +35,11 @@ class Frame:
     overlaps = OVERLAPS
 
     @classmethod
-    def of(cls, problem: Problem, tell: Tell = silent) -> Frame:
-        """The frame of a problem; `tell` is told if its kernels have to be compiled."""
+    def of(cls, problem: Problem, callback: Callback = silent) -> Frame:
+        """The frame of a problem; `callback` is told if its kernels have to be compiled."""
         # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
         rotates = problem.tokens.length > 1 and problem.regularizer.form.rotates
-        return cls(problem, System.of(problem, tell=tell).symmetries, rotates and problem.student.rank > 1)
+        return cls(problem, System.of(problem, callback=callback).symmetries, rotates and problem.student.rank > 1)
 
     def aligned(self, point: xr.Dataset, runs: xr.Dataset) -> dict[str, Array]:
         """Overlaps of every run, (S, ...) like the dataset's, in the frame that fits the theory's best."""

@@ -234,11 +234,11 @@ def compare(
     theory = at_problem(theory, problem)
     if of_theory == "flow":
         with progress_line(progress, "following the runs' own starts", experiment["status"].size, unit="runs") as line:
-            return compare_trajectories(theory, experiment, problem, line.tell, line.reach)
+            return compare_trajectories(theory, experiment, problem, line.callback, line.reach)
     frame = RunsOwnFrame()
     if of_theory == "points":
         with progress_line(progress, "loading the kernels") as line:
-            frame = Frame.of(problem, line.tell)
+            frame = Frame.of(problem, line.callback)
     quantities: list[Quantity] = []
     excluded: list[str] = []
     for start in map(str, experiment["start"].to_numpy()):

@@ -26,7 +26,7 @@ from attnphase.extras import require_torch
 from attnphase.fixed_points.settings import SolverSettings, sample_complexity
 from attnphase.fixed_points.solver import solve_point
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, progress_line
+from attnphase.processes.progress import Callback, progress_line
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -88,32 +88,34 @@ def check(
             on_check(one)
 
     with progress_line(progress, "solving") as line:
-        case = Case.of(problem, solve_point(problem, alpha, branch, settings=settings, tell=line.tell), settings)
-        for one in _checks(case, line.tell):
+        case = Case.of(
+            problem, solve_point(problem, alpha, branch, settings=settings, callback=line.callback), settings
+        )
+        for one in _checks(case, line.callback):
             note(one)
     if experiment:
         note(_experiment(case, progress))
     return Report(problem, alpha, branch, tuple(checks))
 
 
-def _checks(case: Case, tell: Tell) -> Iterator[Check]:
+def _checks(case: Case, callback: Callback) -> Iterator[Check]:
     """All but the experiment."""
     reached = convergence(case)
     yield reached
-    tell("comparing the back ends")
+    callback("comparing the back ends")
     yield from backends(case)
-    tell("comparing losses under the symmetries")
+    callback("comparing losses under the symmetries")
     yield symmetries(case)
     if reached.passed:
-        tell("comparing expressions of the training loss")
+        callback("comparing expressions of the training loss")
         yield expressions(case)
-        yield from equations(case, tell)
-        tell("the standard errors on more and more nodes")
+        yield from equations(case, callback)
+        callback("the standard errors on more and more nodes")
         yield rate(case)
     else:
         names = ("expressions of the training loss", "gradient of the free entropy", "rate of the standard errors")
         yield from (Check.left_out(name, NOT_REACHED) for name in names)
-    yield from reductions(case, tell)
+    yield from reductions(case, callback)
 
 
 def _experiment(case: Case, progress: bool) -> Check:

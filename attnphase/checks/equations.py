@@ -15,7 +15,7 @@ from attnphase.arrays import Array
 from attnphase.checks.case import Case
 from attnphase.checks.report import Check
 from attnphase.kernels.local.constants import Starts
-from attnphase.processes.progress import Tell
+from attnphase.processes.progress import Callback
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.prior import Prior
@@ -110,23 +110,23 @@ def _displaced(x: Overlaps, rho: Array, size: float) -> Overlaps:
     return Overlaps(q, V, m, theta)
 
 
-def equations(case: Case, tell: Tell) -> Iterator[Check]:
+def equations(case: Case, callback: Callback) -> Iterator[Check]:
     """Every equation against a derivative of the free entropy, and the observables against other ways to them."""
     generic = _Generic.near(case)
     if generic is None:
         why = "not tried: no conjugates near the fixed point have an image"
         yield Check.left_out("gradient of the free entropy", why)
         return
-    tell("gradient of the free entropy in the conjugates")
+    callback("gradient of the free entropy in the conjugates")
     yield _in_conjugates(generic)
-    tell("moments of the fields")
+    callback("moments of the fields")
     yield _law(case, generic)
-    tell("energies at the proximal points")
+    callback("energies at the proximal points")
     yield _envelopes(case, generic)
-    tell("gradient of the free entropy in the overlaps")
+    callback("gradient of the free entropy in the overlaps")
     yield _in_overlaps(case, generic)
     yield _weight_norm(generic)
-    tell("sampling the test error")
+    callback("sampling the test error")
     yield _test_error(case, generic)
 
 

@@ -16,16 +16,16 @@ from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.solver import solve_point
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, within
+from attnphase.processes.progress import Callback, within
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.overlaps import Overlaps
 
 __all__ = ["reductions"]
 
-Reduction = Callable[[Case, Tell], Check]
+Reduction = Callable[[Case, Callback], Check]
 
 
-def reductions(case: Case, tell: Tell) -> Iterator[Check]:
+def reductions(case: Case, callback: Callback) -> Iterator[Check]:
     """A problem against those that it is equal to in a limit, or against closed forms."""
     from derivations.replica.limits import Facts, reductions_of
 
@@ -48,11 +48,11 @@ def reductions(case: Case, tell: Tell) -> Iterator[Check]:
         yield Check.left_out("reductions", "no limit with a known answer applies")
     for reduction in found:
         place = f"reduction: {reduction.name}"
-        tell(place)
-        yield _REDUCTIONS[reduction.name](case, within(place, tell))
+        callback(place)
+        yield _REDUCTIONS[reduction.name](case, within(place, callback))
 
 
-def _ridge_regression(case: Case, _: Tell) -> Check:
+def _ridge_regression(case: Case, _: Callback) -> Check:
     from derivations.replica.limits import ridge_regression
 
     problem, point = case.problem, case.point
@@ -66,7 +66,7 @@ def _ridge_regression(case: Case, _: Tell) -> Check:
     return Check.below("reduction: ridge regression", worst, 1.0, "closed form, in units of 5 standard errors + 1e-6")
 
 
-def _general_route(case: Case, _: Tell) -> Check:
+def _general_route(case: Case, _: Callback) -> Check:
     problem, map_ = case.problem, case.map()
     hats = map_.channel.evaluate(case.point.alpha, case.point.restart.overlaps, Starts.COLD).conjugates.mean()
     closed = map_.prior.overlaps(hats, lift=True)
@@ -86,7 +86,7 @@ def _same_map(name: str, changes: dict[str, Any], detail: str) -> Reduction:
     Not their solutions: from different starts two iterations on few nodes may settle beside each other.
     """
 
-    def compare(case: Case, _: Tell) -> Check:
+    def compare(case: Case, _: Callback) -> Check:
         fields = {key: value(case.problem) if callable(value) else value for key, value in changes.items()}
         try:
             other = case.turned(case.problem.with_fields(fields))
@@ -120,10 +120,10 @@ def _applied(case: Case, x: Overlaps) -> tuple[Overlaps, Array] | None:
     return image, np.array([passed.envelope.mean(), map_.channel.loss_at_omega(x).mean()])
 
 
-def _solved(case: Case, problem: Problem, tell: Tell) -> BranchPoint:
+def _solved(case: Case, problem: Problem, callback: Callback) -> BranchPoint:
     """A problem at a case's alpha and branch, on few nodes: what must agree must do so on any."""
     coarse = problem.with_fields({"integration.rule": "sobol", "integration.nodes": FEW})
-    return solve_point(coarse, case.point.alpha, case.point.branch, settings=case.settings, tell=tell)
+    return solve_point(coarse, case.point.alpha, case.point.branch, settings=case.settings, callback=callback)
 
 
 def _clusters(count: int) -> Callable[[Problem], list[list[dict[str, float]]]]:
@@ -134,11 +134,11 @@ def _clusters(count: int) -> Callable[[Problem], list[list[dict[str, float]]]]:
     return of
 
 
-def _cooled(case: Case, tell: Tell) -> Check:
+def _cooled(case: Case, callback: Callback) -> Check:
     name = "reduction: temperature"
     problem, T = case.problem, case.problem.student.temperature
     other = problem.with_fields({"student.temperature": 1.0, "regularizer.strength": problem.regularizer.strength * T})
-    a, b = (_solved(case, p, tell) for p in (problem, other))
+    a, b = (_solved(case, p, callback) for p in (problem, other))
     if not a.status is b.status is Status.converged:
         return Check.left_out(name, NOT_REACHED)
     pairs = (

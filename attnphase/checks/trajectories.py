@@ -23,7 +23,7 @@ from attnphase.data.text import Table, format_value, json_text, wrapped
 from attnphase.data.variables import RunStatus
 from attnphase.errors import CompareError
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Advance, Tell, uncounted
+from attnphase.processes.progress import Advance, Callback, uncounted
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.theories.sgd_flow.settings import FlowSettings
 
@@ -206,7 +206,7 @@ def _fit_table(fits: Mapping[tuple[str, str], Limit]) -> Table:
 
 
 def compare_trajectories(
-    theory: xr.Dataset, experiment: xr.Dataset, problem: Problem, tell: Tell, advance: Advance = uncounted
+    theory: xr.Dataset, experiment: xr.Dataset, problem: Problem, callback: Callback, advance: Advance = uncounted
 ) -> TrajectoryComparison:
     """Hold trajectories of SGD against a dataset of kind ``flow``.
 
@@ -236,7 +236,7 @@ def compare_trajectories(
             raise CompareError(f'the theory has no start "{start}", where the experiment starts: follow it too.')
         for d in experiment["dimension"].to_numpy().tolist():
             for alpha in experiment["alpha"].to_numpy().tolist():
-                tell(f"{start}, d = {d}")
+                callback(f"{start}, d = {d}")
                 runs = experiment.sel(start=start, dimension=d, alpha=alpha).transpose("seed", ...)
                 bad = np.flatnonzero((runs["status"] == RunStatus.diverged).to_numpy())
                 if bad.size:

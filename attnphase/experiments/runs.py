@@ -78,7 +78,7 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     posterior = None
     if settings.kind.posterior:
         with progress_line(plan.progress, "loading the kernels") as line:
-            tell_if_compiling(problem, line.tell)
+            tell_if_compiling(problem, line.callback)
             posterior = model_of(problem, settings.channel)
         check_passing(posterior)
     experiment = _Experiment(problem, grid, settings, loss, plan.test_samples, kept, posterior)
@@ -89,7 +89,7 @@ def run_plan(problem: Problem, plan: Plan) -> xr.Dataset:
     with threads_for_runs() as threads, drawing as line:
         experiment.threads = threads if loss.device.type == "cpu" else 1
         if settings.kind.message_passing:
-            tell_if_compiling(problem, line.tell, finite=True)
+            tell_if_compiling(problem, line.callback, finite=True)
             sample_kernels_for(problem)  # compiled once, here
         with interruptions_deferred() as interrupted:
             experiment.run(line.at, interrupted)

@@ -23,7 +23,7 @@ FEW_MAPS = 9  # maps within which Newton's method ends if its Jacobian is good
 
 def derivatives_at(run: Run, rules: Refinement, map_: StateEvolution, x: Array) -> Response:
     """Derivatives at a point; unknown ones where no difference stays inside the domain."""
-    run.tell("derivatives of the map")
+    run.callback("derivatives of the map")
     try:
         return response_at(map_, x, rules.of_derivatives(map_.channel.rule))
     except ArithmeticError:

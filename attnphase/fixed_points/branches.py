@@ -13,7 +13,7 @@ from attnphase.fixed_points.probe import probe
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import merged_point, solve_point
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.iteration import Status
 from attnphase.spectrum.measure import measure_of
 from attnphase.state_evolution.branches import Branch, Identity
@@ -32,7 +32,7 @@ def follow(
     *,
     settings: SolverSettings | None = None,
     on_point: Callable[[BranchPoint], None] | None = None,
-    tell: Tell = silent,
+    callback: Callback = silent,
 ) -> list[BranchPoint]:
     """One branch over a list of sample complexities, each point started from its neighbour.
 
@@ -46,7 +46,7 @@ def follow(
         In any order.
     on_point : callable, optional
         Called with every point as it is solved.
-    tell : callable, optional
+    callback : callable, optional
         Is told how far each iteration is.
 
     Returns
@@ -70,7 +70,7 @@ def follow(
             if _merged(beside):
                 # whether it does, the curve tells at the uninformed point, which is found at once
                 start = _uninformed(beside)
-                point = merged_point(problem, alphas[index], branch, start, settings, tell, deadline)
+                point = merged_point(problem, alphas[index], branch, start, settings, callback, deadline)
             if point is None:
                 start = probe(problem, alphas[index], branch, settings, deadline)
                 # a neighbour that did not converge says nothing of the uninformed point
@@ -80,12 +80,12 @@ def follow(
             start = _extrapolated(earlier, before, beside, alphas[index])
         if point is None:
             point = solve_point(
-                problem, alphas[index], branch, start=start, settings=settings, tell=tell, deadline=deadline
+                problem, alphas[index], branch, start=start, settings=settings, callback=callback, deadline=deadline
             )
         lost = isinstance(start, BranchPoint) and _lost(start) and point.status is not Status.left_domain
         ended = point.status is Status.converged or deadline.passed
         if isinstance(start, BranchPoint) and not lost and not ended:
-            fresh = solve_point(problem, alphas[index], branch, settings=settings, tell=tell, deadline=deadline)
+            fresh = solve_point(problem, alphas[index], branch, settings=settings, callback=callback, deadline=deadline)
             point = fresh if fresh.residual < point.residual or np.isnan(point.residual) else point
         earlier, before, previous = before, previous, point
         points[index] = replace(point, restart=replace(point.restart, rule=None, minima=None))

@@ -18,7 +18,7 @@ from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import Rule
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.processes.threads import available_cores
 from attnphase.solvers.arclength import CurvePoint, Steps, corrected, trace, turned_back
 from attnphase.solvers.iteration import FixedPoint, Status
@@ -113,9 +113,9 @@ def _threads(settings: SolverSettings) -> int:
     return settings.threads or available_cores()
 
 
-def system_of(setting: Setting, settings: SolverSettings, tell: Tell = silent) -> System:
+def system_of(setting: Setting, settings: SolverSettings, callback: Callback = silent) -> System:
     """The system at a value of the field."""
-    return System.of(setting.problem, _threads(settings), tell)
+    return System.of(setting.problem, _threads(settings), callback)
 
 
 def _symmetries(setting: Setting, between: tuple[float, float], settings: SolverSettings) -> Sequence[ProblemSymmetry]:
@@ -185,7 +185,7 @@ def follow_field(
     start: Overlaps | None = None,
     settings: SolverSettings | None = None,
     curve: CurveSettings | None = None,
-    tell: Tell = silent,
+    callback: Callback = silent,
     advance: Callable[[float], None] | None = None,
 ) -> Curve:
     """The curve of fixed points through one of them, in both directions, as far as the range reaches.
@@ -207,7 +207,7 @@ def follow_field(
         The branch does not exist at the start.
     """
     settings, curve = settings or SolverSettings(), curve or CurveSettings()
-    overlaps = start if start is not None else solved_start(setting, branch, settings, tell)
+    overlaps = start if start is not None else solved_start(setting, branch, settings, callback)
     family = family_of(setting, branch, overlaps, between, settings, curve.points)
     steps = steps_of(family, settings, curve.most)
     place, size = started(family, overlaps, setting.value, steps.tolerance)
@@ -238,7 +238,7 @@ def follow_field(
             if advance is not None:
                 covered = [one.value for known in (*sides, side) for one in known]
                 advance((max(covered) - min(covered)) / (between[1] - between[0]))
-            tell(f"{branch}, {setting.field} = {found.value:.4g}, {family.maps} maps")
+            callback(f"{branch}, {setting.field} = {found.value:.4g}, {family.maps} maps")
         sides.append(side)
     backwards = (replace(one, arclength=-one.arclength) for one in reversed(sides[0][1:]))
     return Curve(_with_turns([*backwards, *sides[1]]), (ends[0], ends[1]))
@@ -256,10 +256,10 @@ def _with_turns(curve: list[Followed]) -> tuple[Followed, ...]:
     return tuple(replace(one, turn=i in turns) for i, one in enumerate(curve))
 
 
-def solved_start(setting: Setting, branch: str, settings: SolverSettings, tell: Tell) -> Overlaps:
+def solved_start(setting: Setting, branch: str, settings: SolverSettings, callback: Callback) -> Overlaps:
     """Overlaps of the branch where the curve starts, on few nodes."""
     nodes = {"integration.rule": "sobol", "integration.nodes": _START_POINTS}
-    point = solve_point(setting.problem.with_fields(nodes), setting.alpha, branch, settings=settings, tell=tell)
+    point = solve_point(setting.problem.with_fields(nodes), setting.alpha, branch, settings=settings, callback=callback)
     return point.restart.overlaps
 
 

@@ -19,7 +19,7 @@ from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.setting import Setting
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Advance, Tell, silent, uncounted
+from attnphase.processes.progress import Advance, Callback, silent, uncounted
 from attnphase.solvers.arclength import CurvePoint
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sector import Sector
@@ -108,7 +108,7 @@ def solutions_of(
     starts: int = 12,
     seed: int = 0,
     settings: SolverSettings | None = None,
-    tell: Tell = silent,
+    callback: Callback = silent,
     advance: Advance = uncounted,
 ) -> list[Solution]:
     """Fixed points at one sample complexity, stable or not, the one of lowest training loss first.
@@ -127,7 +127,7 @@ def solutions_of(
     """
     settings = settings or SolverSettings()
     setting = Setting(problem, alpha)
-    system = system_of(setting, settings, tell)
+    system = system_of(setting, settings, callback)
     informed = [initial_overlaps(problem, branch) for branch in branches_of(problem)]
     natural = informed[0].scales(system.spectrum.rho)
     scale = np.max([scale_of(one.pack(), one.pack(), natural) for one in informed], axis=0)
@@ -147,18 +147,18 @@ def solutions_of(
 
     for i, start in enumerate(beginnings):
         for overlaps in _ends(search, start, known):
-            tell(f"start {i + 1} of {len(beginnings)}, {len(known)} solutions")
+            callback(f"start {i + 1} of {len(beginnings)}, {len(known)} solutions")
             count(overlaps)
         advance(i + 1)
     looked = 0
     while looked < len(known):  # beside what was found: at a fold two solutions meet
-        tell(f"beside {looked + 1} of {len(known)} solutions")
+        callback(f"beside {looked + 1} of {len(known)} solutions")
         for overlaps in _beside(search, known[looked], known):
             count(overlaps)
         looked += 1
     found: list[Solution] = []
     for overlaps, times in zip(known, counts, strict=True):
-        tell(f"measuring {len(found) + 1} of {len(known)} solutions")
+        callback(f"measuring {len(found) + 1} of {len(known)} solutions")
         solution = _measured(search, overlaps, times)
         if solution is None:
             continue

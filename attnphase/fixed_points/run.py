@@ -13,7 +13,7 @@ from attnphase.fixed_points.deadline import NEVER, Deadline
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.processes.threads import available_cores
 from attnphase.solvers.iteration import Anderson, Damped, FixedPoint, Method, Newton, Plain, Status, iterate
 from attnphase.state_evolution.channel import Channel
@@ -49,7 +49,7 @@ class Run:
     alpha : float
     settings : SolverSettings
     sector : Sector
-    tell : callable
+    callback : callable
         Is told how far the iteration is.
     deadline : Deadline
     maps : int
@@ -70,7 +70,7 @@ class Run:
     alpha: float
     settings: SolverSettings
     sector: Sector
-    tell: Tell = silent
+    callback: Callback = silent
     deadline: Deadline = NEVER
     maps: int = 0
     unsettled: bool = False
@@ -113,7 +113,7 @@ class Run:
         def report(maps: int, residual: float) -> bool:
             done = self.maps + maps
             nodes = map_.channel.rule.size
-            self.tell(f"{done} maps, residual {residual:.0e}, {nodes} nodes", done, self.settings.max_maps)
+            self.callback(f"{done} maps, residual {residual:.0e}, {nodes} nodes", done, self.settings.max_maps)
             return self.late
 
         tolerance = self.settings.tolerance if tolerance is None else tolerance
@@ -143,7 +143,7 @@ class Run:
                 return found
             if self.late:
                 return replace(found, status=Status.iteration_limit)
-            self.tell("searching all minima again")
+            self.callback("searching all minima again")
             image = map_(found.point, refresh=True)
             self.maps += 1
             if image is None:
@@ -274,9 +274,9 @@ class Run:
         return retry if retry.residual < found.residual else found
 
 
-def system_of(problem: Problem, settings: SolverSettings, tell: Tell = silent) -> System:
+def system_of(problem: Problem, settings: SolverSettings, callback: Callback = silent) -> System:
     """The system of a problem, on the threads of the settings."""
-    return System.of(problem, settings.threads or available_cores(), tell)
+    return System.of(problem, settings.threads or available_cores(), callback)
 
 
 def _after(maps: int) -> Callable[[Array, Array], bool]:

@@ -29,7 +29,7 @@ from attnphase.integration.kinds import NODES_OF_LINES
 from attnphase.integration.refinement import SMOOTH, Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent, within
+from attnphase.processes.progress import Callback, silent, within
 from attnphase.solvers.iteration import Damped, FixedPoint, Newton, Status
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import BRANCHES, Branch, Identity
@@ -60,7 +60,7 @@ class _Asked:
     """How a point is solved; `only_merged` as in `Run`, `decisive` if the error has been made small to decide."""
 
     settings: SolverSettings
-    tell: Tell
+    callback: Callback
     deadline: Deadline
     only_merged: bool = False
     decisive: bool = False
@@ -73,7 +73,7 @@ def solve_point(
     *,
     start: Overlaps | BranchPoint | None = None,
     settings: SolverSettings | None = None,
-    tell: Tell = silent,
+    callback: Callback = silent,
     deadline: Deadline | None = None,
 ) -> BranchPoint:
     """Solve one branch at one sample complexity.
@@ -89,7 +89,7 @@ def solve_point(
     start : Overlaps or BranchPoint, optional
         Where to start from; a neighbouring point of the branch also lends its Jacobian.
     settings : SolverSettings, optional
-    tell : callable, optional
+    callback : callable, optional
         Is told how far the iteration is.
     deadline : Deadline, optional
         By default the solve has all the time of the settings.
@@ -109,7 +109,7 @@ def solve_point(
     arguments.instance("problem", problem, Problem)
     alpha, branch = sample_complexity("alpha", alpha), arguments.word("branch", branch, BRANCHES)
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
-    point = _point(problem, alpha, branch, start, _Asked(settings, tell, deadline or Deadline.of(settings)))
+    point = _point(problem, alpha, branch, start, _Asked(settings, callback, deadline or Deadline.of(settings)))
     assert point is not None
     return point
 
@@ -120,11 +120,11 @@ def merged_point(
     branch: str,
     start: BranchPoint,
     settings: SolverSettings,
-    tell: Tell = silent,
+    callback: Callback = silent,
     end: Deadline = NEVER,
 ) -> BranchPoint | None:
     """What `solve_point` gives if that has merged; None, with nothing more measured, if it has not."""
-    return _point(problem, alpha, branch, start, _Asked(settings, tell, end, only_merged=True))
+    return _point(problem, alpha, branch, start, _Asked(settings, callback, end, only_merged=True))
 
 
 def _point(
@@ -134,10 +134,10 @@ def _point(
     informed = initial_overlaps(problem, branch)
     if start is not None:
         check_start(problem, _overlaps_of(start), informed)
-    asked = replace(asked, tell=within(f"{branch}, alpha = {alpha:g}", asked.tell))
+    asked = replace(asked, callback=within(f"{branch}, alpha = {alpha:g}", asked.callback))
     # what overflows leaves the domain, which the status says
     with np.errstate(all="ignore"):
-        system = system_of(problem, asked.settings, asked.tell)
+        system = system_of(problem, asked.settings, asked.callback)
         starts = informed_starts(system, branch)
         informed = starts[0] if start is None else nearest_start(starts, _overlaps_of(start))
         if start is None and len(starts) > 1:
@@ -158,7 +158,7 @@ def _lowest_of(system: System, alpha: float, branch: str, starts: list[Overlaps]
     for number, informed in enumerate(starts, 1):
         if found and deadline.passed:
             break
-        own = _Asked(quick, within(f"start {number} of {len(starts)}", asked.tell), deadline)
+        own = _Asked(quick, within(f"start {number} of {len(starts)}", asked.callback), deadline)
         point = _solve_point(system, alpha, branch, None, informed, own)
         assert point is not None
         gone = informed_signal(point.restart.overlaps, branch) < SMALL_SIGNAL * informed_signal(informed, branch)
@@ -190,7 +190,7 @@ def _solve_point(
     asked: _Asked,
 ) -> BranchPoint | None:
     previous, point, sector = _beginning(system, start, informed)
-    run = Run(system, alpha, asked.settings, sector, asked.tell, asked.deadline, only_merged=asked.only_merged)
+    run = Run(system, alpha, asked.settings, sector, asked.callback, asked.deadline, only_merged=asked.only_merged)
     try:
         found = _iterated(run, branch, previous, point, informed, decisive=asked.decisive)
     except (ArithmeticError, np.linalg.LinAlgError):
@@ -221,7 +221,7 @@ def _iterated(
     run: Run, branch: str, previous: Restart | None, point: Overlaps, informed: Overlaps, *, decisive: bool
 ) -> BranchPoint | None:
     """Where the iteration leads from a point, beside a neighbour or not."""
-    settings, tell = run.settings, run.tell
+    settings, callback = run.settings, run.callback
     if previous is not None:
         run.gap = previous.gap
     rules = run.system.refinement_of_solve(settings.max_nodes)
@@ -261,7 +261,7 @@ def _iterated(
             response = derivatives_at(run, rules, map_, found.point)
             if found.status is Status.converged and not response.known:
                 found = replace(found, status=Status.left_domain)
-        tell(f"measuring on {map_.channel.rule.size} nodes")
+        callback(f"measuring on {map_.channel.rule.size} nodes")
         measured = measured_at(run, rules, map_, found, response)
         place = Place(map_, found, measured, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
@@ -307,7 +307,9 @@ def _without_signal(
 ) -> BranchPoint | None:
     """The uninformed point to which an iteration is on its slow way."""
     left = replace(run.settings, max_maps=max(run.settings.max_maps - run.maps, 50))
-    asked = _Asked(left, run.tell, run.deadline, run.only_merged or only_merged, decisive=True)  # whoever asks decides
+    asked = _Asked(
+        left, run.callback, run.deadline, run.only_merged or only_merged, decisive=True
+    )  # whoever asks decides
     end = _solve_point(run.system, run.alpha, branch, without_signal(point), informed, asked)
     return None if end is None else replace(end, iterations=end.iterations + run.maps)
 
@@ -381,7 +383,7 @@ def _instead_of_lines(
     few = other.as_many(rule)
     if NODES_OF_LINES * few.size > spent:
         return None
-    run.tell("comparing with Sobol points")
+    run.callback("comparing with Sobol points")
     points = run.map(few)
     parts = parts_of(points, found.point, response, variations(points, found.point, ()))
     enough = other.enough(few, float(np.linalg.norm(parts)))
@@ -393,7 +395,7 @@ def _is_contradicted(run: Run, rules: Refinement, place: Place) -> bool:
     other = rules.comparison(place.map_.channel.rule)
     if other is None:
         return False
-    run.tell("comparing with Sobol points")
+    run.callback("comparing with Sobol points")
     map_ = run.map(other)
     against = variations(place.map_, place.found.point, (map_,))
     run.contradicted = contradicted(place.measured.moved, against, place.response) or map_.rough_share > SMOOTH

@@ -32,7 +32,7 @@ from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell
+from attnphase.processes.progress import Callback
 from attnphase.solvers.arclength import CurvePoint, Steps, corrected, trace
 from attnphase.state_evolution.assignments import informed_starts, nearest_start
 from attnphase.state_evolution.branches import Branch
@@ -138,7 +138,7 @@ def rule_of(rules: Refinement) -> Rule:
 
 
 def traced(
-    setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings, tell: Tell
+    setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings, callback: Callback
 ) -> list[Traced] | Threshold:
     """The parts of a branch in a range of the field, by its rising value: of several there is a gap between two.
 
@@ -152,12 +152,12 @@ def traced(
     for value in values:
         if any(part.along[0] <= part.family.along(value) <= part.along[-1] for part in parts):
             continue
-        tell(f"looking for the {branch} branch at {name} = {value:.4g}")
+        callback(f"looking for the {branch} branch at {name} = {value:.4g}")
         here = setting.at(value)
-        overlaps = _sought(here, branch, settings, tell)
+        overlaps = _sought(here, branch, settings, callback)
         start = None if overlaps is None else _start(here, branch, overlaps, between, settings)
         if start is not None:
-            parts.append(_through(branch, *start, between, tell))
+            parts.append(_through(branch, *start, between, callback))
     if parts:
         return sorted(parts, key=lambda part: part.along[0])
     # with a small order parameter, as beside an onset
@@ -167,18 +167,18 @@ def traced(
             continue
         start = _start(here, branch, _roughly(here, branch, between, settings), between, settings)
         if start is not None:
-            return [_through(branch, *start, between, tell)]
+            return [_through(branch, *start, between, callback)]
         reason = f"a small order parameter grows at {name} = {value:.4g}, but the {branch} branch was not found there"
         return Threshold.absent(Outcome.unsettled, reason)
     where = f"from {name} = {between[0]:.4g} to {between[1]:.4g}"
     return Threshold.absent(Outcome.no_branch, f"the {branch} branch was found nowhere {where}")
 
 
-def _sought(setting: Setting, branch: str, settings: SolverSettings, tell: Tell) -> Overlaps | None:
+def _sought(setting: Setting, branch: str, settings: SolverSettings, callback: Callback) -> Overlaps | None:
     """Where an informed start leads, of several the one that has the lowest loss there; None if nowhere."""
     if len(informed_starts(system_of(setting, settings), branch)) == 1:
         return probe(setting.problem, setting.alpha, branch, settings)
-    found = solved_start(setting, branch, replace(settings, stability=False, identity=False), tell)
+    found = solved_start(setting, branch, replace(settings, stability=False, identity=False), callback)
     return None if vanishes(setting.problem, found, branch) else found
 
 
@@ -217,12 +217,14 @@ def _places(between: tuple[float, float]) -> list[float]:
     return [float(low + (high - low) * share if even else low * (high / low) ** share) for share in shares]
 
 
-def _through(branch: str, family: Family, place: Array, index: int, between: tuple[float, float], tell: Tell) -> Traced:
+def _through(
+    branch: str, family: Family, place: Array, index: int, between: tuple[float, float], callback: Callback
+) -> Traced:
     """The branch on both sides of a point."""
     sides, value = [], family.split(place)[1]
     least = VANISHED * place[index] if Branch.named(branch).is_informed else 0.0
     for sign, edge in ((-1, between[0]), (1, between[1])):
-        tell(f"{branch} branch {'down' if sign < 0 else 'up'} from {family.setting.field} = {value:.4g}")
+        callback(f"{branch} branch {'down' if sign < 0 else 'up'} from {family.setting.field} = {value:.4g}")
         sides.append(_side(family, place, sign, family.along(edge), index, least))
     (down, low_end, low_behind), (up, high_end, high_behind) = sides
     points, behind = [*reversed(down), *up[1:]], (low_behind, high_behind)

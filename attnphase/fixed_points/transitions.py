@@ -34,7 +34,7 @@ from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.fixed_points.traced import Ending, Traced, rules_of, steps_along, traced, uninformed
 from attnphase.integration.refinement import Refinement
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.arclength import corrected, trace
 from attnphase.state_evolution.baseline import linear_test_error
 from attnphase.state_evolution.onset import has_symmetric_point
@@ -60,7 +60,7 @@ def thresholds_of(
     ends: tuple[float, float] | None,
     settings: SolverSettings,
     advance: Callable[[], None] = lambda: None,
-    tell: Tell = silent,
+    callback: Callback = silent,
 ) -> dict[str, Threshold]:
     """The thresholds of a problem.
 
@@ -74,7 +74,7 @@ def thresholds_of(
     settings : SolverSettings
     advance : callable, optional
         Is called after each branch and each threshold.
-    tell : callable, optional
+    callback : callable, optional
         Is told what is being done.
     """
     whole = crossings if ends is None else (min(crossings[0], ends[0]), max(crossings[1], ends[1]))
@@ -82,25 +82,25 @@ def thresholds_of(
     lines: dict[str, list[Traced] | Threshold] = {}
     for branch in ("semantic", "positional"):
         if branch in branches_of(problem):
-            lines[branch] = _attempt(partial(traced, Setting(problem, whole[0]), branch, whole, settings, tell))
+            lines[branch] = _attempt(partial(traced, Setting(problem, whole[0]), branch, whole, settings, callback))
         else:
             lines[branch] = Threshold.absent(Outcome.no_branch, f"the problem has no {branch} branch")
         advance()
     baseline, _ = linear_test_error(system_of(Setting(problem, 1.0), settings))
-    tell("crossing of the losses")
+    callback("crossing of the losses")
     found["alpha_c"] = _attempt(partial(search.losses, [lines["semantic"], lines["positional"]], crossings))
     advance()
-    tell("passing of the baseline")
+    callback("passing of the baseline")
     found["alpha_l"] = _attempt(partial(search.passing, lines["semantic"], baseline, crossings))
     advance()
     if ends is None:
         return found
     for branch, line in lines.items():
-        tell(f"fold of the {branch} branch")
+        callback(f"fold of the {branch} branch")
         found[f"spinodal_{branch}"] = _attempt(partial(search.spinodal, line, ends))
         advance()
     for name in ("theta", "m"):
-        tell(f"onset of {name}")
+        callback(f"onset of {name}")
         found[f"onset_{name}"] = _attempt(partial(search.onset, name, ends))
         advance()
     return found

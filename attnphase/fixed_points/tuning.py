@@ -27,7 +27,7 @@ from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.threshold import Outcome, Threshold
 from attnphase.fixed_points.traced import Ending, Traced, traced
 from attnphase.fixed_points.transitions import OTHER, Search
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.starts import branches_of
@@ -73,7 +73,7 @@ def optimum_at(
     between: tuple[float, float],
     settings: SolverSettings,
     *,
-    tell: Tell = silent,
+    callback: Callback = silent,
 ) -> Optimum:
     """The value of a field in a range at which a metric of a branch is smallest.
 
@@ -89,11 +89,11 @@ def optimum_at(
     names = branches_of(setting.problem) if branch == LOWEST else [branch]
     settings = replace(settings, stability=False, identity=False)  # a trace says what is on a branch
     try:
-        lines = [traced(setting, name, between, settings, tell) for name in names]
+        lines = [traced(setting, name, between, settings, callback) for name in names]
         parts = [part for line in lines if isinstance(line, list) for part in line if len(part.points) > 1]
         if all(isinstance(line, Threshold) and line.outcome is Outcome.no_branch for line in lines):
             return Optimum(nan, nan, nan, nan, Place.no_branch)
-        return _Tuned(setting, metric, between, settings, parts, tell).optimum()
+        return _Tuned(setting, metric, between, settings, parts, callback).optimum()
     except (ArithmeticError, np.linalg.LinAlgError):
         return Optimum(nan, nan, nan, nan, Place.not_converged)
 
@@ -107,7 +107,7 @@ class _Tuned:
     between: tuple[float, float]
     settings: SolverSettings
     parts: Sequence[Traced]
-    tell: Tell
+    callback: Callback
     points: dict[tuple[str, float], BranchPoint] = field(default_factory=dict)
 
     @cached_property
@@ -124,7 +124,7 @@ class _Tuned:
                 break
             if not self.is_lowest(part, at):
                 continue
-            self.tell(f"locating the optimum near {self.setting.field} = {part.family.value(at):.4g}")
+            self.callback(f"locating the optimum near {self.setting.field} = {part.family.value(at):.4g}")
             place, found = locate()
             if found.outcome is Outcome.outside_range:  # a minimum may lie beyond the edge
                 continue
@@ -154,7 +154,7 @@ class _Tuned:
             at = float(np.clip(at, part.along[0], part.along[-1]))
             start = part.family.sector.unpack(part.family.split(part.place(at))[0])
         if (key := (branch, round(at, 12))) not in self.points:
-            here, asked = self.setting.at(part.family.value(at)), {"settings": self.settings, "tell": self.tell}
+            here, asked = self.setting.at(part.family.value(at)), {"settings": self.settings, "callback": self.callback}
             self.points[key] = solve_point(here.problem, here.alpha, branch, start=start, **asked)
         return self.points[key]
 

@@ -29,7 +29,7 @@ from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Draws, FieldLaw, Nodes, SampleNodes, Solution
 from attnphase.kernels.package import import_package, write_package
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import COMPILING, Tell, silent
+from attnphase.processes.progress import COMPILING, Callback, silent
 
 __all__ = [
     "Kernels",
@@ -212,20 +212,20 @@ def gains_for(problem: Problem) -> Callable[..., None]:
     return _load_gains(_SlopeKey(ModelKey.of(problem), "gains"))
 
 
-def tell_if_compiling(problem: Problem, tell: Tell, *, finite: bool = False) -> None:
+def tell_if_compiling(problem: Problem, callback: Callback, *, finite: bool = False) -> None:
     """Tell that the kernels of a problem's model are not in the cache, before they are asked for.
 
     Parameters
     ----------
     problem : Problem
-    tell : callable
+    callback : callable
     finite : bool
         Those for samples at finite d.
     """
-    if tell is silent:
+    if callback is silent:
         return
     if not is_kept(fingerprint(ModelKey.of(problem, finite=finite))):
-        tell(COMPILING)
+        callback(COMPILING)
 
 
 def are_intact(problem: Problem) -> bool:

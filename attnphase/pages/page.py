@@ -122,15 +122,15 @@ def derive(
         from derivations.replica.chain import derive_free_entropy
         from derivations.replica.saddle_point import derive_saddle_point
 
-        line.tell("deriving the saddle-point equations")
+        line.callback("deriving the saddle-point equations")
         separable = not problem.regularizer.form.quadratic
         # the equations hold for any loss; without a user's functions in it, what is returned can be pickled
         free_entropy = derive_free_entropy(GENERIC, separable=separable)
         saddle_point = derive_saddle_point(free_entropy)
-        line.tell("printing the equations")
+        line.callback("printing the equations")
         page = page_of(problem, concrete=concrete)
         latex, markdown = page.latex(), page.markdown()
-        line.tell("generating the source")
+        line.callback("generating the source")
         source = module_source(ModelKey.of(problem).model(), separable=separable)
     return Derivation(
         problem=problem,
@@ -151,7 +151,7 @@ def _optimal(problem: Problem, progress: bool) -> Derivation:
         from derivations.replica.chain import FreeEntropy
         from derivations.replica.saddle_point import SaddlePoint
 
-        line.tell("deriving the Bayes-optimal equations")
+        line.callback("deriving the Bayes-optimal equations")
         bayes = derive_bayes_optimal()
         page = bayes_optimal_document()
     return Derivation(
@@ -173,7 +173,7 @@ def _flow(problem: Problem, progress: bool) -> Derivation:
         from derivations.replica.chain import derive_free_entropy
         from derivations.replica.saddle_point import derive_saddle_point
 
-        line.tell("deriving the equations of the dynamics")
+        line.callback("deriving the equations of the dynamics")
         page, free_entropy = flow_document(), derive_free_entropy(GENERIC)
     return Derivation(
         problem=problem,

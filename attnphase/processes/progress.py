@@ -21,7 +21,7 @@ from attnphase.arguments import flag
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["COMPILING", "Advance", "ProgressLine", "Tell", "progress_line", "silent", "uncounted", "within"]
+__all__ = ["COMPILING", "Advance", "Callback", "ProgressLine", "progress_line", "silent", "uncounted", "within"]
 
 Advance = Callable[[float], None]
 """Takes how much is done, in the unit of what is counted."""
@@ -38,7 +38,7 @@ _NOTEBOOK = 0.5  # likewise; every update is a message to the browser
 _LOOK = 0.5  # seconds between two looks at whether the whole can be estimated
 
 
-class Tell(Protocol):
+class Callback(Protocol):
     """Takes a few words on what is being done; called often, from within a computation.
 
     An iteration adds how many steps it has made, and how many it makes at most.
@@ -56,9 +56,9 @@ def uncounted(done: float) -> None:
     """Count nothing."""
 
 
-def within(place: str, tell: Tell) -> Tell:
-    """Tell with the place before the text; silent if `tell` is."""
-    return tell if tell is silent else lambda text, *steps: tell(f"{place}: {text}", *steps)
+def within(place: str, callback: Callback) -> Callback:
+    """Tell with the place before the text; silent if `callback` is."""
+    return callback if callback is silent else lambda text, *steps: callback(f"{place}: {text}", *steps)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class ProgressLine:
     def __post_init__(self) -> None:
         self._ready, self._held = self._begin, self.done
 
-    def tell(self, text: str, steps: float = 0.0, most: float = 0.0, /) -> None:
+    def callback(self, text: str, steps: float = 0.0, most: float = 0.0, /) -> None:
         """Say what is being done; of an iteration, how many steps it has made and how many it makes at most."""
         if self.text.endswith(COMPILING):
             self._ready = time.monotonic()
@@ -137,7 +137,7 @@ class ProgressLine:
     def at(self, done: float, text: str) -> None:
         """Say how much is done, and what is being done."""
         self.reach(done)
-        self.tell(text)
+        self.callback(text)
 
     def reach(self, done: float) -> None:
         """Say how much is done; less than before where some was lost, and counting begins anew."""
@@ -253,7 +253,7 @@ def progress_line(
 ) -> Iterator[ProgressLine]:
     """Show what is being done until the block ends, however it ends.
 
-    Only one line can be live at a time: within the block its `tell` is handed down, and no second one is begun.
+    Only one line can be live at a time: within the block its `callback` is handed down, and no second one is begun.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from attnphase.problem.consistency import has_rule
 from attnphase.problem.integration import Integration
 from attnphase.problem.problem import Problem
 from attnphase.problem.units import Units
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.spectrum.measure import Spectrum, measure_of
 from attnphase.state_evolution.gauge import Gauge, gauge_of
 from attnphase.state_evolution.noise import NoisyLabels
@@ -51,7 +51,7 @@ class System:
     own_law: SampleLaw | None = None
 
     @classmethod
-    def of(cls, problem: Problem, threads: int = 1, tell: Tell = silent) -> System:
+    def of(cls, problem: Problem, threads: int = 1, callback: Callback = silent) -> System:
         """The system of a problem: the same one for the same problem and threads.
 
         Parameters
@@ -59,7 +59,7 @@ class System:
         problem : Problem
         threads : int
             That it may use.
-        tell : callable, optional
+        callback : callable, optional
             Is told if the kernels have to be compiled.
 
         Raises
@@ -69,7 +69,7 @@ class System:
         CacheError
             The kernel cache cannot be used.
         """
-        tell_if_compiling(problem, tell)
+        tell_if_compiling(problem, callback)
         # a score of the user's own may have changed since: then so have the kernels, which are part of the key
         return _built(problem, kernels_for(problem), threads)
 

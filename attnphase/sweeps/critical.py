@@ -87,8 +87,8 @@ def thresholds(
             def advance() -> None:
                 line.reach(line.done + 1)
 
-            tell = within(f"{field.rpartition('.')[2]} = {value:g}", line.tell)
-            found.append(thresholds_of(one, crossings, ends if transitions else None, settings, advance, tell))
+            callback = within(f"{field.rpartition('.')[2]} = {value:g}", line.callback)
+            found.append(thresholds_of(one, crossings, ends if transitions else None, settings, advance, callback))
             line.reach(steps * (i + 1))
             if on_step is not None:
                 on_step()

@@ -82,7 +82,7 @@ def follow(
     if overlaps is not None:
         check_start(setting.problem, overlaps, initial_overlaps(setting.problem, branch))
     with progress_line(progress, "following", total=1.0, before="where the curve ends inside the range") as line:
-        watched: dict[str, Any] = {"tell": line.tell, "advance": line.reach}
+        watched: dict[str, Any] = {"callback": line.callback, "advance": line.reach}
         try:
             found = follow_field(setting, branch, (low, high), start=overlaps, settings=settings, **watched)
         except ArithmeticError as error:
@@ -137,7 +137,7 @@ def solutions(
     settings = SolverSettings() if settings is None else arguments.instance("settings", settings, SolverSettings)
     check_affordable(problem)
     with progress_line(progress, "searching", len(branches_of(problem)) + starts, unit="starts") as line:
-        watched = {"tell": line.tell, "advance": line.reach}
+        watched = {"callback": line.callback, "advance": line.reach}
         found = solutions_of(problem, alpha, starts=starts, seed=seed, settings=settings, **watched)
     if not found:
         raise SolverError(f"no fixed point was found at alpha = {alpha:g}: give more starts.")

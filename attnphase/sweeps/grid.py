@@ -279,7 +279,7 @@ def solved_lines(
     with progress_line(progress, "loading the kernels") as shown:
         for kernel_problem in {ModelKey.of(line.problem): line.problem for line in lines}.values():
             if not are_intact(kernel_problem):
-                shown.tell(COMPILING)
+                shown.callback(COMPILING)
                 kernels_for(kernel_problem)  # compiled once, here; workers load them from the cache
     if progress and work.finished:
         print(f"{len(work.finished)} of {len(lines)} lines are finished already", file=sys.stderr)

@@ -91,7 +91,9 @@ def solved(
     names = branches_of(problem) if branch == "all" else [branch]
     with progress_line(progress, "solving") as line:
         return [
-            solve_point(problem, alpha, name, start=_start(start, problem, name), settings=settings, tell=line.tell)
+            solve_point(
+                problem, alpha, name, start=_start(start, problem, name), settings=settings, callback=line.callback
+            )
             for name in names
         ]
 

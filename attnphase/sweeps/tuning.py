@@ -119,7 +119,7 @@ def tune(
     found: dict[float, Optimum] = {}
     with progress_line(progress, "tuning", total=len(alphas)) as line:
         for one in sorted(alphas, reverse=True):
-            here, tell = Setting(setting.problem, one, over), within(f"alpha = {one:g}", line.tell)
-            found[one] = optimum_at(here, branch, metric, ends, settings, tell=tell)
+            here, callback = Setting(setting.problem, one, over), within(f"alpha = {one:g}", line.callback)
+            found[one] = optimum_at(here, branch, metric, ends, settings, callback=callback)
             line.reach(len(found))
     return from_optima([found[one] for one in alphas], problem, branch, alphas, over, metric)

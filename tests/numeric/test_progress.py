@@ -70,7 +70,7 @@ def standard_error(monkeypatch, stream):
 
 
 def recording(said):
-    """A `Tell` that keeps the words."""
+    """A `Callback` that keeps the words."""
     return lambda text, *steps: said.append(text)
 
 
@@ -88,7 +88,7 @@ def test_on_a_terminal_the_line_is_live_and_gone_in_the_end(monkeypatch):
     terminal = standard_error(monkeypatch, Terminal())
     with progress_line(True, "solving [1]") as line:
         until(lambda: "solving [1]" in terminal.getvalue())
-        line.tell("7 maps, residual 3e-05")
+        line.callback("7 maps, residual 3e-05")
         until(lambda: "7 maps, residual 3e-05 0 s" in re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()))
         assert SHOW not in terminal.getvalue()
     end = terminal.getvalue()
@@ -142,7 +142,7 @@ def test_what_is_quick_says_nothing(monkeypatch):
     terminal = standard_error(monkeypatch, Terminal())
     monkeypatch.setattr(module, "_SILENT", 60.0)
     with progress_line(True, "solving") as line:
-        line.tell("7 maps")
+        line.callback("7 maps")
     assert terminal.getvalue() == ""
 
 
@@ -180,7 +180,7 @@ def test_compiling_does_not_enter_the_rate(clock):
     """It is said to be compiling as long as it is, without a time left, which would be that of as slow a rest."""
     line = ProgressLine("sweeping", 1300, 0, "points")
     for text in ("compiling the kernels of this model, once", "sweeping"):
-        line.tell(text)
+        line.callback(text)
         clock.now += 20
         line.reach(0)  # as the workers' counters are read again and again
         assert line.plain == f"0%, {text}: 0/1300 points (0 s)"
@@ -230,11 +230,11 @@ def test_what_takes_long_one_by_one_is_estimated_before_the_second_is_done(clock
     """From below while the first is under way, and then by the first; what is compiled once counts for neither."""
     said: list[str] = []
     line = ProgressLine("solving", 40, 0, "points", announce=said.append)
-    line.tell("compiling the kernels of this model, once")
+    line.callback("compiling the kernels of this model, once")
     clock.now += 30
     line.estimate()
     assert said == []
-    line.tell("semantic")
+    line.callback("semantic")
     for _ in range(7):
         clock.now += 2
         line.estimate()
@@ -277,17 +277,17 @@ def test_an_iteration_is_estimated_by_the_steps_that_it_makes_at_most(clock):
     said: list[str] = []
     for total, unit in ((None, ""), (1, "points")):
         line = ProgressLine("solving", total, 0, unit, announce=said.append)
-        tell = within("semantic", line.tell)
+        callback = within("semantic", line.callback)
         for steps in range(1, 13):
-            tell("few nodes", steps, 400)
+            callback("few nodes", steps, 400)
             line.estimate()
             clock.now += 0.1  # all of them would take 39 s
-        tell("measuring")
+        callback("measuring")
         clock.now += 60
         line.estimate()
         for steps in range(12, 15):
             assert said == []
-            tell("many nodes", steps, 400)
+            callback("many nodes", steps, 400)
             line.estimate()
             clock.now += 1.5
         assert line.text == "semantic: many nodes"
@@ -299,7 +299,7 @@ def test_an_iteration_is_estimated_by_the_steps_that_it_makes_at_most(clock):
         said.clear()
     line = ProgressLine("solving", 40, 0, "points", announce=said.append)
     for steps in range(1, 5):  # the points are what is counted
-        line.tell("semantic", steps, 400)
+        line.callback("semantic", steps, 400)
         line.estimate()
         clock.now += 2
     assert said == []
@@ -325,7 +325,7 @@ def one_of(command: str) -> None:
 def test_every_iteration_tells_its_steps(monkeypatch, command):
     """And how many it makes at most: without them nobody can say how long a point may take."""
     told: list[tuple[float, float]] = []
-    monkeypatch.setattr(ProgressLine, "tell", lambda line, text, steps=0.0, most=0.0: told.append((steps, most)))
+    monkeypatch.setattr(ProgressLine, "callback", lambda line, text, steps=0.0, most=0.0: told.append((steps, most)))
     one_of(command)
     counted = [(steps, most) for steps, most in told if most]
     assert len(counted) >= 3
@@ -384,7 +384,7 @@ def test_a_log_is_not_flooded(monkeypatch):
     monkeypatch.setattr(module, "_PLAIN", 60.0)
     with progress_line(True, "solving") as line:
         for i in range(1000):
-            line.tell(f"{i} maps")
+            line.callback(f"{i} maps")
     assert log.getvalue() == ""
 
 
@@ -400,7 +400,7 @@ def test_without_a_proper_terminal_the_work_goes_on(monkeypatch, kind):
     with progress_line(True, "solving") as line:
         if kind == "dumb":
             until(lambda: "attnphase: solving" in stream.getvalue())
-        line.tell("7 maps")
+        line.callback("7 maps")
     if kind == "dumb":
         assert "\x1b" not in stream.getvalue()
 
@@ -475,7 +475,7 @@ def test_a_place_is_named_once_and_silence_stays_silence():
 
 def test_a_solve_tells_its_maps_and_residual():
     said = []
-    point = SOLVER.solve_point(COARSE, 1.8, "positional", tell=recording(said))
+    point = SOLVER.solve_point(COARSE, 1.8, "positional", callback=recording(said))
     assert point.status is Status.converged
     assert all(text.startswith("positional, alpha = 1.8: ") for text in said)
     maps = [text.split(": ")[1] for text in said if " maps, residual " in text]
@@ -517,10 +517,10 @@ def test_a_solve_tells_that_it_compiles(monkeypatch):
     """Before it asks for the kernels."""
     said = []
     monkeypatch.setattr(
-        SYSTEM, "tell_if_compiling", lambda problem, tell: tell(f"compiling at {problem.teacher.omega}")
+        SYSTEM, "tell_if_compiling", lambda problem, callback: callback(f"compiling at {problem.teacher.omega}")
     )
     monkeypatch.setattr(SYSTEM, "kernels_for", lambda problem: said.append("asked") or compiled.kernels_for(problem))
-    SOLVER.solve_point(COARSE, 1.8, "positional", tell=recording(said))
+    SOLVER.solve_point(COARSE, 1.8, "positional", callback=recording(said))
     assert said[:2] == ["positional, alpha = 1.8: compiling at 0.3", "asked"]
 
 
@@ -548,8 +548,8 @@ def test_a_sweep_compiles_every_model_that_is_not_kept_before_its_workers_start(
 def test_thresholds_know_how_much_is_done(monkeypatch):
     """On a stand-in that stops after a branch, as where there is none, and one that takes all its steps."""
 
-    def stub(problem, crossings, ends, settings, advance, tell):
-        tell("looking for the semantic branch")
+    def stub(problem, crossings, ends, settings, advance, callback):
+        callback("looking for the semantic branch")
         for _ in range(4 if problem.teacher.omega > 0.25 else 1):
             dones.append(lines[0].done)
             advance()
@@ -585,7 +585,7 @@ class Recorded(ProgressLine):
         super().__init__(*what, **more)
         self.shown, self.said = shown, []
 
-    def tell(self, text, steps=0.0, most=0.0):
+    def callback(self, text, steps=0.0, most=0.0):
         self.said.append(text)
 
 

@@ -171,7 +171,7 @@ def test_a_second_minimum_that_only_other_points_see_contradicts_a_rule(monkeypa
     """However well both agree: the rule's orders say nothing of its error there."""
     monkeypatch.setattr(solver, "variations", lambda *_: None)
     monkeypatch.setattr(solver, "contradicted", lambda *_: False)
-    run: Any = SimpleNamespace(tell=lambda _: None, map=lambda rule: SimpleNamespace(rough_share=share))
+    run: Any = SimpleNamespace(callback=lambda _: None, map=lambda rule: SimpleNamespace(rough_share=share))
     place: Any = SimpleNamespace(
         map_=SimpleNamespace(channel=SimpleNamespace(rule="tensor")),
         found=SimpleNamespace(point=None),

@@ -110,10 +110,14 @@ def optimal(
     with checkpoint_for_us(path, LIMITS), progress_line(progress, "solving", total=len(places), unit="points") as line:
         kept = KeptPoints.of(path, problem, channel, max_nodes, places)
         for (model, value, name), where in zip(product(models, values, wanted), places, strict=True):
-            options = {"max_nodes": max_nodes, "tell": within(f"{name}, alpha = {value:g}", line.tell)}
+            options = {"max_nodes": max_nodes, "callback": within(f"{name}, alpha = {value:g}", line.callback)}
             points[name].append(kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options)))
             line.reach(line.done + 1)
-        found = kept.thresholds(partial(bayes_optimal_thresholds, models[0], tell=line.tell)) if thresholds else None
+        found = (
+            kept.thresholds(partial(bayes_optimal_thresholds, models[0], callback=line.callback))
+            if thresholds
+            else None
+        )
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.iteration import Status
 from attnphase.theories.bayes_optimal.evolution import Evolution, Moments, joined
 from attnphase.theories.bayes_optimal.model import PosteriorModel
@@ -160,7 +160,7 @@ class _Iteration:
     evolution: Evolution
     alpha: float
     one: Evolution | None = None  # its first replicate, of lattices
-    tell: Tell = silent
+    callback: Callback = silent
     maps: int = 0
     anchor: tuple[Array, Array, Moments] | None = None  # a place, V there, and what all replicates say of it
 
@@ -170,7 +170,7 @@ class _Iteration:
     def residual(self, x: Array) -> Array:
         self.maps += 1
         nodes = self.evolution.points * self.evolution.replicates
-        self.tell(f"{self.maps} maps, {nodes} nodes", self.maps, _MAX_MAPS)
+        self.callback(f"{self.maps} maps, {nodes} nodes", self.maps, _MAX_MAPS)
         V = self.coordinates.matrices(x)
         return self.coordinates.of(self.evolution.image(self.alpha, V, self.moments(x))) - x
 
@@ -340,7 +340,7 @@ def solve_bayes_optimal(
     *,
     max_nodes: int | None = None,
     near: Array | None = None,
-    tell: Tell = silent,
+    callback: Callback = silent,
 ) -> BayesOptimalPoint:
     """The fixed point that a learner reaches from a start.
 
@@ -356,7 +356,7 @@ def solve_bayes_optimal(
         Of all replicates together; by default the channel's.
     near : (P, t, t) array, optional
         V to begin with, instead of that of the start.
-    tell : callable, optional
+    callback : callable, optional
     """
     wanted, exact = model.problem.integration.standard_error, model.channel.tolerance
     max_nodes = model.channel.most if max_nodes is None else max_nodes
@@ -368,27 +368,27 @@ def solve_bayes_optimal(
     x = _Coordinates(model.prior.rho).of(_first(model, start) if near is None else near)
     maps, status = 0, Status.converged
     for points, tolerance in zip(coarse, _COARSE_TOLERANCES[-len(coarse) :], strict=True):
-        run = _Iteration(model.evolution(points, alone), alpha, tell=tell)
+        run = _Iteration(model.evolution(points, alone), alpha, callback=callback)
         x, _, status = run.run(x, max(tolerance, 10 * exact), _COARSE_MAPS)
         maps += run.maps
-    run = _Iteration(model.evolution(coarse[-1], alone), alpha, tell=tell)
+    run = _Iteration(model.evolution(coarse[-1], alone), alpha, callback=callback)
     if run.nothing(x) and start is Start.informed and near is None:
         # nodes see little where nearly all is known: what has overshot to nothing goes on from there
         near = _first(model, Start.uninformed)
-        return solve_bayes_optimal(model, alpha, start, max_nodes=max_nodes, near=near, tell=tell)
+        return solve_bayes_optimal(model, alpha, start, max_nodes=max_nodes, near=near, callback=callback)
     if run.ended(x):
-        run = _Iteration(model.evolution(min(32 * coarse[0], most)), alpha, tell=tell)
+        run = _Iteration(model.evolution(min(32 * coarse[0], most)), alpha, callback=callback)
         found = _Found(x, 0.0, run.verdict(x, status), maps)
         return _measured(model, run, alpha, start, found, run.displaced(found))
     jacobian, points = run.jacobian(x), min(4 * coarse[-1], most)
     if alone:
         maps += run.maps
-        run = _Iteration(model.evolution(points, alone), alpha, tell=tell)
+        run = _Iteration(model.evolution(points, alone), alpha, callback=callback)
         x, _, jacobian = run.polish(x, jacobian, _NEAR, _NEAR / 4)
     while True:
         maps += run.maps
         one = model.evolution(points, alone) if alone else None
-        run = _Iteration(model.evolution(points), alpha, one, tell)
+        run = _Iteration(model.evolution(points), alpha, one, callback)
         x, residual, jacobian = run.polish(x, jacobian, exact)
         status = Status.converged
         if residual > exact:

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import brentq, minimize_scalar
 
 from attnphase.arrays import Array
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.theories.bayes_optimal.evolution import Evolution, positive
 from attnphase.theories.bayes_optimal.model import PosteriorModel
 
@@ -72,14 +72,14 @@ class PointAtShare:
 
 
 def bayes_optimal_thresholds(
-    model: PosteriorModel, *, tell: Tell = silent, points: int = _POINTS
+    model: PosteriorModel, *, callback: Callback = silent, points: int = _POINTS
 ) -> dict[str, BayesOptimalThreshold]:
     """Weak recovery, algorithmic and information-theoretic thresholds, and that of perfect recovery.
 
     Parameters
     ----------
     model : PosteriorModel
-    tell : callable, optional
+    callback : callable, optional
     points : int
         Nodes in each replicate; where a sample's means are sums, for weak recovery alone.
 
@@ -90,13 +90,13 @@ def bayes_optimal_thresholds(
         uninformed fixed point jumps. ``information_theoretic``: the free entropies of the informed and the uninformed
         fixed point cross. ``perfect_recovery``: above it the uninformed fixed point knows the weights.
     """
-    tell("weak recovery")
+    callback("weak recovery")
     evolution = model.evolution(points)
     weak = _weak_recovery(evolution)
     if model.channel.sums is not None:
         evolution = model.evolution(model.channel.coarsest * (_OF_ROUND if evolution.round else _OF_LATTICES))
-    tell("the curve of fixed points")
-    curve = _curve(evolution, tell)
+    callback("the curve of fixed points")
+    curve = _curve(evolution, callback)
     highest = _summit(evolution, curve)
     end = curve[-1]
     if highest is None:
@@ -196,7 +196,7 @@ def _scaled(rho: Array, V: Array, share: float) -> Array:
     return V * min((1 - share) / rest, 1.0) if share >= 1 - rest else V + (rho - V) * (1 - share - rest) / (1 - rest)
 
 
-def _curve(evolution: Evolution, tell: Tell = silent) -> list[PointAtShare]:
+def _curve(evolution: Evolution, callback: Callback = silent) -> list[PointAtShare]:
     """Fixed points along the share that is known."""
     known = (
         1
@@ -208,7 +208,7 @@ def _curve(evolution: Evolution, tell: Tell = silent) -> list[PointAtShare]:
     shares = 1 / (1 + np.exp(-np.linspace(first, last, _SHARES)))
     points, V = [], (1 - shares[0]) * evolution.rho
     for number, share in enumerate(shares):
-        tell(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
+        callback(f"the curve of fixed points, {share:.3g} known", number, _SHARES)
         point = _point_at_share(evolution, float(share), V)
         if not np.isfinite(point.alpha):
             break

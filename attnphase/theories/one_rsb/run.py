@@ -14,7 +14,7 @@ from attnphase.fixed_points.settings import SolverSettings, check_affordable, sa
 from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.refinement import REPLICATES
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import ProgressLine, Tell, progress_line
+from attnphase.processes.progress import Callback, ProgressLine, progress_line
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.branches import BRANCHES
 from attnphase.state_evolution.copies import RESOLVED
@@ -103,10 +103,10 @@ def one_rsb(
         progress_line(progress, "1RSB", count, unit="values of y") as line,
         np.errstate(over="ignore", invalid="ignore"),
     ):
-        system = System.of(problem, settings.threads or available_cores(), line.tell)
+        system = System.of(problem, settings.threads or available_cores(), line.callback)
         beginning, share = start if isinstance(start, Overlaps) else informed, _APART
         if start == "replica-symmetric":
-            beginning, share = _without_breaking(problem, alpha, branch, settings, line.tell)
+            beginning, share = _without_breaking(problem, alpha, branch, settings, line.callback)
         begun = apart_by(beginning, system.spectrum.rho, share)
         sector = system.sector_of(beginning)
         try:
@@ -119,7 +119,7 @@ def one_rsb(
 
 
 def _without_breaking(
-    problem: Problem, alpha: float, branch: str, settings: SolverSettings, tell: Tell
+    problem: Problem, alpha: float, branch: str, settings: SolverSettings, callback: Callback
 ) -> tuple[Overlaps, float]:
     """The replica-symmetric solution, and the share of its q to begin with that groups do not have in common.
 
@@ -128,7 +128,7 @@ def _without_breaking(
     SolverError
         Two solutions on the same samples are one.
     """
-    point = solve_point(problem, alpha, branch, settings=replace(settings, tolerance=1e-6), tell=tell)
+    point = solve_point(problem, alpha, branch, settings=replace(settings, tolerance=1e-6), callback=callback)
     gap = point.values["overlap_gap"]
     if gap <= RESOLVED:
         raise SolverError(
@@ -150,7 +150,7 @@ def _solved(
 ) -> list[OneRsbPoint]:
     nodes = OneRsbNodes(system, *sizes, REPLICATES)
     first = tilts[0] if tilts else _first_tilt(system, alpha, begun)
-    solving = OneRsbSolver(OneRsbMap(nodes, alpha, first, sector), settings, line.tell)
+    solving = OneRsbSolver(OneRsbMap(nodes, alpha, first, sector), settings, line.callback)
     x = solving.map_.pack(begun)
     if not tilts:
         return [solving.point(solving.stationary(x), stationary=True)]

@@ -15,7 +15,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.errors import SolverError
 from attnphase.fixed_points.settings import SolverSettings
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.solvers.differences import finite_difference_jacobian
 from attnphase.solvers.iteration import Anderson, Damped, FixedPoint, Method, Newton, Status, iterate
 from attnphase.state_evolution.overlaps import Overlaps
@@ -82,7 +82,7 @@ class OneRsbSolver:
     map_ : OneRsbMap
         Its y is that of the last point.
     settings : SolverSettings
-    tell : callable
+    callback : callable
         Is told how far it is.
     maps : int
         Evaluations since the last point.
@@ -90,7 +90,7 @@ class OneRsbSolver:
 
     map_: OneRsbMap
     settings: SolverSettings
-    tell: Tell = silent
+    callback: Callback = silent
     maps: int = 0
 
     # ------------------------------------------------------------------------------------------------ at one y
@@ -100,7 +100,7 @@ class OneRsbSolver:
 
         def report(maps: int, residual: float) -> None:
             done = self.maps + maps
-            self.tell(f"y = {self.map_.y:.4g}: {done} maps, residual {residual:.0e}", done, self.settings.max_maps)
+            self.callback(f"y = {self.map_.y:.4g}: {done} maps, residual {residual:.0e}", done, self.settings.max_maps)
 
         scales: Callable[[Array], Array] = self.map_.scales
         found = iterate(self.map_, x, scales, method, tolerance=tolerance, max_maps=left, report=report)
@@ -149,7 +149,7 @@ class OneRsbSolver:
         """A point after a search of all its minima: converged only if that changes nothing."""
         if found.status is not Status.converged:
             return found
-        self.tell(f"y = {self.map_.y:.4g}: searching all minima again")
+        self.callback(f"y = {self.map_.y:.4g}: searching all minima again")
         self.maps += 1
         image = self.map_(found.point, refresh=True)
         if image is None:
@@ -257,7 +257,7 @@ class OneRsbSolver:
         displaced = [np.concatenate(parts) for parts in zip(rows, halves, strict=True)]
         count = len(rows[0])
         shares = np.append(np.full(count, 1 / (count * (count - 1))), 1.0)
-        self.tell(f"y = {y:.4g}: derivatives of the map")
+        self.callback(f"y = {y:.4g}: derivatives of the map")
         step, change = self._displacements(x, displaced, stationary)
         map_.y = y
         map_(x)

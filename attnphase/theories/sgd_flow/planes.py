@@ -11,7 +11,7 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.theories.sgd_flow.rates import Dynamics
 from attnphase.theories.sgd_flow.settings import Basin, FlowSettings, FlowStatus
@@ -82,7 +82,7 @@ def follow_plane(
     start: Sizes,
     angles: Sequence[float],
     remembered: Memory,
-    tell: Tell = silent,
+    callback: Callback = silent,
 ) -> Plane:
     """Follow starts of one size from all angles, in degrees from the encodings' direction to the teacher's.
 
@@ -95,14 +95,14 @@ def follow_plane(
     angles : sequence of float
     remembered : callable
         Has the start of an angle followed, unless it was before.
-    tell : callable, optional
+    callback : callable, optional
 
     Raises
     ------
     ProblemError
         There are no encodings.
     """
-    system = system_of(problem, tell)
+    system = system_of(problem, callback)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     finest = first_rule(rules, smooth)
     gauges = gauges_of(rules, finest, smooth)
@@ -111,7 +111,7 @@ def follow_plane(
         name = f"{rule.name}, {rule.size} nodes{part}"
 
         def follow() -> Arrival:
-            tell(f"angle {angle:g}, {name}")
+            callback(f"angle {angle:g}, {name}")
             # a sine of rounding size would be a part along the teacher
             along, across = (0.0 if abs(x) < 1e-15 else x for x in (math.sin(math.radians(angle)), _cosine(angle)))
             own = Sizes(semantic=start.semantic * along, positional=start.semantic * across, noise=start.noise)

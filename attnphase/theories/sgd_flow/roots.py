@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Advance, Tell, silent, uncounted
+from attnphase.processes.progress import Advance, Callback, silent, uncounted
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.symmetries import ProblemSymmetry
@@ -64,7 +64,7 @@ def stationary_points(
     problem: Problem,
     settings: FlowSettings,
     starts: Sequence[Sizes],
-    tell: Tell = silent,
+    callback: Callback = silent,
     advance: Advance = uncounted,
 ) -> list[StationaryPoint]:
     """All stationary points that searches from these starts lead to, by rising risk.
@@ -72,14 +72,14 @@ def stationary_points(
     Every search is a root search in the symmetry of its start, so that it ends at unstable points too. `advance` takes
     the number of searches that were begun before each.
     """
-    system = system_of(problem, tell)
+    system = system_of(problem, callback)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
     found: list[tuple[Dynamics, Array, Overlaps]] = []
     counts: list[int] = []
     for i, start in enumerate(starts):
         advance(i)
-        tell(f"searching from {start.text}")
+        callback(f"searching from {start.text}")
         dynamics, state = started(system, start, settings, rule)
         root = _root(dynamics, state)
         if root is None:

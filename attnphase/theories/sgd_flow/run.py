@@ -116,7 +116,7 @@ def flow(
             line.reach(max(line.done, len(found) + share))  # a step may be tried again, and a shorter one
 
         for one in starts:
-            found.append(follow_flow(problem, one, settings, within(one.text, line.tell), advance))
+            found.append(follow_flow(problem, one, settings, within(one.text, line.callback), advance))
     return from_trajectories(found, single=isinstance(start, str | Sizes | Mapping))
 
 
@@ -197,7 +197,7 @@ def stationary(
     encoded = has_directions(problem)
     sizes = [one if encoded else Sizes(one.semantic, 0.0, one.noise) for one in random_starts(starts, seed)]
     with progress_line(progress, "searching", len(sizes), unit="starts") as line:
-        found = stationary_points(problem, settings, sizes, line.tell, line.reach)
+        found = stationary_points(problem, settings, sizes, line.callback, line.reach)
     if not found:
         rate = f"learning_rate = {settings.learning_rate:g}" if learning_rate else "gradient flow"
         cure = "lower the learning rate, or give" if learning_rate else "give"
@@ -323,7 +323,7 @@ def basins(
         for value in wanted:
             at = problem.with_fields({"teacher.omega": value})
             for size in scales:
-                told = within(f"omega = {value:g}, scale = {size:g}", line.tell)
+                told = within(f"omega = {value:g}, scale = {size:g}", line.callback)
                 start, ends = Sizes(semantic=size, noise=noise), _counted(kept.plane(value, size), line, len(angles))
                 planes[value, size] = found = follow_plane(at, settings, start, angles, ends, told)
                 if found.without:

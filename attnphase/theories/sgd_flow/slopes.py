@@ -19,7 +19,7 @@ from attnphase.kernels.compiler import Slopes, gains_for, slopes_for
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Solution
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Tell, silent
+from attnphase.processes.progress import Callback, silent
 from attnphase.processes.threads import available_cores
 from attnphase.state_evolution.channel import Channel, replicates_in
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
@@ -32,9 +32,9 @@ __all__ = ["SlopeChannel", "first_rule", "gauges_of", "is_smooth", "next_rule", 
 _HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low order are given up for Sobol points
 
 
-def system_of(problem: Problem, tell: Tell = silent) -> System:
+def system_of(problem: Problem, callback: Callback = silent) -> System:
     """The system of a problem, with the kernels of `attnphase.theories.sgd_flow.noise.of_fields` and all cores."""
-    return replace(System.of(of_fields(problem), threads=available_cores(), tell=tell), problem=problem)
+    return replace(System.of(of_fields(problem), threads=available_cores(), callback=callback), problem=problem)
 
 
 @dataclass(frozen=True, eq=False)

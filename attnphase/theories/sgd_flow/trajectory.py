@@ -14,7 +14,7 @@ from attnphase.errors import SolverError
 from attnphase.integration.refinement import COARSE_POINTS
 from attnphase.integration.rules import Rule
 from attnphase.problem.problem import Problem
-from attnphase.processes.progress import Advance, Tell, silent, uncounted
+from attnphase.processes.progress import Advance, Callback, silent, uncounted
 from attnphase.state_evolution.errors import relative_error
 from attnphase.state_evolution.sizes import Sizes
 from attnphase.state_evolution.starts import sized_rows
@@ -216,7 +216,7 @@ def _leg(
 
 
 def follow_flow(
-    problem: Problem, start: Sizes, settings: FlowSettings, tell: Tell = silent, advance: Advance = uncounted
+    problem: Problem, start: Sizes, settings: FlowSettings, callback: Callback = silent, advance: Advance = uncounted
 ) -> Trajectory:
     """A trajectory under rules that are refined until q is as accurate as the problem's ``integration`` asks.
 
@@ -229,13 +229,13 @@ def follow_flow(
     SolverError
         The integration in time failed.
     """
-    system = system_of(problem, tell)
+    system = system_of(problem, callback)
     rules, smooth = system.refinement(settings.max_nodes), is_smooth(system)
     rule = first_rule(rules, smooth)
     ways = _Ways.of(system, start, settings, rule, advance)
     while True:
-        tell(f"following under {rule.size} nodes")
-        found = _under(ways, rule, gauges_of(rules, rule, smooth), tell)
+        callback(f"following under {rule.size} nodes")
+        found = _under(ways, rule, gauges_of(rules, rule, smooth), callback)
         rho = system.spectrum.rho
         known = np.isfinite(found.values["q"]).all(axis=(1, 2, 3))
         pairs = zip(found.errors["q"][known], found.values["q"][known], strict=True)
@@ -333,14 +333,14 @@ class _Ways:
         return _Followed(dynamics, way, measured(dynamics, way.states, numbers), numbers, dynamics.evaluations, moved)
 
 
-def _under(ways: _Ways, rule: Rule, gauges: Sequence[Rule], tell: Tell) -> Trajectory:
+def _under(ways: _Ways, rule: Rule, gauges: Sequence[Rule], callback: Callback) -> Trajectory:
     """A trajectory under one rule, with its errors by replicates, or by the gauges of a rule without them."""
     main, parts = ways.under(rule), gauges or replicates_of(rule)
     others = None if gauges else ways.of_replicates(main)
     if others is None:
         others = []
         for number, part in enumerate(parts):
-            tell(f"following under {rule.size} nodes, error {number + 1} of {len(parts)}")
+            callback(f"following under {rule.size} nodes, error {number + 1} of {len(parts)}")
             others.append(ways.under(part, integrate=not gauges).values)
     errors = {
         name: error_of(value, [other[name] for other in others], replicates=not gauges)
