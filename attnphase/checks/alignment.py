@@ -36,7 +36,7 @@ class Frame:
 
     @classmethod
     def of(cls, problem: Problem, callback: Callback = silent) -> Frame:
-        """The frame of a problem; `callback` is told if its kernels have to be compiled."""
+        """The frame of a problem; `callback` is called if its kernels have to be compiled."""
         # scores depend on h h^T or h_Q h_K^T alone, which a common rotation of the columns does not change
         rotates = problem.tokens.length > 1 and problem.regularizer.form.rotates
         return cls(problem, System.of(problem, callback=callback).symmetries, rotates and problem.student.rank > 1)

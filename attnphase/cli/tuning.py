@@ -21,7 +21,7 @@ from attnphase.cli.options import (
 )
 from attnphase.cli.outcomes import deliver
 from attnphase.files.writing import check_dataset
-from attnphase.fixed_points.optimum import LOWEST, METRICS, Place
+from attnphase.fixed_points.optimum import LOWEST, METRICS, OptimumStatus
 from attnphase.fixed_points.settings import sample_complexities
 from attnphase.state_evolution.branches import BRANCHES
 
@@ -77,7 +77,7 @@ def tune(
         problem, over, metric, alpha=alpha, branch=branch, between=between, settings=settings, progress=not quiet
     )
     deliver(ds, tuned_table, output, force, as_json, quiet)
-    lost = ds["alpha"].to_numpy()[ds["status"].to_numpy() == Place.not_converged].tolist()
+    lost = ds["alpha"].to_numpy()[ds["status"].to_numpy() == OptimumStatus.not_converged].tolist()
     if not lost:
         return 0
     hint = "" if allow_unconverged else "; --allow-unconverged accepts this"

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from attnphase.data.identity_variables import VERDICT_VARIABLE, VIOLATION_VARIABLES
 from attnphase.data.variable import RunStatus, Variable
-from attnphase.fixed_points.optimum import Place
+from attnphase.fixed_points.optimum import OptimumStatus
 from attnphase.fixed_points.threshold import Outcome
 from attnphase.solvers.iteration import Status
 from attnphase.state_evolution.branches import BRANCHES, Branch
@@ -199,7 +199,7 @@ TUNED_VARIABLES = (
     Variable("solves", (), "points that were traced or solved", "n", dtype="int32"),
     Variable(
         "status", (), "where in the range the optimum lies", r"\mathrm{status}", dtype="int8",
-        meanings=tuple(place.name for place in Place),
+        meanings=tuple(place.name for place in OptimumStatus),
     ),
 )  # fmt: skip
 """What `attnphase.tune` returns; NaN where no optimum is known. The attributes ``over`` and ``metric`` name both."""

@@ -47,7 +47,7 @@ def follow(
     on_point : callable, optional
         Called with every point as it is solved.
     callback : callable, optional
-        Is told how far each iteration is.
+        Is called with how far each iteration is.
 
     Returns
     -------

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.measuring import Place, gauges_at, measured_at
+from attnphase.fixed_points.measuring import SolvedPoint, gauges_at, measured_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.trial_amplitudes import Sweep, beside_held, growth_with_error, trials_of, zero_of
 from attnphase.integration.refinement import Refinement
@@ -29,7 +29,7 @@ _NEXT_TO_NONE = 1e-3  # share of the informed start's order parameter
 _MAPS = 50  # that a point may take which is looked for once more
 
 
-def classified(run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str) -> Place:
+def classified(run: Run, rules: Refinement, solved: SolvedPoint, informed: Overlaps, branch: str) -> SolvedPoint:
     """The point with its identity; where the uninformed point has a branch above it, a point of that.
 
     Parameters
@@ -39,30 +39,30 @@ def classified(run: Run, rules: Refinement, place: Place, informed: Overlaps, br
     """
     names = Branch.named(branch).order_parameters
     if not names:
-        return place
-    undecided = replace(place, identity=Identity.not_decided)
-    if not run.settings.identity or run.late or place.found.status is not Status.converged:
+        return solved
+    undecided = replace(solved, identity=Identity.not_decided)
+    if not run.settings.identity or run.late or solved.found.status is not Status.converged:
         return undecided
-    if not place.response.known:
+    if not solved.response.known:
         return undecided
-    if not vanishes(run.system.problem, place.overlaps, branch):
-        if _stands(run, rules, place, names):
-            return replace(place, identity=Identity.on_branch)
-        own = None if run.spent else _with_own_derivatives(run, rules, place)
+    if not vanishes(run.system.problem, solved.overlaps, branch):
+        if _stands(run, rules, solved, names):
+            return replace(solved, identity=Identity.on_branch)
+        own = None if run.spent else _with_own_derivatives(run, rules, solved)
         if own is None:
             return undecided
         return replace(own, identity=Identity.on_branch if _stands(run, rules, own, names) else Identity.not_decided)
     if not has_curve(run, branch):
-        return replace(place, identity=Identity.merged)
-    return _beside_uninformed(run, rules, place, informed, names)
+        return replace(solved, identity=Identity.merged)
+    return _beside_uninformed(run, rules, solved, informed, names)
 
 
-def _with_own_derivatives(run: Run, rules: Refinement, place: Place) -> Place | None:
+def _with_own_derivatives(run: Run, rules: Refinement, solved: SolvedPoint) -> SolvedPoint | None:
     """The point with derivatives taken there: a neighbour's may be of too far away; None if there are none."""
-    map_, found = place.map_, place.found
+    map_, found = solved.map_, solved.found
     try:
         response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
-        return replace(place, response=response, measured=measured_at(run, rules, map_, found, response))
+        return replace(solved, response=response, measured=measured_at(run, rules, map_, found, response))
     except ArithmeticError:
         return None
 
@@ -72,28 +72,28 @@ def has_curve(run: Run, branch: str) -> bool:
     return len(Branch.named(branch).order_parameters) == 1 and run.system.reflects and run.system.prior.even
 
 
-def _stands(run: Run, rules: Refinement, place: Place, names: tuple[str, ...]) -> bool:
+def _stands(run: Run, rules: Refinement, solved: SolvedPoint, names: tuple[str, ...]) -> bool:
     """Whether a point remains, with its order parameters, if the map changes by four standard errors.
 
     No eigenvalue of the Jacobian J may be one within four errors of the derivatives, which change the determinant of
     ``I - J`` by the share ``Tr (I - J)^-1 dJ``. Then `_is_bracketed` decides.
     """
-    map_, x = place.map_, place.found.point
+    map_, x = solved.map_, solved.found.point
     scale = map_.scales(x)
-    system = (np.eye(len(x)) - place.response.jacobian) * scale / scale[:, None]
+    system = (np.eye(len(x)) - solved.response.jacobian) * scale / scale[:, None]
     inverse = np.asarray(np.linalg.pinv(system), dtype=float)
-    noise = place.response.noise * scale / scale[:, None]
+    noise = solved.response.noise * scale / scale[:, None]
     if not ERRORS * np.linalg.norm(np.einsum("ij,sji->s", inverse, noise)) < 1:
         return False
     for name in names:
         nothing = map_.unpack(np.zeros(len(x)))
-        own = map_.pack(replace(nothing, **{name: getattr(place.overlaps, name)})) / scale
-        if not _is_bracketed(run, rules, place, inverse, own / (own @ own)):
+        own = map_.pack(replace(nothing, **{name: getattr(solved.overlaps, name)})) / scale
+        if not _is_bracketed(run, rules, solved, inverse, own / (own @ own)):
             return False
     return True
 
 
-def _is_bracketed(run: Run, rules: Refinement, place: Place, inverse: Array, along: Array) -> bool:
+def _is_bracketed(run: Run, rules: Refinement, solved: SolvedPoint, inverse: Array, along: Array) -> bool:
     """Whether the map leads back to the point from eight errors of an order parameter on either side.
 
     An error dF of the map moves the point by ``(I - J)^-1 dF``. Where the map bends, a change by four errors makes a
@@ -108,10 +108,10 @@ def _is_bracketed(run: Run, rules: Refinement, place: Place, inverse: Array, alo
     along : (D,) array
         By what share of itself a change of these moves the order parameter.
     """
-    map_, x = place.map_, place.found.point
+    map_, x = solved.map_, solved.found.point
     rule, scale, odd, even_prior = map_.channel.rule, map_.scales(x), map_.sector.odd, run.system.prior.even
     # what the iteration may leave is an error too
-    rows = np.vstack([place.measured.moved.images / scale, run.settings.tolerance * np.eye(len(x))])
+    rows = np.vstack([solved.measured.moved.images / scale, run.settings.tolerance * np.eye(len(x))])
     moved = rows @ inverse.T
     error = float(np.linalg.norm(moved @ along))
     if not 2 * ERRORS * error < 1:
@@ -137,27 +137,29 @@ def _is_bracketed(run: Run, rules: Refinement, place: Place, inverse: Array, alo
     return True
 
 
-def _beside_uninformed(run: Run, rules: Refinement, place: Place, informed: Overlaps, names: tuple[str, ...]) -> Place:
+def _beside_uninformed(
+    run: Run, rules: Refinement, solved: SolvedPoint, informed: Overlaps, names: tuple[str, ...]
+) -> SolvedPoint:
     """A point without its order parameter, merged if that shrinks at every trial amplitude by four standard errors."""
-    undecided = replace(place, identity=Identity.not_decided)
+    undecided = replace(solved, identity=Identity.not_decided)
     sector = run.system.sector_of(informed)
-    map_ = StateEvolution(place.map_.channel, place.map_.alpha, sector)
-    map_.adopt_from(place.map_)
-    x = sector.pack(without_signal(place.overlaps))
+    map_ = StateEvolution(solved.map_.channel, solved.map_.alpha, sector)
+    map_.adopt_from(solved.map_)
+    x = sector.pack(without_signal(solved.overlaps))
     if map_(x) is None:
         return undecided
     gauges = gauges_at(run, rules, map_)
     sweep = Sweep(
         map_,
-        beside_held(sector.taken_over(place.response.jacobian, place.map_.sector), sector.odd),
+        beside_held(sector.taken_over(solved.response.jacobian, solved.map_.sector), sector.odd),
         (rules.asked.standard_error, run.settings.tolerance),
         lambda: run.late,
     )
     try:
         rest = growth_with_error(map_, x, gauges, rules.alike)
         if rest is None:  # without a multiplier next to none of the order parameter tells
-            small = replace(informed.changed(_NEXT_TO_NONE * np.eye(informed.q.shape[-1])), V=place.overlaps.V)
-            beside = replace(place.overlaps, m=small.m, theta=small.theta)
+            small = replace(informed.changed(_NEXT_TO_NONE * np.eye(informed.q.shape[-1])), V=solved.overlaps.V)
+            beside = replace(solved.overlaps, m=small.m, theta=small.theta)
             near = sweep.at(sector.pack(beside if beside.feasible(run.system.spectrum.rho) else small))
             if near is not None:
                 rest = growth_with_error(map_, near, gauges, rules.alike)
@@ -165,11 +167,11 @@ def _beside_uninformed(run: Run, rules: Refinement, place: Place, informed: Over
                 rest = -1.0, 0.0
         if rest is None or abs(rest[0]) <= ERRORS * rest[1]:
             return undecided
-        trials = trials_of(sweep, sector.pack(replace(informed, V=place.overlaps.V)), x, rest[0])
+        trials = trials_of(sweep, sector.pack(replace(informed, V=solved.overlaps.V)), x, rest[0])
         if trials is None:
             return undecided
         if not trials:  # a branch lies inside the domain
-            return undecided if rest[0] > 0 else replace(place, identity=Identity.merged)
+            return undecided if rest[0] > 0 else replace(solved, identity=Identity.merged)
         if rest[0] < 0:
             highest = max(trials, key=lambda trial: trial.growth).point
             map_(highest, refresh=map_.channel.rule.lines is None)
@@ -177,24 +179,26 @@ def _beside_uninformed(run: Run, rules: Refinement, place: Place, informed: Over
             if growth is None or abs(growth[0]) <= ERRORS * growth[1]:
                 return undecided
             if growth[0] < 0:
-                return replace(place, identity=Identity.merged)
-        return _above(run, rules, place, map_, zero_of(trials, sector.odd, rest[0]), names)
+                return replace(solved, identity=Identity.merged)
+        return _above(run, rules, solved, map_, zero_of(trials, sector.odd, rest[0]), names)
     except ArithmeticError:  # a map lies outside the domain
         return undecided
 
 
-def _above(run: Run, rules: Refinement, place: Place, map_: StateEvolution, x: Array, names: tuple[str, ...]) -> Place:
+def _above(
+    run: Run, rules: Refinement, solved: SolvedPoint, map_: StateEvolution, x: Array, names: tuple[str, ...]
+) -> SolvedPoint:
     """The point of the branch near ``x``; the given one, not decided, if none is found."""
-    undecided = replace(place, identity=Identity.not_decided)
+    undecided = replace(solved, identity=Identity.not_decided)
     if run.only_merged:
         return undecided
     run.grant(_MAPS)
-    derivatives, known = rules.of_derivatives(map_.channel.rule), place.measured.relative_error
+    derivatives, known = rules.of_derivatives(map_.channel.rule), solved.measured.relative_error
     response = response_at(map_, x, derivatives)
     found = run.newton(map_, x, response.jacobian)
     found = run.verified(map_, found, known, lambda point: run.newton(map_, point, response.jacobian))
     if found.status is not Status.converged or not map_.unpack(found.point).has_signal:
         return undecided
     response = response_at(map_, found.point, derivatives)
-    moved = Place(map_, found, measured_at(run, rules, map_, found, response), response)
+    moved = SolvedPoint(map_, found, measured_at(run, rules, map_, found, response), response)
     return moved if _stands(run, rules, moved, names) else replace(moved, identity=Identity.not_decided)

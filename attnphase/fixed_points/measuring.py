@@ -24,7 +24,7 @@ from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, restore, variations
 from attnphase.state_evolution.starts import vanishes
 
-__all__ = ["Measured", "Place", "branch_point", "gauges_at", "measured_at", "unevaluated"]
+__all__ = ["Measured", "SolvedPoint", "branch_point", "gauges_at", "measured_at", "unevaluated"]
 
 _SCALARS = ("test_error", "training_loss", "weight_norm", "density", "second_minimum_share")
 
@@ -52,7 +52,7 @@ class Measured:
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class SolvedPoint:
     """A fixed point with everything known of it.
 
     Attributes

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["LOWEST", "METRICS", "Place"]
+__all__ = ["LOWEST", "METRICS", "OptimumStatus"]
 
 LOWEST = "lowest"
 """In the place of a branch: at each value of the field that of lowest training loss."""
@@ -16,7 +16,7 @@ METRICS = ("test_error", "training_loss", "weight_norm")
 """What can be minimised."""
 
 
-class Place(IntEnum):
+class OptimumStatus(IntEnum):
     """Where the minimum over the range lies; the values are the CF flags of the dataset."""
 
     inside = 0  # the total derivative vanishes there

@@ -21,7 +21,7 @@ from attnphase.errors import ProblemError
 from attnphase.fixed_points.basin import FEW_MAPS, derivatives_at, found_on_first
 from attnphase.fixed_points.classification import classified, has_curve
 from attnphase.fixed_points.deadline import NEVER, Deadline
-from attnphase.fixed_points.measuring import Place, branch_point, measured_at, unevaluated
+from attnphase.fixed_points.measuring import SolvedPoint, branch_point, measured_at, unevaluated
 from attnphase.fixed_points.point import BranchPoint, Restart
 from attnphase.fixed_points.run import FIRST_ROUND, LATER_ROUNDS, Run, system_of
 from attnphase.fixed_points.settings import SolverSettings, check_affordable, sample_complexity
@@ -231,7 +231,7 @@ def _iterated(
     second_minima = float(run.system.problem.loss.form.is_rough)  # there no tensor rule knows its error
     rule = rules.single() if not refine else _first_rule(rules, previous, response)
     spent = 0  # nodes of all rules together
-    place: Place | None = None  # at rest on the rule before
+    solved: SolvedPoint | None = None  # at rest on the rule before
 
     def decays(x: Array, image: Array) -> bool:
         return _decays(map_, FixedPoint(x, image, np.inf, 0, Status.iteration_limit), informed, branch)
@@ -247,7 +247,7 @@ def _iterated(
             found, response = found_on_first(run, rules, map_, x)
         else:
             found = run.newton(map_, x, jacobian)
-            if place is not None and run.cuts(found):
+            if solved is not None and run.cuts(found):
                 break
             if rule.lines is not None:
                 response = None  # which costs little there
@@ -263,29 +263,29 @@ def _iterated(
                 found = replace(found, status=Status.left_domain)
         callback(f"measuring on {map_.channel.rule.size} nodes")
         measured = measured_at(run, rules, map_, found, response)
-        place = Place(map_, found, measured, response)
+        solved = SolvedPoint(map_, found, measured, response)
         # never back to a Gauss-Hermite rule once a rule has seen the minimiser jump
         second_minima = max(second_minima, map_.rough_share)
         if found.status is not Status.converged:
             if (instead := _instead(run, rules, rule) if refine else None) is not None:
                 point = map_.unpack(found.point) if np.isfinite(found.residual) else began
-                rule, jacobian, response, second_minima, place = instead, None, None, 1.0, None
+                rule, jacobian, response, second_minima, solved = instead, None, None, 1.0, None
                 continue
             # beside the end of a branch more nodes decide
             insists = refine and (decisive or rule.lines is None or not has_curve(run, branch))
             last = run.insisting(map_, found, decays) if insists else found
             if last is found:
                 break
-            point, jacobian, response, place = map_.unpack(last.point), response.jacobian, None, None  # of far away
+            point, jacobian, response, solved = map_.unpack(last.point), response.jacobian, None, None  # of far away
             continue
         going = refine and not run.spent
         finer = rules.next(rule, measured.relative_error, second_minima, measured.parts) if going else None
         spent += map_.channel.rule.size
         if going and measured.relative_error > rules.asked.standard_error:
             finer = _instead_of_lines(run, rules, map_, found, response, spent) or finer
-        if finer is None and _is_contradicted(run, rules, place):
+        if finer is None and _is_contradicted(run, rules, solved):
             measured, second_minima = measured_at(run, rules, map_, found, response), 1.0
-            place = replace(place, measured=measured)
+            solved = replace(solved, measured=measured)
             finer = _instead(run, rules, rule) if refine else None
         if finer is None:
             break
@@ -293,13 +293,13 @@ def _iterated(
         if not (rule.randomised and finer.randomised):
             response = None  # a few nodes of a rule without chance tell it better
         rule = finer
-    return _finished(run, rules, place, informed, branch, newton=refine)
+    return _finished(run, rules, solved, informed, branch, newton=refine)
 
 
-def _may_have_merged(run: Run, place: Place, branch: str) -> bool:
+def _may_have_merged(run: Run, solved: SolvedPoint, branch: str) -> bool:
     """Whether nodes may have made a point where there is no branch, which only the uninformed point can tell."""
-    asked = run.settings.identity and not run.late and place.identity is Identity.not_decided
-    return asked and place.overlaps.has_signal and has_curve(run, branch)
+    asked = run.settings.identity and not run.late and solved.identity is Identity.not_decided
+    return asked and solved.overlaps.has_signal and has_curve(run, branch)
 
 
 def _without_signal(
@@ -336,10 +336,10 @@ def _lent(previous: Restart, sector: Sector) -> tuple[Response | None, Array | N
 
 
 def _finished(
-    run: Run, rules: Refinement, place: Place, informed: Overlaps, branch: str, *, newton: bool
+    run: Run, rules: Refinement, solved: SolvedPoint, informed: Overlaps, branch: str, *, newton: bool
 ) -> BranchPoint | None:
     """A fixed point in its lowest minima with its identity and all that is measured."""
-    map_, response = place.map_, place.response
+    map_, response = solved.map_, solved.response
     jacobian = learnt = response.jacobian
     if run.jacobian is not None and run.jacobian.shape == jacobian.shape:
         learnt = run.jacobian
@@ -347,21 +347,21 @@ def _finished(
     def again(x: Array) -> FixedPoint:
         return run.newton(map_, x, jacobian) if newton else _on_one_rule(run, map_, x)
 
-    place = _at_rest(run, rules, _verified(run, rules, place, again, FIRST_ROUND))
-    if not run.late and _decays(place.map_, place.found, informed, branch):
-        return _without_signal(run, place.overlaps, informed, branch)
-    place = classified(run, rules, place, informed, branch)
-    if _may_have_merged(run, place, branch):
+    solved = _at_rest(run, rules, _verified(run, rules, solved, again, FIRST_ROUND))
+    if not run.late and _decays(solved.map_, solved.found, informed, branch):
+        return _without_signal(run, solved.overlaps, informed, branch)
+    solved = classified(run, rules, solved, informed, branch)
+    if _may_have_merged(run, solved, branch):
         # a point that does not settle among its lowest minima is none
-        merged = _without_signal(run, place.overlaps, informed, branch, only_merged=not run.unsettled)
+        merged = _without_signal(run, solved.overlaps, informed, branch, only_merged=not run.unsettled)
         if merged is not None and merged.status is Status.converged:
             return merged
     if run.unsettled:
-        place = classified(run, rules, _verified(run, rules, place, again, LATER_ROUNDS), informed, branch)
-    if run.only_merged and (place.identity is not Identity.merged or place.found.status is not Status.converged):
+        solved = classified(run, rules, _verified(run, rules, solved, again, LATER_ROUNDS), informed, branch)
+    if run.only_merged and (solved.identity is not Identity.merged or solved.found.status is not Status.converged):
         return None
-    left = learnt if newton and place.response is response else None
-    return branch_point(run, branch, place.map_, place.found, place.measured, place.response, place.identity, left)
+    left = learnt if newton and solved.response is response else None
+    return branch_point(run, branch, solved.map_, solved.found, solved.measured, solved.response, solved.identity, left)
 
 
 def _instead(run: Run, rules: Refinement, rule: Rule) -> Rule | None:
@@ -390,15 +390,15 @@ def _instead_of_lines(
     return enough if enough is not None and NODES_OF_LINES * enough.size <= spent else None
 
 
-def _is_contradicted(run: Run, rules: Refinement, place: Place) -> bool:
+def _is_contradicted(run: Run, rules: Refinement, solved: SolvedPoint) -> bool:
     """Whether Sobol points contradict an accepted tensor rule, which is asked once: its orders may agree by chance."""
-    other = rules.comparison(place.map_.channel.rule)
+    other = rules.comparison(solved.map_.channel.rule)
     if other is None:
         return False
     run.callback("comparing with Sobol points")
     map_ = run.map(other)
-    against = variations(place.map_, place.found.point, (map_,))
-    run.contradicted = contradicted(place.measured.moved, against, place.response) or map_.rough_share > SMOOTH
+    against = variations(solved.map_, solved.found.point, (map_,))
+    run.contradicted = contradicted(solved.measured.moved, against, solved.response) or map_.rough_share > SMOOTH
     return run.contradicted
 
 
@@ -421,42 +421,44 @@ def _is_stale(run: Run, map_: StateEvolution, x: Array, response: Response) -> b
     return bool(not told / _STALE < learnt < told * _STALE)
 
 
-def _verified(run: Run, rules: Refinement, place: Place, again: Callable[[Array], FixedPoint], rounds: range) -> Place:
+def _verified(
+    run: Run, rules: Refinement, solved: SolvedPoint, again: Callable[[Array], FixedPoint], rounds: range
+) -> SolvedPoint:
     """A point after some rounds of search for lower minima."""
-    found = run.verified(place.map_, place.found, place.measured.relative_error, again, rounds)
-    if found is place.found or (run.late and found.image is place.found.image):
-        return replace(place, found=found)
-    there = derivatives_at(run, rules, place.map_, found.point)
-    response = there if there.known else place.response
-    measured = measured_at(run, rules, place.map_, found, response)
-    return replace(place, found=found, measured=measured, response=response)
+    found = run.verified(solved.map_, solved.found, solved.measured.relative_error, again, rounds)
+    if found is solved.found or (run.late and found.image is solved.found.image):
+        return replace(solved, found=found)
+    there = derivatives_at(run, rules, solved.map_, found.point)
+    response = there if there.known else solved.response
+    measured = measured_at(run, rules, solved.map_, found, response)
+    return replace(solved, found=found, measured=measured, response=response)
 
 
-def _at_rest(run: Run, rules: Refinement, place: Place) -> Place:
+def _at_rest(run: Run, rules: Refinement, solved: SolvedPoint) -> SolvedPoint:
     """A point that is iterated further where the iteration has left more of the way than its tolerance and its errors.
 
     A residual r leaves ``(I - J)^-1 r``: where an eigenvalue of the map is near 1, many times the tolerance, and the
     more of it the nearer the point comes.
     """
-    while place.found.status is Status.converged and not run.late:
-        map_, found, response = place.map_, place.found, place.response
+    while solved.found.status is Status.converged and not run.late:
+        map_, found, response = solved.map_, solved.found, solved.response
         image = map_(found.point)
         if image is None:
-            return place
-        left = way_left(map_, found.point, image - found.point, response, place.measured.moved, run.settings.tolerance)
+            return solved
+        left = way_left(map_, found.point, image - found.point, response, solved.measured.moved, run.settings.tolerance)
         if not left > 1:
-            return place
+            return solved
         further = run.iterate(map_, found.point, Newton(response.jacobian.copy()), FEW_MAPS, found.residual / left)
         if not further.residual < found.residual:
-            return place
+            return solved
         response = derivatives_at(run, rules, map_, further.point)
         if not response.known:
-            return place
+            return solved
         # it had converged before
         found = replace(further, status=Status.converged)
         measured = measured_at(run, rules, map_, found, response)
-        place = replace(place, found=found, response=response, measured=measured)
-    return place
+        solved = replace(solved, found=found, response=response, measured=measured)
+    return solved
 
 
 def _first_rule(rules: Refinement, previous: Restart | None, response: Response | None) -> Rule:

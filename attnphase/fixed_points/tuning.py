@@ -18,7 +18,7 @@ from scipy.interpolate import CubicHermiteSpline, CubicSpline, PchipInterpolator
 from scipy.optimize import root_scalar
 
 from attnphase.fixed_points.extended import equal_losses
-from attnphase.fixed_points.optimum import LOWEST, Place
+from attnphase.fixed_points.optimum import LOWEST, OptimumStatus
 from attnphase.fixed_points.point import BranchPoint
 from attnphase.fixed_points.sensitivity import sensitivity_at
 from attnphase.fixed_points.setting import Setting
@@ -45,7 +45,7 @@ class Optimum:
         Of the field; NaN where it is not known.
     metric, metric_error : float
         There.
-    place : Place
+    place : OptimumStatus
     rules : sequence of str
         By which the value and the metric were found.
     solves : int
@@ -56,12 +56,12 @@ class Optimum:
     value_error: float
     metric: float
     metric_error: float
-    place: Place
+    place: OptimumStatus
     rules: Sequence[str] = ()
     solves: int = 0
 
 
-_Stop: TypeAlias = tuple[float, Traced, float, Callable[[], tuple[Place, Threshold]]]
+_Stop: TypeAlias = tuple[float, Traced, float, Callable[[], tuple[OptimumStatus, Threshold]]]
 """A metric as traced, of which part, at which last entry of a place it may be the smallest, and how that is located."""
 
 
@@ -92,10 +92,10 @@ def optimum_at(
         lines = [traced(setting, name, between, settings, callback) for name in names]
         parts = [part for line in lines if isinstance(line, list) for part in line if len(part.points) > 1]
         if all(isinstance(line, Threshold) and line.outcome is Outcome.no_branch for line in lines):
-            return Optimum(nan, nan, nan, nan, Place.no_branch)
+            return Optimum(nan, nan, nan, nan, OptimumStatus.no_branch)
         return _Tuned(setting, metric, between, settings, parts, callback).optimum()
     except (ArithmeticError, np.linalg.LinAlgError):
-        return Optimum(nan, nan, nan, nan, Place.not_converged)
+        return Optimum(nan, nan, nan, nan, OptimumStatus.not_converged)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,20 +130,20 @@ class _Tuned:
                 continue
             optimum = self.judged(part, at, place, found)
             best = optimum if best is None or optimum.metric < best.metric else best
-        best = best or Optimum(nan, nan, nan, nan, Place.not_converged)
+        best = best or Optimum(nan, nan, nan, nan, OptimumStatus.not_converged)
         return replace(best, solves=sum(len(part.points) for part in self.parts) + len(self.points))
 
-    def judged(self, part: Traced, at: float, place: Place, found: Threshold) -> Optimum:
+    def judged(self, part: Traced, at: float, place: OptimumStatus, found: Threshold) -> Optimum:
         """The optimum that was located, with the metric that a solve finds there, if it leads to what was traced."""
         if found.found:
-            at, merged = part.family.along(found.alpha), place is Place.at_onset
+            at, merged = part.family.along(found.alpha), place is OptimumStatus.at_onset
             point, family, i = self.solved(part, at, merged=merged), part.family, part.index
             size = float(family.sector.pack(point.restart.overlaps)[i] / family.scale[i] / part.place(at)[i])
             if point.status is Status.converged and (point.branch == "uninformed" or abs(size - 1) <= OTHER):
                 metric, error = (float(of[self.metric]) for of in (point.values, point.errors))
                 rules = sorted({point.rule, found.rule} - {""})
                 return Optimum(found.alpha, found.standard_error, metric, error, place, rules)
-        return Optimum(part.family.value(at), nan, nan, nan, Place.not_converged)
+        return Optimum(part.family.value(at), nan, nan, nan, OptimumStatus.not_converged)
 
     def solved(self, part: Traced, at: float, *, merged: bool = False) -> BranchPoint:
         """The point of a part, or the uninformed one; beyond the part's end that at its end."""
@@ -174,7 +174,7 @@ class _Tuned:
         found = [(float(curve(one)), float(along(one))) for one in roots]
         return [(metric, part, at, partial(self.minimum, part, at)) for metric, at in found]
 
-    def minimum(self, part: Traced, at: float) -> tuple[Place, Threshold]:
+    def minimum(self, part: Traced, at: float) -> tuple[OptimumStatus, Threshold]:
         """The root of the metric's total derivative, between points of the curve where it changes its sign."""
         looks: dict[float, tuple[float, float]] = {}
 
@@ -199,13 +199,13 @@ class _Tuned:
         while left >= 0 and slope(grid[left]) > 0:
             left -= 1
         if left < 0 or right == len(grid):
-            return Place.inside, Threshold.absent(Outcome.outside_range)
+            return OptimumStatus.inside, Threshold.absent(Outcome.outside_range)
         ends, accuracy = (grid[left], grid[left + 1]), self.settings.tolerance
         root = float(root_scalar(slope, bracket=ends, method="brentq", xtol=accuracy).root)
         values, errors = np.transpose(list(looks.values()))
         bend, _ = np.polyfit(list(looks), values, 1, w=1 / errors)
         error = float(np.hypot(*looks[root]) / abs(bend))
-        return Place.inside, Threshold(part.family.value(root), part.family.unit(root) * error)
+        return OptimumStatus.inside, Threshold(part.family.value(root), part.family.unit(root) * error)
 
     def crossings(self, part: Traced) -> list[_Stop]:
         """Where the training losses of a part and of another branch cross."""
@@ -219,7 +219,7 @@ class _Tuned:
             for at in map(float, gap.roots(extrapolate=False)):
                 locate = partial(self.search.root, [part, other], equal_losses, at, self.between)
                 metric = float(part.curve(self.metric)(at))
-                found.append((metric, part, at, lambda locate=locate: (Place.at_crossing, locate())))
+                found.append((metric, part, at, lambda locate=locate: (OptimumStatus.at_crossing, locate())))
         return found
 
     def ends(self, part: Traced) -> list[_Stop]:
@@ -228,20 +228,20 @@ class _Tuned:
         places = [(float(one.along[side]), partial(self.end, one, side)) for one, side in ends]
         return [(float(curve(at)), part, at, locate) for at, locate in places]
 
-    def end(self, part: Traced, side: int) -> tuple[Place, Threshold]:
+    def end(self, part: Traced, side: int) -> tuple[OptimumStatus, Threshold]:
         """The edge of the range, the fold at which a part ends, or where a small order parameter grows no more."""
         if part.ends[side] is Ending.edge or not Branch.named(part.branch).is_informed:
             # uninformed points are everywhere, but the curve ends where their weights vanish
-            return Place.at_edge, Threshold(self.between[side], 0.0)
+            return OptimumStatus.at_edge, Threshold(self.between[side], 0.0)
         names, search = Branch.named(part.branch).order_parameters, self.search
         if part.ends[side] is Ending.fold:
             found = search.turn(part, side)
             if found.outcome is not Outcome.continuous:
-                return Place.at_branch_end, found
+                return OptimumStatus.at_branch_end, found
         if part.ends[side] is Ending.stuck or len(names) != 1:
-            return Place.not_converged, Threshold.absent(Outcome.unsettled)
+            return OptimumStatus.not_converged, Threshold.absent(Outcome.unsettled)
         here, (back, beyond) = self.setting.at(part.between[side]), (self.between[side + 1], self.between[side])
         found = search.growth(names[0], here, self.between, beyond, rising=False)
         if found.outcome is Outcome.outside_range:  # a few nodes let the branch go on too far
             found = search.growth(names[0], here, self.between, back, rising=True)
-        return Place.at_onset, found
+        return OptimumStatus.at_onset, found

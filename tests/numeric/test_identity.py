@@ -18,7 +18,7 @@ from attnphase.data.validate import validate_dataset
 from attnphase.figures.theory import fig2
 from attnphase.fixed_points import classification
 from attnphase.fixed_points.branches import follow
-from attnphase.fixed_points.measuring import Place, branch_point, measured_at
+from attnphase.fixed_points.measuring import SolvedPoint, branch_point, measured_at
 from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import merged_point, solve_point
@@ -176,7 +176,7 @@ def test_a_point_stands_where_four_errors_leave_it(form, monkeypatch):
         assert classification._is_bracketed(run, rules, place, inverse, along) is expected, errors
 
 
-def a_point(problem: Problem, alpha: float, branch: str) -> tuple[Run, Any, Place]:
+def a_point(problem: Problem, alpha: float, branch: str) -> tuple[Run, Any, SolvedPoint]:
     """A point on its branch, and what it is judged by."""
     system = System.of(problem, 1)
     run = Run(system, alpha, SETTINGS, system.sector_of(initial_overlaps(problem, branch)))
@@ -185,7 +185,7 @@ def a_point(problem: Problem, alpha: float, branch: str) -> tuple[Run, Any, Plac
     x = map_.pack(solve_point(problem, alpha, branch, settings=SETTINGS).restart.overlaps)
     found = run.newton(map_, x, response_at(map_, x, map_.channel.rule).jacobian)
     response = response_at(map_, found.point, rules.of_derivatives(map_.channel.rule))
-    return run, rules, Place(map_, found, measured_at(run, rules, map_, found, response), response)
+    return run, rules, SolvedPoint(map_, found, measured_at(run, rules, map_, found, response), response)
 
 
 @pytest.mark.parametrize(("errors", "expected"), [(3.8, False), (4.2, True)])

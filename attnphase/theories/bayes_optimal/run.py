@@ -113,11 +113,8 @@ def optimal(
             options = {"max_nodes": max_nodes, "callback": within(f"{name}, alpha = {value:g}", line.callback)}
             points[name].append(kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options)))
             line.reach(line.done + 1)
-        found = (
-            kept.thresholds(partial(bayes_optimal_thresholds, models[0], callback=line.callback))
-            if thresholds
-            else None
-        )
+        locate = partial(bayes_optimal_thresholds, models[0], callback=line.callback)
+        found = kept.thresholds(locate) if thresholds else None
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 
