@@ -50,7 +50,7 @@ class Run:
     settings : SolverSettings
     sector : Sector
     callback : callable
-        Is told how far the iteration is.
+        Is called with how far the iteration is.
     deadline : Deadline
     maps : int
         Of all rules together.

@@ -90,7 +90,7 @@ def solve_point(
         Where to start from; a neighbouring point of the branch also lends its Jacobian.
     settings : SolverSettings, optional
     callback : callable, optional
-        Is told how far the iteration is.
+        Is called with how far the iteration is.
     deadline : Deadline, optional
         By default the solve has all the time of the settings.
 

@@ -75,7 +75,7 @@ def thresholds_of(
     advance : callable, optional
         Is called after each branch and each threshold.
     callback : callable, optional
-        Is told what is being done.
+        Is called with what is being done.
     """
     whole = crossings if ends is None else (min(crossings[0], ends[0]), max(crossings[1], ends[1]))
     search, found = Search.of(problem, settings), {}

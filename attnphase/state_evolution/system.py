@@ -60,7 +60,7 @@ class System:
         threads : int
             That it may use.
         callback : callable, optional
-            Is told if the kernels have to be compiled.
+            Is called if the kernels have to be compiled.
 
         Raises
         ------

@@ -69,14 +69,13 @@ def optimal(
         loss and ``"sign"`` for the logistic loss and the hinge.
     start : str or sequence of str
         ``"uninformed"``: from nothing known, what algorithms reach; ``"informed"``: from all known. Where they differ,
-        the one with the higher free entropy is what is possible at any cost.
+        the one with the higher free entropy is the Bayes-optimal one.
     thresholds : bool
         Locate weak recovery, jumps and perfect recovery too: scalar coordinates of the result.
     max_nodes : int, optional
-        Of an integration rule, in place of ``integration.nodes``; a point has more nodes until its overlap has the
-        relative error ``integration.standard_error``.  By default 2**20 for the sign of one field, 2**13
-        for sums over one variable, 2**14 for sums over lattices, of rank 2 2**7, and 2**15 where the posterior is an
-        integral itself, of rank 2 2**12.
+        Of an integration rule, in place of ``integration.nodes``. A point takes more nodes until its overlap has the
+        relative error ``integration.standard_error``. By default 2**20 for the sign of one field, 2**13 for sums over
+        one variable, 2**14 for lattices (rank 2: 2**7), 2**15 if the posterior is an integral (rank 2: 2**12).
     checkpoint : path-like, optional
         File that keeps every point that was found; one that is there is gone on from, with the same numbers.
     progress : bool
@@ -92,7 +91,7 @@ def optimal(
     ProblemError
         An argument is wrong, or the theory does not cover the problem; the message names the field.
     DatasetError
-        The checkpoint is that of other limits, is damaged, or cannot be written.
+        The checkpoint belongs to another task, is damaged, or cannot be written.
     """
     arguments.instance("problem", problem, Problem)
     values = sample_complexities("alpha", alpha)
@@ -113,8 +112,8 @@ def optimal(
             options = {"max_nodes": max_nodes, "callback": within(f"{name}, alpha = {value:g}", line.callback)}
             points[name].append(kept.point(where, partial(solve_bayes_optimal, model, value, Start[name], **options)))
             line.reach(line.done + 1)
-        locate = partial(bayes_optimal_thresholds, models[0], callback=line.callback)
-        found = kept.thresholds(locate) if thresholds else None
+        search = partial(bayes_optimal_thresholds, models[0], callback=line.callback)
+        found = kept.thresholds(search) if thresholds else None
     linear, rule = [_linear(one, channel) for one in models], " or ".join(sorted({one.rule for one in models}))
     return from_bayes_optimal_points(problem, {**swept, "alpha": list(values)}, points, linear, found, channel, rule)
 

@@ -83,7 +83,7 @@ class OneRsbSolver:
         Its y is that of the last point.
     settings : SolverSettings
     callback : callable
-        Is told how far it is.
+        Is called with how far it is.
     maps : int
         Evaluations since the last point.
     """
