@@ -103,7 +103,12 @@ def _reading(refuse: Callable[[str], DatasetError]) -> Iterator[None]:
         yield
     except DatasetError:
         raise
-    except (OSError, RuntimeError, ValueError) as error:  # what netCDF4 and xarray raise for a damaged file
+    except (
+        OSError,
+        RuntimeError,
+        ValueError,
+        AttributeError,
+    ) as error:  # what netCDF4 and xarray raise for a damaged file
         raise refuse(f"this is not a netCDF file, or it is truncated or damaged ({error}).") from None
 
 

@@ -42,7 +42,8 @@ from attnphase.state_evolution.starts import initial_overlaps, vanishes
 
 __all__ = ["Ending", "Traced", "amplitude_index", "rule_of", "rules_of", "steps_along", "traced", "uninformed"]
 
-_DIVISIONS, _SMALL = 4, 3  # halvings of a range in which a branch is looked for, and places of a small one
+_DIVISIONS = 4  # halvings of a range in which a branch is looked for
+_FEWEST = 2  # points of a trace that may have left its branch at once
 _ROUGHLY = 1e-3  # residual from which Newton's method goes on
 _BACK = 0.2  # in the logarithm of the field: so far a curve is followed behind a fold
 MOST_NODES = 2**16  # placed by chance: with more a threshold takes minutes
@@ -161,15 +162,18 @@ def traced(
     if parts:
         return sorted(parts, key=lambda part: part.along[0])
     # with a small order parameter, as beside an onset
-    for value in values[:_SMALL]:
+    lost: str | None = None
+    for value in values:
         here = setting.at(value)
         if Branch.named(branch).is_informed and not _grows(here, branch, between, settings):
             continue
         start = _start(here, branch, _roughly(here, branch, between, settings), between, settings)
-        if start is not None:
-            return [_through(branch, *start, between, callback)]
-        reason = f"a small order parameter grows at {name} = {value:.4g}, but the {branch} branch was not found there"
-        return Threshold.absent(Outcome.unsettled, reason)
+        if start is not None and len((part := _through(branch, *start, between, callback)).points) > _FEWEST:
+            return [part]
+        where = f"{name} = {value:.4g}"
+        lost = lost or f"a small order parameter grows at {where}, but the {branch} branch was not found there"
+    if lost is not None:
+        return Threshold.absent(Outcome.unsettled, lost)
     where = f"from {name} = {between[0]:.4g} to {between[1]:.4g}"
     return Threshold.absent(Outcome.no_branch, f"the {branch} branch was found nowhere {where}")
 

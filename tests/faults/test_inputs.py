@@ -152,6 +152,20 @@ def test_texts_of_a_size_that_no_problem_has_are_not_read(tmp_path, read):
         read(tmp_path / "text")
 
 
+@pytest.mark.parametrize("error", [AttributeError, OSError, RuntimeError, ValueError])
+def test_whatever_a_damaged_file_raises_is_a_sentence(tmp_path, monkeypatch, error):
+    """A byte in the list of attributes gives an AttributeError, elsewhere it is another one."""
+    path = tmp_path / "a.nc"
+    path.write_bytes(b"CDF")
+
+    def damaged(name, refuse):
+        raise error("NetCDF: Can't open HDF5 attribute")
+
+    monkeypatch.setattr(files, "_check_content", damaged)
+    with pytest.raises(DatasetError, match=r"truncated or damaged \(NetCDF: Can't open HDF5 attribute\)\.$"):
+        load_dataset(path)
+
+
 @pytest.mark.parametrize(("read", "error"), [(load_dataset, DatasetError), (load_checkpoint, ExperimentError)])
 def test_the_largest_datasets_and_checkpoints(tmp_path, monkeypatch, read, error):
     with (tmp_path / "it").open("wb") as file:

@@ -42,6 +42,19 @@ def test_a_crossing_does_not_depend_on_the_range(between):
     assert found.alpha == pytest.approx(1.25158, rel=1e-4)
 
 
+def test_a_branch_is_traced_whose_order_parameter_is_far_below_that_of_its_start():
+    """At alpha = 8, where the search begins, the iteration leaves this branch at once."""
+    fields = {"tokens.sigma": 0.3908, "regularizer.strength": 0.01396, "teacher.mixing": [[0.3, 0.7], [0.8, 0.2]]}
+    problem = Problem.paper(omega=0.1273).with_fields(
+        fields | {"positions.kind": "gram", "positions.gram": [[1.0, -1.0], [-1.0, 1.0]]}
+    )
+    parts = traced(Setting(problem, 1.0), "positional", (0.2, 8.0), SETTINGS, silent)
+    assert isinstance(parts, list)
+    (part,) = parts
+    assert part.between == pytest.approx((0.9859, 8.0), rel=1e-2)
+    assert part.ends == (Ending.onset, Ending.edge)
+
+
 def test_a_crossing_has_the_same_place_in_other_units():
     """Lengths of tokens and encodings times the root of c, and the temperature times c."""
     c = 0.0791
