@@ -54,7 +54,10 @@ def slope_violations(
     assert last is not None
     norm = measured["weight_norm"][0] / 2, errors["weight_norm"] / 2
     sides = {"violation_alpha": (last.envelope.mean(), _envelope_error(map_, x, response, moved))}
-    steps = {"violation_alpha": (_STEP * map_.alpha, 0.0), "violation_ridge": (0.0, _STEP * map_.prior.strength)}
+    # the ridge stands beside V_hat: a step of a small one alone would be lost in rounding
+    stiffness = map_.system.spectrum.gamma.min() * np.linalg.eigvalsh(last.conjugates.mean().V_hat).min()
+    ridge = map_.prior.strength + max(float(stiffness), 0.0)
+    steps = {"violation_alpha": (_STEP * map_.alpha, 0.0), "violation_ridge": (0.0, _STEP * ridge)}
     if map_.prior.rows is None:
         sides["violation_ridge"] = norm
     found = dict.fromkeys(SLOPES, (math.nan, math.nan))
@@ -85,7 +88,8 @@ def _total_slope(map_: StateEvolution, x: Array, response: Response, step: tuple
     of_map = (np.abs(response.jacobian) + scales[:, None] / scales) * np.abs(answer)[:, None] * ways
     of_loss = (np.abs(gradient) + abs(loss) / scales) * ways
     by_chance = [answer @ rows @ tangent for rows in response.noise]
-    unknown = np.linalg.norm([*by_chance, share * np.linalg.norm(of_map), share * np.linalg.norm(of_loss)])
+    rounding = np.finfo(float).eps * abs(loss) / sum(step)
+    unknown = np.linalg.norm([*by_chance, share * np.linalg.norm(of_map), share * np.linalg.norm(of_loss), rounding])
     return float(slope), float(unknown)
 
 

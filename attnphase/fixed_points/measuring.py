@@ -134,7 +134,7 @@ def branch_point(
     values["linear_test_error"], errors["linear_test_error"] = linear_test_error(run.system)
     values["unsolved_nodes"] = map_.unsolved
     if map_.channel.rule.lines is not None:
-        counted = _second_minima(run, found.point)
+        counted = _second_minima(run, map_, found.point)
         values["second_minimum_share"], errors["second_minimum_share"] = counted
     asked = run.settings.stability and not run.late
 
@@ -180,12 +180,13 @@ def branch_point(
     )
 
 
-def _second_minima(run: Run, x: Array) -> tuple[float, float]:
+def _second_minima(run: Run, map_: StateEvolution, x: Array) -> tuple[float, float]:
     """The share of samples with a second minimum nearly as low, and its error.
 
     By Sobol points: few nodes of lines lie so near to the jumps.
     """
-    points = run.map(run.system.refinement_of_solve(run.settings.max_nodes).sobol(COARSE_POINTS))
+    rule = run.system.refinement_of_solve(run.settings.max_nodes).sobol(COARSE_POINTS)
+    points = StateEvolution(Channel(run.system, rule), map_.alpha, map_.sector)
     points.lift = True
     points(x)
     if points.minima is None:

@@ -39,6 +39,7 @@ from attnphase.state_evolution.branches import Branch
 from attnphase.state_evolution.onset import has_symmetric_point
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import initial_overlaps, vanishes
+from attnphase.state_evolution.system import System
 
 __all__ = ["Ending", "Traced", "amplitude_index", "rule_of", "rules_of", "steps_along", "traced", "uninformed"]
 
@@ -180,10 +181,16 @@ def traced(
 
 def _sought(setting: Setting, branch: str, settings: SolverSettings, callback: Callback) -> Overlaps | None:
     """Where an informed start leads, of several the one that has the lowest loss there; None if nowhere."""
-    if len(informed_starts(system_of(setting, settings), branch)) == 1:
+    system = system_of(setting, settings)
+    if len(informed_starts(system, branch)) == 1 and _may_vanish(system):
         return probe(setting.problem, setting.alpha, branch, settings)
     found = solved_start(setting, branch, replace(settings, stability=False, identity=False), callback)
     return None if vanishes(setting.problem, found, branch) else found
+
+
+def _may_vanish(system: System) -> bool:
+    """Whether a symmetry lets an order parameter vanish; without one it may become small, but the branch goes on."""
+    return system.reflects and system.prior.even
 
 
 def _grows(setting: Setting, branch: str, between: tuple[float, float], settings: SolverSettings) -> bool:
@@ -226,7 +233,8 @@ def _through(
 ) -> Traced:
     """The branch on both sides of a point."""
     sides, value = [], family.split(place)[1]
-    least = VANISHED * place[index] if Branch.named(branch).is_informed else 0.0
+    ends = Branch.named(branch).is_informed and _may_vanish(system_of(family.setting, family.settings))
+    least = VANISHED * place[index] if ends else 0.0
     for sign, edge in ((-1, between[0]), (1, between[1])):
         callback(f"{branch} branch {'down' if sign < 0 else 'up'} from {family.setting.field} = {value:.4g}")
         sides.append(_side(family, place, sign, family.along(edge), index, least))

@@ -141,6 +141,11 @@ class _Tuned:
             size = float(family.sector.pack(point.restart.overlaps)[i] / family.scale[i] / part.place(at)[i])
             if point.status is Status.converged and (point.branch == "uninformed" or abs(size - 1) <= OTHER):
                 metric, error = (float(of[self.metric]) for of in (point.values, point.errors))
+                # the metric moves with the value that is located, at a minimum to second order only
+                if place is not OptimumStatus.inside:
+                    along = np.clip(at, part.along[0], part.along[-1])
+                    slope = float(part.curve(self.metric).derivative()(along)) / family.unit(at)
+                    error = float(np.hypot(error, slope * found.standard_error))
                 rules = sorted({point.rule, found.rule} - {""})
                 return Optimum(found.alpha, found.standard_error, metric, error, place, rules)
         return Optimum(part.family.value(at), nan, nan, nan, OptimumStatus.not_converged)

@@ -67,6 +67,14 @@ def test_identities_hold_where_lines_locate_the_jumps(problem, alpha, branch, la
         assert not abs(point.values[name]) > limit, name
 
 
+def test_a_ridge_far_below_the_data_violates_nothing():
+    """A step of the ridge that is small beside it would be lost in rounding: .54 of the norm at 1e-7."""
+    fields = {"tokens.sigma": 1.07, "regularizer.strength": 1.3e-7, "teacher.noise": 0.1}
+    point = point_of(SQUARE.with_fields(fields), 4.9)
+    assert point.identities is Verdict.hold
+    assert abs(point.values["violation_ridge"]) < 1e-4
+
+
 def test_jumps_that_are_left_out_violate_the_lemma(monkeypatch):
     monkeypatch.setattr(Along, "slopes_of_jumps", lambda lines, system, variances, bundle: np.zeros((2, 2, 1, 1)))
     point = point_of(PAPER, 1.31, "positional")

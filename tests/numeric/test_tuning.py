@@ -141,6 +141,17 @@ def test_an_optimum_at_an_edge():
         assert (found.place.name, found.value) == ("at_edge", pytest.approx(edge))
 
 
+@pytest.mark.parametrize("between", [(0.9, 2.9), (1e-3, 9.3)])
+def test_an_order_parameter_that_no_symmetry_takes_away_may_be_small(between):
+    """The norm falls with the ridge, and theta with it to 1 % of its start's, but the branch goes on."""
+    problem = LOGISTIC.with_fields({"tokens.sigma": 0.5, "teacher.noise": 0.3})
+    found = place_of(problem, 1.5, between, metric="weight_norm")
+    truth = solve_point(problem.with_fields({"regularizer.strength": between[1]}), 1.5, settings=SETTINGS)
+    assert found.place.name == "at_edge"
+    assert found.value == between[1]
+    assert found.metric == pytest.approx(truth.values["weight_norm"], rel=1e-3)
+
+
 def test_an_optimum_at_an_onset():
     """Weights shrink until the branch leaves no more of them, and theta is zero."""
     found = place_of(ATTENTION, 2.0, (0.06, 0.12), metric="weight_norm")
