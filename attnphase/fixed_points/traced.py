@@ -296,6 +296,8 @@ def _side(
             return [*points, ended or point], Ending.edge, []
         points.append(point)
     else:
+        if not points:
+            raise ArithmeticError(f"no derivative is known where a branch begins at {family.value(start[-1]):.4g}")
         if not behind and (ended := short_of(family, points[-1], (edge, edge), steps)) is not None:
             return [*points, *ended], Ending.edge, []
         return points, Ending.fold if behind else Ending.stuck, behind
