@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
@@ -224,7 +225,7 @@ def _summit(evolution: Evolution, curve: list[PointAtShare]) -> PointAtShare | N
         lowest = alphas[i:].min()
         if alphas[i] >= alphas[: i + 1].max() and alphas[i + 1] < alphas[i] and lowest < alphas[i] * (1 - _JUMP):
             before, here, after = curve[i - 1 : i + 2]
-            found = minimize_scalar(
+            found: Any = minimize_scalar(
                 lambda s, V=here.V: -_point_at_share(evolution, float(s), V).alpha,
                 bounds=(before.share, after.share),
                 method="bounded",
