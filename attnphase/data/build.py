@@ -54,9 +54,7 @@ __all__ = [
 
 _TITLE = "Fixed points of the saddle-point equations"
 
-_PER_SITE = {
-    one.name for kind in ("points", "one_step", "optimal", "posterior") for one in SCHEMAS[kind] if "token" in one.dims
-}
+_PER_SITE = {one.name for variables in SCHEMAS.values() for one in variables if "token" in one.dims}
 
 
 def coordinate_name(field: str) -> str:

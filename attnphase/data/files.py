@@ -103,12 +103,7 @@ def _reading(refuse: Callable[[str], DatasetError]) -> Iterator[None]:
         yield
     except DatasetError:
         raise
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-        AttributeError,
-    ) as error:  # what netCDF4 and xarray raise for a damaged file
+    except (OSError, RuntimeError, ValueError, AttributeError) as error:  # what a damaged file raises
         raise refuse(f"this is not a netCDF file, or it is truncated or damaged ({error}).") from None
 
 

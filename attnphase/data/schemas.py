@@ -1,6 +1,6 @@
 """Kinds of datasets: their variables and coordinates, those of the theories among them.
 
-A theory is a package of `attnphase.theories` and its name in `THEORIES`; its ``variables`` module has the same three
+A theory is a package of `attnphase.theories` and its name in `THEORIES`; its ``variables`` module has the same four
 tables as this one.
 """
 
@@ -90,15 +90,15 @@ COORDINATES_OF: dict[str, tuple[str, ...]] = {
 }
 """Coordinates that every dataset of a kind has."""
 
+RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3}
+"""Order of the dimensions: lowest first, and fields of the problem have 2."""
+
 for _theory in THEORIES:
     _tables = import_module(f"attnphase.theories.{_theory}.variables")
     SCHEMAS |= _tables.SCHEMAS
     COORDINATES |= _tables.COORDINATES
     COORDINATES_OF |= _tables.COORDINATES_OF
-
-RANK = {"branch": 0, "start": 0, "dimension": 1, "alpha": 3, "seed": 4, "arclength": 3, "solution": 3, "state": 3}
-RANK |= {"scale": 3}
-"""Order of the dimensions: lowest first, and fields of the problem have 2."""
+    RANK |= _tables.RANK
 
 PROBLEM_ATTRIBUTES = {
     "problem": "the problem as TOML; a field that a coordinate sweeps has its values there, whatever stands here",

@@ -16,9 +16,9 @@ from attnphase.fixed_points.run import Run
 from attnphase.fixed_points.trial_amplitudes import Sweep, beside_held, growth_with_error, trials_of, zero_of
 from attnphase.integration.refinement import Refinement
 from attnphase.solvers.iteration import Status
-from attnphase.state_evolution.branches import Branch, Identity
+from attnphase.state_evolution.branches import ERRORS, Branch, Identity
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.errors import ERRORS, response_at
+from attnphase.state_evolution.errors import response_at
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.starts import vanishes, without_signal

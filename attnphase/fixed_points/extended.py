@@ -21,7 +21,8 @@ from attnphase.integration.refinement import Refinement
 from attnphase.integration.rules import Rule
 from attnphase.solvers.arclength import Corrected, corrected
 from attnphase.solvers.differences import STEP, finite_difference_jacobian
-from attnphase.state_evolution.errors import ERRORS, SMOOTH_STEP
+from attnphase.state_evolution.branches import ERRORS
+from attnphase.state_evolution.errors import SMOOTH_STEP
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_at
 from attnphase.state_evolution.replicates import rows_against, rows_of

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.verdict import LIMIT, SLOPES
+from attnphase.fixed_points.verdict import SLOPES
 from attnphase.integration.refinement import SMOOTH
+from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Response, parts_of, propagate
 from attnphase.state_evolution.map import StateEvolution
@@ -139,11 +140,11 @@ def variance_violation(
     whole, scatter, unresolved = _by_slopes(map_, channel, slopes)
     own, error = measured["V_hat"][0], np.linalg.norm(restore_all(moved.values, measured)["V_hat"], axis=0)
     away = whole.V_hat[:, 0] - own
-    error = np.hypot(error, scatter if rule.randomised else error) + unresolved / LIMIT  # a bound, no standard error
+    error = np.hypot(error, scatter if rule.randomised else error) + unresolved / ERRORS  # a bound, no standard error
     if not (rule.randomised or rule.latent_first) and away.any():
         # the gauges of a tensor rule are tensor rules, which miss the same fields: Stein's side is to serve q's error
         error = np.abs(away) / _errors_of_q(map_, x, response, moved, whole)
-        if (np.abs(away) > LIMIT * error).any():
+        if (np.abs(away) > ERRORS * error).any():
             others = [_of_gauge(gauge, x).V_hat[:, 0] for gauge in gauges() if gauge(x) is not None]
             error = np.linalg.norm([error, *(other - whole.V_hat[:, 0] for other in others)], axis=0)
     worst, size = np.unravel_index(np.abs(away).argmax(), away.shape), np.abs(own).max()

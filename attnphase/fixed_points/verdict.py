@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
-__all__ = ["IDENTITIES", "LIMIT", "SLOPES", "Verdict", "verdict"]
+from attnphase.state_evolution.branches import ERRORS
+
+__all__ = ["IDENTITIES", "SLOPES", "Verdict", "verdict"]
 
 SLOPES: tuple[str, ...] = ("violation_alpha", "violation_ridge")
 """Variables: relative differences of the training loss's derivatives from what they are."""
 
 IDENTITIES = (*SLOPES, "violation_V_hat")
 """Variables: relative differences of both sides of every identity."""
-
-LIMIT = 4.0
-"""Errors that the difference of both sides of an identity may have."""
 
 
 class Verdict(IntEnum):
@@ -30,9 +29,9 @@ class Verdict(IntEnum):
 def verdict(values: Mapping[str, Any], errors: Mapping[str, Any]) -> Verdict:
     """What the identities say of a point, by its variables and their errors.
 
-    An identity of which `LIMIT` errors are as large as its sides says nothing.
+    An identity of which `ERRORS` errors are as large as its sides says nothing.
     """
-    known = [(abs(values[name]), LIMIT * errors.get(name, math.nan)) for name in IDENTITIES if name in values]
+    known = [(abs(values[name]), ERRORS * errors.get(name, math.nan)) for name in IDENTITIES if name in values]
     if any(away > allowed for away, allowed in known):
         return Verdict.violated
     return Verdict.hold if any(away <= allowed < 1 for away, allowed in known) else Verdict.not_computed

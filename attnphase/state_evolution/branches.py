@@ -10,7 +10,10 @@ from enum import IntEnum
 
 from attnphase.errors import ProblemError
 
-__all__ = ["BRANCHES", "Branch", "Identity"]
+__all__ = ["BRANCHES", "ERRORS", "Branch", "Identity"]
+
+ERRORS = 4.0
+"""Standard errors within which stated errors hold, as benchmarks/errors.py finds."""
 
 
 class Identity(IntEnum):

@@ -20,7 +20,6 @@ from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
 
 __all__ = [
-    "ERRORS",
     "Displaced",
     "Displacements",
     "Response",
@@ -34,9 +33,6 @@ __all__ = [
     "standard_errors",
     "way_left",
 ]
-
-ERRORS = 4.0
-"""Standard errors within which stated errors hold, as benchmarks/errors.py finds."""
 
 _CONTRADICTED = 3.0  # standard errors
 SMOOTH_STEP = 1e-4  # of differences of a map that is smooth to 1e-8: both their errors are about 1e-4

@@ -8,7 +8,8 @@ jumps at which that slope rises, where two minima are equally low.  Three conseq
   energy of one lies below the minimum found at another end, that was not the lowest.
 - What a piece of a line ends at is searched from all starts, since no defect tells of an end that is not the lowest.
 - ``M(r) - M(l)`` is the integral of ``-g . d`` over the line from l to r.  It is known from the ends, and so the error
-  of the nodes between them is, too: a piece whose defect is not small has a jump that its nodes do not resolve.
+  of the nodes between them is, too, and by parts that of the first moment: a piece on which either is not small has a
+  jump that its nodes do not resolve.
 """
 
 from __future__ import annotations
@@ -344,7 +345,7 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
         places, lengths = left[:, None] + half * (1 + x), half * w
         found = problems.solved(pieces.lines, places, starts, pieces.ends[..., 2:])
         falls = (found.residuals.reshape(len(found.losses), -1) @ bundle.direction.ravel()).reshape(places.shape)
-        defects = np.abs(pieces.ends[:, 1, 1] - pieces.ends[:, 0, 1] + (lengths * falls).sum(axis=1))
+        defects = _defects(pieces.ends[..., 1], found.energies[:, 0].reshape(places.shape), lengths * falls, x, w)
         outer = bundle.weights.take(pieces.lines)
         weights = outer[:, None] * lengths * _density(places)
         if not done:
@@ -362,6 +363,22 @@ def nodes_along(system: System, variances: Array, bundle: Bundle, orders: LineOr
     closed, *values = (np.concatenate(every) for every in zip(*done, strict=True))
     lines, places, weights, *solution = _taken(values, closed.nonzero()[0])
     return Along(lines, places, weights, Solution(*solution), *problems.located())
+
+
+def _defects(ends: Array, energies: Array, falls: Array, x: Array, w: Array) -> Array:
+    """By how much nodes miss ``int M' dt = [M]`` and ``int t M' dt = [t M] - int M dt`` on pieces with t from -1 to 1.
+
+    One of both alone changes its sign from piece to piece, and vanishes by chance on some that nodes do not resolve.
+
+    Parameters
+    ----------
+    ends, energies : (N, 2) and (N, n) arrays
+        M at the ends and the nodes.
+    falls : (N, n) array
+        ``-M'`` at the nodes, with their weights ``w``.
+    """
+    first = ends[:, 1] - ends[:, 0] + falls.sum(axis=1)
+    return np.asarray(np.hypot(first, ends.sum(axis=1) - energies @ w + falls @ x))
 
 
 def _cut(problems: _LocalProblems, pieces: _Pieces, nodes: Array) -> _Pieces:

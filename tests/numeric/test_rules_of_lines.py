@@ -341,6 +341,18 @@ def test_the_map_is_smooth(name):
     assert at_most_jump(map_of(system, alpha, overlaps, orders), overlaps) <= 5e-8
 
 
+def test_no_piece_is_accepted_by_chance():
+    """By M' alone a piece's defect vanishes beside this point, for V that is 1e-4 larger, and images jump by 7e-5."""
+    problem = Problem.paper(omega=0.42)
+    system, overlaps = System.of(problem), overlaps_of(problem, [0.07598721], [21.18547268], [0.0], [0.1037671])
+    map_ = map_of(system, 1.26875, overlaps, LineOrders((12, 12), (3,), defect=1e-6, dropped=1e-3))
+    x, steps = map_.pack(overlaps), np.linspace(0.0, 3e-4, 61)
+    images = np.array([map_(x + step * x * np.array([0.0, 1.0, 0.0])) for step in steps])
+    trend = np.polynomial.polynomial.polyfit(steps, images, 2)
+    rest = images - np.polynomial.polynomial.polyval(steps, trend).T
+    assert (np.abs(rest) / np.abs(images[0])).max() < 1e-7
+
+
 @pytest.mark.parametrize("name", ["positional", "semantic", "untied"])
 def test_a_solve_can_converge_under_the_first_rule(name):
     """Whatever error is asked for, its map jumps by less than what solves converge to."""

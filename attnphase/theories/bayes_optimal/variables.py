@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnphase.data.variable import RunStatus, Variable
 from attnphase.solvers.iteration import Status
 
-__all__ = ["COORDINATES", "COORDINATES_OF", "OPTIMAL_VARIABLES", "POSTERIOR_VARIABLES", "SCHEMAS"]
+__all__ = ["COORDINATES", "COORDINATES_OF", "OPTIMAL_VARIABLES", "POSTERIOR_VARIABLES", "RANK", "SCHEMAS"]
 
 _SQUARE = ("token", "teacher", "teacher_column")
 
@@ -94,3 +94,4 @@ COORDINATES_OF = {
     "posterior": ("start", "dimension", "alpha", "seed"),
 }
 COORDINATES: dict[str, tuple[str, str]] = {}
+RANK: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attnphase.data.variable import Variable
 from attnphase.data.variables import POINT_VARIABLES
 
-__all__ = ["COORDINATES", "COORDINATES_OF", "ONE_RSB_VARIABLES", "SCHEMAS"]
+__all__ = ["COORDINATES", "COORDINATES_OF", "ONE_RSB_VARIABLES", "RANK", "SCHEMAS"]
 
 _POINT = {variable.name: variable for variable in POINT_VARIABLES}
 _SQUARE = ("token", "row", "col")
@@ -25,3 +25,4 @@ ONE_RSB_VARIABLES = (
 SCHEMAS = {"one_step": ONE_RSB_VARIABLES}
 COORDINATES_OF = {"one_step": ("branch", "alpha", "state")}
 COORDINATES = {"state": ("number of the solution", "n")}
+RANK = {"state": 3}

@@ -7,7 +7,15 @@ from dataclasses import replace
 from attnphase.data.variable import Variable
 from attnphase.theories.sgd_flow.settings import Basin, FlowStatus
 
-__all__ = ["BASIN_VARIABLES", "COORDINATES", "COORDINATES_OF", "FLOW_VARIABLES", "SCHEMAS", "STATIONARY_VARIABLES"]
+__all__ = [
+    "BASIN_VARIABLES",
+    "COORDINATES",
+    "COORDINATES_OF",
+    "FLOW_VARIABLES",
+    "RANK",
+    "SCHEMAS",
+    "STATIONARY_VARIABLES",
+]
 
 _OVERLAPS = (
     ("q", ("token", "row", "col"), "overlap of the weights with themselves", r"q_\ell"),
@@ -105,3 +113,4 @@ COORDINATES: dict[str, tuple[str, str]] = {
     "noise": ("standard deviation of the start's entries", r"\sigma_0"),
     "angle": ("direction of the start from the encodings' (0) to the teacher's (90 degrees)", r"\varphi"),
 }
+RANK = {"scale": 3}
