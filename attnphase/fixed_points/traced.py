@@ -292,6 +292,8 @@ def _side(
                 break
             continue
         if sign * (point.place[-1] - edge) >= 0:
+            if points and sign * (last.place[-1] - edge) >= -steps.tolerance:  # the trace began on the edge
+                return points, Ending.edge, []
             ended = on_edge(family, last, point, edge, steps) if points else None
             return [*points, ended or point], Ending.edge, []
         points.append(point)

@@ -55,7 +55,7 @@ class Steps:
     most : int
         Points after which a trace ends.
     learnt : bool
-        Whether derivatives along the curve are those that correctors have learnt, taken anew only where these fail.
+        Whether derivatives along the curve are those that correctors have learnt, taken anew where these fail.
     """
 
     first: float = 0.05
@@ -243,14 +243,17 @@ def _stepped(
     units = np.append(np.maximum(1.0, np.abs(here.place[:-1]) * steps.learnt), 1.0)
     along = here.tangent / units / np.linalg.norm(here.tangent / units)
     found = corrected(curve, here.place + length * along * units, along / units, here.jacobian, steps.tolerance)
-    place, moved = found.place, float(np.linalg.norm((found.place - here.place) / units))
+    place, chord = found.place, (found.place - here.place) / units
+    moved = float(np.linalg.norm(chord))
     if found.residual > (steps.loose if careful else steps.tolerance) or moved > 2 * length:
         return None
-    jacobian = found.jacobian if steps.learnt else curve.derivative(place)
+    # a tangent that is far from the step it led to was none: learnt derivatives have lost the curve
+    learnt = steps.learnt and length >= _BENT * moved
+    jacobian = found.jacobian if learnt else curve.derivative(place)
     if jacobian is None:
         return None
     tangent = tangent_of(jacobian * units, along)
-    cosine = float(tangent @ along)
+    cosine = float(tangent @ along) if learnt or not steps.learnt else float(tangent @ chord) / moved
     if cosine < _BENT and not careful:
         return None
     tangent, arclength = tangent * units / np.linalg.norm(tangent * units), here.arclength + moved
