@@ -22,7 +22,7 @@ from attnphase.integration.rules import Rule
 from attnphase.solvers.arclength import Corrected, corrected
 from attnphase.solvers.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.branches import ERRORS
-from attnphase.state_evolution.errors import smooth_step
+from attnphase.state_evolution.errors import SMOOTH_STEP
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.onset import growth_at
 from attnphase.state_evolution.replicates import rows_against, rows_of
@@ -140,8 +140,7 @@ class Extended:
 
     def derivative(self, place: Array) -> Array | None:
         """See `Implicit`."""
-        kink = self.families[0].setting.problem.loss.form.has_kink
-        step = STEP if self.rule.by_chance else smooth_step(self.rule, kink=kink)
+        step = STEP if self.rule.by_chance else SMOOTH_STEP
         try:
             return finite_difference_jacobian(self.quick, place, np.ones_like(place), step)
         except ArithmeticError:

@@ -16,7 +16,7 @@ from attnphase.problem.problem import Problem
 from attnphase.processes.threads import available_cores
 from attnphase.solvers.differences import STEP, finite_difference_jacobian
 from attnphase.state_evolution.channel import Channel
-from attnphase.state_evolution.errors import Response, smooth_step
+from attnphase.state_evolution.errors import SMOOTH_STEP, Response
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Overlaps
 from attnphase.state_evolution.proximal import Minima
@@ -149,8 +149,7 @@ class Family:
             return np.concatenate([packed_images(measured, map_)[0] / self.scale, flatten(measured)[0]])
 
         try:
-            kink = self.setting.problem.loss.form.has_kink
-            step = STEP if self.rule.lines is None else smooth_step(self.rule, kink=kink)
+            step = STEP if self.rule.lines is None else SMOOTH_STEP
             self.response = finite_difference_jacobian(both, place, np.ones_like(place), step)
         except ArithmeticError:
             self.response = None

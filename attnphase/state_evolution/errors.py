@@ -20,6 +20,7 @@ from attnphase.state_evolution.overlaps import Conjugates, Overlaps
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all, rows_of
 
 __all__ = [
+    "SMOOTH_STEP",
     "Displaced",
     "Displacements",
     "Response",
@@ -30,13 +31,12 @@ __all__ = [
     "relative_error",
     "residual_errors",
     "response_at",
-    "smooth_step",
     "standard_errors",
     "way_left",
 ]
 
 _CONTRADICTED = 3.0  # standard errors
-_SMOOTH_STEP = 1e-4  # of differences of a map that is smooth to 1e-8: both their errors are about 1e-4
+SMOOTH_STEP = 1e-4  # of differences of a map that is smooth to 1e-8: both their errors are about 1e-4
 _SAMPLED_STEP = 0.05  # of one of N nodes that jump: they leave an error of 1 / sqrt(h N), the map's bend one of h^2
 
 
@@ -103,12 +103,10 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
 
     # a difference may reach over the edge of the domain, where the lifted map goes on
     beside.lift = True
-    kink = map_.system.problem.loss.form.has_kink
-    step, centre = STEP if kink or not rule.randomised else _SAMPLED_STEP, None
+    sampled, centre = rule.randomised and not map_.system.problem.loss.form.has_kink, None
+    step = _SAMPLED_STEP if sampled else STEP
     if rule.lines is not None:
-        step = smooth_step(rule, kink=kink)
-        if not kink:
-            centre = all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
+        step, centre = SMOOTH_STEP, all_at(x, map_ if rule is map_.channel.rule and not map_.lift else beside)
     joint = finite_difference_jacobian(all_at, x, map_.scales(x), step, centre)
     inexact = step if rule.lines is not None else step**2
     if not rule.randomised:
@@ -119,11 +117,6 @@ def response_at(map_: StateEvolution, x: Array, rule: Rule) -> Response:
     measured, alone = np.split(joint[len(x) :], [len(joint) - (1 + rule.replicates) * len(x)])
     noise = rows_of(alone.reshape(rule.replicates, len(x), len(x)))
     return Response(joint[: len(x)], measured, order_of(rule), noise, x, inexact)
-
-
-def smooth_step(rule: Rule, *, kink: bool) -> float:
-    """The relative step of differences of a smooth map; by lines of a loss with a kink, nodes jump by their defect."""
-    return float(np.sqrt(rule.lines.defect)) if rule.lines is not None and kink else _SMOOTH_STEP
 
 
 def order_of(rule: Rule) -> float:
