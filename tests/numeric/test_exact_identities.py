@@ -54,12 +54,7 @@ def point_of(problem, alpha, branch="semantic", **changes):
         (PAPER, 1.31, "positional", (2e-3, 2e-3, 3e-3)),  # without the jumps V_hat is 14 % off
         (LOGISTIC, 7.3, "semantic", (3e-3, 3e-3, 1e-4)),
         (HINGE, 2.9, "semantic", (1e-4, 1e-4, np.nan)),
-        (
-            STEEP_HINGE,
-            2.594,
-            "semantic",
-            (2e-3, 1e-3, np.nan),
-        ),  # the bend within a one-sided step of 1e-4 leaves 1.3e-3
+        (STEEP_HINGE, 2.594, "semantic", (2e-3, 1e-3, np.nan)),  # the bend within a one-sided step: 1.3e-3
         (SPARSE, 1.9, "semantic", (1e-3, np.nan, 1e-2)),
     ],
 )
