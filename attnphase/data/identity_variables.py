@@ -32,6 +32,14 @@ VIOLATION_VARIABLES = (
         True,
         optional=True,
     ),
+    Variable(
+        "violation_theta_hat",
+        (),
+        "largest difference of the residual's mean derivative by the teacher's fields from theta_hat, relative to it",
+        r"\alpha E[\partial g / \partial k] / \hat{\theta} - 1",
+        True,
+        optional=True,
+    ),
 )
 """Relative differences of both sides of the identities, whose errors are those of the differences."""
 

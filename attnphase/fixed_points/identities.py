@@ -3,8 +3,9 @@
 - The training loss is stationary in everything but alpha and the ridge, so that its total derivatives are ``E[M]`` and
   half the weights' squared norm.  The left sides follow from the implicit function theorem, with the derivatives of the
   map and of what is measured: a wrong equation, or a wrong derivative, breaks them.
-- V_hat by Stein's lemma is ``-alpha E[dg/domega]``, with the jumps of the proximal point: a rule of integration that
-  does not resolve the fields breaks it.
+- V_hat and theta_hat, means of g with normals by Stein's lemma, are ``-alpha E[dg/domega]`` and, for Gaussian k,
+  ``alpha E[dg/dk]``, with the jumps of the proximal point and of the labels: a rule of integration that does not
+  resolve the fields breaks them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.verdict import SLOPES
+from attnphase.fixed_points.verdict import LEMMAS, SLOPES
 from attnphase.integration.refinement import SMOOTH
 from attnphase.state_evolution.branches import ERRORS
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Response, parts_of, propagate
 from attnphase.state_evolution.map import StateEvolution
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps
+from attnphase.state_evolution.proximal import Minima
 from attnphase.state_evolution.replicates import Variations, flatten, packed_images, restore, restore_all
 from attnphase.state_evolution.replicon import mean_slopes, slope_sums
+from attnphase.state_evolution.teacher_slopes import teacher_slopes
 
-__all__ = ["slope_violations", "variance_violation"]
+__all__ = ["slope_violations", "stein_violations"]
 
 _STEP = np.finfo(float).eps ** (1 / 2)  # of differences of the prior, which is exact to rounding
 
@@ -110,62 +113,89 @@ def _envelope_error(map_: StateEvolution, x: Array, response: Response, moved: V
     return float(np.linalg.norm(moved.energy + change)) / map_.alpha
 
 
-def variance_violation(
+def stein_violations(
     map_: StateEvolution,
     x: Array,
     response: Response,
     moved: Variations,
     channel: Channel,
+    minima: Minima,
     slopes: Array,
     gauges: Callable[[], Sequence[StateEvolution]],
-) -> tuple[float, float]:
-    """Largest difference of ``-alpha E[dg/domega]`` from V_hat by Stein's lemma, relative to V_hat, and its error.
+) -> dict[str, tuple[float, float]]:
+    """Largest differences of V_hat and theta_hat from the residual's mean derivatives, relative, with their errors.
 
-    Not numbers where the proximal point jumps at places that are not known.
+    Not numbers where the proximal point jumps at places that are not known, and where the conjugate vanishes.
 
     Parameters
     ----------
-    channel : Channel
+    map_ : StateEvolution
+        Just evaluated at ``x``, the fixed point.
+    response, moved
+        See `slope_violations`.
+    channel, minima : Channel, Minima
         With all of the map's nodes, see `StateEvolution.all_nodes`.
     slopes : array
         Their second `slope_sums`.
     gauges : callable
         The map under rules that tell its error.
     """
-    measured, rule = map_.quantities(x, pooled=True), map_.channel.rule
-    assert measured is not None
+    found, rule = dict.fromkeys(LEMMAS, (math.nan, math.nan)), map_.channel.rule
     # behind a jump that lines have located no node has a second minimum
     if rule.from_zero or map_.second_minimum_share(np.inf).max() > SMOOTH:
-        return np.nan, np.nan
-    whole, scatter, unresolved = _by_slopes(map_, channel, slopes)
-    own, error = measured["V_hat"][0], np.linalg.norm(restore_all(moved.values, measured)["V_hat"], axis=0)
-    away = whole.V_hat[:, 0] - own
-    error = np.hypot(error, scatter if rule.randomised else error) + unresolved / ERRORS  # a bound, no standard error
-    if not (rule.randomised or rule.latent_first) and away.any():
-        # the gauges of a tensor rule are tensor rules, which miss the same fields: Stein's side is to serve q's error
-        error = np.abs(away) / _errors_of_q(map_, x, response, moved, whole)
-        if (np.abs(away) > ERRORS * error).any():
-            others = [_of_gauge(gauge, x).V_hat[:, 0] for gauge in gauges() if gauge(x) is not None]
-            error = np.linalg.norm([error, *(other - whole.V_hat[:, 0] for other in others)], axis=0)
-    worst, size = np.unravel_index(np.abs(away).argmax(), away.shape), np.abs(own).max()
-    if size == 0:
-        return np.nan, np.nan
-    return float(away[worst] / size), float(error[worst] / size)
+        return found
+    measured = map_.quantities(x, pooled=True)
+    assert measured is not None
+    whole, scatters, unresolved = _by_slopes(map_, channel, map_.unpack(x), minima, slopes)
+    errors = restore_all(moved.values, measured)
+    for name, scatter in scatters.items():
+        own = measured[name][0]
+        size, away = np.abs(own).max(), getattr(whole, name)[:, 0] - own
+        if size == 0:
+            continue
+        error = np.linalg.norm(errors[name], axis=0)
+        # what is unresolved is a bound, no standard error
+        error = np.hypot(error, scatter if rule.randomised else error) + unresolved[name] / ERRORS
+        if not (rule.randomised or rule.latent_first) and away.any():
+            # the gauges of a tensor rule are tensor rules, which miss the same fields: this side is to serve q's error
+            assert map_.last is not None
+            shifted = replace(map_.last.conjugates.mean(), **{name: getattr(whole, name)})
+            error = np.abs(away) / _errors_of_q(map_, x, response, moved, shifted)
+        if not rule.randomised and (np.abs(away) > error).any():
+            # derivatives are less smooth than what they are derived from, and a rule may be less precise for them
+            others = [_of_gauge(gauge, x, name) for gauge in gauges() if gauge(x) is not None]
+            error = np.linalg.norm([error, *(other - getattr(whole, name)[:, 0] for other in others)], axis=0)
+        worst = np.unravel_index(np.abs(away).argmax(), away.shape)
+        found[f"violation_{name}"] = float(away[worst] / size), float(error[worst] / size)
+    return found
 
 
-def _of_gauge(map_: StateEvolution, x: Array) -> Conjugates:
+def _of_gauge(map_: StateEvolution, x: Array, name: str) -> Array:
     channel, minima = map_.all_nodes(x)
-    return _by_slopes(map_, channel, slope_sums(channel, map_.unpack(x), minima)[1])[0]
+    slopes = slope_sums(channel, map_.unpack(x), minima)[1]
+    found: Array = getattr(_by_slopes(map_, channel, map_.unpack(x), minima, slopes)[0], name)
+    return found[:, 0]
 
 
-def _by_slopes(map_: StateEvolution, channel: Channel, sums: Array) -> tuple[Conjugates, Array, Array]:
-    """Conjugates with V_hat by the residual's mean derivative, its scatter, and what of the jumps is not resolved."""
+def _by_slopes(
+    map_: StateEvolution, channel: Channel, overlaps: Overlaps, minima: Minima, sums: Array
+) -> tuple[Conjugates, dict[str, Array], dict[str, Array]]:
+    """Conjugates by the residual's mean derivatives, their scatter, and what of the jumps is not resolved.
+
+    The scatter of those alone whose derivatives are known.
+    """
     assert map_.last is not None
-    slopes, unresolved = (map_.alpha * each for each in mean_slopes(channel, sums))
-    replicates = slopes.shape[1]
-    scatter = slopes.std(axis=1, ddof=min(replicates - 1, 1)) / np.sqrt(replicates)
-    whole = replace(map_.last.conjugates.mean(), V_hat=slopes.mean(axis=1, keepdims=True))
-    return map_.sector.symmetrized(whole), scatter, unresolved
+    hats = map_.last.conjugates.mean()
+    sides = {"V_hat": mean_slopes(channel, sums)}
+    if hats.theta_hat.any() and (of_teacher := teacher_slopes(channel, overlaps, minima)) is not None:
+        sides["theta_hat"] = of_teacher
+    changed, scatters, unresolved = {}, {}, {}
+    for name, side in sides.items():
+        slopes, unresolved[name] = (map_.alpha * each for each in side)
+        count = slopes.shape[1]
+        scatters[name] = slopes.std(axis=1, ddof=min(count - 1, 1)) / np.sqrt(count)
+        changed[name] = slopes.mean(axis=1, keepdims=True)
+    return map_.sector.symmetrized(replace(hats, **changed)), scatters, unresolved
 
 
 def _errors_of_q(

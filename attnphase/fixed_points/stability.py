@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from attnphase.arrays import Array
-from attnphase.fixed_points.identities import variance_violation
+from attnphase.fixed_points.identities import stein_violations
+from attnphase.fixed_points.verdict import LEMMAS
 from attnphase.solvers.iteration import FixedPoint, Status
 from attnphase.state_evolution.copies import Copies
 from attnphase.state_evolution.errors import Displacements, Response
@@ -39,7 +40,7 @@ class Stability:
     errors: dict[str, Any]
 
 
-NOT_COMPUTED = Stability({"replicon": np.nan, "overlap_gap": np.nan, "violation_V_hat": np.nan}, {})
+NOT_COMPUTED = Stability(dict.fromkeys(("replicon", "overlap_gap", *LEMMAS), np.nan), {})
 
 
 def stability_at(
@@ -85,8 +86,9 @@ def stability_at(
         values["replicon"] = float(radii[0])
         if rule.randomised:
             errors["replicon"] = float(radii[1:].std(ddof=1) / np.sqrt(rule.replicates))
-        name = "violation_V_hat"
-        values[name], errors[name] = variance_violation(map_, found.point, response, moved, channel, slopes, gauges)
+        violations = stein_violations(map_, found.point, response, moved, channel, minima, slopes, gauges)
+        for name, violation in violations.items():
+            values[name], errors[name] = violation
     points = int(np.clip(rule.order, _FEWEST, _MOST)) if rule.randomised else _MOST
     end = Copies.of(system, map_.alpha, overlaps, conjugates, points).gap(None if ways is None else ways.at(), gap)
     values["overlap_gap"], errors["overlap_gap"] = end.share, end.error

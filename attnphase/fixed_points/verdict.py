@@ -14,7 +14,10 @@ __all__ = ["IDENTITIES", "SLOPES", "Verdict", "verdict"]
 SLOPES: tuple[str, ...] = ("violation_alpha", "violation_ridge")
 """Variables: relative differences of the training loss's derivatives from what they are."""
 
-IDENTITIES = (*SLOPES, "violation_V_hat")
+LEMMAS: tuple[str, ...] = ("violation_V_hat", "violation_theta_hat")
+"""Variables: relative differences of conjugates from the residual's mean derivatives."""
+
+IDENTITIES = (*SLOPES, *LEMMAS)
 """Variables: relative differences of both sides of every identity."""
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from attnphase.integration.scrambling import scrambled_normals
 
 __all__ = [
     "SIGNS",
+    "Jumps",
     "Rule",
     "gauss_hermite",
     "gauss_hermite_nodes",
@@ -36,6 +38,23 @@ __all__ = [
 
 SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
 """Sign changes of (xi, zeta); a rule without symmetry uses the first alone."""
+
+
+class Jumps(NamedTuple):
+    """What located jumps of the residual g add to means of its derivatives, and what of that a rule does not resolve.
+
+    Attributes
+    ----------
+    student, unresolved_student : (L, r, r) arrays
+        To ``E dg/domega``, by jumps of the proximal point.
+    teacher, unresolved_teacher : (L, r, t) arrays
+        To ``E dg/dk``, by these and by jumps of the labels.
+    """
+
+    student: Array
+    unresolved_student: Array
+    teacher: Array
+    unresolved_teacher: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +87,8 @@ class Rule:
     constant : float
         What means of the loss have beyond those over the nodes: by noise of which no student's field knows, and which
         is zero at the nodes.
-    jumps : (2, L, r, r) array, optional
-        What means of ``-dg/domega`` have beyond those over the nodes, by jumps of the proximal point that are located;
-        and what of it the rule does not resolve.
+    jumps : Jumps, optional
+        What means of the residual's derivatives have beyond those over the nodes.
     own : tuple of Rule
         The rule in every configuration of clusters, where each has nodes of its own, as many as the others; empty where
         all share `nodes` and `weights`, which are else the first one's.
@@ -87,7 +105,7 @@ class Rule:
     lines: LineOrders | None = None
     nets: NetOrders | None = None
     constant: float = 0.0
-    jumps: Array | None = None
+    jumps: Jumps | None = None
     own: tuple[Rule, ...] = ()
 
     @property

@@ -20,6 +20,8 @@ from attnphase.state_evolution.system import System
 
 __all__ = ["rule_at"]
 
+_BESIDE = 1e-9  # of a plane on which labels jump, in standard deviations: on which side nodes lie
+
 
 def rule_at(
     system: System,
@@ -76,34 +78,82 @@ def _in_configuration(
     """The nodes of a configuration of clusters, of those that its symmetries make of each other one."""
     orders, kernels = rule.lines, system.kernels
     assert orders is not None
-    length, columns = kernels.length, kernels.columns
     here = FieldLaw(*(values[system.sample_law.configurations[configuration]] for values in law))
-    shape = length, kernels.teacher_rank, kernels.noise_columns
+    shape = kernels.length, kernels.teacher_rank, kernels.noise_columns
     zeta, z, of_latent = _latent_nodes(directions, orders, shape, images)
     zeta, shares = system.sample_law.drawn(configuration, zeta)
     of_latent = of_latent * shares
-    eta, of_across = _nodes_across(directions, orders, (length, columns))
-    along = directions.student[:, 0].reshape(length, columns)
-    shared = here.means + np.einsum("lij,nlj->nli", here.lifts, zeta)
-    k = np.einsum("lij,nlj->nli", here.teacher_roots, zeta)
-    labels = np.concatenate([k, here.noise[:, None] * z], axis=-1)
-    bundle = Bundle(
-        (shared[:, None] + np.einsum("lij,mlj->mli", here.roots, eta)).reshape(-1, length, columns),
-        np.repeat(labels, len(eta), axis=0),
-        np.einsum("lij,lj->li", here.roots, along),
-        np.outer(of_latent, of_across).ravel(),
-        len(eta),
-        configuration,
-    )
+    bundle, eta = _bundle(system, rule, here, directions, configuration, (zeta, z, of_latent))
     found = nodes_along(system, variances, bundle, orders)
     latent, other = np.divmod(found.lines, len(eta))
+    along = directions.student[:, 0]
     normals = np.outer(found.places, along) + eta.reshape(len(eta), -1).take(other, axis=0)
     of_labels = [part.reshape(len(zeta), -1).take(latent, axis=0) for part in (zeta, z)]
     nodes = np.concatenate([normals, *of_labels], axis=1)
+    k = np.einsum("lij,nlj->nli", here.teacher_roots, zeta)
     constant = system.noisy_labels(configuration).mean_of_unseen(directions.noise, k, of_latent)
-    slopes = found.slopes_of_jumps(system, variances, bundle) if jumps else None
-    rule = replace(rule, nodes=nodes[None], weights=found.weights, constant=constant, jumps=slopes)
+    located = found.jumps_of_slopes(system, variances, bundle) if jumps else None
+    if located is not None:
+        by_labels = _jumps_of_labels(system, rule, here, variances, configuration, directions)
+        located = located._replace(teacher=located.teacher + by_labels)
+    rule = replace(rule, nodes=nodes[None], weights=found.weights, constant=constant, jumps=located)
     return rule, found.solution
+
+
+def _bundle(
+    system: System,
+    rule: Rule,
+    law: FieldLaw,
+    directions: Directions,
+    configuration: int,
+    latent: tuple[Array, Array, Array],
+) -> tuple[Bundle, Array]:
+    """Lines of one configuration at normals of the teacher's fields and of the noise, and the normals across them.
+
+    ``law`` is that of the configuration's tokens.
+    """
+    orders, kernels = rule.lines, system.kernels
+    assert orders is not None
+    zeta, z, weights = latent
+    shape = kernels.length, kernels.columns
+    eta, of_across = _nodes_across(directions, orders, shape)
+    along = directions.student[:, 0].reshape(shape)
+    shared = law.means + np.einsum("lij,nlj->nli", law.lifts, zeta)
+    k = np.einsum("lij,nlj->nli", law.teacher_roots, zeta)
+    labels = np.concatenate([k, law.noise[:, None] * z], axis=-1)
+    bundle = Bundle(
+        (shared[:, None] + np.einsum("lij,mlj->mli", law.roots, eta)).reshape(-1, *shape),
+        np.repeat(labels, len(eta), axis=0),
+        np.einsum("lij,lj->li", law.roots, along),
+        np.outer(weights, of_across).ravel(),
+        len(eta),
+        configuration,
+    )
+    return bundle, eta
+
+
+def _jumps_of_labels(
+    system: System, rule: Rule, law: FieldLaw, variances: Array, configuration: int, directions: Directions
+) -> Array:
+    """What jumps of the labels add to ``E dg_l/dk_l``, (L, r, t), for a Gaussian k.
+
+    The residual's mean on either side of every plane on which they jump, times the density there.
+    """
+    orders, kernels = rule.lines, system.kernels
+    assert orders is not None
+    shape = kernels.length, kernels.teacher_rank, kernels.noise_columns
+    normal = directions.latent[:, 0].reshape(shape[:2])
+    of_fields = np.linalg.solve(law.teacher_roots, normal[..., None])[..., 0]
+    total = np.zeros((kernels.length, kernels.columns, kernels.teacher_rank))
+    for place in directions.breaks:
+        for side in (1, -1):
+            latent = _tensor_of_latent(directions, orders, shape, at=place + side * _BESIDE)
+            bundle, _ = _bundle(system, rule, law, directions, configuration, latent)
+            found = nodes_along(system, variances, bundle, orders)
+            means = np.einsum("n,nli->li", found.weights, found.solution.residuals)
+            density = np.exp(-(place**2) / 2) / np.sqrt(2 * np.pi)
+            total += side * density * means[..., None] * of_fields[:, None]
+    return total
 
 
 def _side_by_side(every: list[tuple[Rule, Solution]]) -> tuple[Rule, Solution]:
@@ -140,6 +190,26 @@ def _turned(rule: Rule, solution: Solution, image: Image, rank: int) -> tuple[Ru
     return replace(rule, nodes=nodes[None]), Solution(of_student[0], energies, losses, of_student[1], flags)
 
 
+def _tensor_of_latent(
+    directions: Directions, orders: LineOrders, shape: tuple[int, int, int], at: float | None = None
+) -> tuple[Array, Array, Array]:
+    """The teacher's standard normals (n, L, t), those of the noise (n, L, n) and weights; the first may be given."""
+    length, rank, columns = shape
+    counts = orders.latent[: length * rank + directions.noise.shape[1]]
+    breaks = [directions.breaks] + [()] * (len(counts) - 1)
+    axes = zip(breaks, counts, strict=True)
+    rules = [between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)]
+    # beside a break light nodes count too
+    broken = 1 if directions.breaks else 0
+    others, of_others = heaviest(*tensor(rules[broken:]), orders.dropped)
+    first, of_first = tensor(rules[:broken]) if at is None else (np.full((1, 1), at), np.ones(1))
+    places = np.concatenate([first.repeat(len(others), axis=0), np.tile(others, (len(first), 1))], axis=1)
+    weights = np.outer(of_first, of_others).ravel()
+    zeta = (places[:, : length * rank] @ directions.latent.T).reshape(-1, length, rank)
+    z = (places[:, length * rank :] @ directions.noise.T).reshape(len(places), length, columns)
+    return zeta, z, weights
+
+
 @lru_cache(maxsize=256)
 def _latent_nodes(
     directions: Directions,
@@ -151,19 +221,7 @@ def _latent_nodes(
 
     Of what symmetries make of each other they have one node.
     """
-    length, rank, columns = shape
-    counts = orders.latent[: length * rank + directions.noise.shape[1]]
-    breaks = [directions.breaks] + [()] * (len(counts) - 1)
-    axes = zip(breaks, counts, strict=True)
-    rules = [between(own, count, i == orders.shifted) for i, (own, count) in enumerate(axes)]
-    # beside a break light nodes count too
-    broken = 1 if directions.breaks else 0
-    others, of_others = heaviest(*tensor(rules[broken:]), orders.dropped)
-    first, of_first = tensor(rules[:broken])
-    places = np.concatenate([first.repeat(len(others), axis=0), np.tile(others, (len(first), 1))], axis=1)
-    weights = np.outer(of_first, of_others).ravel()
-    zeta = (places[:, : length * rank] @ directions.latent.T).reshape(-1, length, rank)
-    z = (places[:, length * rank :] @ directions.noise.T).reshape(len(places), length, columns)
+    zeta, z, weights = _tensor_of_latent(directions, orders, shape)
 
     def flat(zeta: Array, z: Array) -> Array:
         return np.concatenate([zeta.reshape(len(zeta), -1), z.reshape(len(z), -1)], axis=1)

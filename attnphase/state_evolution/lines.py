@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.lines import LineOrders
+from attnphase.integration.rules import Jumps
 from attnphase.kernels.local.constants import Starts
 from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.state_evolution.proximal import Part, ProximalProblem, for_all, lower_factors
@@ -93,24 +94,28 @@ class Along:
     jumps: _Pieces
     gaps: Array
 
-    def slopes_of_jumps(self, system: System, variances: Array, bundle: Bundle) -> Array:
-        """What jumps add to the mean of ``-dg_k/domega_k`` over the lines, and what of it is not along them.
+    def jumps_of_slopes(self, system: System, variances: Array, bundle: Bundle) -> Jumps:
+        """What jumps of the proximal point add to means of the residual's derivatives over the lines.
 
-        Where two minima exchange g jumps by D, on a surface whose normal is D too, since the slope of M is -g: the
-        derivative is ``D D^T / (D . d)`` at the jump's place on the line.  The lines resolve the part of D along d.
-
-        Returns
-        -------
-        (2, L, r, r) array
-            The second part is the sum of sizes.
+        Where two minima exchange g jumps by D, on a surface where their energies M are equal: M has the slopes -g in
+        omega and ``dloss/dk`` in k.  By the jump K of the latter the derivatives are ``D D^T / (D . d)`` and
+        ``-D K^T / (D . d)`` at its place on the line.  The lines resolve the part of D along d.
         """
-        before, after = self.jumps.ends[..., 2:].swapaxes(0, 1)
+        before, after = (x.reshape(-1, *bundle.direction.shape) for x in self.jumps.ends[..., 2:].swapaxes(0, 1))
         inverse = np.linalg.inv(variances[system.sample_law.configurations[bundle.configuration]])
-        heights = np.einsum("lij,nlj->nli", inverse, (after - before).reshape(-1, *bundle.direction.shape))
+        heights = np.einsum("lij,nlj->nli", inverse, after - before)
         rises = np.einsum("nli,li->n", heights, bundle.direction)
         along = rises[:, None, None] * bundle.direction / (bundle.direction**2).sum()
-        whole, resolved = (np.einsum("nli,nlj->nlij", D, D) for D in (heights, along))
-        return np.stack([np.einsum("n,nlij->lij", self.gaps, part) for part in (-whole, np.abs(whole - resolved))])
+        fields = bundle.teacher_fields.take(self.jumps.lines, axis=0) + system.sample_law.means[bundle.configuration]
+        of_labels = [ProximalProblem(system).label_slopes(bundle.configuration, h, fields) for h in (before, after)]
+        moved = of_labels[0] - of_labels[1]
+
+        def added(D: Array, normals: Array) -> Array:
+            return np.einsum("n,nli,nlj->nlij", self.gaps, D, normals)
+
+        student, teacher = added(heights, heights), added(heights, moved)
+        lost = np.abs(student - added(along, along)), np.abs(teacher - added(along, moved))
+        return Jumps(*(part.sum(axis=0) for part in (student, lost[0], teacher, lost[1])))
 
 
 class _Pieces(NamedTuple):

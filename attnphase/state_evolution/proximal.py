@@ -6,7 +6,7 @@ its two lowest minima: a warm pass descends from both, a cold pass from all star
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -21,7 +21,9 @@ from attnphase.kernels.local.values import Nodes, Solution
 from attnphase.processes.threads import each
 from attnphase.state_evolution.system import System
 
-__all__ = ["Minima", "Part", "ProximalPoints", "ProximalProblem", "for_all", "lower_factors"]
+__all__ = ["FIELD_STEP", "Minima", "Part", "ProximalPoints", "ProximalProblem", "for_all", "lower_factors"]
+
+FIELD_STEP = float(np.finfo(float).eps ** (1 / 3))  # of central differences, in deviations of the teacher's field
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +147,36 @@ class ProximalProblem:
         variance = self.system.token_variances[configuration]
         self.system.kernels.losses_at(fields, k, mixing, parameters, variance, losses)
         return losses
+
+    def label_slopes(self, configuration: int, fields: Array, k: Array) -> Array:
+        """``dloss/dk`` of nodes of one configuration at given fields (N, L, r) and teacher fields, (N, L, t).
+
+        By differences, between labels' jumps.
+        """
+        fields, slopes = np.ascontiguousarray(fields), np.empty((*k.shape[:2], self.system.kernels.teacher_rank))
+        for (token, column), *sides, width in self.teacher_steps(configuration, k):
+            above, below = (self.losses_of(configuration, fields, side) for side in sides)
+            slopes[:, token, column] = (above - below) / width
+        return slopes
+
+    def teacher_steps(self, configuration: int, k: Array) -> Iterator[tuple[tuple[int, int], Array, Array, float]]:
+        """For a difference in each of the teacher's fields, (N, L, t + noise): where it is taken, and how wide it is.
+
+        Both ends lie on that side of every plane on which labels jump on which the fields do.
+        """
+        law = self.system.sample_law
+        deviations = np.sqrt(np.diagonal(law.rho[law.configurations[configuration]], axis1=1, axis2=2))
+        slopes, offsets = law.labels.label_planes or ({}, ())
+        for place in np.ndindex(deviations.shape):
+            step, centre = np.zeros(k.shape[1:]), k
+            step[place] = FIELD_STEP * deviations[place]
+            if slope := slopes.get(place):
+                planes = np.stack([each * k[:, *at] for at, each in slopes.items()]).sum(axis=0)
+                heights = planes[:, None] - np.array(offsets)
+                nearest = np.take_along_axis(heights, np.abs(heights).argmin(axis=1)[:, None], axis=1)[:, 0]
+                crosses = np.abs(nearest) <= abs(slope) * step[place]
+                centre = k + np.where(crosses, np.sign(slope * nearest), 0.0)[:, None, None] * step
+            yield place, centre + step, centre - step, 2 * float(step[place])
 
     def minimise(
         self,

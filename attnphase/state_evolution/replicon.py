@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.kernels.local.constants import Starts
@@ -13,12 +14,12 @@ from attnphase.kernels.local.values import Nodes
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Displaced
 from attnphase.state_evolution.overlaps import Conjugates, Overlaps, without_each
-from attnphase.state_evolution.proximal import Minima, lower_factors
+from attnphase.state_evolution.proximal import Minima, Part, lower_factors
 from attnphase.state_evolution.sector import scales_of
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.system import System
 
-__all__ = ["mean_slopes", "replicon", "slope_sums"]
+__all__ = ["mean_slopes", "replicon", "slope_sums", "used_nodes"]
 
 _MOST = 2048  # points of each replicate that are used
 _FEW = 64  # likewise, where only an error needs them
@@ -141,9 +142,22 @@ def mean_slopes(channel: Channel, slopes: Array) -> tuple[Array, Array]:
     slopes, unresolved = slopes.copy(), np.zeros(slopes.shape[1:])
     for configuration, tokens in enumerate(channel.configurations):
         if (jumps := channel.rule.of(configuration).jumps) is not None:
-            slopes[:, tokens] += channel.probabilities[configuration] * jumps[0]
-            unresolved[tokens] += channel.probabilities[configuration] * jumps[1]
+            slopes[:, tokens] -= channel.probabilities[configuration] * jumps.student
+            unresolved[tokens] += channel.probabilities[configuration] * jumps.unresolved_student
     return slopes.swapaxes(0, 1), unresolved
+
+
+def used_nodes(channel: Channel, part: Part) -> tuple[NDArray[np.int64], slice | NDArray[np.bool_], Array]:
+    """Of a part's nodes those that means of derivatives use, with their replicates and weights.
+
+    The first points of a Sobol sequence are one; of other rules all nodes are used.
+    """
+    rule, points = channel.rule, channel.rule.nodes.shape[1]
+    few = min(points, _MOST) if rule.randomised else points
+    replicates, place = np.divmod(np.arange(part.nodes.start, part.nodes.stop), points)
+    used = slice(None) if few == points else place < few  # a mask copies what it selects
+    weights = points / few * rule.of(part.configuration).weights[place[used]]
+    return replicates[used], used, channel.probabilities[part.configuration] * weights
 
 
 def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Array, Array]:
@@ -161,27 +175,22 @@ def slope_sums(channel: Channel, overlaps: Overlaps, minima: Minima) -> tuple[Ar
     chosen = sorted(set(sources))
     total, factors = np.zeros((rule.replicates, sites, r, r, sites, r, r)), lower_factors(overlaps.V)
     answers = np.zeros((rule.replicates, sites, r, r))
-    points = rule.nodes.shape[1]
-    few = min(points, _MOST) if rule.randomised else points  # the first points of a Sobol sequence are one
     for part in channel.proximal.parts(len(channel.configurations), chosen, rule.size):
         tokens = channel.configurations[part.configuration]
-        replicates, place = np.divmod(np.arange(part.nodes.start, part.nodes.stop), points)
-        # a mask copies what it selects
-        used = slice(None) if few == points else place < few
-        if not len(place[used]):
+        replicates, used, weights = used_nodes(channel, part)
+        if not len(replicates):
             continue
         draws, _, k = channel.nodes_of(law, part)
         block = part.configuration * len(chosen) + chosen.index(part.variant)
         fields = minima.fields[block * rule.size + part.nodes.start : block * rule.size + part.nodes.stop, 0]
-        weights = (
-            points / few * rule.of(part.configuration).weights[place] * (draws.shares if len(draws.shares) else 1.0)
-        )
-        weights *= channel.probabilities[part.configuration] * sources.count(part.variant) / len(orbit)
+        weights *= sources.count(part.variant) / len(orbit)
+        if len(draws.shares):
+            weights *= draws.shares[used]
         roots, variance = np.ascontiguousarray(factors[tokens]), system.token_variances[part.configuration]
         whole, squares = k[used] + means[part.configuration], np.zeros((rule.replicates, L, r, r, L, r, r))
         slopes = np.zeros((rule.replicates, L, r, r))
         at = Nodes(np.ascontiguousarray(fields[used]), whole, roots, mixing, parameters, variance)
-        kernels.squares_at(at, weights[used], replicates[used], squares, slopes)
+        kernels.squares_at(at, weights, replicates, squares, slopes)
         for own, other in product(range(L), repeat=2):
             total[:, tokens[own], :, :, tokens[other]] += squares[:, own, :, :, other]
         for own in range(L):

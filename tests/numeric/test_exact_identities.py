@@ -12,6 +12,7 @@ from attnphase.fixed_points.identities import _envelope_error, slope_violations
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
 from attnphase.fixed_points.verdict import IDENTITIES, SLOPES, Verdict, verdict
+from attnphase.integration.rules import Jumps
 from attnphase.problem.problem import Problem
 from attnphase.state_evolution.channel import Channel
 from attnphase.state_evolution.errors import Response
@@ -21,6 +22,7 @@ from attnphase.state_evolution.replicates import Variations, flatten
 from attnphase.state_evolution.system import System
 
 PAPER = Problem.from_dict({"teacher": {"omega": 0.27}, "regularizer": {"strength": 0.013}})
+MANY_JUMPS = PAPER.with_fields({"teacher.omega": 0.53, "integration.standard_error": 3e-4})
 LOGISTIC = Problem.from_dict({"tokens": {"length": 1, "sigma": 1.0}, "loss": {"kind": "logistic"}})
 HINGE = Problem.from_dict(
     {"tokens": {"length": 1, "sigma": 0.9}, "loss": {"kind": "hinge"}, "regularizer": {"strength": 0.27}}
@@ -40,6 +42,14 @@ STEEP_HINGE = Problem.from_dict(
     {"tokens": {"length": 1, "sigma": 1.663}, "loss": {"kind": "hinge"}, "regularizer": {"strength": 0.05881}}
 )
 SPARSE = Problem.from_dict({"regularizer": {"kind": "elastic-net", "strength": 0.011, "ridge": 0.003}})
+JUMPING = Problem.from_dict(
+    {
+        "tokens": {"length": 1, "sigma": 1.2},
+        "loss": {"kind": "expression", "expression": "log(1 + exp(-sign(k0_0 - 2/5)*h0_0)) + h0_0**2*k0_0**2/9"},
+        "regularizer": {"strength": 0.31},
+    }
+)
+UNTIED = Problem.from_dict({"student": {"tied": False}, "regularizer": {"strength": 0.021}})
 SETTINGS = SolverSettings(threads=1)
 
 
@@ -50,12 +60,16 @@ def point_of(problem, alpha, branch="semantic", **changes):
 @pytest.mark.parametrize(
     ("problem", "alpha", "branch", "largest"),
     [
-        (PAPER, 1.87, "semantic", (1e-3, 1e-3, 1e-3)),
-        (PAPER, 1.31, "positional", (2e-3, 2e-3, 3e-3)),  # without the jumps V_hat is 14 % off
-        (LOGISTIC, 7.3, "semantic", (3e-3, 3e-3, 1e-4)),
-        (HINGE, 2.9, "semantic", (1e-4, 1e-4, np.nan)),
-        (STEEP_HINGE, 2.594, "semantic", (2e-3, 1e-3, np.nan)),  # the bend within a one-sided step: 1.3e-3
-        (SPARSE, 1.9, "semantic", (1e-3, np.nan, 1e-2)),
+        (PAPER, 1.87, "semantic", (1e-3, 1e-3, 1e-3, 2e-3)),
+        (PAPER, 1.31, "positional", (2e-3, 2e-3, 3e-3, np.nan)),  # without the jumps V_hat is 14 % off
+        (MANY_JUMPS, 1.41, "semantic", (1e-3, 1e-3, 2e-3, 3e-4)),
+        (LOGISTIC, 7.3, "semantic", (3e-3, 3e-3, 1e-4, 1e-3)),  # theta_hat is the label's jump alone
+        (HINGE, 2.9, "semantic", (1e-4, 1e-4, np.nan, np.nan)),
+        (STEEP_HINGE, 2.594, "semantic", (2e-3, 1e-3, np.nan, np.nan)),  # the bend within a one-sided step: 1.3e-3
+        (SPARSE, 1.9, "semantic", (1e-3, np.nan, 1e-2, 1e-3)),
+        (HUBER, 2.79, "semantic", (1e-3, 1e-3, 1e-4, 1e-4)),
+        (JUMPING, 2.33, "semantic", (1e-3, 1e-3, 1e-5, 1e-4)),
+        (UNTIED, 2.2, "semantic", (1e-3, 1e-3, 1e-3, 1e-3)),
     ],
 )
 def test_identities_hold_where_lines_locate_the_jumps(problem, alpha, branch, largest):
@@ -76,8 +90,9 @@ def test_a_ridge_far_below_the_data_violates_nothing():
 
 
 def test_jumps_that_are_left_out_violate_the_lemma(monkeypatch):
-    monkeypatch.setattr(Along, "slopes_of_jumps", lambda lines, system, variances, bundle: np.zeros((2, 2, 1, 1)))
-    point = point_of(PAPER, 1.31, "positional")
+    none = Jumps(*np.zeros((4, 2, 1, 1)))
+    monkeypatch.setattr(Along, "jumps_of_slopes", lambda lines, system, variances, bundle: none)
+    point = point_of(PAPER.with_fields({"integration.standard_error": 3e-4}), 1.31, "positional")
     assert 0.05 < point.values["violation_V_hat"] < 0.3
     assert point.identities is Verdict.violated
 
@@ -209,6 +224,6 @@ def test_datasets_hold_the_identities_or_lack_them():
     ds = from_points([point_of(PAPER, 1.87)])
     assert ds["identities"].attrs["flag_meanings"].split()[ds["identities"].item()] == "hold"
     names = [name for name in map(str, ds.data_vars) if name.startswith(("violation", "identities"))]
-    assert len(names) == 7
+    assert len(names) == 9
     validate_dataset(ds)
     validate_dataset(ds.drop_vars(names))
