@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.errors import ProblemError
 from attnphase.problem.losses import LossKind
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
@@ -55,6 +56,21 @@ class SampleLaw:
     clean_rho: Array
     noise: float
     labels: LossKind
+
+    def __post_init__(self) -> None:
+        if not np.array_equal(self.rho, self.clean_rho):
+            self.check_gaussian("noise that is added to k needs the law of the sum: set teacher.noise to 0.")
+
+    def check_gaussian(self, reason: str) -> None:
+        """Refuse a law of k that is not Gaussian, with what is missing and the remedy as the reason.
+
+        Raises
+        ------
+        ProblemError
+            Naming ``tokens``.
+        """
+        if not self.gaussian:
+            raise ProblemError("tokens", f"tokens have a law under which k is not Gaussian, but {reason}")
 
     @classmethod
     def of(cls, problem: Problem, spectrum: Spectrum) -> SampleLaw:

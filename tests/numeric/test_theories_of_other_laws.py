@@ -184,7 +184,7 @@ def test_rates_of_sgd_are_means_of_single_steps(noise: float, randomised: bool):
         *replicates, rate = (getattr(one, name)[0, 0, 0] for one in rates)
         error = np.hypot(values.std() / np.sqrt(count), np.std(replicates) / np.sqrt(max(len(replicates) - 1, 1)))
         assert abs(values.mean() + left[name] - rate) < 4 * error, name
-        assert error < 0.01 * abs(rate), name
+        assert error < 0.012 * abs(rate), name
     assert abs((draws["theta"] / shares).mean() - draws["theta"].mean()) > 10 * draws["theta"].std() / np.sqrt(count)
     losses, (*replicates,) = shares * loss(h), dynamics.of_replicates(state)[1][:, 0]
     error = np.hypot(losses.std() / np.sqrt(count), np.std(replicates) / np.sqrt(max(len(replicates) - 1, 1)))
@@ -198,7 +198,9 @@ def test_teachers_of_two_columns_have_noise_in_closed_form_too():
     assert system.sample_law.means.shape == (1, 2, system.kernels.label_fields)
     dynamics = Dynamics.of(system, gauss_hermite(8, 4, False, 3), FlowSettings(0.4))
     state = dynamics.rows.start(np.full((2, 4), 0.2), 0.3 * np.eye(2))
-    clean = Dynamics.of(system_of(problem.with_fields({"teacher.noise": 0.0})), dynamics.channel.rule, FlowSettings(0.4))
+    clean = Dynamics.of(
+        system_of(problem.with_fields({"teacher.noise": 0.0})), dynamics.channel.rule, FlowSettings(0.4)
+    )
     assert dynamics.loss(state) - clean.loss(state) == pytest.approx(0.2 * 2 * 2 * 0.25 / 2, rel=1e-9)
 
 
