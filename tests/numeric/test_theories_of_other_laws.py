@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
+from attnphase.errors import ProblemError
+from attnphase.fixed_points.settings import SolverSettings
+from attnphase.fixed_points.solver import solve_point
 from attnphase.integration.rules import gauss_hermite, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
@@ -21,6 +24,7 @@ from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.spread import Spread
 from attnphase.state_evolution.starts import initial_overlaps
 from attnphase.state_evolution.system import System
+from attnphase.theories.bayes_optimal.run import optimal
 from attnphase.theories.one_rsb.equations import one_rsb_equations
 from attnphase.theories.one_rsb.map import OneRsbMap, OneRsbOverlaps
 from attnphase.theories.one_rsb.nodes import OneRsbNodes
@@ -49,6 +53,60 @@ class Even(Tilted):
 def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
     z, w = np.polynomial.hermite_e.hermegauss(count)
     return z, w / w.sum()
+
+
+# --- from a problem on ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tilts_every_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples of problems have a law that is not Gaussian."""
+    plain = SampleLaw.of
+
+    def of(problem: Problem, spectrum: Spectrum) -> Tilted:
+        law = plain(problem, spectrum)
+        known = {one.name: getattr(law, one.name) for one in fields(SampleLaw)}
+        return Tilted(**known, tilts=(0.9,) * len(law.probabilities), bend=0.12)
+
+    monkeypatch.setattr(SampleLaw, "of", of)
+
+
+@pytest.mark.usefixtures("tilts_every_problem")
+def test_ridge_regression_is_solved_under_another_law():
+    """All that a point has, against the fixed point of equations that two moments of k close."""
+    problem = Problem.from_dict({"tokens": {"length": 1, "sigma": 1.13}, "loss": {"kind": "square"}})
+    alpha, point = 1.9, solve_point(problem, 1.9, "semantic", settings=SolverSettings(threads=1))
+    law = System.of(problem).sample_law
+    assert isinstance(law, Tilted)
+    ridge, gamma, (q, V, theta) = problem.regularizer.strength, 1.13**2, (0.5, 1.0, 0.5)
+    second = law.mean(0, 2) * gamma
+    square = 0.0
+    for _ in range(4000):
+        left = 1 - theta / gamma
+        square = left**2 * second + q - theta**2 / gamma
+        q_hat, V_hat = alpha * square / (1 + V) ** 2, alpha / (1 + V)
+        theta_hat = V_hat * (left * second + theta) / gamma
+        R = 1 / (ridge + gamma * V_hat)
+        images = gamma * R**2 * (gamma**2 * theta_hat**2 + gamma * q_hat), gamma * R, gamma**2 * R * theta_hat
+        q, V, theta = (0.7 * old + 0.3 * new for old, new in zip((q, V, theta), images, strict=True))
+    norm = q / gamma
+    loss = alpha * square / (2 * (1 + V) ** 2) + ridge * norm / 2
+    # the replicon is E g'^2 times the prior's, and E g'^2 knows no law
+    expected = {"q": q, "V": V, "theta": theta, "test_error": square, "training_loss": loss}
+    expected |= {"replicon": alpha / (1 + V) ** 2 * (gamma * R) ** 2, "overlap_gap": 0.0}
+    for name, value in expected.items():
+        assert float(np.ravel(point.values[name])[0]) == pytest.approx(value, rel=2e-3), name
+    assert float(point.values["free_energy_gap"]) < 1e-3 * loss
+    assert abs(second / gamma - 1) > 0.3
+
+
+@pytest.mark.usefixtures("tilts_every_problem")
+def test_theories_that_need_a_density_refuse_the_law():
+    with pytest.raises(ProblemError, match=r"^tokens have a law .* the Bayes-optimal error needs the density of k"):
+        optimal(Problem.paper(omega=0.3125), 0.7)
+    noisy = Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "square"}, "teacher": {"noise": 0.0625}})
+    with pytest.raises(ProblemError, match=r"^tokens have a law .* set teacher\.noise to 0\.$"):
+        solve_point(noisy, 1.0, "semantic")
 
 
 # --- one-step replica-symmetry breaking -------------------------------------------------------------------------------
