@@ -111,7 +111,7 @@ class Channel:
         teacher_root = matrix_root(rho)
         lift = np.ascontiguousarray(_solved(teacher_root, overlaps.theta.mT).mT)  # theta rho^-1/2
         root = matrix_root(q - lift @ lift.mT)
-        none = np.tile(np.eye(sum(lift.shape[1:])), (len(lift), 1, 1))
+        none = np.tile(np.eye(sum(lift.shape[-2:])), (*lift.shape[:-2], 1, 1))
         return FieldLaw(root, lift, teacher_root, _turn(q, root, lift) if self.turned else none, means, noise)
 
     def floored(self, overlaps: Overlaps) -> Overlaps:

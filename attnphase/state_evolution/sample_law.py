@@ -27,8 +27,9 @@ class SampleLaw:
     """The law of a sample's clusters c, of the teacher's fields k given c and of the labels' noise: Gaussian in k.
 
     Given these the student's fields are Gaussian, ``omega ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1 theta^T)``,
-    for any law of k.  Another law of k is a subclass with its own `drawn` that is not `gaussian`, and with its own
-    `unchanged` where it has fewer symmetries.
+    for any law of k.  Another law of k is a subclass that is not `gaussian`, with its own `drawn`, with its own
+    `unchanged` where it has fewer symmetries, and with its own `split` where k is not linear in the normals and labels
+    jump.  What needs more than these calls `check_gaussian`.
 
     Attributes
     ----------

@@ -10,6 +10,7 @@ from scipy.special import expit
 from attnphase.errors import ProblemError
 from attnphase.fixed_points.settings import SolverSettings
 from attnphase.fixed_points.solver import solve_point
+from attnphase.integration.refinement import REPLICATES
 from attnphase.integration.rules import gauss_hermite, sobol
 from attnphase.kernels.local.constants import Starts
 from attnphase.problem.problem import Problem
@@ -28,6 +29,7 @@ from attnphase.theories.bayes_optimal.run import optimal
 from attnphase.theories.one_rsb.equations import one_rsb_equations
 from attnphase.theories.one_rsb.map import OneRsbMap, OneRsbOverlaps
 from attnphase.theories.one_rsb.nodes import OneRsbNodes
+from attnphase.theories.one_rsb.run import one_rsb
 from attnphase.theories.one_rsb.solving import apart_by
 from attnphase.theories.sgd_flow.rates import Dynamics
 from attnphase.theories.sgd_flow.settings import FlowSettings
@@ -58,15 +60,19 @@ def hermite(count: int) -> tuple[np.ndarray, np.ndarray]:
 # --- from a problem on ------------------------------------------------------------------------------------------------
 
 
+def as_other(kind: type[Tilted], law: SampleLaw, tilts: tuple[float, ...], bend: float = 0.0) -> Tilted:
+    known = {one.name: getattr(law, one.name) for one in fields(SampleLaw)}
+    return kind(**known, tilts=tilts, bend=bend)
+
+
 @pytest.fixture
-def tilts_every_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def tilts_every_problem(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Samples of problems have a law that is not Gaussian."""
-    plain = SampleLaw.of
+    plain, kind = SampleLaw.of, getattr(request, "param", Tilted)
 
     def of(problem: Problem, spectrum: Spectrum) -> Tilted:
         law = plain(problem, spectrum)
-        known = {one.name: getattr(law, one.name) for one in fields(SampleLaw)}
-        return Tilted(**known, tilts=(0.9,) * len(law.probabilities), bend=0.12)
+        return as_other(kind, law, (0.9,) * len(law.probabilities), 0.12)
 
     monkeypatch.setattr(SampleLaw, "of", of)
 
@@ -80,7 +86,7 @@ def test_ridge_regression_is_solved_under_another_law():
     assert isinstance(law, Tilted)
     ridge, gamma, (q, V, theta) = problem.regularizer.strength, 1.13**2, (0.5, 1.0, 0.5)
     second = law.mean(0, 2) * gamma
-    square = 0.0
+    square = R = 0.0
     for _ in range(4000):
         left = 1 - theta / gamma
         square = left**2 * second + q - theta**2 / gamma
@@ -107,6 +113,28 @@ def test_theories_that_need_a_density_refuse_the_law():
     noisy = Problem.from_dict({"tokens": {"length": 1}, "loss": {"kind": "square"}, "teacher": {"noise": 0.0625}})
     with pytest.raises(ProblemError, match=r"^tokens have a law .* set teacher\.noise to 0\.$"):
         solve_point(noisy, 1.0, "semantic")
+
+
+@pytest.mark.parametrize("tilts_every_problem", [Even], indirect=True)
+@pytest.mark.usefixtures("tilts_every_problem")
+def test_1rsb_begins_at_the_replica_symmetric_training_loss():
+    """Solved from a problem on: at y = 0 it has the replica-symmetric F, and more where groups break the symmetry."""
+    problem = PAPER.with_fields({"tokens.sigma": 0.703, "integration.rule": "sobol", "integration.nodes": 256})
+    point = solve_point(problem, 1.0, "uninformed", settings=SolverSettings(threads=1))
+    settings = SolverSettings(tolerance=1e-5, max_maps=1000, threads=1)
+    found = one_rsb(
+        problem, 1.0, y=[1e-6, 150], branch="uninformed", start="informed", outer=64, inner=16, settings=settings
+    )
+    assert found.status.values.tolist() == [0, 0]
+    for name, one in (("q_1", "q"), ("V", "V"), ("free_entropy", "training_loss"), ("test_error", "test_error")):
+        first = found[name].isel(state=0).to_numpy().ravel()[0]
+        error = np.hypot(float(found[f"{name}_stderr"].isel(state=0).max()), np.max(point.errors[one]))
+        assert abs(first - np.ravel(point.values[one])[0]) < 4 * error, name
+        assert error < 0.1 * first
+    assert point.values["overlap_gap"] > 0.5
+    loss = float(point.values["training_loss"])
+    assert loss > 0.0045  # of a Gaussian k .0037
+    assert float(found.free_entropy[1] - 2 * found.free_entropy_stderr[1]) > loss
 
 
 # --- one-step replica-symmetry breaking -------------------------------------------------------------------------------
@@ -205,8 +233,7 @@ def test_rates_of_sgd_are_means_of_single_steps(noise: float, randomised: bool):
     """With tokens of covariance ``s I`` a step moves ``W^T Q_star/d`` by k times the gradient, ``|W|^2/d`` by 2 h."""
     problem = PAPER.with_fields({"teacher.noise": noise})
     plain = system_of(problem)
-    known = {one.name: getattr(plain.sample_law, one.name) for one in fields(SampleLaw)}
-    law = Tilted(**known, tilts=(0.9,), bend=0.07)
+    law = as_other(Tilted, plain.sample_law, (0.9,), 0.07)
     system = replace(plain, own_law=law)
     rule = sobol(4, 2, False, 2**10, 8, 3) if randomised else gauss_hermite(4, 2, False, 14)
     eta, batch = 2.9, 1
@@ -268,9 +295,7 @@ def test_teachers_of_two_columns_have_noise_in_closed_form_too():
 def test_baseline_of_linear_scores_from_moments_of_single_fields():
     """``T = (1 - omega) k k^T + omega A``: tokens are independent in a configuration, their powers by quadrature."""
     spectrum = Spectrum.of(MIXTURE)
-    plain = SampleLaw.of(MIXTURE, spectrum)
-    known = {one.name: getattr(plain, one.name) for one in fields(SampleLaw)}
-    law = Tilted(**known, tilts=(0.4, -0.3, 0.2, 0.6), bend=0.07)
+    law = as_other(Tilted, SampleLaw.of(MIXTURE, spectrum), (0.4, -0.3, 0.2, 0.6), 0.07)
     (z, w), omega, A = hermite(20), MIXTURE.teacher.omega, MIXTURE.mixing_matrix
     second, weighted, mean = 0.0, np.zeros((2, 2)), np.zeros(2)
     for c, p in enumerate(law.probabilities):
@@ -328,13 +353,14 @@ def test_copies_and_slopes_against_quadrature():
     assert images.mean() == pytest.approx(float(expected.item()), rel=1e-2)
     plain = Copies.of(replace(system, own_law=None), alpha, overlaps, hats, 1024).images(np.array([[[D]]]))
     assert abs(plain.mean() / images.mean() - 1) > 0.05
+    each = Overlaps(*(np.tile(value, (REPLICATES, 1, 1, 1)) for value in vars(overlaps).values()))
+    np.testing.assert_array_equal(Copies.of(system, alpha, each, hats, 1024).images(np.array([[[D]]])), images)
 
 
 def test_growth_is_the_derivative_of_the_map():
     """An even law, at the uninformed point of a loss whose minimisers do not jump."""
-    system, plain = tilted(PAPER, (0.8,), 0.0)
-    known = {one.name: getattr(plain, one.name) for one in fields(SampleLaw)}
-    system = replace(system, own_law=Even(**known, tilts=(0.8,)))
+    plain = System.of(PAPER)
+    system = replace(plain, own_law=as_other(Even, plain.sample_law, (0.8,)))
     assert system.reflects
     start = initial_overlaps(PAPER, "uninformed")
     start = Overlaps(start.q, 0.2 * start.V, start.m, start.theta)

@@ -97,10 +97,7 @@ def model_of(problem: Problem, channel: str | None = None) -> PosteriorModel:
     """
     wanted = channel_of(problem, channel)
     law = SampleLaw.of(problem, measure_of(problem))
-    law.check_gaussian(
-        "the Bayes-optimal error needs the density of k and its means given what is known; solve, one-rsb and flow only"
-        " draw k."
-    )
+    law.check_gaussian("the Bayes-optimal error needs the density of k: use solve, one-rsb or flow, which only draw k.")
     found, readout = _of_scores(problem, law) if wanted is None else _of_one(problem, wanted)
     return PosteriorModel(problem, found, readout, _prior(problem), law)
 
