@@ -102,6 +102,11 @@ class SampleLaw:
         moved = np.take_along_axis(turned[sources], tokens[..., None], axis=1)
         return np.allclose(moved, self.means, rtol=1e-12, atol=1e-14)
 
+    @cached_property
+    def holding(self) -> NDArray[np.bool_]:
+        """Which configurations hold a site, (P, C)."""
+        return np.array([(self.configurations == site).any(axis=1) for site in range(len(self.tokens))])
+
     def images(self, order: Sequence[int], which: slice = slice(None)) -> tuple[list[int], NDArray[np.int64]]:
         """Of which configurations an order of the sites makes these, -1 if of none, and of which of their tokens."""
         sites = np.array(order)[self.configurations[which]]

@@ -112,7 +112,8 @@ def test_weak_recovery_of_a_field_known_up_to_its_sign(length):
     """
     base = model_of(PAPER).evolution(128, 16)
     prior = replace(base.prior, gamma=np.full((length, 1), 0.64), rho=np.full((length, 1, 1), 0.64))
-    law = replace(base.law, configurations=np.arange(length)[None], means=np.zeros((1, length, 1)))
+    tokens = np.arange(length)
+    law = replace(base.law, configurations=tokens[None], tokens=tokens, means=np.zeros((1, length, 1)))
     evolution = replace(base, prior=prior, law=law)
     operators, first = evolution.growth()
     each = np.array([np.linalg.eigvals(one).real.max() for one in operators])

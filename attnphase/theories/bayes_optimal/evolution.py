@@ -132,8 +132,7 @@ class Evolution:
     @cached_property
     def occupation(self) -> Array:
         """Probability that a site's cluster is the one that its token is in, (P,)."""
-        sites, law = range(len(self.rho)), self.law
-        return np.array([law.probabilities[(law.configurations == s).any(axis=1)].sum() for s in sites])
+        return np.array([self.law.probabilities[here].sum() for here in self.law.holding])
 
     @cached_property
     def _normals(self) -> Array:

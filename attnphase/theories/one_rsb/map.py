@@ -339,9 +339,8 @@ class OneRsbMap:
         """The channel's half of the equations."""
         channel = self.nodes.channel
         weights = nodes.weights(self.y)
-        tokens = self.system.sample_law.tokens.tolist()
+        tokens, holding = self.system.sample_law.tokens.tolist(), self.system.sample_law.holding
         # a sample whose token is in another cluster counts as zero
-        holding = [(channel.configurations == site).any(axis=1) for site in range(len(tokens))]
         residual = [
             nodes.residual[..., token, :, None] * here.reshape(-1, *(1,) * 6)
             for token, here in zip(tokens, holding, strict=True)
