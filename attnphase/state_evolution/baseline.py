@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import Rule, gauss_hermite, sobol
@@ -44,27 +43,28 @@ def linear_test_error(system: System) -> tuple[float, float]:
 
 def _error(system: System, rule: Rule) -> Array:
     """Baseline error per replicate, (S,)."""
-    kernels, spectrum = system.kernels, system.spectrum
+    kernels, law = system.kernels, system.sample_law
     length, rank = kernels.length, kernels.teacher_rank
-    configurations, probabilities = system.sample_law.configurations, system.sample_law.probabilities
-    root = matrix_root(spectrum.rho)
-    mixing, parameters = system.parameters
-    normal = rule.nodes.reshape(*rule.nodes.shape[:2], length, rank)
+    root = matrix_root(law.clean_rho)
+    normal = rule.nodes.reshape(-1, length, rank)
 
-    def targets_of(sites: NDArray[np.int64]) -> Array:
-        """Score matrices of the teacher at the nodes, (S, N, L, L)."""
-        k = np.einsum("lij,snlj->snli", root[sites], normal) + spectrum.teacher_means[sites]
-        clean = np.pad(k.reshape(-1, length, rank), ((0, 0), (0, 0), (0, kernels.noise_columns)))
+    def targets_of(configuration: int) -> tuple[Array, Array]:
+        """Score matrices of the teacher at the nodes, (S, N, L, L), and the weights of these, (S, N)."""
+        zeta, shares = law.drawn(configuration, normal)
+        k = np.einsum("lij,nlj->nli", root[law.configurations[configuration]], zeta)
+        clean = np.pad(k, ((0, 0), (0, 0), (0, kernels.noise_columns))) + law.means[configuration]
         targets = np.empty((len(clean), length, length))
-        kernels.targets_at(np.ascontiguousarray(clean), mixing, parameters, targets)
-        return targets.reshape(*k.shape[:2], length, length)
+        kernels.targets_at(np.ascontiguousarray(clean), *system.parameters, targets)
+        points = rule.nodes.shape[:2]
+        return targets.reshape(*points, length, length), rule.weights * shares.reshape(points)
 
     def sample_mean(integrand: Callable[[Array, Array], Array]) -> Array:
         """Mean of a function of targets and token variances over clusters and nodes, (S, ...)."""
         total = np.zeros(())
-        for sites, probability in zip(configurations, probabilities, strict=True):
-            values = integrand(targets_of(sites), np.diag(spectrum.site_variances[sites])[None, None])
-            total = total + probability * np.einsum("n,sn...->s...", rule.weights, values)
+        for configuration, probability in enumerate(law.probabilities):
+            targets, weights = targets_of(configuration)
+            values = integrand(targets, np.diag(system.token_variances[configuration])[None, None])
+            total = total + probability * np.einsum("sn,sn...->s...", weights, values)
         return total
 
     return kernels.ridge.linear_test_error(sample_mean, length)

@@ -87,15 +87,11 @@ class Channel:
         means = (ordered + ordered[:, ::-1]).sum(axis=1) / (2 * ordered.shape[1])
         if len(means) == 1:
             return means[0].swapaxes(0, 1)
-        tokens = self.system.sample_law.tokens.tolist()
-        weights = [np.where(self._holding(site), self.probabilities, 0.0) for site in range(len(tokens))]
+        law = self.system.sample_law
+        weights = np.where(law.holding, self.probabilities, 0.0)
         return np.stack(
-            [np.einsum("c,c...->...", w, means[:, :, token]) for w, token in zip(weights, tokens, strict=True)]
+            [np.einsum("c,c...->...", w, means[:, :, token]) for w, token in zip(weights, law.tokens, strict=True)]
         )
-
-    def _holding(self, site: int) -> NDArray[np.bool_]:
-        """Which configurations hold a site."""
-        return (self.configurations == site).any(axis=1)
 
     def law(self, overlaps: Overlaps, *, clean: bool = False) -> FieldLaw:
         """How every site's fields are made of normals, with the variance floor; the means are its overlaps' m.
@@ -111,7 +107,7 @@ class Channel:
         teacher_root = matrix_root(rho)
         lift = np.ascontiguousarray(_solved(teacher_root, overlaps.theta.mT).mT)  # theta rho^-1/2
         root = matrix_root(q - lift @ lift.mT)
-        none = np.tile(np.eye(sum(lift.shape[1:])), (len(lift), 1, 1))
+        none = np.tile(np.eye(sum(lift.shape[-2:])), (*lift.shape[:-2], 1, 1))
         return FieldLaw(root, lift, teacher_root, _turn(q, root, lift) if self.turned else none, means, noise)
 
     def floored(self, overlaps: Overlaps) -> Overlaps:

@@ -102,18 +102,24 @@ class Copies:
         return np.moveaxis(whole[:, self._channel.configurations], 0, 1)
 
     @cached_property
-    def _fields(self) -> tuple[Array, Array]:
-        """The first copy's fields and the teacher's about its mean with the noise, (C, 1, S, n, L, r) and (..., t)."""
+    def _fields(self) -> tuple[Array, Array, Array]:
+        """The first copy's fields and the teacher's about its mean with the noise, (C, 1, S, n, L, r) and (..., t).
+
+        With the nodes' shares, (C, 1, S, n).
+        """
         law, (*normals, noise, _) = self._channel.law(self.overlaps), self._normals
         turned = _product(self._of_tokens(law.turns), np.concatenate(normals, axis=-1))
         xi, zeta = np.split(turned, [law.lifts.shape[-2]], axis=-1)
+        flat = zeta.reshape(len(zeta), -1, *zeta.shape[-2:])
+        drawn = [self.system.sample_law.drawn(c, own) for c, own in enumerate(flat)]
+        zeta, shares = (np.stack(x).reshape(*zeta.shape[:3], *x[0].shape[1:]) for x in zip(*drawn, strict=True))
         omega = _product(self._of_tokens(law.roots), xi) + _product(self._of_tokens(law.lifts), zeta)
         omega = omega + self._of_tokens(law.means, 2)[:, :, None]
         k = _product(self._of_tokens(law.teacher_roots), zeta)
         if noise.size:
             sites = self._channel.configurations
             k = np.concatenate([k, np.einsum("cl,snlb->csnlb", law.noise[sites], noise)], axis=-1)
-        return omega[:, None], k[:, None]
+        return omega[:, None], k[:, None], shares[:, None]
 
     @cached_property
     def _normals(self) -> tuple[Array, Array, Array, Array]:
@@ -166,7 +172,8 @@ class Copies:
         other = self._fields[0][:, 0] + moved
         points, minima = self._searched(other[:, None], self.known[1])
         step = points.residual - self._first[0].residual
-        moments = np.einsum("cxsnla,cxsnlb->cxslab", step, step) / self.rule.order
+        weighted = step * self._fields[2][..., None, None]
+        moments = np.einsum("cxsnla,cxsnlb->cxslab", weighted, step) / self.rule.order
         return self._spread.of_noise(self.alpha / 2 * self._channel.site_means(moments)), minima
 
     @cached_property
@@ -175,7 +182,7 @@ class Copies:
 
         The labels' noise is part of the teacher's fields here.
         """
-        omega, k = (fields[:, 0] for fields in self._fields)
+        omega, k = (fields[:, 0] for fields in self._fields[:2])
         theta, rho = self.overlaps.theta, self.system.sample_law.rho
         told = _product(self._of_tokens(theta @ np.linalg.pinv(rho)), k[..., : rho.shape[-1]])
         about = omega - self._of_tokens(self.overlaps.m[..., 0], 2)[:, :, None] - told

@@ -151,14 +151,15 @@ def _of_channel(map_: StateEvolution, overlaps: Overlaps) -> dict[str, Array]:
     by_theta = np.zeros((rule.replicates, sites, columns, rank, sites, columns, rank))
     precision, inverse_rho, inverse_V = (np.linalg.inv(each) for each in (floored.q, rho, overlaps.V))
     for (c, here), (place, sign) in product(enumerate(channel.configurations), enumerate(solved)):
-        _, omega, k = channel.nodes_of(law, Part(c, sign, slice(0, rule.size)))
+        draws, omega, k = channel.nodes_of(law, Part(c, sign, slice(0, rule.size)))
         shape = (*rule.nodes.shape[:2], length)
+        shares = draws.shares.reshape(shape[:2]) if len(draws.shares) else 1.0
         g = np.einsum("lij,nlj->nli", inverse_V[here], fields[c, place] - omega).reshape(*shape, columns)
         # derivatives of the logarithm of the fields' law, by m and by theta
         w = np.einsum("lab,nlb->nla", precision[here], omega).reshape(*shape, columns)
         z = np.einsum("lxy,nly->nlx", inverse_rho[here], k[:, :, :rank]).reshape(*shape, rank)
         share = channel.probabilities[c] * orbit.count(sign) / len(orbit)
-        weighted = g * (share * rule.of(c).weights)[:, None, None]
+        weighted = g * (share * shares * rule.of(c).weights)[..., None, None]
         of_m = np.einsum("snla,snkb->slakb", weighted, w)
         left, right = (field[..., None] * z[..., None, :] for field in (weighted, w))
         flat = left.reshape(*left.shape[:2], -1).mT @ right.reshape(*right.shape[:2], -1)

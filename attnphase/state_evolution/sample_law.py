@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnphase.arrays import Array
+from attnphase.errors import ProblemError
 from attnphase.problem.losses import LossKind
 from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
@@ -26,8 +27,9 @@ class SampleLaw:
     """The law of a sample's clusters c, of the teacher's fields k given c and of the labels' noise: Gaussian in k.
 
     Given these the student's fields are Gaussian, ``omega ~ N(m + theta rho^-1 (k - kbar), q - theta rho^-1 theta^T)``,
-    for any law of k.  Another law of k is a subclass with its own `drawn` that is not `gaussian`, and with its own
-    `unchanged` where it has fewer symmetries.
+    for any law of k.  Another law of k is a subclass that is not `gaussian`, with its own `drawn`, with its own
+    `unchanged` where it has fewer symmetries, and with its own `split` where k is not linear in the normals and labels
+    jump.  What needs more than these calls `check_gaussian`.
 
     Attributes
     ----------
@@ -55,6 +57,21 @@ class SampleLaw:
     clean_rho: Array
     noise: float
     labels: LossKind
+
+    def __post_init__(self) -> None:
+        if not np.array_equal(self.rho, self.clean_rho):
+            self.check_gaussian("noise that is added to k needs the law of the sum: set teacher.noise to 0.")
+
+    def check_gaussian(self, reason: str) -> None:
+        """Refuse a law of k that is not Gaussian, with what is missing and the remedy as the reason.
+
+        Raises
+        ------
+        ProblemError
+            Naming ``tokens``.
+        """
+        if not self.gaussian:
+            raise ProblemError("tokens", f"tokens have a law under which k is not Gaussian, but {reason}")
 
     @classmethod
     def of(cls, problem: Problem, spectrum: Spectrum) -> SampleLaw:
@@ -84,6 +101,11 @@ class SampleLaw:
             return False
         moved = np.take_along_axis(turned[sources], tokens[..., None], axis=1)
         return np.allclose(moved, self.means, rtol=1e-12, atol=1e-14)
+
+    @cached_property
+    def holding(self) -> NDArray[np.bool_]:
+        """Which configurations hold a site, (P, C)."""
+        return np.array([(self.configurations == site).any(axis=1) for site in range(len(self.tokens))])
 
     def images(self, order: Sequence[int], which: slice = slice(None)) -> tuple[list[int], NDArray[np.int64]]:
         """Of which configurations an order of the sites makes these, -1 if of none, and of which of their tokens."""

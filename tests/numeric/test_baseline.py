@@ -21,6 +21,7 @@ from attnphase.problem.problem import Problem
 from attnphase.spectrum.measure import Spectrum
 from attnphase.state_evolution import baseline
 from attnphase.state_evolution.baseline import linear_test_error
+from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.system import System
 from derivations.codegen.arrays import state_evolution_source
 from derivations.models.symbolic import GENERIC
@@ -62,11 +63,13 @@ def linear_teacher(k: NDArray[Any], mixing: NDArray[Any], parameters: NDArray[An
     targets[:] = (1 - omega) * k @ k.mT + omega * mixing
 
 
-def error_of(problem: Problem, targets_at: Callable[..., None] = linear_teacher) -> tuple[float, float]:
+def error_of(
+    problem: Problem, targets_at: Callable[..., None] = linear_teacher, law: SampleLaw | None = None
+) -> tuple[float, float]:
     """The baseline's error with a teacher that nothing is compiled for."""
     sizes = {"length": problem.tokens.length, "teacher_rank": problem.teacher.rank, "noise_columns": 0}
     kernels: Any = SimpleNamespace(**sizes, targets_at=targets_at, ridge=equations())
-    return linear_test_error(System(problem, kernels, Spectrum.of(problem)))
+    return linear_test_error(System(problem, kernels, Spectrum.of(problem), own_law=law))
 
 
 def exact(problem: Problem) -> float:

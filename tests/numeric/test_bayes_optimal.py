@@ -112,8 +112,9 @@ def test_weak_recovery_of_a_field_known_up_to_its_sign(length):
     """
     base = model_of(PAPER).evolution(128, 16)
     prior = replace(base.prior, gamma=np.full((length, 1), 0.64), rho=np.full((length, 1, 1), 0.64))
-    means = np.zeros((length, 1))
-    evolution = replace(base, prior=prior, configurations=np.arange(length)[None], teacher_means=means)
+    tokens = np.arange(length)
+    law = replace(base.law, configurations=tokens[None], tokens=tokens, means=np.zeros((1, length, 1)))
+    evolution = replace(base, prior=prior, law=law)
     operators, first = evolution.growth()
     each = np.array([np.linalg.eigvals(one).real.max() for one in operators])
     assert each == pytest.approx(length * (length + 1), rel=1e-12)

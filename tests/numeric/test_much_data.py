@@ -60,10 +60,8 @@ def test_one_given_sign_is_what_is_drawn():
 @pytest.mark.parametrize(("rho", "V", "mean"), [(0.8, 0.3, 0.0), (0.8, 0.3, -0.5), (0.4, 0.4, 0.5), (1.3, 1e-4, 0.9)])
 def test_error_of_a_sign_against_the_integral(rho, V, mean):
     """``E Phi(-|omega| / sqrt(V))`` by a fine sum over what is known, with a mean of the fields and without."""
-    evolution: Any = SimpleNamespace(
-        rho=np.full((1, 1, 1), rho), configurations=np.zeros((1, 1), int), probabilities=np.ones(1),
-        teacher_means=np.full((1, 1), mean), replicates=4,
-    )  # fmt: skip
+    case = np.zeros(1, int), 1.0, np.full((1, 1), mean)
+    evolution: Any = SimpleNamespace(rho=np.full((1, 1, 1), rho), cases=[case], replicates=4)
     found = SignError().error(evolution, np.full((1, 1, 1), V))
     x = np.linspace(-9, 9, 2_000_001)
     weights = norm.pdf(x) * (x[1] - x[0])

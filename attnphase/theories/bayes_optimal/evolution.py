@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from attnphase.arrays import Array
 from attnphase.integration.rules import sobol
+from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.theories.bayes_optimal.channel import Channel, Fields, blocks
 from attnphase.theories.bayes_optimal.equations import BayesOptimalEquations
 from attnphase.theories.bayes_optimal.lattices import FieldLaw, Sums
@@ -88,10 +89,8 @@ class Evolution:
     maps : BayesOptimalEquations
     prior : WeightPrior
     channel : Channel
-    configurations : (C, L) array of int
-        Sites of the tokens, for every configuration of clusters.
-    probabilities : (C,) array
-    teacher_means : (P, t) array
+    law : SampleLaw
+        Of the samples, Gaussian.
     points, replicates : int
         Nodes in every replicate, and their number.
     seed : int
@@ -102,9 +101,7 @@ class Evolution:
     maps: BayesOptimalEquations
     prior: WeightPrior
     channel: Channel
-    configurations: NDArray[np.int64]
-    probabilities: Array
-    teacher_means: Array
+    law: SampleLaw
     points: int
     replicates: int
     seed: int
@@ -124,30 +121,36 @@ class Evolution:
     def round(self) -> bool:
         """Whether a lattice's sums know no direction of the columns: then a start that knows none leads to none."""
         turned = len(self.channel.images) > 2 and self.channel.sums is not None
-        return turned and not self.prior.mean.any() and not self.teacher_means.any()
+        return turned and not self.prior.mean.any() and not any(means.any() for *_, means in self.cases)
+
+    @cached_property
+    def cases(self) -> list[tuple[NDArray[np.int64], float, Array]]:
+        """Of every configuration of clusters the sites of the tokens, the probability, and the fields' means (L, t)."""
+        law, rank = self.law, self.rho.shape[1]
+        return list(zip(law.configurations, law.probabilities.tolist(), law.means[..., :rank], strict=True))
 
     @cached_property
     def occupation(self) -> Array:
         """Probability that a site's cluster is the one that its token is in, (P,)."""
-        sites = range(len(self.rho))
-        return np.array([self.probabilities[(self.configurations == s).any(axis=1)].sum() for s in sites])
+        return np.array([self.law.probabilities[here].sum() for here in self.law.holding])
 
     @cached_property
     def _normals(self) -> Array:
-        length, rank = self.configurations.shape[1], self.rho.shape[1]
-        dimensions = 2 * length * rank + self.channel.noise_dimensions
+        dimensions = 2 * self.law.configurations.shape[1] * self.rho.shape[1] + self.channel.noise_dimensions
         return sobol(dimensions, 0, False, self.samples, self.replicates, self.seed).nodes
 
-    def fields(self, V: Array, sites: NDArray[np.int64]) -> Fields:
+    def fields(self, V: Array, sites: NDArray[np.int64], means: Array) -> Fields:
         """Nodes at ``q = rho - V``, for a configuration."""
-        length, rank = self.configurations.shape[1], self.rho.shape[1]
-        size = length * rank
-        known, rest, noise = np.split(self._normals, [size, 2 * size], axis=-1)
-        known, rest = (a.reshape(*a.shape[:2], length, rank) for a in (known, rest))
-        roots = _root(self.rho - V)
-        omega = np.einsum("lij,snlj->snli", roots[sites], known) + self.teacher_means[sites]
-        k = omega + np.einsum("lij,snlj->snli", np.linalg.cholesky(V)[sites], rest)
+        known, rest, noise = np.split(self._normals, [means.size, 2 * means.size], axis=-1)
+        omega, k = self.drawn(V, sites, means, known, rest)
         return Fields(omega, k, V[sites], noise)
+
+    def drawn(self, V: Array, sites: NDArray[np.int64], means: Array, known: Array, *rest: Array) -> tuple[Array, ...]:
+        """Of normals (S, N, L t) what is known of the fields at ``q = rho - V``, and fields given that."""
+        roots, of_rest = _root(self.rho - V)[sites], np.linalg.cholesky(V)[sites]
+        first, *others = (z.reshape(*z.shape[:2], *means.shape) for z in (known, *rest))
+        omega = np.einsum("lij,snlj->snli", roots, first) + means
+        return omega, *(omega + np.einsum("lij,snlj->snli", of_rest, z) for z in others)
 
     @cached_property
     def _latest(self) -> dict[bytes, Moments]:
@@ -167,29 +170,31 @@ class Evolution:
         shape = (self.replicates, *self.rho.shape)
         spread, gain, alignment = (np.zeros(shape) for _ in range(3))
         evidence = np.zeros(self.replicates)
-        for sites, probability in zip(self.configurations, self.probabilities, strict=True):
+        for sites, probability, means in self.cases:
             if self.channel.sums is None:
-                found = self.channel.posterior(self.fields(V, sites))
-                means = found.spread.mean(axis=1), found.gain.mean(axis=1), found.alignment.mean(axis=1)
-                logs = found.log_evidence.mean(axis=1)
+                given = self.channel.posterior(self.fields(V, sites, means))
+                found = given.spread.mean(axis=1), given.gain.mean(axis=1), given.alignment.mean(axis=1)
+                logs = given.log_evidence.mean(axis=1)
             else:
-                spreads, gains, logs = self._over_lattices(self.channel.sums, V, sites)
-                means = spreads, gains, gains
-            for total, values in zip((spread, gain, alignment), means, strict=True):
+                spreads, gains, logs = self._over_lattices(self.channel.sums, V, sites, means)
+                found = spreads, gains, gains
+            for total, values in zip((spread, gain, alignment), found, strict=True):
                 total[:, sites] += probability * values
             evidence += probability * logs
         # of a token that is not in a site's cluster nothing is learned: its posterior is the prior
         spread += ((1 - self.occupation)[:, None, None] * V)[None]
         return Moments(spread, gain, alignment, evidence)
 
-    def _over_lattices(self, sums: Sums, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+    def _over_lattices(
+        self, sums: Sums, V: Array, sites: NDArray[np.int64], means: Array
+    ) -> tuple[Array, Array, Array]:
         """Spread and gain of every token, (S, L, t, t), and the mean logarithm of the evidence."""
         length, rank = len(sites), self.rho.shape[1]
         variances, turns = np.linalg.eigh(V[sites])  # of what is known they are the same: rho is a multiple of one
         known = np.einsum("lij,lik,lkj->lj", turns, (self.rho - V)[sites], turns).clip(0)
         law = FieldLaw(
             blocks(turns),
-            self.teacher_means[sites].ravel(),
+            means.ravel(),
             *(np.sqrt(x).ravel() for x in (known, variances)),
             round=self.round,
         )
@@ -281,7 +286,7 @@ class Evolution:
         spectral = np.einsum("a,sa,ua,aij,akl->sikujl", *(
             self.prior.weights, self.prior.gamma, self.prior.gamma, covariances, covariances))  # fmt: skip
         channel, first = 0.0, 0.0
-        for sites, probability in zip(self.configurations, self.probabilities, strict=True):
+        for sites, probability, _ in self.cases:
             root = blocks(np.asarray(np.linalg.cholesky(self.rho[sites]), float))
             found, inverse = self.channel.response(root, self.seed), np.linalg.inv(root)
             of_tokens = np.einsum("xi,yj,zk,wl,sxyzw->sijkl", *[inverse] * 4, found.operator, optimize=True)

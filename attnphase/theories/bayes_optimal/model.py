@@ -12,7 +12,8 @@ import numpy as np
 from attnphase.arrays import Array
 from attnphase.errors import ProblemError
 from attnphase.problem.problem import Problem
-from attnphase.spectrum.measure import Spectrum, measure_of
+from attnphase.spectrum.measure import measure_of
+from attnphase.state_evolution.sample_law import SampleLaw
 from attnphase.state_evolution.system import System
 from attnphase.theories.bayes_optimal.channel import Channel, Preimages, Signs
 from attnphase.theories.bayes_optimal.equations import bayes_optimal_equations
@@ -41,14 +42,14 @@ class PosteriorModel:
     channel : Channel
     readout : Readout
     prior : WeightPrior
-    spectrum : Spectrum
+    law : SampleLaw
     """
 
     problem: Problem
     channel: Channel
     readout: Readout
     prior: WeightPrior
-    spectrum: Spectrum
+    law: SampleLaw
 
     @property
     def replicates(self) -> int:
@@ -68,14 +69,11 @@ class PosteriorModel:
     @lru_cache(maxsize=8)  # noqa: B019 - models are kept by `model_of`
     def evolution(self, points: int, replicates: int | None = None) -> Evolution:
         """The map with so many nodes in each replicate, or lattices as fine; by default as many as the model has."""
-        configurations, probabilities = self.problem.cluster_law
         return Evolution(
             bayes_optimal_equations(),
             self.prior,
             self.channel,
-            configurations,
-            probabilities,
-            self.spectrum.teacher_means,
+            self.law,
             points,
             replicates or self.replicates,
             self.problem.integration.seed,
@@ -98,8 +96,10 @@ def model_of(problem: Problem, channel: str | None = None) -> PosteriorModel:
         The problem has no prior or channel that this theory is for; the message names the field.
     """
     wanted = channel_of(problem, channel)
-    found, readout = _of_scores(problem) if wanted is None else _of_one(problem, wanted)
-    return PosteriorModel(problem, found, readout, _prior(problem), measure_of(problem))
+    law = SampleLaw.of(problem, measure_of(problem))
+    law.check_gaussian("the Bayes-optimal error needs the density of k: use solve, one-rsb or flow, which only draw k.")
+    found, readout = _of_scores(problem, law) if wanted is None else _of_one(problem, wanted)
+    return PosteriorModel(problem, found, readout, _prior(problem), law)
 
 
 def _prior(problem: Problem) -> WeightPrior:
@@ -125,7 +125,7 @@ def _prior(problem: Problem) -> WeightPrior:
     return WeightPrior(np.array(weights), np.array(gamma).T, np.array(means), np.array(precisions), spectrum.rho)
 
 
-def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
+def _of_scores(problem: Problem, law: SampleLaw) -> tuple[Channel, Readout]:
     """The channel of the teacher's score matrices."""
     length, rank, noise = problem.tokens.length, problem.teacher.rank, problem.teacher.noise
     system = System.of(replace(problem, teacher=replace(problem.teacher, noise=0.0)))  # labels without noise
@@ -141,7 +141,7 @@ def _of_scores(problem: Problem) -> tuple[Channel, Readout]:
         images, draws = _turns(rank), _DRAWS if rank == 1 else _FEWER_DRAWS
         plane = _plane(problem, target, length, rank)
         return Noisy(target, length**2, length, rank, noise, images, draws, problem.integration.seed, plane), readout
-    scale = np.sqrt(system.spectrum.rho[:, 0, 0])[problem.cluster_law[0][0]]
+    scale = np.sqrt(law.clean_rho[law.configurations[0], 0, 0])
     if not leave_a_sign(target, length, scale):
         raise undetermined()
     return Preimages(even=True), readout

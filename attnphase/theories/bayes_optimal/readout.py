@@ -71,12 +71,12 @@ class ScoreError:
 
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`."""
-        length = evolution.configurations.shape[1]
+        length = evolution.law.configurations.shape[1]
 
         def sample_mean(integrand: Callable[[Array, Array], Array]) -> Array:
             total = np.zeros(evolution.replicates)
-            for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
-                first, second = (self._targets(k, length) for k in _two_draws(evolution, V, sites))
+            for sites, probability, means in evolution.cases:
+                first, second = (self._targets(k, length) for k in _two_draws(evolution, V, sites, means))
                 values = integrand((first - second) / np.sqrt(2), np.diag(self.variances[sites])[None, None])
                 total = total + probability * values.mean(axis=1)
             return total
@@ -104,10 +104,10 @@ class SquareError:
     def error(self, evolution: Evolution, V: Array) -> Array:
         """See `Readout`."""
         total = np.zeros(evolution.replicates)
-        for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
+        for sites, probability, means in evolution.cases:
             first, second = (
                 self.target(np.ascontiguousarray(k.reshape(-1, *k.shape[2:]))).reshape(*k.shape[:2], -1)
-                for k in _two_draws(evolution, V, sites)
+                for k in _two_draws(evolution, V, sites, means)
             )
             total += probability * ((first - second) ** 2).sum(axis=-1).mean(axis=1) / 2
         return total
@@ -130,11 +130,10 @@ class SignError:
         from scipy.special import owens_t
 
         total = 0.0
-        for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
+        for sites, probability, means in evolution.cases:
             rho, unknown = evolution.rho[sites][0, 0, 0], V[sites][0, 0, 0]
-            mean = evolution.teacher_means[sites][0, 0]
             odds = np.sqrt(unknown / (rho - unknown)) if unknown < rho else np.inf
-            total += probability * 2 * float(owens_t(abs(mean) / np.sqrt(rho), odds))
+            total += probability * 2 * float(owens_t(abs(means[0, 0]) / np.sqrt(rho), odds))
         return np.full(evolution.replicates, total)
 
     def of_samples(self, fresh: Fresh) -> Array:
@@ -159,8 +158,8 @@ class LabelError:
         """See `Readout`: the first draw says how probable labels are, others which is the most probable one."""
         total = np.zeros(evolution.replicates)
         sets = sobol(V.shape[1], 0, False, 256, SETS, evolution.seed + 31).nodes
-        for sites, probability in zip(evolution.configurations, evolution.probabilities, strict=True):
-            fields = evolution.fields(V, sites)
+        for sites, probability, means in evolution.cases:
+            fields = evolution.fields(V, sites, means)
             omega = fields.omega[:, :, 0].reshape(-1, V.shape[1])
             about = sets @ np.linalg.cholesky(V[sites][0]).T
             highest, which = np.empty(len(omega)), draw_sets(*fields.omega.shape[:2])
@@ -183,14 +182,8 @@ class LabelError:
         return np.take_along_axis(wrong, told[:, None], axis=1)[:, 0]
 
 
-def _two_draws(evolution: Evolution, V: Array, sites: NDArray[np.int64]) -> tuple[Array, Array]:
+def _two_draws(evolution: Evolution, V: Array, sites: NDArray[np.int64], means: Array) -> tuple[Array, Array]:
     """Two independent fields of the same sample given what is known of it, (S, N, L, t) each."""
-    fields = evolution.fields(V, sites)
-    length, rank = fields.k.shape[2:]
-    normals = sobol(3 * length * rank, 0, False, evolution.samples, evolution.replicates, evolution.seed + 1).nodes
-    known, first, second = (a.reshape(*a.shape[:2], length, rank) for a in np.split(normals, 3, axis=-1))
-    values, vectors = np.linalg.eigh(evolution.rho - V)
-    root = (vectors * np.sqrt(np.clip(values, 0, None))[..., None, :]) @ vectors.mT
-    omega = np.einsum("lij,snlj->snli", root[sites], known) + evolution.teacher_means[sites]
-    rest = np.linalg.cholesky(V)[sites]
-    return tuple(omega + np.einsum("lij,snlj->snli", rest, z) for z in (first, second))  # pyright: ignore
+    seed = evolution.seed + 1
+    normals = sobol(3 * means.size, 0, False, evolution.samples, evolution.replicates, seed).nodes
+    return evolution.drawn(V, sites, means, *np.split(normals, 3, axis=-1))[1:]  # pyright: ignore

@@ -113,6 +113,8 @@ class _Pass:
         ``M``, and the inner points' shares of the Gaussian.
     shared, teacher : (C, signs, S, N, L, r) and (..., t + noise) arrays
         ``xi_0``, and k about its mean with the labels' noise behind it.
+    outer : (C, signs, S, N) array
+        By what the law of the samples multiplies the weights of the outer nodes.
     """
 
     overlaps: OneRsbOverlaps
@@ -122,6 +124,7 @@ class _Pass:
     shares: Array
     shared: Array
     teacher: Array
+    outer: Array
 
     def part(self, *inner: slice) -> _Pass:
         """Some of the inner points."""
@@ -280,7 +283,7 @@ class OneRsbMap:
     def _evaluated(self, overlaps: OneRsbOverlaps, refresh: bool) -> _Pass:
         """The local problems of all nodes at some overlaps."""
         channel = self.nodes.channel
-        omega, k, xi_0, near, _ = channel.nodes_at(overlaps.apart)
+        omega, k, xi_0, near, outer = channel.nodes_at(overlaps.apart)
         floored = replace(overlaps, q_0=near.q)
         orbit = channel.representatives(overlaps.apart)
         chosen = sorted({source for source, _ in orbit})
@@ -302,6 +305,7 @@ class OneRsbMap:
             shares=of_all(shares),
             shared=xi_0,
             teacher=k,
+            outer=outer,
         )
 
     def _proposal_for(self, variants: int) -> Proposal | None:
@@ -335,9 +339,8 @@ class OneRsbMap:
         """The channel's half of the equations."""
         channel = self.nodes.channel
         weights = nodes.weights(self.y)
-        tokens = self.system.sample_law.tokens.tolist()
+        tokens, holding = self.system.sample_law.tokens.tolist(), self.system.sample_law.holding
         # a sample whose token is in another cluster counts as zero
-        holding = [(channel.configurations == site).any(axis=1) for site in range(len(tokens))]
         residual = [
             nodes.residual[..., token, :, None] * here.reshape(-1, *(1,) * 6)
             for token, here in zip(tokens, holding, strict=True)
@@ -350,7 +353,7 @@ class OneRsbMap:
             alpha=self.alpha,
             y=self.y,
             rho=self.system.sample_law.rho[:, None],
-            site_mean=lambda values, site: _site_mean(values, channel.probabilities),
+            site_mean=lambda values, site: _site_mean(values * nodes.outer[..., None, None], channel.probabilities),
             tilted=lambda values: np.einsum("...j,...jab->...ab", weights, values),
             g=residual,
             xi_0=of_tokens(nodes.shared),
@@ -381,6 +384,7 @@ class OneRsbMap:
             lowest = nodes.envelope.min(axis=-1, keepdims=True)
             means = (nodes.shares * np.exp(-y * (nodes.envelope - lowest))).sum(axis=-1)
             logs = np.log(means) - y * lowest[..., 0]
+            logs *= nodes.outer
             return np.einsum("c,cxsn->s", probabilities, logs) / (logs.shape[1] * logs.shape[3])
 
         terms = one_rsb_equations().free_entropy_terms(
@@ -401,8 +405,8 @@ class OneRsbMap:
     def mean_envelope(self) -> float:
         """``E[M]`` at the last point, without a tilt."""
         assert self._pass is not None
-        means = (self._pass.shares * self._pass.envelope).sum(axis=-1).mean(axis=(1, 2, 3))
-        return float(self.nodes.channel.probabilities @ means)
+        means = self._pass.outer * (self._pass.shares * self._pass.envelope).sum(axis=-1)
+        return float(self.nodes.channel.probabilities @ means.mean(axis=(1, 2, 3)))
 
     def test_error(self) -> Array:
         """Test error of one replica at the last point, (S,)."""

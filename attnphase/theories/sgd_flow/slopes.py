@@ -33,8 +33,9 @@ _HOPEFUL = 16.0  # times the error asked for, above which tensor rules of low or
 
 
 def system_of(problem: Problem, callback: Callback = silent) -> System:
-    """The system of a problem, with the kernels of `attnphase.theories.sgd_flow.noise.of_fields` and all cores."""
-    return replace(System.of(of_fields(problem), threads=available_cores(), callback=callback), problem=problem)
+    """The system of a problem on all cores; kernels and samples are those of `sgd_flow.noise.of_fields`."""
+    system = System.of(of_fields(problem), threads=available_cores(), callback=callback)
+    return replace(system, problem=problem, own_law=system.sample_law)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +128,13 @@ class SlopeChannel(Channel):
         squares, losses = np.zeros((*shape, tokens, columns, columns)), np.zeros(shape)
 
         def pass_over(part: Part) -> tuple[Array, Array]:
-            _, omega, k = self.nodes_of(law, part)
+            draws, omega, k = self.nodes_of(law, part)
             labels = k + self.system.sample_law.means[part.configuration]
             variance = self.system.token_variances[part.configuration]
             square, loss = np.empty((len(omega), tokens, columns, columns)), np.empty(len(omega) * of_loss)
             gains_at(omega, labels, mixing, parameters, variance, square, loss)
+            if len(draws.shares):
+                square, loss = square * draws.shares[:, None, None, None], loss * draws.shares[: len(loss)]
             return square, loss
 
         parts = self.proximal.parts(len(self.configurations), variants, self.rule.size)
@@ -156,7 +159,7 @@ class SlopeChannel(Channel):
         their sum, so that its derivative does not know the teacher's fields.
         """
         own = self.rule.student_dimensions
-        if self.rule.randomised or own == self.rule.nodes.shape[-1]:
+        if self.rule.randomised or own == self.rule.nodes.shape[-1] or not self.turned:
             return None
         places, index = np.unique(self.rule.nodes[0, :, :own], axis=0, return_inverse=True)
         if len(places) == self.rule.size:
