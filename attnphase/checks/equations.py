@@ -218,7 +218,8 @@ def _law(case: Case, generic: _Generic) -> Check:
     rho = case.system.sample_law.rho
     omega, k, _, _, shares = channel.nodes_at(at)
     sites, columns = channel.configurations, at.q.shape[-1]
-    fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], k], axis=-1)
+    random = k[..., : case.system.kernels.label_normals]
+    fields = np.concatenate([omega - at.m[sites, :, 0][:, None, None, None], random], axis=-1)
     flat = np.concatenate([np.ones((*fields.shape[:-2], 1)), fields.reshape(*fields.shape[:-2], -1)], axis=-1)
     weighted = flat * channel.rule.weights[:, None] * shares[..., None]
     moments = (weighted.mT @ flat).mean(axis=1)
@@ -359,19 +360,18 @@ def _test_error(case: Case, generic: _Generic) -> Check:
     generator = np.random.default_rng([case.problem.integration.seed, 8])
     joint = np.block([[at.q, at.theta], [at.theta.mT, spectrum.rho]])
     factors = np.linalg.cholesky(joint)
-    centres = np.concatenate([at.m[..., 0], spectrum.teacher_means], axis=1)
     mixing, parameters = channel.system.parameters
     losses = np.empty(_SAMPLES)
     counts = generator.multinomial(_SAMPLES, channel.probabilities)
     edges = np.concatenate([[0], np.cumsum(counts)])
-    for sites, (start, stop) in zip(channel.configurations, pairwise(edges), strict=True):
+    law = channel.system.sample_law
+    for sites, means, (start, stop) in zip(law.configurations, law.means, pairwise(edges), strict=True):
         for begin in range(start, stop, _BATCH):
             part = losses[begin : min(begin + _BATCH, stop)]
             z = generator.normal(size=(len(part), kernels.length, factors.shape[-1]))
-            fields = np.einsum("lij,nlj->nli", factors[sites], z) + centres[sites]
-            clean = np.pad(fields, ((0, 0), (0, 0), (0, kernels.noise_columns)))
-            h, k = (np.ascontiguousarray(f) for f in np.split(clean, [kernels.columns], axis=2))
-            kernels.losses_at(h, k, mixing, parameters, np.ascontiguousarray(spectrum.site_variances[sites]), part)
+            h, k = np.split(np.einsum("lij,nlj->nli", factors[sites], z), [kernels.columns], axis=2)
+            fields = h + at.m[sites, :, 0], law.labels_of(k) + means
+            kernels.losses_at(*fields, mixing, parameters, np.ascontiguousarray(spectrum.site_variances[sites]), part)
     sampled, error = 2 * losses.mean() / kernels.length, 2 * losses.std() / kernels.length / math.sqrt(_SAMPLES)
     total = math.hypot(error, float(values.std(ddof=1)) / math.sqrt(len(values)))
     z = abs(float(values.mean()) - sampled) / max(total, 1e-9 * abs(sampled) + 1e-300)

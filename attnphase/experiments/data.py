@@ -148,8 +148,8 @@ class Samples:
     tokens : (S, n L, d) tensor
         ``x + p``.
     targets : (S, n, ...) tensor
-        ``C = y (x+p)^T / d``; with a value matrix the outputs, for other losses the teacher's fields.  Those of
-        training samples have the noise of the labels.
+        ``C = y (x+p)^T / d``; with a value matrix the outputs, for other losses all that labels are made of.
+        Those of training samples have the noise of the labels.
     grams : (S, n, L, L) tensor
         ``G = (x+p)(x+p)^T / d``; of no size where the loss does not use it.
     offsets : (S, n) tensor
@@ -313,7 +313,7 @@ def _draw_run(
         drawn = None
         if noise and deviation:
             drawn = tensor(deviation * noise[0].standard_normal((len(k), *loss.noise_shape)))
-        targets = loss.targets(k, drawn)
+        targets = loss.targets(k, samples.sites[s, part], drawn)
         if not loss.has_grams:
             samples.targets[s, part] = targets
             continue

@@ -128,13 +128,14 @@ def _test_error(instance: Instance, run: int, weights: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """Fields (N, L, r) and (N, L, t), the mean Gram matrices given them (N, L, L), and the labels' noise or None."""
+    """Fields (N, L, r) and (N, L, t), mean Gram matrices given them (N, L, L), sites (L,), and labels' noise or None."""
 
     h: Tensor
     k: Tensor
     own: Tensor
     cross: Tensor
     grams: Tensor
+    sites: Tensor
     noise: Tensor | None
 
 
@@ -151,7 +152,7 @@ def _mean_losses(
         h, k, own, cross, grams, normals = (_tensor(instance, array) for array in found)
         deviation = math.sqrt(instance.problem.teacher.noise)
         noise = deviation * normals.reshape(-1, len(sites), width) if noisy else None
-        values = of_nodes(instance, _Nodes(h, k, own, cross, grams, noise))
+        values = of_nodes(instance, _Nodes(h, k, own, cross, grams, torch.as_tensor(sites), noise))
         total += probability * values.double().cpu().numpy().reshape(REPLICATES, -1).mean(axis=1)
     return total
 
@@ -159,7 +160,7 @@ def _mean_losses(
 def _loss(instance: Instance, nodes: _Nodes) -> Tensor:
     """Losses of nodes."""
     loss = instance.loss
-    targets = loss.targets(nodes.k, nodes.noise)
+    targets = loss.targets(nodes.k, nodes.sites, nodes.noise)
     if not loss.has_grams:
         return loss.values(nodes.h, targets, nodes.grams)
     offsets = (targets @ nodes.own * targets).sum(dim=(1, 2)) / 2
@@ -271,7 +272,7 @@ def linear_errors(instance: Instance) -> Array:
         overlaps = overlaps_of(instance, s, zero)
         for sites, probability in zip(configurations, probabilities, strict=True):
             _, k, own, *_ = conditional_nodes(instance, instance.geometries[s], overlaps, zero, sites)
-            rest = instance.loss.targets(_tensor(instance, k)).double().cpu().numpy() - fits[s]
+            rest = instance.loss.targets(_tensor(instance, k), torch.as_tensor(sites)).double().cpu().numpy() - fits[s]
             total += probability * float((rest @ own * rest).sum(axis=(1, 2)).mean())
         return total / length
 

@@ -46,7 +46,6 @@ from attnphase.state_evolution.starts import (
     vanishes,
     without_signal,
 )
-from attnphase.state_evolution.symmetries import is_sign_symmetric
 from attnphase.state_evolution.system import System
 
 __all__ = ["SMALL_SIGNAL", "merged_point", "solve_point"]
@@ -474,7 +473,7 @@ def _decays(map_: StateEvolution, found: FixedPoint, informed: Overlaps, branch:
     Near a spinodal the order parameter shrinks by a few per cent a map. Where it is small already and its image is
     smaller still, the branch has no fixed point of its own here.
     """
-    if not Branch.named(branch).is_informed or not is_sign_symmetric(map_.system.kernels):
+    if not Branch.named(branch).is_informed or not map_.system.has_even_loss:
         return False
     overlaps = map_.unpack(found.point)
     small = informed_signal(overlaps, branch)

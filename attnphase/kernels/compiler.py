@@ -83,6 +83,8 @@ class Kernels:
         L, r, t.
     noise_columns : int
         Entries of the labels' noise of a token, which stand behind its teacher's fields.
+    cluster_columns : int
+        1 if the number of its cluster stands behind these, else 0.
     minimise : callable
         Of `Nodes`, `Starts` and a `Solution`: the local problem, in machine code.
     losses_at : callable
@@ -102,6 +104,7 @@ class Kernels:
     columns: int
     teacher_rank: int
     noise_columns: int
+    cluster_columns: int
     minimise: Callable[[Nodes, Starts, Solution], None]
     fields_at: Callable[[Draws, FieldLaw, Array, Array], None]
     moments_of: Callable[..., None]
@@ -113,9 +116,14 @@ class Kernels:
     folder: Path
 
     @property
-    def label_fields(self) -> int:
-        """Numbers of a token that labels are made of: the teacher's fields, and the noise."""
+    def label_normals(self) -> int:
+        """Numbers of a token that labels are made of and that have a variance: the teacher's fields, and the noise."""
         return self.teacher_rank + self.noise_columns
+
+    @property
+    def label_fields(self) -> int:
+        """All numbers of a token that labels are made of."""
+        return self.label_normals + self.cluster_columns
 
 
 @dataclass(frozen=True)
@@ -251,6 +259,7 @@ def load_kernels(key: Any) -> Kernels:
         columns=local.COLUMNS,
         teacher_rank=local.TEACHER_RANK,
         noise_columns=local.NOISE,
+        cluster_columns=local.LABEL_FIELDS - local.TEACHER_RANK - local.NOISE,
         minimise=_minimiser(modules[nodes].minimise),
         fields_at=means.fields_at,
         moments_of=means.moments_of,

@@ -137,6 +137,11 @@ class LossKind(ABC):
         return self.has_kink or self.label_jumps
 
     @property
+    def cluster_columns(self) -> int:
+        """1 if it takes the numbers of the tokens' clusters, else 0."""
+        return 0
+
+    @property
     def label_planes(self) -> tuple[Mapping[tuple[int, int], float], Sequence[float]] | None:
         """Normal and offsets of the planes of the teacher's fields where the label jumps; None where it jumps else."""
         return ({(0, 0): 1.0}, (0.0,)) if self.has_labels else ({}, ())
@@ -242,6 +247,11 @@ class Formula(LossKind):
         return super().is_rough or (bool(self.text) and _roughness(self.text).label_bends)
 
     @property
+    def cluster_columns(self) -> int:
+        """See `LossKind`; imports SymPy."""
+        return int(bool(self.text) and _takes_clusters(self.text))
+
+    @property
     def label_planes(self) -> tuple[Mapping[tuple[int, int], float], Sequence[float]] | None:
         """See `LossKind`; imports SymPy."""
         return _label_planes(self.text) if self.text else ({}, ())
@@ -263,6 +273,13 @@ def _roughness(expression: str) -> Roughness:
     from derivations.models.scalar import formula_roughness
 
     return formula_roughness(expression)
+
+
+@lru_cache(maxsize=64)
+def _takes_clusters(expression: str) -> bool:
+    from derivations.models.scalar import takes_clusters
+
+    return takes_clusters(expression)
 
 
 @lru_cache(maxsize=64)

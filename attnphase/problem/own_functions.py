@@ -5,7 +5,7 @@ Whether they can be used is found out when a problem is made.  It takes SymPy, w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attnphase import arguments
@@ -15,6 +15,8 @@ from attnphase.problem.regularizer import Regularizer
 from attnphase.problem.sections import Sections
 
 __all__ = ["check_loss", "check_own_functions", "check_regularizer", "check_score", "printed_scores", "register_score"]
+
+_MOST_TRIED = 64  # configurations of clusters, each of which takes some hundredths of a second
 
 
 def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -> None:
@@ -37,7 +39,8 @@ def check_own_functions(problem: Sections, may_look_up: Callable[[str], bool]) -
             if score not in SHIPPED_SCORES and may_look_up(score):
                 check_score(score, length, f"{section}.score")
     if loss.expression is not None:
-        check_loss(loss.expression, length, problem.columns, problem.teacher_columns, problem.teacher.noise)
+        clusters = problem.tokens.configurations[0].tolist() if problem.tokens.has_clusters else ()
+        check_loss(loss.expression, length, problem.columns, problem.teacher_columns, problem.teacher.noise, clusters)
     if regularizer.expression is not None or (regularizer.prox is not None and may_look_up(regularizer.prox)):
         check_regularizer(regularizer, problem.columns)
 
@@ -114,10 +117,18 @@ def check_score(score: str, length: int, field: str) -> None:
         _printed_row(score, length, field)
 
 
-def check_loss(expression: str, length: int, columns: int, teacher_columns: int, noise: float = 0.0) -> None:
+def check_loss(
+    expression: str,
+    length: int,
+    columns: int,
+    teacher_columns: int,
+    noise: float = 0.0,
+    clusters: Sequence[Sequence[int]] = (),
+) -> None:
     """Refuse a formula that is not a loss of so many fields, is not finite, or falls so fast that it has no minimum.
 
-    With ``noise`` on the labels it must say where that enters.
+    With ``noise`` on the labels it must say where that enters.  It may take the numbers of the tokens' ``clusters``, of
+    which these configurations occur.
 
     Raises
     ------
@@ -130,15 +141,22 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int,
     from derivations.models.formulas import FormulaError
     from derivations.models.functions import Sign
     from derivations.models.kinks import steep_kink
-    from derivations.models.scalar import formula_loss
+    from derivations.models.scalar import formula_loss, takes_clusters
 
     field = "loss.expression"
+    if takes_clusters(expression) and not clusters:
+        raise ProblemError(
+            field,
+            f"{field} takes the number of a token's cluster, which only a mixture has: set tokens.kind, or write it"
+            " without c.",
+        )
     model = formula_loss(expression, length, columns, teacher_columns, noisy=True)
     h = [[Symbol(f"h{a}_{c}", real=True) for c in range(columns)] for a in range(length)]
     k = [[Symbol(f"k{a}_{c}", real=True) for c in range(teacher_columns)] for a in range(length)]
     drawn = [[Symbol(f"noise{a}_{b}", real=True) for b in range(length)] for a in range(length)]
+    numbers = [Symbol(f"c{a}", real=True) for a in range(length)]
     try:
-        loss = model.loss(h, [teacher + own for teacher, own in zip(k, drawn, strict=True)])
+        loss = model.loss(h, [[*teacher, *own, c] for teacher, own, c in zip(k, drawn, numbers, strict=True)])
     except FormulaError as error:
         raise ProblemError(field, f"{field} cannot be used: {error}") from None
     if not any(loss.has(symbol) for row in h for symbol in row):
@@ -174,17 +192,22 @@ def check_loss(expression: str, length: int, columns: int, teacher_columns: int,
     def shown(point: Mapping[Any, float]) -> str:
         return ", ".join(f"{short.get(x, x)} = {value:.4g}" for x, value in point.items())
 
-    pole = singular_point([loss], [*fields, *others])
-    if pole is not None:
-        raise ProblemError(
-            field,
-            f"{field} must be a finite number for all fields, but is none at {shown(pole)}: keep its denominators, and"
-            " the arguments of its logarithms and roots, above zero.",
-        )
-    fall = fall_of(loss, fields, others)
-    if fall is not None:
-        raise ProblemError(
-            field,
-            f"{field} falls without bound, at least as the square of the fields: at {shown(fall.point)} it is"
-            f" {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a line.",
-        )
+    held = [place for place, c in enumerate(numbers) if loss.has(c)]
+    for own in [*dict.fromkeys(tuple(row[place] for place in held) for row in clusters or ((),))][:_MOST_TRIED]:
+        at = {numbers[place]: number for place, number in zip(held, own, strict=True)}
+        of_these = loss.subs(at)
+        pole = singular_point([of_these], [*fields, *others])
+        if pole is not None:
+            raise ProblemError(
+                field,
+                f"{field} must be a finite number for all fields, but is none at {shown(at | pole)}: keep its"
+                " denominators, and the arguments of its logarithms and roots, above zero.",
+            )
+        fall = fall_of(of_these, fields, others)
+        if fall is not None:
+            raise ProblemError(
+                field,
+                f"{field} falls without bound, at least as the square of the fields: at {shown(at | fall.point)} it is"
+                f" {fall.value:.4g}, and no minimum is left; let it be bounded from below, or fall no faster than a"
+                " line.",
+            )

@@ -52,7 +52,7 @@ def _error(system: System, rule: Rule) -> Array:
         """Score matrices of the teacher at the nodes, (S, N, L, L), and the weights of these, (S, N)."""
         zeta, shares = law.drawn(configuration, normal)
         k = np.einsum("lij,nlj->nli", root[law.configurations[configuration]], zeta)
-        clean = np.pad(k, ((0, 0), (0, 0), (0, kernels.noise_columns))) + law.means[configuration]
+        clean = law.labels_of(k) + law.means[configuration]
         targets = np.empty((len(clean), length, length))
         kernels.targets_at(np.ascontiguousarray(clean), *system.parameters, targets)
         points = rule.nodes.shape[:2]

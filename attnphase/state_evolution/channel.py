@@ -68,7 +68,7 @@ class Channel:
     def __post_init__(self) -> None:
         kernels = self.system.kernels
         # compiled code does not look where an array ends
-        if self.rule.nodes.shape[-1] < kernels.length * (kernels.columns + kernels.label_fields):
+        if self.rule.nodes.shape[-1] < kernels.length * (kernels.columns + kernels.label_normals):
             raise ValueError("the rule has fewer dimensions than the fields of this problem")
         object.__setattr__(self, "proximal", ProximalProblem(self.system))
         law, points = self.system.sample_law, not self.rule.latent_first

@@ -83,7 +83,7 @@ class Copies:
     @classmethod
     def of(cls, system: System, alpha: float, overlaps: Overlaps, conjugates: Conjugates, points: int = 512) -> Copies:
         """Copies on so many Sobol points, a power of two, in each of 16 replicates."""
-        student, labels = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.label_fields))
+        student, labels = (system.kernels.length * n for n in (system.kernels.columns, system.kernels.label_normals))
         dimensions, seed = 2 * student + labels, system.problem.integration.seed
         return cls(system, alpha, overlaps, conjugates, sobol(dimensions, student, False, points, REPLICATES, seed))
 
@@ -116,9 +116,8 @@ class Copies:
         omega = _product(self._of_tokens(law.roots), xi) + _product(self._of_tokens(law.lifts), zeta)
         omega = omega + self._of_tokens(law.means, 2)[:, :, None]
         k = _product(self._of_tokens(law.teacher_roots), zeta)
-        if noise.size:
-            sites = self._channel.configurations
-            k = np.concatenate([k, np.einsum("cl,snlb->csnlb", law.noise[sites], noise)], axis=-1)
+        scaled = np.einsum("cl,snlb->csnlb", law.noise[self._channel.configurations], noise)
+        k = self.system.sample_law.labels_of(k, scaled)
         return omega[:, None], k[:, None], shares[:, None]
 
     @cached_property

@@ -67,7 +67,7 @@ def _by_motion(system: System) -> tuple[Array, Array]:
     problem, kernels = system.problem, system.kernels
     length, columns = kernels.length, kernels.columns
     total = np.zeros((length, columns, length, columns))
-    dimensions = length * (columns + kernels.label_fields)
+    dimensions = length * (columns + kernels.label_normals)
     rule = sobol(dimensions, length * columns, False, _POINTS, 1, problem.integration.seed)
     channel = Channel(system, rule)
     for branch in branches_of(problem):

@@ -118,10 +118,10 @@ def _exponential(antisymmetric: Array) -> Array:
 
 
 @lru_cache(maxsize=32)
-def gauge_of(kernels: Kernels) -> Gauge:
+def gauge_of(kernels: Kernels, clusters: tuple[tuple[float, ...], ...] = ((),)) -> Gauge:
     """The generators of a loss: the changes of columns along which it has no slope at random fields.
 
-    A user's own loss needs no declaration.
+    A user's own loss needs no declaration.  It has to hold for all numbers of the tokens' clusters.
     """
     length, r = kernels.length, kernels.columns
     if r == 1:
@@ -136,6 +136,10 @@ def gauge_of(kernels: Kernels) -> Gauge:
         ],
         axis=-1,
     )
+    numbers = np.reshape(clusters, (len(clusters), length, kernels.cluster_columns)).repeat(samples, axis=0)
+    h, label = (np.tile(values, (len(clusters), 1, 1)) for values in (h, label))
+    label = np.concatenate([label, numbers], axis=-1)
+    samples = len(h)
     constants = generator.uniform(0.2, 0.8, (length, length)), np.array([0.37, 1.3, 0.8])
     variance = generator.uniform(0.3, 0.9, length)
     units = np.eye(length * r).reshape(-1, length, r)

@@ -120,7 +120,7 @@ def _bundle(
     along = directions.student[:, 0].reshape(shape)
     shared = law.means + np.einsum("lij,nlj->nli", law.lifts, zeta)
     k = np.einsum("lij,nlj->nli", law.teacher_roots, zeta)
-    labels = np.concatenate([k, law.noise[:, None] * z], axis=-1)
+    labels = system.sample_law.labels_of(k, law.noise[:, None] * z)
     bundle = Bundle(
         (shared[:, None] + np.einsum("lij,mlj->mli", law.roots, eta)).reshape(-1, *shape),
         np.repeat(labels, len(eta), axis=0),

@@ -92,7 +92,7 @@ class NoisyLabels:
     def _losses(self, h: Array, k: Array, z: Array) -> Array:
         """Of fields (n, L, r) and (n, L, t) with standard normals of the noise, (n, L noise) or the same for all."""
         noise = self.law.noise * np.broadcast_to(z, (len(k), z.shape[-1]))
-        labels = np.concatenate([k, noise.reshape(*k.shape[:-1], -1)], axis=-1) + self.law.means[self.configuration]
+        labels = self.law.labels_of(k, noise.reshape(*k.shape[:-1], -1)) + self.law.means[self.configuration]
         losses = np.empty(len(k))
         self.kernels.losses_at(h, labels, *self.parameters, self.variance, losses)
         return losses

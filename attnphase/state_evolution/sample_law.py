@@ -37,8 +37,8 @@ class SampleLaw:
         Site of every token in every configuration of clusters.
     tokens : (P,) array of int
         Token of every site.
-    means : (C, L, t + noise) array
-        Of all that labels are made of: kbar, and zero for the noise.
+    means : (C, L, label fields) array
+        Of all that labels are made of: kbar, zero for the noise, and where a loss takes it the number of the cluster.
     rho, clean_rho : (P, t, t) arrays
         Covariance of a Gaussian k, with noise where labels have it in their fields, and without.
     noise : float
@@ -79,10 +79,26 @@ class SampleLaw:
         configurations, probabilities = problem.cluster_law
         tokens = np.array([token for token, _ in problem.sites])
         noise = problem.tokens.length if problem.target_noise else 0
-        means = np.ascontiguousarray(np.pad(spectrum.teacher_means, ((0, 0), (0, noise)))[configurations])
+        numbers = np.array([[cluster] for _, cluster in problem.sites], dtype=float)
+        of_sites = spectrum.teacher_means, np.zeros((len(tokens), noise)), numbers[:, : problem.loss.form.cluster_columns]
+        means = np.ascontiguousarray(np.concatenate(of_sites, axis=1)[configurations])
         clean, deviation = spectrum.rho, float(np.sqrt(problem.target_noise))
         rho = clean + problem.field_noise * np.eye(clean.shape[-1]) if problem.field_noise else clean
         return cls(configurations, probabilities, tokens, means, rho, clean, deviation, problem.loss.form)
+
+    def labels_of(self, k: Array, noise: Array | None = None) -> Array:
+        """What labels are made of, about its mean: fields k (..., L, t), noise (..., L, noise), and zero for the rest."""
+        parts = np.zeros((*k.shape[:-1], self.means.shape[-1]))
+        parts[..., : k.shape[-1]] = k
+        if noise is not None:
+            parts[..., k.shape[-1] : k.shape[-1] + noise.shape[-1]] = noise
+        return parts
+
+    @cached_property
+    def clusters(self) -> tuple[tuple[float, ...], ...]:
+        """The numbers of the tokens' clusters in all configurations in which they differ; none if no loss takes them."""
+        numbers = self.means[..., self.means.shape[-1] - self.labels.cluster_columns :]
+        return tuple(dict.fromkeys(map(tuple, numbers.reshape(len(numbers), -1).tolist())))
 
     def drawn(self, configuration: int, zeta: Array) -> tuple[Array, Array]:
         """``rho^-1/2 (k - kbar)`` of standard normals (N, L, t), and by what their weights are multiplied, (N,)."""

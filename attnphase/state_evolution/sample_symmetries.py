@@ -88,6 +88,6 @@ def _leaves_losses(system: System, configuration: int, image: Image) -> bool:
     losses = np.empty((2, _SAMPLES))
     turned = configuration, image.of(h, image.student), image.of(k, image.teacher), image.of_noise(z)
     for found, (place, fields_of, *labels) in zip(losses, ((image.source, h, k, z), turned), strict=True):
-        whole = np.concatenate(labels, axis=-1) + system.sample_law.means[place]
+        whole = system.sample_law.labels_of(*labels) + system.sample_law.means[place]
         found[:] = ProximalProblem(system).losses_of(place, np.ascontiguousarray(fields_of), whole)
     return bool(np.abs(losses[0] - losses[1]).max() <= _SAME * np.abs(losses).max())

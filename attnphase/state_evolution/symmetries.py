@@ -31,16 +31,19 @@ Element = tuple[Array, Array]
 ProblemSymmetry = tuple[tuple[int, ...], Array, Array]
 """Order of the sites, and (A, B)."""
 
+Clusters = tuple[tuple[float, ...], ...]
+"""Numbers of the tokens' clusters, of every configuration; of a loss that takes none there is one without numbers."""
+
 _SAMPLES = 6  # random fields on which a candidate is tried
 _TOLERANCE = 1e-9
 _MOST_CANDIDATES = 4096
 
 
 @lru_cache(maxsize=32)
-def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
+def loss_symmetries(kernels: Kernels, clusters: Clusters = ((),)) -> tuple[Element, ...]:
     """Signed permutations (A, B) of student and teacher columns with ``loss(h A^T, k B^T) = loss(h, k)``.
 
-    Whatever noise the labels have stays as it is.
+    Whatever noise the labels have stays as it is, and so do the clusters, of whose numbers all have to be given.
 
     They are found by trying all candidates on random fields and parameters, so that a user's own loss needs no
     declaration. Beyond four columns only reflections are tried.
@@ -56,17 +59,32 @@ def loss_symmetries(kernels: Kernels) -> tuple[Element, ...]:
         The loss is no number on some of the fields.
     """
     columns, rank = kernels.columns, kernels.teacher_rank
-    return leave_loss(kernels, list(itertools.product(_signed_permutations(columns), _signed_permutations(rank))))
+    candidates = list(itertools.product(_signed_permutations(columns), _signed_permutations(rank)))
+    return leave_loss(kernels, candidates, clusters)
 
 
-def leave_loss(kernels: Kernels, candidates: Sequence[Element]) -> tuple[Element, ...]:
+def leave_loss(kernels: Kernels, candidates: Sequence[Element], clusters: Clusters = ((),)) -> tuple[Element, ...]:
     """Those of some pairs (A, B), the identity first, with ``loss(h A^T, k B^T) = loss(h, k)`` on random fields.
+
+    Parameters
+    ----------
+    kernels : Kernels
+    candidates : sequence of pairs
+    clusters : tuple of tuples
+        The numbers of the tokens' clusters for which this has to hold, see `SampleLaw.clusters`.
 
     Raises
     ------
     SolverError
         The loss is no number on some of the fields.
     """
+    for numbers in clusters:
+        candidates = _of_clusters(kernels, candidates, numbers)
+    return tuple(candidates)
+
+
+def _of_clusters(kernels: Kernels, candidates: Sequence[Element], numbers: tuple[float, ...]) -> list[Element]:
+    """The candidates that leave the losses of samples with these clusters."""
     generator = np.random.default_rng(20)
     length, columns, rank = kernels.length, kernels.columns, kernels.teacher_rank
     h = generator.normal(0.1, 1.2, (_SAMPLES, length, columns))
@@ -76,7 +94,8 @@ def leave_loss(kernels: Kernels, candidates: Sequence[Element]) -> tuple[Element
     parameters = np.array([0.37, 1.3, 0.8])
     variance = generator.uniform(0.3, 0.9, length)
     fields = np.ascontiguousarray(np.concatenate([h @ A.T for A, _ in candidates]))
-    labels = [np.concatenate([k @ B.T, noise], axis=-1) for _, B in candidates]
+    own = np.tile(np.reshape(numbers, (length, kernels.cluster_columns)), (_SAMPLES, 1, 1))
+    labels = [np.concatenate([k @ B.T, noise, own], axis=-1) for _, B in candidates]
     teacher = np.ascontiguousarray(np.concatenate(labels))
     losses = np.empty(len(fields))
     kernels.losses_at(fields, teacher, mixing, parameters, variance, losses)
@@ -87,13 +106,13 @@ def leave_loss(kernels: Kernels, candidates: Sequence[Element]) -> tuple[Element
             " so that it is one everywhere."
         )
     same = np.abs(losses - losses[0]).max(axis=1) <= _TOLERANCE * np.abs(losses[0]).max()
-    return tuple(element for element, holds in zip(candidates, same, strict=True) if holds)
+    return [element for element, holds in zip(candidates, same, strict=True) if holds]
 
 
-def is_sign_symmetric(kernels: Kernels) -> bool:
+def is_sign_symmetric(kernels: Kernels, clusters: Clusters = ((),)) -> bool:
     """Whether the loss is unchanged by ``h -> -h`` and by ``k -> -k``, each by itself."""
     minus_h, minus_k = -np.eye(kernels.columns), -np.eye(kernels.teacher_rank)
-    found = loss_symmetries(kernels)
+    found = loss_symmetries(kernels, clusters)
     wanted = ((minus_h, -minus_k), (-minus_h, minus_k))
     return all(any(np.array_equal(A, a) and np.array_equal(B, b) for A, B in found) for a, b in wanted)
 
@@ -162,7 +181,9 @@ def problem_symmetries(
     """
     elements = []
     allowed = [
-        (A, B) for A, B in loss_symmetries(kernels) if (even or A.min() >= 0) and teacher_unchanged(spectrum, law, B)
+        (A, B)
+        for A, B in loss_symmetries(kernels, law.clusters)
+        if (even or A.min() >= 0) and teacher_unchanged(spectrum, law, B)
     ]
     for order in site_permutations(problem, spectrum, law):
         elements += [(order, A, B) for A, B in allowed]

@@ -87,7 +87,7 @@ class System:
     def gauge(self) -> Gauge:
         """Linear changes of the student's columns that leave the loss unchanged, as far as the regulariser has them."""
         form = self.problem.regularizer.form
-        return gauge_of(self.kernels).of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
+        return gauge_of(self.kernels, self.sample_law.clusters).of_regularizer(quadratic=form.quadratic, rotates=form.rotates)
 
     def in_gauge(self, overlaps: Overlaps, target: Overlaps) -> Overlaps:
         """Overlaps of weights with the same loss, of least norm and turned as others are.
@@ -112,9 +112,14 @@ class System:
         return Sector.of(start, self.symmetries, self.units)
 
     @property
+    def has_even_loss(self) -> bool:
+        """Whether the loss is unchanged by the signs of the student's fields, and by those of the teacher's."""
+        return is_sign_symmetric(self.kernels, self.sample_law.clusters)
+
+    @property
     def reflects(self) -> bool:
         """Whether fields may be averaged over the four sign changes of student and teacher."""
-        return is_sign_symmetric(self.kernels) and self.sample_law.is_even
+        return self.has_even_loss and self.sample_law.is_even
 
     @cached_property
     def sample_law(self) -> SampleLaw:

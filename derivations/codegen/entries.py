@@ -10,7 +10,7 @@ from sympy import Symbol
 from derivations.algebra import symbols as sym
 from derivations.codegen.ir import Assign, Function, If, Loop, Ordered, Return, Statement, element, name
 from derivations.codegen.lifting import straight_line
-from derivations.models.model import Model, composed, field_symbols, label_symbols
+from derivations.models.model import Model, composed, field_symbols, label_fields, label_symbols
 
 __all__ = ["closed_form", "entry_functions"]
 
@@ -19,7 +19,7 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
     """``teacher_target``, ``loss``, ``loss_gradient`` and ``loss_derivatives`` of a loss without rows."""
     h, k = (
         [[name(f"{letter}{a}_{i}") for i in range(columns)] for a in range(model.length)]
-        for letter, columns in (("h", model.columns), ("k", model.teacher_rank + model.noise_columns))
+        for letter, columns in (("h", model.columns), ("k", label_fields(model)))
     )
     loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | label_symbols(model, k))
     flat = [symbol for row in h for symbol in row]
@@ -50,10 +50,10 @@ def entry_functions(model: Model) -> tuple[Function, ...]:
 
 
 def _copied_target(model: Model) -> Function:
-    """The teacher's fields themselves, and the labels' noise."""
+    """The teacher's fields themselves, and all that stands behind them."""
     a, i = (Symbol(letter, integer=True) for letter in "ai")
     copy = Assign(element("target", a, i), element("k", a, i))
-    body = Loop(a, model.length, (Loop(i, model.teacher_rank + model.noise_columns, (copy,)),))
+    body = Loop(a, model.length, (Loop(i, label_fields(model), (copy,)),))
     return Function("teacher_target", ("k", "mixing", "parameters", "target"), (body,))
 
 

@@ -9,7 +9,7 @@ from derivations.codegen.ir import Assign, Function, Ordered, Return, element, n
 from derivations.codegen.lifting import straight_line
 from derivations.models.functions import Modulus, Sign, Step
 from derivations.models.kinks import kinks, slope_in_modulus, with_moduli
-from derivations.models.model import Model, composed, field_symbols, label_symbols
+from derivations.models.model import Model, composed, field_symbols, label_fields, label_symbols
 
 __all__ = ["kinked_derivatives"]
 
@@ -31,7 +31,7 @@ def kinked_derivatives(model: Model) -> tuple[int, Function]:
     columns = model.columns
     h, k = (
         [[name(f"{letter}{a}_{i}") for i in range(width)] for a in range(model.length)]
-        for letter, width in (("h", columns), ("k", model.teacher_rank + model.noise_columns))
+        for letter, width in (("h", columns), ("k", label_fields(model)))
     )
     loss = composed(model.definitions(), model.length, field_symbols(sym.h, h) | label_symbols(model, k))
     flat = [symbol for row in h for symbol in row]

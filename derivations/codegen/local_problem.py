@@ -23,7 +23,7 @@ from derivations.codegen.modules import completed
 from derivations.codegen.rows import row_functions, rows_apart
 from derivations.codegen.steps import steps
 from derivations.codegen.writer import written
-from derivations.models.model import Model
+from derivations.models.model import Model, label_fields
 from derivations.models.symbolic import GENERIC
 from derivations.replica.chain import derive_free_entropy
 from derivations.replica.saddle_point import derive_saddle_point
@@ -49,7 +49,7 @@ def local_problem(model: Model) -> Module:
         "COLUMNS": model.columns,
         "TEACHER_RANK": model.teacher_rank,
         "NOISE": model.noise_columns,
-        "LABEL_FIELDS": model.teacher_rank + model.noise_columns,
+        "LABEL_FIELDS": label_fields(model),
         "LIFT": model.lift,
     }
     count, kinked = kinked_derivatives(model)

@@ -119,6 +119,7 @@ class AttentionModel:
     noisy: bool = False
     prox = None
     has_kink = False
+    cluster_columns = 0
 
     @property
     def columns(self) -> int:

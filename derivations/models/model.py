@@ -25,6 +25,7 @@ __all__ = [
     "RowLoss",
     "composed",
     "field_symbols",
+    "label_fields",
     "label_symbols",
     "numbered",
     "teacher_fields",
@@ -108,6 +109,11 @@ class Model(Protocol):
         ...
 
     @property
+    def cluster_columns(self) -> int:
+        """1 if the loss takes the numbers of the tokens' clusters, which stand behind the noise; else 0."""
+        ...
+
+    @property
     def lift(self) -> tuple[int, ...]:
         """For every student column the teacher's column that a local minimisation may start from."""
         ...
@@ -137,18 +143,24 @@ class Model(Protocol):
         ...
 
 
+def label_fields(model: Model) -> int:
+    """How many numbers of a token labels are made of: the teacher's fields, the noise, and its cluster's number."""
+    return model.teacher_rank + model.noise_columns + model.cluster_columns
+
+
 def label_symbols(model: Model, fields: Fields) -> dict[Any, Any]:
-    """What labels are made of, by the symbols of definitions: the teacher's fields, and behind them the noise.
+    """What labels are made of, by the symbols of definitions: the teacher's fields, the noise, the clusters' numbers.
 
     Parameters
     ----------
     model : Model
     fields : nested sequence
-        Of shape (L, t + noise columns).
+        Of shape (L, `label_fields`).
     """
-    rank = model.teacher_rank
-    noise = {sym.noise[a, b]: entry for a, row in enumerate(fields, 1) for b, entry in enumerate(row[rank:], 1)}
-    return field_symbols(sym.k, [row[:rank] for row in fields]) | noise
+    rank, behind = model.teacher_rank, model.teacher_rank + model.noise_columns
+    noise = {sym.noise[a, b]: entry for a, row in enumerate(fields, 1) for b, entry in enumerate(row[rank:behind], 1)}
+    clusters = {sym.cluster[a]: entry for a, row in enumerate(fields, 1) for entry in row[behind:]}
+    return field_symbols(sym.k, [row[:rank] for row in fields]) | noise | clusters
 
 
 @dataclass(frozen=True)

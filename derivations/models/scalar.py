@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,10 +11,10 @@ from typing import Any, NamedTuple
 from sympy import Expr, Integer, Symbol
 
 from derivations.algebra import symbols as sym
-from derivations.models.formulas import names_in, parse_formula
+from derivations.models.formulas import FormulaError, names_in, parse_formula
 from derivations.models.functions import Modulus, Relu, Sign, Softplus, Step, with_known_functions
 from derivations.models.kinks import has_kink
-from derivations.models.model import Definition, numbered, teacher_fields
+from derivations.models.model import Definition, label_fields, numbered, teacher_fields
 
 __all__ = [
     "SCALAR_LOSSES",
@@ -23,8 +24,10 @@ __all__ = [
     "formula_label_planes",
     "formula_loss",
     "formula_roughness",
+    "takes_clusters",
 ]
 
+_CLUSTER = re.compile(r"c\d*")  # a name of the number of a token's cluster
 _PARALLEL = 1e-12  # by what normals of parallel planes may differ
 
 
@@ -37,8 +40,8 @@ class ScalarModel:
     name : str
     loss : callable
         ``loss(h, k)`` with nested sequences of symbols, ``h[l][c]`` of shape (L, columns) and ``k[l][c]`` of shape
-        (L, teacher_rank + noise_columns); returns a scalar expression.  Differentiated entry by entry, so meant for
-        small sizes.
+        (L, teacher_rank + noise_columns + cluster_columns); returns a scalar expression.  Differentiated entry by
+        entry, so meant for small sizes.
     prox : callable, optional
         ``prox(omega, k, V)``, the minimiser of the local problem for one token and one column as a list of pairs
         (value, condition): the first whose condition holds, the last one's being None.  For losses with kinks.
@@ -51,6 +54,7 @@ class ScalarModel:
     teacher_rank: int = 1
     prox: Callable[[Symbol, Symbol, Symbol], Sequence[tuple[Expr, Expr | None]]] | None = None
     noise_columns: int = 0
+    cluster_columns: int = 0
     has_grams = False  # the fields are all it depends on, at every d
     rows = None
 
@@ -64,7 +68,7 @@ class ScalarModel:
         """The loss in symbols, and the student's and the teacher's fields."""
         h, k = (
             [[Symbol(f"{letter}{a}_{c}", real=True) for c in range(columns)] for a in range(self.length)]
-            for letter, columns in (("h", self.columns), ("k", self.teacher_rank + self.noise_columns))
+            for letter, columns in (("h", self.columns), ("k", label_fields(self)))
         )
         student, teacher = (tuple(x for row in rows for x in row) for rows in (h, k))
         return with_known_functions(self.loss(h, k)), student, teacher
@@ -91,6 +95,7 @@ class ScalarModel:
         k = [[numbered(teacher, a, c, rank) for c in range(1, rank + 1)] for a in range(1, length + 1)]
         for a, row in enumerate(k, 1):
             row += [sym.noise[a, b] for b in range(1, self.noise_columns + 1)]
+            row += [sym.cluster[a]] * self.cluster_columns
         return (*steps, Definition(sym.loss, with_known_functions(self.loss(h, k))))
 
 
@@ -115,7 +120,8 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
     """A loss given as a formula of the fields ``h0_0`` (token 0, column 0), ``k0_0``, ...
 
     ``h`` and ``k`` stand for the fields where there is only one.  ``noise0_1`` is the noise on entry (0, 1) of the
-    labels, ``noise`` where there is only one; without noise it is zero.
+    labels, ``noise`` where there is only one; without noise it is zero.  ``c0``, or ``c`` for one token, is the number
+    of the cluster of token 0, from 0.
 
     Raises
     ------
@@ -123,8 +129,10 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
         The formula cannot be read.
     """
 
+    clustered = takes_clusters(text)
+
     def loss(h: Sequence[Sequence[Any]], k: Sequence[Sequence[Any]]) -> Any:
-        noise = [row[teacher_rank:] if noisy else [Integer(0)] * length for row in k]
+        noise = [row[teacher_rank : teacher_rank + length] if noisy else [Integer(0)] * length for row in k]
         teacher = [row[:teacher_rank] for row in k]
         names = {
             f"{letter}{a}_{c}": entry
@@ -132,13 +140,24 @@ def formula_loss(text: str, length: int, columns: int, teacher_rank: int, noisy:
             for a, row in enumerate(fields)
             for c, entry in enumerate(row)
         }
-        for letter in ("h", "k", "noise"):
+        if clustered:
+            names |= {f"c{a}": row[-1] for a, row in enumerate(k)}
+        for letter in ("h", "k", "noise", "c"):
             own = [value for name, value in names.items() if name.startswith(letter)]
             if len(own) == 1:
                 names[letter] = own[0]
         return parse_formula(text, names)
 
-    return ScalarModel(text, loss, length, columns, teacher_rank, noise_columns=length if noisy else 0)
+    counts = {"noise_columns": length if noisy else 0, "cluster_columns": int(clustered)}
+    return ScalarModel(text, loss, length, columns, teacher_rank, **counts)
+
+
+def takes_clusters(text: str) -> bool:
+    """Whether a formula holds a name of a token's cluster, ``c0``, ... or ``c``; not if it cannot be read."""
+    try:
+        return any(_CLUSTER.fullmatch(name) for name in names_in(text))
+    except FormulaError:
+        return False
 
 
 class Roughness(NamedTuple):
@@ -176,7 +195,7 @@ def formula_label_planes(text: str) -> LabelPlanes | None:
     """The planes of a formula's label; None where it jumps elsewhere.
 
     The names of the student's fields begin with ``h``, those of the teacher's are ``k``, of which there is one, or
-    ``k0_0``, ...
+    ``k0_0``, ...  What depends on the clusters alone jumps nowhere in the fields.
 
     Raises
     ------
@@ -184,14 +203,14 @@ def formula_label_planes(text: str) -> LabelPlanes | None:
         The formula cannot be read.
     """
     fields = {one: Symbol(one, real=True) for one in names_in(text)}
-    loss, student = parse_formula(text, fields), {x for one, x in fields.items() if one.startswith("h")}
+    loss, student, clusters = _parts(text, fields)
     places = {x: _place_of(one) for one, x in fields.items() if one.startswith("k")}
     normal, offsets = dict[tuple[int, int], float](), set[float]()
     for node in loss.atoms(Sign, Step, Modulus, Relu):
         (argument,) = node.args
-        if node.free_symbols & student:
+        if node.free_symbols & student or node.free_symbols <= clusters:
             continue
-        if node.free_symbols - {*places}:  # noise, or a name that a problem does not know
+        if node.free_symbols - {*places}:  # noise, a cluster, or a name that a problem does not know
             return None
         slopes = {places[x]: argument.diff(x) for x in argument.free_symbols}
         if not slopes or not all(slope.is_number for slope in slopes.values()):
@@ -204,6 +223,12 @@ def formula_label_planes(text: str) -> LabelPlanes | None:
         normal = normal or own
         offsets.add(-rest / size)
     return LabelPlanes(normal, tuple(sorted(offsets)))
+
+
+def _parts(text: str, fields: Mapping[str, Symbol]) -> tuple[Any, set[Symbol], set[Symbol]]:
+    """A formula of named symbols, and which of these are the student's fields, and numbers of clusters."""
+    student = {x for one, x in fields.items() if one.startswith("h")}
+    return parse_formula(text, fields), student, {x for one, x in fields.items() if _CLUSTER.fullmatch(one)}
 
 
 def _place_of(name: str) -> tuple[int, int]:
@@ -221,9 +246,9 @@ def formula_roughness(text: str) -> Roughness:
         The formula cannot be read.
     """
     fields = {one: Symbol(one, real=True) for one in names_in(text)}
-    loss, student = parse_formula(text, fields), {x for one, x in fields.items() if one.startswith("h")}
+    loss, student, clusters = _parts(text, fields)
 
     def of_label(*kinds: type) -> bool:
-        return any(not node.free_symbols & student for node in loss.atoms(*kinds))
+        return any(not (x := node.free_symbols) & student and not x <= clusters for node in loss.atoms(*kinds))
 
     return Roughness(has_kink(loss, student), of_label(Sign, Step), of_label(Modulus, Relu))

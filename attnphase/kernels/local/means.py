@@ -9,7 +9,7 @@ from attnphase.kernels.local.values import Draws, FieldLaw, Solution
 
 from .compiled import compiled, entry
 from .layouts import DRAWS, FIELD_LAW, SOLUTION, array
-from .local_problem import COLUMNS, LENGTH, NOISE, TEACHER_RANK, teacher_target
+from .local_problem import COLUMNS, LABEL_FIELDS, LENGTH, NOISE, TEACHER_RANK, teacher_target
 
 __all__ = ["fields_at", "moments_of", "targets_at"]
 
@@ -30,7 +30,10 @@ def turn(draws: Draws, law: FieldLaw, n: int, a: int, turned: Array) -> None:
 
 @entry(DRAWS, FIELD_LAW, array(3), array(3))
 def fields_at(draws: Draws, law: FieldLaw, centers: Array, teacher_fields: Array) -> None:
-    """``omega`` (N, L, r), and the teacher's fields about their mean with the noise behind them, (N, L, t + noise)."""
+    """``omega`` (N, L, r), and the teacher's fields about their mean with the noise behind them, (N, L, label fields).
+
+    What else labels are made of has no variance.
+    """
     turned = np.empty(COLUMNS + TEACHER_RANK)
     for n in range(draws.normals.shape[0]):
         for a in range(LENGTH):
@@ -50,6 +53,8 @@ def fields_at(draws: Draws, law: FieldLaw, centers: Array, teacher_fields: Array
             for i in range(NOISE):
                 noise = draws.normals[n, STUDENT + TEACHER + a * NOISE + i]
                 teacher_fields[n, a, TEACHER_RANK + i] = law.noise[a] * noise
+            for i in range(TEACHER_RANK + NOISE, LABEL_FIELDS):
+                teacher_fields[n, a, i] = 0.0
 
 
 @entry(DRAWS, FIELD_LAW, array(3), SOLUTION, array(4), array(2))

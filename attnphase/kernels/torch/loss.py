@@ -34,6 +34,7 @@ class LocalLoss:
     module: ModuleType = field(init=False)
     parameters: Tensor = field(init=False)
     mixing: Tensor = field(init=False)
+    _clusters: Tensor = field(init=False)  # number of every site's
 
     def __post_init__(self) -> None:
         problem = self.problem
@@ -41,6 +42,7 @@ class LocalLoss:
         object.__setattr__(self, "module", torch_module(problem))
         object.__setattr__(self, "parameters", torch.tensor(model_numbers(problem), **options))
         object.__setattr__(self, "mixing", torch.tensor(problem.mixing_matrix, **options))
+        object.__setattr__(self, "_clusters", torch.tensor([cluster for _, cluster in problem.sites], **options))
 
     @property
     def has_grams(self) -> bool:
@@ -49,7 +51,7 @@ class LocalLoss:
 
     @property
     def target_shape(self) -> tuple[int, int]:
-        """Shape of one sample's target: (L, L), of outputs (L, v), or of the teacher's fields (L, t) and the noise."""
+        """Shape of one sample's target: (L, L), of outputs (L, v), or (L, label fields)."""
         length = self.problem.tokens.length
         if self.problem.loss.form.has_grams:
             return length, length
@@ -61,12 +63,17 @@ class LocalLoss:
         width = self.problem.teacher_columns if self.problem.loss.form.noisy_fields else self.problem.tokens.length
         return self.problem.tokens.length, width
 
-    def targets(self, k: Tensor, noise: Tensor | None = None) -> Tensor:
-        """What the teacher makes of its fields: (N, L, t) to (N, *target_shape); with ``noise`` (N, *noise_shape)."""
+    def targets(self, k: Tensor, sites: Tensor, noise: Tensor | None = None) -> Tensor:
+        """What the teacher makes of its fields: (N, L, t) to (N, *target_shape); with ``noise`` (N, *noise_shape).
+
+        The tokens' ``sites`` (N, L), or the same (L,) for all, tell their clusters.
+        """
         if noise is not None and self.problem.loss.form.noisy_fields:
             k = k + noise
         elif self.module.NOISE:
             k = torch.cat([k, k.new_zeros((len(k), *self.noise_shape)) if noise is None else noise], dim=2)
+        if k.shape[2] < self.module.LABEL_FIELDS:
+            k = torch.cat([k, self._clusters[sites].expand(k.shape[:2])[..., None]], dim=2)
         target = k.new_zeros((*self.target_shape, len(k)))
         self.module.teacher_target(k.movedim(0, -1).contiguous(), self.mixing, self.parameters, target)
         return target.movedim(-1, 0)

@@ -74,7 +74,7 @@ class OneRsbNodes:
     def channel(self) -> Channel:
         """The channel under the outer rule."""
         kernels, seed = self.system.kernels, self.system.problem.integration.seed
-        student, labels = (kernels.length * count for count in (kernels.columns, kernels.label_fields))
+        student, labels = (kernels.length * count for count in (kernels.columns, kernels.label_normals))
         rule = sobol(student + labels, student, self.system.reflects, self.outer, self.replicates, seed)
         return Channel(self.system, rule)
 
