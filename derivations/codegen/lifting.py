@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sympy import Add, Expr, Integer, Mul, Pow, Symbol, cse, exp, numbered_symbols
+from sympy import Add, Expr, Integer, Mul, Pow, Symbol, exp
 
+from derivations.algebra.common_parts import common_parts
 from derivations.codegen.ir import Assign, name
 
 __all__ = ["Lifted", "straight_line"]
@@ -110,7 +111,6 @@ class Lifted:
 
 def straight_line(outputs: Mapping[str, Expr], definitions: Iterable[tuple[Symbol, Expr]] = ()) -> list[Assign]:
     """Assignments to named places, behind definitions, with shared subexpressions taken out."""
-    # without order="none" the canonical ordering of cse dominates at L = 8
-    shared, reduced = cse(list(outputs.values()), symbols=numbered_symbols("x"), order="none")
+    shared, reduced = common_parts(list(outputs.values()), "x")
     values: list[tuple[Any, Any]] = [*definitions, *shared, *zip(map(name, outputs), reduced, strict=True)]
     return [Assign(place, value) for place, value in values]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sympy import Add, Integer, Sum, Symbol, cse, numbered_symbols, sympify
+from sympy import Add, Integer, Sum, Symbol, sympify
 
 from derivations.algebra import symbols as sym
+from derivations.algebra.common_parts import common_parts
 from derivations.models.model import (
     Attention,
     Definition,
@@ -278,7 +279,7 @@ def _row(score: RowScore, logits: Sequence[Any], name: Callable[[int], Any]) -> 
     entries: Any = row_entries(score, z)
     shared: Any = ()
     if len(z) > _FULL_ROW:
-        shared, entries = cse(entries, symbols=numbered_symbols("c"), order="none")
+        shared, entries = common_parts(entries, "c")
         places |= {symbol: name(n) for n, (symbol, _) in enumerate(shared, 1)}
     steps = [Definition(places[symbol], value.xreplace(places)) for symbol, value in shared]
     return steps, [entry.xreplace(places) for entry in entries]
